@@ -1,0 +1,91 @@
+"""Every error that hpcrun raises on purpose, on one page.
+
+Pure.
+
+    HpcrunError                   exit 1   something failed; the base of all
+      InputError                  exit 2   what the user gave is wrong: a file, an option, a value
+        SpecError                 exit 2   a job or cluster file, with all its problems at once
+      SchedulerRefused            exit 3   Slurm answered, and the answer is no
+      OutOfReach                  exit 4   Slurm, a host or a file system does not answer
+      CommandFailed               exit 1   a command that hpcrun ran ended badly
+
+A message says what is wrong and where; ``fix`` says what to type or change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HpcrunError(Exception):
+    """Base of all errors that are shown to the user as one clear message."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message
+
+
+class InputError(HpcrunError, ValueError):
+    """The user's input is wrong; nothing was done."""
+
+    exit_code = 2
+
+
+class Problem:
+    """One thing wrong in a spec: where it stands and what is wrong with it.
+
+    >>> str(Problem("jobs/x.yaml", 3, "resources.gpus", "unknown key"))
+    'jobs/x.yaml:3: resources.gpus: unknown key'
+    >>> str(Problem("--set", None, "a.b", "not a number"))
+    '--set: a.b: not a number'
+    """
+
+    def __init__(self, source: str, line: int | None, path: str, message: str) -> None:
+        self.source = source
+        self.line = line
+        self.path = path
+        self.message = message
+
+    def __str__(self) -> str:
+        where = f"{self.source}:{self.line}" if self.line else self.source
+        return ": ".join(part for part in (where, self.path, self.message) if part)
+
+
+class SpecError(InputError):
+    """A job or cluster file has problems; ``problems`` holds all of them."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = list(problems)
+
+
+class SchedulerRefused(HpcrunError):
+    """Slurm answered and said no."""
+
+    exit_code = 3
+
+
+class OutOfReach(HpcrunError):
+    """Slurm (or a host, or a file system) gave no answer; nothing is known, nothing was lost."""
+
+    exit_code = 4
+
+
+class CommandFailed(HpcrunError):
+    """A command ended with a code other than 0; carries what it printed."""
+
+    def __init__(
+        self, argv: Sequence[str], exit_code: int, stdout: str, stderr: str, *, fix: str = ""
+    ) -> None:
+        tail = "\n".join((stderr.strip() or stdout.strip()).splitlines()[-10:])
+        super().__init__(f"{argv[0]} ended with code {exit_code}: {tail}", fix=fix)
+        self.argv = list(argv)
+        self.code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
