@@ -85,8 +85,8 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     module: str | None = None
     command: list[str] | None = None
     args: list[str] = field(default_factory=list)
-    launcher: Literal["torchrun", "srun"] = "torchrun"
-    framework: Literal["torch", "deepspeed"] = "torch"
+    launcher: Literal["torchrun", "srun"] | None = None
+    framework: Literal["torch", "deepspeed"] | None = None
     resources: Resources = field(default_factory=Resources)
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
     batch: Batch = field(default_factory=Batch)

@@ -1,0 +1,44 @@
+"""How commands and files of a cluster are reached: the seam for local, scripted and, later, SSH.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Result(Struct, frozen=True):
+    """A command that ended."""
+
+    argv: list[str]
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Transport(Protocol):
+    """Runs commands and reads files where the cluster is."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+    ) -> Result:
+        """Run a command to its end; ``env`` replaces the transport's own environment.
+
+        Raises OutOfReach when it does not end in ``timeout`` seconds, and HpcrunError when there
+        is no such command.
+        """
+
+    def read(self, path: str, offset: int, limit: int) -> bytes:
+        """Read up to ``limit`` bytes from ``offset``; empty at the end.
+
+        Raises FileNotFoundError.
+        """

@@ -1,0 +1,241 @@
+"""JobSpec and Cluster to Plan: every decision in one place.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcrun import __version__
+from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.plan.deepspeed import build_deepspeed_config
+from hpcrun.plan.environment import (
+    accelerator_section,
+    decide_fabric,
+    hub_section,
+    nccl_section,
+    process_section,
+    run_section,
+)
+from hpcrun.plan.placeholders import fill, fill_known
+from hpcrun.plan.topology import Topology, build_topology, decide_launcher
+from hpcrun.plan.types import Place, Plan, Section
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import DeepSpeed, JobSpec
+
+REFERENCE_TRAINER = "train_gpt.py"
+
+
+def build_plan(
+    spec: JobSpec,
+    cluster: Cluster,
+    place: Place,
+    *,
+    extra_args: Sequence[str] = (),
+    after: str | None = None,
+) -> Plan:
+    """Decide everything about a run.
+
+    ``extra_args`` are the words after ``--`` on the command line, passed on as typed but for known
+    placeholders; ``after`` is the Slurm id of a job that must end well first. Raises SpecError
+    with all problems, and InputError for what the cluster cannot give.
+    """
+    topology = build_topology(spec, cluster)
+    launcher = decide_launcher(spec)
+    deepspeed = _deepspeed(spec)
+    world_size = topology.nodes * topology.ranks_per_node
+    batch = spec.batch
+    # A bare command brings its own launcher: as many ranks as GPUs, as far as we can know.
+    data_parallel = topology.nodes * max(1, topology.gpus_per_node)
+    effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * data_parallel
+    in_place = not spec.snapshot or _program_kind(spec) == "command"
+    code_dir = place.project_dir if in_place else f"{place.run_dir}/code"
+    values = {
+        "run_id": place.run_id,
+        "run_dir": place.run_dir,
+        "project_dir": place.project_dir,
+        "code_dir": code_dir,
+        "checkpoint_dir": f"{place.run_dir}/checkpoints",
+        "nodes": str(topology.nodes),
+        "gpus_per_node": str(topology.gpus_per_node),
+        "world_size": str(world_size),
+        "micro_batch_per_gpu": str(batch.micro_batch_per_gpu),
+        "gradient_accumulation_steps": str(batch.gradient_accumulation_steps),
+        "effective_batch": str(effective),
+        "precision": spec.precision,
+        "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
+        "device": cluster.accelerator,
+    }
+    config: dict[str, Any] | None = None
+    if deepspeed is not None:
+        values["deepspeed_config"] = f"{place.run_dir}/deepspeed.json"
+        values["zero_stage"] = str(deepspeed.zero_stage)
+        config = build_deepspeed_config(
+            deepspeed,
+            precision=spec.precision,
+            micro_batch_per_gpu=batch.micro_batch_per_gpu,
+            gradient_accumulation_steps=batch.gradient_accumulation_steps,
+            effective_batch=effective,
+        )
+    name = spec.name or "job"
+    problems: list[Problem] = []
+    program = _program(spec, place, code_dir, values, problems)
+    program += [fill_known(word, values) for word in extra_args]
+    environment = _environment(spec, cluster, topology, place, values, problems, code_dir)
+    if problems:
+        for problem in problems:
+            problem.source = name
+        raise SpecError(problems)
+    return Plan(
+        hpcrun_version=__version__,
+        run_id=place.run_id,
+        name=name,
+        description=spec.description,
+        cluster=cluster.name,
+        created=place.created,
+        run_dir=place.run_dir,
+        project_dir=place.project_dir,
+        working_dir=place.project_dir,
+        checkpoint_dir=values["checkpoint_dir"],
+        python=place.python,
+        launcher=launcher,
+        framework=spec.framework or ("deepspeed" if deepspeed else "torch"),
+        accelerator=cluster.accelerator,
+        precision=spec.precision,
+        nodes=topology.nodes,
+        gpus_per_node=topology.gpus_per_node,
+        ranks_per_node=topology.ranks_per_node,
+        world_size=world_size,
+        cpus_per_rank=topology.cpus_per_rank,
+        micro_batch_per_gpu=batch.micro_batch_per_gpu,
+        gradient_accumulation_steps=batch.gradient_accumulation_steps,
+        effective_batch=effective,
+        fabric=decide_fabric(spec, cluster),
+        program=program,
+        reference_trainer=_program_kind(spec) == "reference",
+        snapshot=not in_place,
+        directives=_directives(spec, cluster, topology, name, after),
+        environment=environment,
+        setup=[*cluster.setup.commands, *spec.setup.commands],
+        modules=[*cluster.setup.modules, *spec.setup.modules],
+        secrets=spec.secrets,
+        deepspeed_config=config,
+        notes=topology.notes,
+    )
+
+
+def _program_kind(spec: JobSpec) -> str:
+    if spec.script is not None:
+        return "script"
+    if spec.module is not None:
+        return "module"
+    return "command" if spec.command is not None else "reference"
+
+
+def _deepspeed(spec: JobSpec) -> DeepSpeed | None:
+    if spec.deepspeed is None and spec.framework == "deepspeed":
+        return DeepSpeed()
+    return spec.deepspeed
+
+
+def _program(
+    spec: JobSpec,
+    place: Place,
+    code_dir: str,
+    values: Mapping[str, str],
+    problems: list[Problem],
+) -> list[str]:
+    """The words that every rank runs."""
+    args = [fill(arg, values, f"args[{i}]", problems) for i, arg in enumerate(spec.args)]
+    kind = _program_kind(spec)
+    if kind == "command":
+        command = [
+            fill(word, values, f"command[{i}]", problems)
+            for i, word in enumerate(spec.command or [])
+        ]
+        return command + args
+    if kind == "module":
+        return [place.python, "-m", spec.module or "", *args]
+    script = spec.script if spec.script is not None else REFERENCE_TRAINER
+    base = f"{place.run_dir}/code" if kind == "reference" else code_dir
+    return [place.python, script if script.startswith("/") else f"{base}/{script}", *args]
+
+
+def _environment(
+    spec: JobSpec,
+    cluster: Cluster,
+    topology: Topology,
+    place: Place,
+    values: Mapping[str, str],
+    problems: list[Problem],
+    code_dir: str,
+) -> list[Section]:
+    """All variables, in sections; a later section wins, and the user's are the last."""
+
+    def user_section(title: str, env: Mapping[str, str], path: str) -> Section | None:
+        filled = {k: fill(v, values, f"{path}.{k}", problems) for k, v in env.items()}
+        return Section(title, filled) if filled else None
+
+    sections = [
+        run_section(dict(values)),
+        process_section(
+            topology, place, code_dir=None if _program_kind(spec) == "command" else code_dir
+        ),
+        accelerator_section(cluster, topology),
+        hub_section(cluster),
+        nccl_section(decide_fabric(spec, cluster), cluster.accelerator),
+        user_section(f"Cluster {cluster.name}", cluster.env, "cluster env"),
+        user_section("The job's NCCL settings", spec.nccl.env, "nccl.env"),
+        user_section("The job", spec.env, "env"),
+    ]
+    return [section for section in sections if section is not None]
+
+
+def _directives(
+    spec: JobSpec, cluster: Cluster, topology: Topology, name: str, after: str | None
+) -> list[tuple[str, str | None]]:
+    """sbatch's options, in the order in which people read them."""
+    # One task a node where a launcher makes the ranks, one task a rank where srun does.
+    tasks = topology.ranks_per_node if decide_launcher(spec) == "srun" else 1
+    cpus = topology.cpus_per_rank * topology.ranks_per_node // tasks
+    wanted: list[tuple[str, str | None]] = [
+        ("job-name", name),
+        ("partition", topology.partition),
+        ("account", topology.account),
+        ("nodes", str(topology.nodes)),
+        ("ntasks-per-node", str(tasks)),
+        ("cpus-per-task", str(cpus)),
+        ("gres", topology.gres),
+        ("constraint", topology.constraint),
+        ("mem", topology.memory),
+        ("time", spec.resources.time),
+        ("dependency", f"afterok:{after}" if after else None),
+        ("output", "logs/batch.log"),
+    ]
+    directives: list[tuple[str, str | None]] = [(k, v) for k, v in wanted if v is not None]
+    # A requeue must not wipe the log of the attempt before.
+    directives.append(("open-mode", "append"))
+    # A script that cannot resume must not start over unasked: slurm: {requeue: true} allows it.
+    restart = {"requeue", "no-requeue"} & (spec.slurm.keys() | cluster.slurm.keys())
+    if not restart:
+        directives.append(("no-requeue", None))
+    merged = dict(directives)
+    for option, value in {**cluster.slurm, **spec.slurm}.items():
+        if value is False:
+            merged.pop(option, None)
+        else:
+            merged[option] = None if value is True else str(value)
+    return list(merged.items())
+
+
+def check_carried(plan: Plan) -> None:
+    """Refuse what Slurm itself cannot carry, naming the field."""
+    for option, value in plan.directives:
+        if value is not None and any(ord(char) < 32 or ord(char) == 127 for char in value):
+            field = "name" if option == "job-name" else f"slurm.{option}"
+            raise InputError(
+                f"{field}: {value!r}: Slurm cannot carry control characters such as a newline",
+                fix="take them out",
+            )

@@ -1,0 +1,94 @@
+"""The environment of every rank, in sections, each with its reason.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from hpcrun.plan.topology import Topology
+from hpcrun.plan.types import Place, Section
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import JobSpec
+
+
+def run_section(values: dict[str, str]) -> Section:
+    """What hpcrun decided, for scripts that would rather read variables than take arguments."""
+    return Section("The run", {f"HPCRUN_{name.upper()}": value for name, value in values.items()})
+
+
+def process_section(topology: Topology, place: Place, *, code_dir: str | None) -> Section:
+    """What every rank's process needs."""
+    variables = {
+        # Lines appear when they are printed, not when a buffer is full.
+        "PYTHONUNBUFFERED": "1",
+        # Unset, every rank would start a thread for each core of the node.
+        "OMP_NUM_THREADS": str(topology.cpus_per_rank),
+        # DeepSpeed compiles operators at the first run; kept by interpreter, since what is built
+        # for one torch does not load in another.
+        "TORCH_EXTENSIONS_DIR": f"{place.cache_dir}/torch_extensions/"
+        + hashlib.sha256(place.python.encode()).hexdigest()[:12],
+    }
+    if code_dir is not None:
+        variables["PYTHONPATH"] = code_dir
+    return Section("Processes", variables)
+
+
+def accelerator_section(cluster: Cluster, topology: Topology) -> Section | None:
+    """What a cluster without GPUs needs so that the same script trains on CPUs."""
+    if cluster.accelerator == "cuda":
+        return None
+    return Section(
+        "CPUs instead of GPUs",
+        {
+            "DS_ACCELERATOR": "cpu",
+            "ACCELERATE_USE_CPU": "true",
+            # DeepSpeed's CPU accelerator takes its device count from it.
+            "LOCAL_SIZE": str(topology.ranks_per_node),
+        },
+        comment=f"Cluster {cluster.name} has none that torch could use.",
+    )
+
+
+def hub_section(cluster: Cluster) -> Section | None:
+    """Offline switches of the hubs, where compute nodes reach no internet: fail at once."""
+    if cluster.internet:
+        return None
+    return Section(
+        "No internet on the nodes",
+        {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+            "WANDB_MODE": "offline",
+        },
+        comment="Hub downloads would hang until they time out.",
+    )
+
+
+def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
+    """The network that joins the nodes: the job's word, else the profile's; one node has none."""
+    if spec.resources.nodes == 1:
+        return "single-node"
+    return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
+
+
+def nccl_section(fabric: str, accelerator: str) -> Section | None:
+    """NCCL's variables: only what something reads, and only what the fabric needs.
+
+    The interface is chosen on each node by the harness, since names differ between nodes.
+    """
+    if accelerator != "cuda":
+        return None
+    # Unset, NCCL prints nothing, not even its warnings; silent when all is well.
+    variables = {"NCCL_DEBUG": "WARN"}
+    if fabric == "ethernet":
+        # A half-configured InfiniBand card is not tried, and a broken plugin is an error.
+        variables["NCCL_NET"] = "Socket"
+    comments = {
+        "single-node": "One node: NVLink and PCIe need nothing set.",
+        "ethernet": "TCP between the nodes; the harness names the interface on each node.",
+        "auto": "NCCL finds the fabric itself; the harness names the interface of the first node.",
+    }
+    return Section(f"NCCL ({fabric})", variables, comment=comments[fabric])

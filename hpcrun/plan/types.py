@@ -1,0 +1,74 @@
+"""Plan: every decision about a run, before anything happens.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Launcher = Literal["torchrun", "srun", "none"]
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """What the planner must be told because it may not look: names, times, folders."""
+
+    run_id: str
+    created: str
+    run_dir: str
+    project_dir: str
+    cache_dir: str
+    python: str
+
+
+class Section(Struct, frozen=True):
+    """Environment variables that belong together, with the reason as a comment."""
+
+    title: str
+    variables: dict[str, str]
+    comment: str = ""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """A run, decided. ``world_size`` = nodes x ranks_per_node.
+
+    ``launcher`` none: a bare command, started once per node, which brings its own launcher.
+    ``directives`` are sbatch long options in order; None is an option without a value.
+    """
+
+    hpcrun_version: str
+    run_id: str
+    name: str
+    description: str
+    cluster: str
+    created: str
+    run_dir: str
+    project_dir: str
+    working_dir: str
+    checkpoint_dir: str
+    python: str
+    launcher: Launcher
+    framework: str
+    accelerator: str
+    precision: str
+    nodes: int
+    gpus_per_node: int
+    ranks_per_node: int
+    world_size: int
+    cpus_per_rank: int
+    micro_batch_per_gpu: int
+    gradient_accumulation_steps: int
+    effective_batch: int
+    fabric: str
+    program: list[str]
+    reference_trainer: bool
+    snapshot: bool
+    directives: list[tuple[str, str | None]]
+    environment: list[Section]
+    setup: list[str]
+    modules: list[str]
+    secrets: list[str]
+    deepspeed_config: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)

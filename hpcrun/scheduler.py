@@ -1,0 +1,120 @@
+"""Runs Slurm's commands over a transport and says what their answers mean.
+
+Effects: commands on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
+from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix
+from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
+from hpcrun.slurm.sbatch import parse_sbatch, sbatch_argv
+from hpcrun.slurm.scancel import scancel_argv
+from hpcrun.slurm.scontrol import parse_stdout_path, show_job_argv
+from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
+from hpcrun.transport import Result, Transport
+
+# A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
+TIMEOUT = 60.0
+
+
+def _ask(transport: Transport, argv: Sequence[str]) -> Result:
+    result = transport.run(argv, timeout=TIMEOUT)
+    if result.exit_code != 0 and is_silence(result.stderr):
+        raise OutOfReach(
+            f"{argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
+            fix="nothing is known until it does; running jobs go on without it: try again later",
+        )
+    return result
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
+    """Submit ``run_dir/job.sbatch`` and return the job id.
+
+    A lost reply is settled by looking for the job whose WorkDir is the run folder.
+    Raises SchedulerRefused, and OutOfReach when it stays unknown whether the job was taken.
+    """
+    argv = sbatch_argv()
+    try:
+        result = transport.run(argv, cwd=run_dir, env=env, timeout=TIMEOUT)
+    except OutOfReach:
+        job_id = find_by_folder(transport, run_dir)
+        if job_id is None:
+            raise
+        return job_id
+    job_id = parse_sbatch(result.stdout)
+    if result.exit_code == 0 and job_id is not None:
+        return job_id
+    message = "\n".join(line.removeprefix("sbatch: ") for line in result.stderr.split("\n")).strip()
+    if is_silence(result.stderr):
+        found = find_by_folder(transport, run_dir)
+        if found is not None:
+            return found
+        raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix="try again later")
+    raise SchedulerRefused(
+        f"Slurm refused the job: {message or 'sbatch printed no job id'}",
+        fix=refusal_fix(result.stderr),
+    )
+
+
+def find_by_folder(transport: Transport, run_dir: str) -> str | None:
+    """Find the job whose WorkDir is this run's folder; None when Slurm shows none.
+
+    The folder is told by its last part, the run id, which is unique: WorkDir may be spelled
+    through other links.
+    """
+    run_id = run_dir.rstrip("/").rpartition("/")[2]
+    for row in queue(transport):
+        if row.work_dir.rstrip("/").rpartition("/")[2] == run_id:
+            return row.job_id
+    return None
+
+
+def queue(transport: Transport, job_ids: Sequence[str] = ()) -> list[QueueRow]:
+    """Ask squeue once, for my jobs or those named; jobs that Slurm has forgotten are not there.
+
+    Raises OutOfReach when Slurm does not answer.
+    """
+    result = _ask(transport, squeue_argv(job_ids))
+    if result.exit_code != 0 and not is_unknown_job(result.stderr):
+        raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
+    return parse_squeue(result.stdout)
+
+
+def accounting(transport: Transport, job_ids: Sequence[str]) -> list[AccountRow] | None:
+    """Ask sacct once; None where there is no accounting or it does not answer."""
+    if not job_ids:
+        return []
+    try:
+        result = transport.run(sacct_argv(job_ids), timeout=TIMEOUT)
+    except OutOfReach:
+        return None
+    return parse_sacct(result.stdout) if result.exit_code == 0 else None
+
+
+def stdout_path(transport: Transport, job_id: str) -> str | None:
+    """Ask where a job's output goes; None when Slurm has forgotten the job."""
+    result = _ask(transport, show_job_argv(job_id))
+    return parse_stdout_path(result.stdout) if result.exit_code == 0 else None
+
+
+def cancel(transport: Transport, job_id: str) -> bool:
+    """Cancel a job; False when Slurm says that it is over already.
+
+    Raises SchedulerRefused (another user's job) and OutOfReach.
+    """
+    result = _ask(transport, scancel_argv(job_id))
+    if result.exit_code == 0:
+        return True
+    if is_unknown_job(result.stderr) or "already complet" in result.stderr:
+        return False
+    if "ermission" in result.stderr or "ccess" in result.stderr:
+        raise SchedulerRefused(f"scancel {job_id}: {_last_line(result.stderr)}")
+    raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)

@@ -1,0 +1,75 @@
+"""What a failed Slurm command means: a refusal, an unknown job, or silence.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Texts of slurm_strerror (src/common/slurm_errno.c) and of the client library when the
+# controller, the database or munge gives no answer.
+_SILENCE = re.compile(
+    r"Unable to contact slurm controller"
+    r"|Socket timed out"
+    r"|Zero Bytes were transmitted"
+    r"|Connection (refused|timed out|reset)"
+    r"|Unable to establish (control machine|controller)"
+    r"|slurm_persist_conn_open_without_init"
+    r"|Problem talking to (the )?database"
+    r"|Unable to connect to (the )?database"
+    r"|(in standby|backup) mode"
+    r"|fetch_config|Could not establish a configuration source"
+    r"|(Insane|Incomplete) message"
+    r"|Transport endpoint"
+    r"|No route to host",
+    re.IGNORECASE,
+)
+_UNKNOWN_JOB = re.compile(r"Invalid job id|Invalid job array", re.IGNORECASE)
+
+# What to do about a refusal: the text of the answer -> the fix.
+_FIXES = [
+    (r"invalid partition", "name a partition of this cluster: sinfo lists them"),
+    (
+        r"invalid account|account/partition combination",
+        "name your account: --account, or account: in hpcrun.yaml "
+        "(sacctmgr show assoc user=$USER lists yours)",
+    ),
+    (r"time limit", "ask for less time: --time, or resources.time"),
+    (
+        r"node configuration is not available|invalid generic resource|invalid gres",
+        "no node has what the job asks for: check resources.gpus_per_node, gpu_type, "
+        "cpus_per_gpu and memory_per_node against sinfo -o '%P %G %c %m'",
+    ),
+    (r"node count", "check resources.nodes against the partition's limits: scontrol show partition"),
+    (r"qos", "your QOS does not allow this: sacctmgr show qos lists the limits"),
+]
+
+
+def is_silence(stderr: str) -> bool:
+    """Tell whether the command got no answer, so that nothing is known.
+
+    >>> is_silence("sbatch: error: Batch job submission failed: Socket timed out on send/recv")
+    True
+    >>> is_silence("sbatch: error: invalid partition specified: x")
+    False
+    """
+    return bool(_SILENCE.search(stderr))
+
+
+def is_unknown_job(stderr: str) -> bool:
+    """Tell whether Slurm answered that it knows no such job (any more).
+
+    >>> is_unknown_job("slurm_load_jobs error: Invalid job id specified")
+    True
+    """
+    return bool(_UNKNOWN_JOB.search(stderr))
+
+
+def refusal_fix(stderr: str) -> str:
+    """Say what to change after a refusal; empty where only Slurm's own words help.
+
+    >>> refusal_fix("sbatch: error: invalid partition specified: x")
+    'name a partition of this cluster: sinfo lists them'
+    """
+    return next((fix for text, fix in _FIXES if re.search(text, stderr, re.IGNORECASE)), "")

@@ -1,0 +1,68 @@
+"""sacct: the command line and the rows that it prints.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from hpcrun.slurm.states import parse_state
+
+_FIELD = "\x1f"
+# All of these exist from Slurm 20.11 to 26.05; an unknown one would be a hard error.
+_FIELDS = "JobID,State,ExitCode,Elapsed,Timelimit,Start,End,NNodes,NodeList,Partition,User,JobName"
+
+
+class AccountRow(Struct, frozen=True):
+    """One job as the accounting has it; ``exit_code`` is Slurm's ``code:signal``.
+
+    Before 25.11 sacct takes 128 off codes of 128 and more, so a run's own record goes first.
+    """
+
+    job_id: str
+    state: str
+    exit_code: str
+    elapsed: str
+    limit: str
+    start: str
+    end: str
+    nodes: str
+    node_list: str
+    partition: str
+    user: str
+    name: str
+
+
+def sacct_argv(job_ids: Sequence[str]) -> list[str]:
+    """Ask for the last start of each job, without its steps.
+
+    With --jobs the default window is all time (sacct(1), DEFAULT TIME WINDOW).
+    """
+    return [
+        "sacct",
+        "--allocations",
+        "--noheader",
+        "--parsable2",
+        f"--delimiter={_FIELD}",
+        f"--format={_FIELDS}",
+        "--jobs=" + ",".join(job_ids),
+    ]
+
+
+def parse_sacct(stdout: str) -> list[AccountRow]:
+    r"""Read sacct's rows.
+
+    >>> line = "7\x1fCANCELLED by 0\x1f0:15\x1f1\x1f2\x1fs\x1fe\x1f1\x1fn1\x1fgpu\x1fme\x1fjob"
+    >>> parse_sacct(line + "\n")[0].state
+    'CANCELLED'
+    """
+    rows = []
+    for line in stdout.splitlines():
+        fields = line.split(_FIELD)
+        if len(fields) == len(AccountRow.__struct_fields__):
+            fields[1] = parse_state(fields[1])
+            rows.append(AccountRow(*fields))
+    return rows

@@ -1,0 +1,51 @@
+"""sbatch: the command line, its answer, and the grammar of #SBATCH lines.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+SCRIPT = "job.sbatch"
+
+
+def sbatch_argv(script: str = SCRIPT) -> list[str]:
+    """Build the submission of a script that lies in the current folder.
+
+    The job's WorkDir is the folder that sbatch is run in, and tags the run.
+    """
+    return ["sbatch", "--parsable", script]
+
+
+def parse_sbatch(stdout: str) -> str | None:
+    """Read the job id from ``sbatch --parsable``; None where there is none.
+
+    A federation adds the cluster behind a semicolon; site wrappers may print lines before.
+
+    >>> parse_sbatch("123\\n"), parse_sbatch("welcome\\n45;mpp2\\n"), parse_sbatch("error\\n")
+    ('123', '45', None)
+    """
+    for line in reversed(stdout.splitlines()):
+        match = re.fullmatch(r"\s*(\d+)(;\S+)?\s*", line)
+        if match:
+            return match.group(1)
+    return None
+
+
+def quote_directive(value: str) -> str:
+    r"""Quote a value for an ``#SBATCH --name=value`` line.
+
+    sbatch has a quote parser of its own (src/sbatch/opt.c, ``get_argument``): an unquoted ``#``
+    or blank ends the value, a lone quote is fatal, and a backslash escapes the next character,
+    inside quotes too. A newline cannot be carried: the caller refuses it before.
+
+    >>> print(quote_directive("plain-1.2"))
+    plain-1.2
+    >>> print(quote_directive('it\'s "run" #3 \\ x'))
+    "it's \"run\" #3 \\ x"
+    """
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./\[\]-]+", value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,25 @@
+"""scontrol show job: where a job that hpcrun did not submit writes its output.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def show_job_argv(job_id: str) -> list[str]:
+    """Ask slurmctld for one job, on one line."""
+    return ["scontrol", "--oneliner", "show", "job", job_id]
+
+
+def parse_stdout_path(text: str) -> str | None:
+    """Find the file that a job's output goes to.
+
+    Values may hold blanks, so a value ends where the next known key begins.
+
+    >>> parse_stdout_path("JobId=7 StdIn=/dev/null StdOut=/a b/slurm-7.out Power= X=1")
+    '/a b/slurm-7.out'
+    """
+    match = re.search(r" StdOut=(.+?)(?: [A-Z][A-Za-z/:]*=| *$)", text)
+    return match.group(1) if match else None

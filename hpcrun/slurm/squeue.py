@@ -1,0 +1,61 @@
+"""squeue: the command line and the rows that it prints.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from hpcrun.slurm.states import parse_state
+
+# Names and folders may hold any printable character and, a folder, even a newline: fields are
+# parted by the unit separator and rows end with the record separator.
+_FIELD, _ROW = "\x1f", "\x1e"
+_FORMAT = _FIELD.join(["%i", "%T", "%r", "%M", "%l", "%D", "%N", "%S", "%P", "%u", "%Z", "%j"])
+
+
+class QueueRow(Struct, frozen=True):
+    """One job as squeue shows it; times in Slurm's own text form."""
+
+    job_id: str
+    state: str
+    reason: str
+    elapsed: str
+    limit: str
+    nodes: str
+    node_list: str
+    start: str
+    partition: str
+    user: str
+    work_dir: str
+    name: str
+
+
+def squeue_argv(job_ids: Sequence[str] = ()) -> list[str]:
+    """Ask for all my jobs, or for some jobs, finished ones that Slurm still knows included.
+
+    One call serves any number of jobs: squeue in a loop burdens the whole cluster (squeue(1),
+    PERFORMANCE).
+    """
+    argv = ["squeue", "--noheader", "--states=all", f"--format={_FORMAT}{_ROW}"]
+    argv.append("--jobs=" + ",".join(job_ids) if job_ids else "--me")
+    return argv
+
+
+def parse_squeue(stdout: str) -> list[QueueRow]:
+    r"""Read squeue's rows.
+
+    >>> line = "7\x1fRUNNING\x1fNone\x1f0:05\x1f1:00\x1f2\x1fn[1-2]\x1fN/A\x1fgpu\x1fme\x1f/w\x1fa b"
+    >>> parse_squeue(line + "\x1e\n")[0].node_list
+    'n[1-2]'
+    """
+    rows = []
+    for record in stdout.split(_ROW):
+        fields = record.lstrip("\n").split(_FIELD)
+        if len(fields) == len(QueueRow.__struct_fields__):
+            fields[1] = parse_state(fields[1])
+            rows.append(QueueRow(*fields))
+    return rows

@@ -1,0 +1,72 @@
+"""Slurm's job states: which are final, and what an unknown one means.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+# slurm.h job_states and JOB_STATE_FLAGS, as squeue(1) and sacct(1) print them, 20.11 to 26.05.
+WAITING = frozenset(
+    {
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+        "POWER_UP_NODE",
+    }
+)
+ACTIVE = frozenset(
+    {
+        "RUNNING",
+        "COMPLETING",
+        "SUSPENDED",
+        "STOPPED",
+        "SIGNALING",
+        "STAGE_OUT",
+        "RESIZING",
+        "EXPEDITING",
+    }
+)
+FINAL = frozenset(
+    {
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "PREEMPTED",
+        "REVOKED",
+        "LAUNCH_FAILED",
+    }
+)
+UNKNOWN = "UNKNOWN"
+
+
+def parse_state(text: str) -> str:
+    """Return the state's plain name; a word that no list knows is UNKNOWN, never "done".
+
+    >>> parse_state("CANCELLED by 1000")
+    'CANCELLED'
+    >>> parse_state("CANCELLED+")
+    'CANCELLED'
+    >>> parse_state("SOMETHING_NEW")
+    'UNKNOWN'
+    """
+    words = text.replace("+", " ").split()
+    state = words[0].upper() if words else ""
+    return state if state in WAITING | ACTIVE | FINAL else UNKNOWN
+
+
+def is_final(state: str) -> bool:
+    """Tell whether Slurm will do nothing more with a job in this state.
+
+    >>> is_final("TIMEOUT"), is_final("COMPLETING"), is_final("UNKNOWN")
+    (True, False, False)
+    """
+    return state in FINAL

@@ -1,0 +1,58 @@
+"""The cluster is here: commands are processes of this machine.
+
+Effects: processes, files.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.transport import Result
+
+
+class LocalTransport:
+    """Runs commands here, with one environment."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = dict(env)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+    ) -> Result:
+        """Run a command to its end; see Transport."""
+        try:
+            done = subprocess.run(
+                list(argv),
+                cwd=cwd,
+                env=dict(env) if env is not None else self.env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout,
+                encoding="utf-8",
+                errors="surrogateescape",
+                check=False,
+            )
+        except FileNotFoundError as error:
+            if cwd is not None and error.filename == cwd:
+                raise HpcrunError(f"{cwd}: no such folder") from error
+            raise HpcrunError(
+                f"{argv[0]}: command not found",
+                fix="is this a machine of the cluster? To try hpcrun without one: "
+                "hpcrun sandbox up, or hpcrun run",
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise OutOfReach(f"{argv[0]} gave no answer in {timeout:.0f} s") from error
+        return Result(list(argv), done.returncode, done.stdout, done.stderr)
+
+    def read(self, path: str, offset: int, limit: int) -> bytes:
+        """Read up to ``limit`` bytes from ``offset``; see Transport."""
+        with open(path, "rb") as file:  # noqa: PTH123 - a str of any bytes, opened in the hot loop
+            file.seek(offset)
+            return file.read(limit)
