@@ -5,47 +5,72 @@ Pure.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from hpcrun.spec.job import Memory, Positive, Setup, Time
+from hpcrun.spec.job import Env, Line, Memory, Positive, SbatchOptions, Setup, Time
 
 
 class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One partition's nodes, as read from the cluster on ``Cluster.read_on``."""
 
-    gpus_per_node: Positive | None = None
-    cpus_per_node: Positive | None = None
-    memory_per_node: Memory | None = None
-    max_time: Time | None = None
+    gpus_per_node: Annotated[Positive | None, Meta(description="GPUs of a node")] = None
+    cpus_per_node: Annotated[Positive | None, Meta(description="CPU cores of a node")] = None
+    memory_per_node: Annotated[
+        Memory | None, Meta(description="memory of a node, as in 200G; a bare number is MB")
+    ] = None
+    max_time: Annotated[
+        Time | None, Meta(description="longest job: minutes, h:m:s or days-hours")
+    ] = None
 
 
 class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How this cluster spells one GPU type: any of a gres type, a constraint, a partition."""
 
-    gres: str | None = None
-    constraint: str | None = None
-    partition: str | None = None
+    gres: Annotated[Line | None, Meta(description="type in --gres=gpu:TYPE:COUNT")] = None
+    constraint: Annotated[Line | None, Meta(description="node feature for --constraint")] = None
+    partition: Annotated[Line | None, Meta(description="partition that has this type")] = None
 
 
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cluster profile: ``hpcrun.yaml`` in a project, or a file in ~/.config/hpcrun/clusters/."""
 
-    name: str = "default"
-    description: str = ""
-    read_on: str | None = None
-    accelerator: Literal["cuda", "cpu"] = "cuda"
-    slurm_conf: str | None = None
-    runs_dir: str = "~/hpcrun/runs"
-    cache_dir: str = "~/hpcrun/cache"
-    partition: str | None = None
-    account: str | None = None
-    partitions: dict[str, Partition] = field(default_factory=dict)
-    gpu_types: dict[str, GpuType] = field(default_factory=dict)
-    fabric: Literal["auto", "ethernet"] = "auto"
-    internet: bool = True
-    python: str | None = None
+    name: Annotated[Line, Meta(description="what listings call the cluster")] = "default"
+    description: Annotated[str, Meta(description="one sentence for listings")] = ""
+    read_on: Annotated[
+        str | None, Meta(description="date on which the partitions were read from the cluster")
+    ] = None
+    accelerator: Annotated[
+        Literal["cuda", "cpu"], Meta(description="what trains; cpu: nodes without GPUs")
+    ] = "cuda"
+    slurm_conf: Annotated[
+        str | None, Meta(description="slurm.conf to use, where it is not the system's")
+    ] = None
+    runs_dir: Annotated[
+        str, Meta(description="folder of the runs; every node must see it at the same path")
+    ] = "~/hpcrun/runs"
+    cache_dir: Annotated[str, Meta(description="folder of compiled operators and caches")] = (
+        "~/hpcrun/cache"
+    )
+    partition: Annotated[Line | None, Meta(description="partition of jobs that name none")] = None
+    account: Annotated[Line | None, Meta(description="account of jobs that name none")] = None
+    partitions: Annotated[
+        dict[str, Partition], Meta(description="the cluster's partitions, by name")
+    ] = field(default_factory=dict)
+    gpu_types: Annotated[
+        dict[str, GpuType], Meta(description="GPU types, by the name that jobs use")
+    ] = field(default_factory=dict)
+    fabric: Annotated[
+        Literal["auto", "ethernet"], Meta(description="the network between the nodes")
+    ] = "auto"
+    internet: Annotated[bool, Meta(description="whether compute nodes reach the internet")] = True
+    python: Annotated[
+        str | None, Meta(description="the interpreter that trains, where a job names none")
+    ] = None
     setup: Setup = field(default_factory=Setup)
-    env: dict[str, str] = field(default_factory=dict)
-    slurm: dict[str, str | bool] = field(default_factory=dict)
+    env: Annotated[Env, Meta(description="variables of every job")] = field(default_factory=dict)
+    slurm: Annotated[
+        SbatchOptions,
+        Meta(description="sbatch options of every job, as in qos: high; false drops hpcrun's"),
+    ] = field(default_factory=dict)

@@ -12,88 +12,176 @@ from msgspec import Meta, Struct, field
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 
-# Text that Slurm's time grammar allows: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s (sbatch.1, --time).
+Filled = Annotated[
+    str, Meta(pattern=r"^[\s\S]*[^\s][\s\S]*$", description="text that is not empty")
+]
+# Slurm's listings, directives and options are lines.
+Line = Annotated[
+    str, Meta(pattern=r"^[^\r\n]*[^\s][^\r\n]*$", description="one line of text, not empty")
+]
+
+# Slurm's time grammar: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s (sbatch.1, --time).
 Time = Annotated[
     str,
     Meta(
-        pattern=r"^(\d+|\d+:\d{1,2}|\d+:\d{1,2}:\d{1,2}|\d+-\d+(:\d{1,2}){0,2}|UNLIMITED|INFINITE)$",
-        description="Slurm time: minutes, h:m:s or days-hours, as in 90, 24:00:00, 2-12",
+        pattern=r"^([0-9]+|[0-9]+:[0-9]{1,2}|[0-9]+:[0-9]{1,2}:[0-9]{1,2}"
+        r"|[0-9]+-[0-9]+(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE)$",
+        description="a Slurm time: minutes, h:m:s or days-hours, as in 90, 24:00:00, 2-12",
     ),
 ]
 Memory = Annotated[
-    str, Meta(pattern=r"^\d+[KMGT]?B?$", description="memory as in 200G; a bare number is MB")
+    str,
+    Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB"),
 ]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="the name of an environment variable: letters, digits and _",
+    ),
+]
+SbatchOption = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9-]+$",
+        description="the long name of an sbatch option without its dashes, as in mail-type",
+    ),
+]
+Env = dict[Variable, str]
+SbatchOptions = dict[SbatchOption, Line | bool]
 
 
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What to ask of the cluster. The number of GPUs is said here and nowhere else."""
 
-    nodes: Positive = 1
-    gpus_per_node: NotNegative = 1
-    gpu_type: str | None = None
-    time: Time | None = None
-    partition: str | None = None
-    account: str | None = None
-    cpus_per_gpu: Positive | None = None
-    memory_per_node: Memory | None = None
+    nodes: Annotated[Positive, Meta(description="how many nodes")] = 1
+    gpus_per_node: Annotated[NotNegative, Meta(description="GPUs on each node; 0: none")] = 1
+    gpu_type: Annotated[
+        Line | None, Meta(description="a GPU type of the cluster profile, as in a100")
+    ] = None
+    time: Annotated[
+        Time | None, Meta(description="time limit: minutes, h:m:s or days-hours, as in 24:00:00")
+    ] = None
+    partition: Annotated[Line | None, Meta(description="partition; else the profile's")] = None
+    account: Annotated[Line | None, Meta(description="account; else the profile's")] = None
+    cpus_per_gpu: Annotated[
+        Positive | None, Meta(description="CPU cores for each GPU; else the GPU's share of a node")
+    ] = None
+    memory_per_node: Annotated[
+        Memory | None,
+        Meta(description="memory on each node, as in 200G; else the GPUs' share of the node"),
+    ] = None
 
 
 class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x world size."""
 
-    micro_batch_per_gpu: Positive = 1
-    gradient_accumulation_steps: Positive = 1
+    micro_batch_per_gpu: Annotated[
+        Positive, Meta(description="samples that one GPU takes in one forward pass")
+    ] = 1
+    gradient_accumulation_steps: Annotated[
+        Positive, Meta(description="forward passes for one optimizer step")
+    ] = 1
 
 
 class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ZeRO keeps in host memory."""
 
-    optimizer: Literal["none", "cpu"] = "none"
-    param: Literal["none", "cpu"] = "none"
+    optimizer: Annotated[
+        Literal["none", "cpu"], Meta(description="optimizer states; needs zero_stage 1 or more")
+    ] = "none"
+    param: Annotated[Literal["none", "cpu"], Meta(description="parameters; needs zero_stage 3")] = (
+        "none"
+    )
 
 
 class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How DeepSpeed shards; ``config`` merges last into the JSON and wins."""
 
-    zero_stage: Annotated[int, Meta(ge=0, le=3)] = 2
+    zero_stage: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3,
+            description="what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too",
+        ),
+    ] = 2
     offload: Offload = field(default_factory=Offload)
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Annotated[
+        dict[str, Any], Meta(description="keys of DeepSpeed's own JSON; merged last, they win")
+    ] = field(default_factory=dict)
 
 
 class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The network between the nodes; ``env`` wins over what hpcrun sets."""
 
-    fabric: Literal["auto", "ethernet"] = "auto"
-    env: dict[str, str] = field(default_factory=dict)
+    fabric: Annotated[
+        Literal["auto", "ethernet"], Meta(description="the network; auto: as the profile says")
+    ] = "auto"
+    env: Annotated[Env, Meta(description="NCCL variables that win over hpcrun's")] = field(
+        default_factory=dict
+    )
 
 
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What happens on the node before training starts, and which Python trains."""
 
-    modules: list[str] = field(default_factory=list)
-    venv: str | None = None
-    python: str | None = None
-    commands: list[str] = field(default_factory=list)
+    modules: Annotated[
+        list[str], Meta(description="environment modules to load, as in cuda/12.4")
+    ] = field(default_factory=list)
+    venv: Annotated[str | None, Meta(description="folder of a virtual environment")] = None
+    python: Annotated[str | None, Meta(description="the interpreter that trains")] = None
+    commands: Annotated[
+        list[str], Meta(description="bash commands to run on each node before training")
+    ] = field(default_factory=list)
 
 
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training job. Exactly one of script, module and command; none: the reference trainer."""
 
-    description: str = ""
-    name: str | None = None
-    script: str | None = None
-    module: str | None = None
-    command: list[str] | None = None
-    args: list[str] = field(default_factory=list)
-    launcher: Literal["torchrun", "srun"] | None = None
-    framework: Literal["torch", "deepspeed"] | None = None
+    description: Annotated[str, Meta(description="one sentence for listings")] = ""
+    name: Annotated[Line | None, Meta(description="the job's name; else the file's")] = None
+    script: Annotated[
+        Filled | None,
+        Meta(description="the Python script to train with"),
+    ] = None
+    module: Annotated[
+        Filled | None,
+        Meta(description="a Python module to run instead of a script"),
+    ] = None
+    command: Annotated[
+        Annotated[list[str], Meta(min_length=1)] | None,
+        Meta(description="words of a command that brings its own launcher, instead of a script"),
+    ] = None
+    args: Annotated[
+        list[str], Meta(description="arguments of the program; {placeholders} are filled")
+    ] = field(default_factory=list)
+    launcher: Annotated[
+        Literal["torchrun", "srun"] | None, Meta(description="what starts the ranks")
+    ] = None
+    framework: Annotated[
+        Literal["torch", "deepspeed"] | None,
+        Meta(description="what shards and trains; a deepspeed section implies deepspeed"),
+    ] = None
     resources: Resources = field(default_factory=Resources)
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    precision: Annotated[
+        Literal["bf16", "fp16", "fp32"], Meta(description="number format of the training")
+    ] = "bf16"
     batch: Batch = field(default_factory=Batch)
     deepspeed: DeepSpeed | None = None
     nccl: Nccl = field(default_factory=Nccl)
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: list[str] = field(default_factory=list)
+    env: Annotated[Env, Meta(description="variables of every rank; {placeholders} are filled")] = (
+        field(default_factory=dict)
+    )
+    secrets: Annotated[
+        list[Variable],
+        Meta(description="names of variables whose values travel from your shell, unrecorded"),
+    ] = field(default_factory=list)
     setup: Setup = field(default_factory=Setup)
-    slurm: dict[str, str | bool] = field(default_factory=dict)
-    snapshot: bool = True
+    slurm: Annotated[
+        SbatchOptions,
+        Meta(description="any other sbatch option, as in qos: high; false drops one of hpcrun's"),
+    ] = field(default_factory=dict)
+    snapshot: Annotated[
+        bool, Meta(description="run a copy of the code as it was at submission")
+    ] = True
