@@ -1,0 +1,390 @@
+"""A YAML tree to a typed, frozen value: every problem is told, with its place, not the first only.
+
+Pure.
+
+The types of ``spec.job`` and ``spec.cluster`` say what is legal; nothing here names a field. The
+rule for values: what is written without quotes may be what the field asks for, a number, a boolean
+or the text as it stands; what is written in quotes is text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec.inspect as mi
+
+from hpcrun.errors import Problem
+from hpcrun.spec.names import PLANNED_KEYS, PLANNED_VALUES
+from hpcrun.spec.yaml12 import List, Map, Node, Place, Scalar, core_value, is_null, join
+
+T = TypeVar("T")
+
+# What a conversion gives where it appended a problem.
+_REFUSED: Any = object()
+
+_LOOKS_LIKE = {
+    mi.ListType: "a list, as in [a, b]",
+    mi.DictType: "keys, as in {KEY: VALUE}",
+    mi.StructType: "keys, as in {KEY: VALUE}",
+    mi.IntType: "a whole number",
+    mi.BoolType: "true or false",
+    mi.StrType: "text",
+}
+
+
+def convert(cls: type[T], tree: Map, problems: list[Problem]) -> T:
+    """Build a ``cls`` from a tree, appending what is wrong to ``problems``.
+
+    A key with a null is not given. What was refused has its default in the result.
+    """
+    value: T = _struct(shape(cast(Any, cls)), tree, "", tree.place, problems)
+    return value
+
+
+@cache
+def shape(cls: type) -> mi.StructType:
+    """Describe a Struct: its fields and their types, all levels."""
+    described = mi.type_info(cls)
+    if not isinstance(described, mi.StructType):
+        raise TypeError(f"{cls} is not a Struct")
+    return described
+
+
+def unwrap(of: mi.Type) -> tuple[mi.Type, list[str]]:
+    """Take descriptions and optionality off a type; the field's description first."""
+    descriptions: list[str] = []
+    while True:
+        if isinstance(of, mi.Metadata):
+            descriptions += [(of.extra_json_schema or {}).get("description", "")]
+            of = of.type
+            continue
+        members = _members(of)
+        if len(members) != 1:
+            return of, descriptions
+        of = members[0]
+
+
+def _members(of: mi.Type) -> list[mi.Type]:
+    if not isinstance(of, mi.UnionType):
+        return []
+    return [member for member in of.types if not isinstance(member, mi.NoneType)]
+
+
+def child_type(of: mi.Type, key: str) -> mi.Type | None:
+    """Give the type under a key; None where the type has no such key.
+
+    >>> from hpcrun.spec.job import JobSpec
+    >>> unwrap(child_type(shape(JobSpec), "snapshot"))[0], child_type(shape(JobSpec), "shots")
+    (BoolType(), None)
+    """
+    of, _ = unwrap(of)
+    if isinstance(of, mi.StructType):
+        return next((field.type for field in of.fields if field.encode_name == key), None)
+    if isinstance(of, mi.DictType):
+        return of.value_type
+    return of if isinstance(of, mi.AnyType) else None
+
+
+def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
+    """Say that a key is unknown, and what the user may have meant.
+
+    >>> from hpcrun.spec.job import JobSpec
+    >>> unknown_key(shape(JobSpec), shape(JobSpec), "scrpt")
+    'unknown key; did you mean script?'
+    """
+    if key in PLANNED_KEYS.get(section.cls.__name__, ()):
+        return "not built yet"
+    legal = [field.encode_name for field in section.fields]
+    word = key.lower().replace("-", "_")
+    elsewhere = [place for place in _paths(root) if place.rpartition(".")[2] == word]
+    for meant in ([word] if word in legal else elsewhere, _close(word, legal), _far(word, root)):
+        if meant:
+            return f"unknown key; did you mean {' or '.join(meant)}?"
+    return f"unknown key; expected one of {', '.join(legal)}"
+
+
+def no_keys(of: mi.Type, path: str) -> str:
+    """Say what stands at a path that goes on as if keys stood there."""
+    of, _ = unwrap(of)
+    if isinstance(of, mi.ListType):
+        return f"{path} is a list, given as a whole, as in {path}=[a, b]"
+    return f"{path} is {_LOOKS_LIKE.get(type(of), 'text')}; it has no keys"
+
+
+def _paths(section: mi.StructType, path: str = "") -> Iterator[str]:
+    for field in section.fields:
+        inner, _ = unwrap(field.type)
+        yield join(path, field.encode_name)
+        if isinstance(inner, mi.StructType):
+            yield from _paths(inner, join(path, field.encode_name))
+
+
+def _close(word: str, legal: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(word.lower(), list(legal), n=1)
+
+
+def _far(word: str, root: mi.StructType) -> list[str]:
+    """Look for a key of another section that is nearly, or begins with, this word."""
+    return [
+        path
+        for path in _paths(root)
+        for name in [path.rpartition(".")[2]]
+        if name.startswith(f"{word}_") or difflib.get_close_matches(word, [name], cutoff=0.8)
+    ]
+
+
+def _struct(
+    of: mi.StructType,
+    node: Node,
+    path: str,
+    place: Place,
+    problems: list[Problem],
+    root: mi.StructType | None = None,
+) -> Any:
+    if not isinstance(node, Map):
+        return _refuse(of, node, path, place, problems)
+    root = root or of
+    fields = {field.encode_name: field for field in of.fields}
+    given: dict[str, Any] = {}
+    for key, entry in node.entries.items():
+        inner = join(path, key)
+        if key not in fields:
+            message = unknown_key(root, of, key)
+            _add(problems, entry.place, inner, message)
+        elif not is_null(entry.value):
+            value = _value(fields[key].type, entry.value, inner, entry.place, problems, root)
+            if value is not _REFUSED:
+                given[fields[key].name] = value
+    missing = [f.encode_name for f in of.fields if f.required and f.name not in given]
+    for name in missing:
+        if name not in node.entries or is_null(node.entries[name].value):
+            _add(problems, place, join(path, name), "is missing")
+    return _REFUSED if missing else of.cls(**given)
+
+
+def _value(
+    declared: mi.Type,
+    node: Node,
+    path: str,
+    place: Place,
+    problems: list[Problem],
+    root: mi.StructType,
+) -> Any:
+    of, words = unwrap(declared)
+    if isinstance(of, mi.UnionType):
+        # Text or boolean, the one union that there is: unquoted true and false are booleans.
+        kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
+        members = [member for member in _members(of) if isinstance(unwrap(member)[0], kind)]
+        return _value(members[0], node, path, place, problems, root)
+    if isinstance(of, mi.AnyType):
+        return _free(node, path, place, problems)
+    if isinstance(of, mi.StructType):
+        # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
+        node = Map({}, place) if is_null(node) else node
+        return _struct(of, node, path, place, problems, root)
+    if isinstance(of, mi.DictType):
+        return _dict(of, node, path, place, problems, root)
+    if isinstance(of, mi.ListType):
+        return _list(of, node, path, place, problems, root)
+    if isinstance(of, mi.LiteralType):
+        return _literal(of, node, path, place, problems)
+    if isinstance(of, mi.StrType):
+        return _text(of, words, node, path, place, problems)
+    if isinstance(of, mi.IntType):
+        return _integer(of, node, path, place, problems)
+    if isinstance(of, mi.BoolType):
+        return _boolean(of, node, path, place, problems)
+    raise TypeError(f"{path}: no conversion to {of}")
+
+
+def _dict(
+    of: mi.DictType,
+    node: Node,
+    path: str,
+    place: Place,
+    problems: list[Problem],
+    root: mi.StructType,
+) -> Any:
+    if not isinstance(node, Map):
+        return _refuse(of, node, path, place, problems)
+    key_type, words = unwrap(of.key_type)
+    result = {}
+    for key, entry in node.entries.items():
+        inner = join(path, key)
+        word = Scalar(key, False, entry.place)
+        legal = _text(key_type, words, word, inner, entry.place, problems)
+        value = _value(of.value_type, entry.value, inner, entry.place, problems, root)
+        if legal is not _REFUSED and value is not _REFUSED:
+            result[key] = value
+    return result
+
+
+def _list(
+    of: mi.ListType,
+    node: Node,
+    path: str,
+    place: Place,
+    problems: list[Problem],
+    root: mi.StructType,
+) -> Any:
+    if not isinstance(node, List):
+        return _refuse(of, node, path, place, problems)
+    if len(node.items) < (of.min_length or 0):
+        return _add(problems, place, path, "must not be empty")
+    items = [
+        _value(of.item_type, item, join(path, index), item.place, problems, root)
+        for index, item in enumerate(node.items)
+    ]
+    return [item for item in items if item is not _REFUSED]
+
+
+def _text(
+    of: mi.Type,
+    words: list[str],
+    node: Node,
+    path: str,
+    place: Place,
+    problems: list[Problem],
+) -> Any:
+    if not isinstance(node, Scalar):
+        return _add(problems, place, path, f"expected text, got {shown(node)}{_unquoted(node)}")
+    pattern = getattr(of, "pattern", None)
+    wanted = words[-1] if pattern and words else "text"
+    if is_null(node):
+        hint = f'; write "{node.text}" for that text' if node.text else ""
+        if pattern is None:
+            hint += f'{"," if hint else "; write"} "" for empty text'
+        return _add(problems, place, path, f"expected {wanted}, got {shown(node)}{hint}")
+    if "\0" in node.text:
+        return _add(problems, place, path, "holds a NUL character, which no process can receive")
+    if pattern is not None and not re.fullmatch(pattern, node.text):
+        return _add(problems, place, path, f"expected {wanted}; got {shown(node)}")
+    return node.text
+
+
+def _literal(
+    of: mi.LiteralType, node: Node, path: str, place: Place, problems: list[Problem]
+) -> Any:
+    legal = [str(value) for value in of.values]
+    if isinstance(node, Scalar) and not is_null(node):
+        if node.text in legal:
+            return node.text
+        if node.text in PLANNED_VALUES.get(path, ()):
+            message = f"{node.text} is not built yet; expected one of {', '.join(legal)}"
+            return _add(problems, place, path, message)
+    meant = _close(node.text, legal) if isinstance(node, Scalar) else []
+    hint = f"; did you mean {meant[0]}?" if meant else ""
+    return _add(
+        problems, place, path, f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"
+    )
+
+
+def _integer(of: mi.IntType, node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
+    """Take a whole number in any of its spellings: 8, 0x8, 8.0 and 8e0 are the same number."""
+    if not isinstance(node, Scalar) or is_null(node):
+        return _refuse(of, node, path, place, problems)
+    try:
+        number = core_value(node.text)
+    except ValueError as error:
+        return _add(problems, place, path, f"{shown(node)}: {error}")
+    whole = type(number) is int or (type(number) is float and number.is_integer())
+    if not whole:
+        return _refuse(of, node, path, place, problems)
+    if not node.plain:
+        message = f"expected a whole number, got the text {shown(node)}; write it without quotes"
+        return _add(problems, place, path, message)
+    if (of.ge is not None and number < of.ge) or (of.le is not None and number > of.le):
+        bounds = f"from {of.ge} to {of.le}" if of.le is not None else f"at least {of.ge}"
+        return _add(problems, place, path, f"must be {bounds}; got {shown(node)}")
+    if abs(number) >= 1 << 63:
+        message = f"{shown(node)}: a whole number that does not fit into 64 bits"
+        return _add(problems, place, path, message)
+    return int(number)
+
+
+def _boolean(of: mi.BoolType, node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
+    value = plain_value(node)
+    if isinstance(value, bool):
+        return value
+    word = node.text.lower() if isinstance(node, Scalar) else ""
+    if word in ("yes", "y", "on", "true"):
+        meant = "true"
+    else:
+        meant = "false" if word in ("no", "n", "off", "false") else ""
+    hint = f"; did you mean {meant}?" if meant else ""
+    return _add(problems, place, path, f"expected true or false; got {shown(node)}{hint}")
+
+
+def plain_value(node: Node) -> Any:
+    """Give a plain scalar's core value; anything else, and a number out of range, is None."""
+    if not isinstance(node, Scalar) or not node.plain:
+        return None
+    try:
+        return core_value(node.text)
+    except ValueError:
+        return None
+
+
+def _free(node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
+    """Take whatever stands there, with the core schema's types."""
+    if isinstance(node, Map):
+        result = {}
+        for key, entry in node.entries.items():
+            if "\0" in key:
+                _add(problems, entry.place, join(path, key), "holds a NUL character")
+            value = _free(entry.value, join(path, key), entry.place, problems)
+            if value is not _REFUSED:
+                result[key] = value
+        return result
+    if isinstance(node, List):
+        items = [_free(n, join(path, i), n.place, problems) for i, n in enumerate(node.items)]
+        return [item for item in items if item is not _REFUSED]
+    if "\0" in node.text:
+        return _add(problems, place, path, "holds a NUL character, which no process can receive")
+    if not node.plain:
+        return node.text
+    try:
+        return core_value(node.text)
+    except ValueError as error:
+        return _add(problems, place, path, f"{shown(node)}: {error}")
+
+
+def _add(problems: list[Problem], place: Place, path: str, message: str) -> Any:
+    problems.append(Problem(place.source, place.line, path, message))
+    return _REFUSED
+
+
+def _refuse(of: mi.Type, node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
+    return _add(problems, place, path, f"expected {_LOOKS_LIKE[type(of)]}; got {shown(node)}")
+
+
+def _unquoted(node: Node) -> str:
+    """Hint at quotes where ``{run_dir}`` was written without them, and is a map."""
+    if isinstance(node, Map) and len(node.entries) == 1:
+        key, entry = next(iter(node.entries.items()))
+        if isinstance(entry.value, Scalar) and entry.value.text == "":
+            return f'; write "{{{key}}}" with quotes'
+    if isinstance(node, Map):
+        return "; text that holds ': ' needs quotes"
+    return ""
+
+
+def shown(node: Node) -> str:
+    """Show a value in a message, as the user wrote it, on one short line.
+
+    >>> shown(Scalar("1e-4", True, Place("f"))), shown(Scalar("8", False, Place("f")))
+    ('1e-4', '"8"')
+    """
+    if isinstance(node, Map):
+        return "a map"
+    if isinstance(node, List):
+        return "a list"
+    if node.text == "" and node.plain:
+        return "nothing"
+    text = node.text if len(node.text) <= 60 else f"{node.text[:60]}..."
+    return text if node.plain and text.isprintable() else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,138 @@
+"""What types cannot say: names that hpcrun keeps, and fields that need one another.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from hpcrun.errors import Problem
+from hpcrun.spec.check import plain_value
+from hpcrun.spec.job import DeepSpeed, JobSpec
+from hpcrun.spec.names import DECIDED, SAID_ELSEWHERE, is_owned_variable
+from hpcrun.spec.yaml12 import Entry, List, Map, Place, Scalar, is_null, join
+
+PROGRAMS = ("script", "module", "command")
+
+
+def named_programs(layer: Map) -> list[str]:
+    """List which of script, module and command a layer gives, in its own order."""
+    return [
+        key for key, entry in layer.entries.items() if key in PROGRAMS and not is_null(entry.value)
+    ]
+
+
+def check_one_program(layer: Map, problems: list[Problem]) -> None:
+    """Refuse a layer that names two programs; layers themselves displace each other."""
+    named = named_programs(layer)
+    for key in named[1:]:
+        message = f"{named[0]} is given too; a job has one of {', '.join(PROGRAMS)}"
+        _add(problems, layer.entries[key].place, key, message)
+
+
+def check_names(tree: Map, problems: list[Problem], *, job: bool) -> None:
+    """Refuse variables and sbatch options that hpcrun decides elsewhere."""
+    for path in ("env", "nccl.env") if job else ("env",):
+        for name, place in _keys(tree, path):
+            if is_owned_variable(name):
+                _add(problems, place, join(path, name), "hpcrun sets this variable itself")
+    secrets = _at(tree, "secrets")
+    listed = secrets.value.items if secrets and isinstance(secrets.value, List) else []
+    for index, item in enumerate(listed):
+        if isinstance(item, Scalar) and is_owned_variable(item.text):
+            message = "hpcrun sets this variable itself"
+            _add(problems, item.place, join("secrets", index), message)
+    for option, place in _keys(tree, "slurm"):
+        entry = _at(tree, "slurm", option)
+        drops = entry is not None and plain_value(entry.value) is False
+        message = _decided(option, drops=drops, job=job)
+        if message:
+            _add(problems, place, join("slurm", option), message)
+
+
+def _decided(option: str, *, drops: bool, job: bool) -> str:
+    if option in SAID_ELSEWHERE and not drops:
+        field = SAID_ELSEWHERE[option]
+        drop = "; false drops the line"
+    elif option in DECIDED:
+        field = DECIDED[option]
+        drop = ""
+    else:
+        return ""
+    if not field:
+        return "hpcrun decides this itself"
+    own = field.rpartition(".")[2]
+    if job or own in ("account", "partition"):
+        return f"say it as {field if job else own}{drop}"
+    return f"a job says it, as {field}{drop}"
+
+
+def settle_framework(spec: JobSpec) -> JobSpec:
+    """Give framework deepspeed its section, and a deepspeed section its framework.
+
+    >>> settle_framework(JobSpec(framework="deepspeed")).deepspeed.zero_stage
+    2
+    """
+    if spec.framework == "deepspeed" and spec.deepspeed is None:
+        return structs.replace(spec, deepspeed=DeepSpeed())
+    if spec.framework is None and spec.deepspeed is not None:
+        return structs.replace(spec, framework="deepspeed")
+    return spec
+
+
+def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
+    """Refuse a section that nothing reads, and offload that the ZeRO stage does not have."""
+    known = {problem.path for problem in problems}
+    uncertain = {"", "extends", "framework", "deepspeed", "deepspeed.zero_stage"}
+    section = spec.deepspeed
+    if section is None or known & uncertain:
+        return
+    if spec.framework == "torch":
+        message = "torch, but there is a deepspeed section; take one of the two away"
+        _complain(tree, problems, message, "framework")
+        return
+    stage = zero_stage(section)
+    if section.offload.param != "none" and stage < 3:
+        message = f"needs zero_stage 3; it is {stage}"
+        _complain(tree, problems, message, "deepspeed", "offload", "param")
+    if section.offload.optimizer != "none" and stage < 1:
+        message = f"needs zero_stage 1, 2 or 3; it is {stage}"
+        _complain(tree, problems, message, "deepspeed", "offload", "optimizer")
+
+
+def zero_stage(section: DeepSpeed) -> int:
+    """Give the stage that counts: the one of ``config``, which merges last, if it has one.
+
+    >>> zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
+    3
+    """
+    zero = section.config.get("zero_optimization")
+    stage = zero.get("stage") if isinstance(zero, dict) else None
+    whole = isinstance(stage, (int, float)) and not isinstance(stage, bool) and stage == stage // 1
+    return int(stage) if whole and stage is not None else section.zero_stage
+
+
+def _at(tree: Map, *keys: str) -> Entry | None:
+    entry = Entry(tree, tree.place)
+    for key in keys:
+        if not isinstance(entry.value, Map) or key not in entry.value.entries:
+            return None
+        entry = entry.value.entries[key]
+    return entry
+
+
+def _keys(tree: Map, path: str) -> list[tuple[str, Place]]:
+    entry = _at(tree, *path.split("."))
+    if entry is None or not isinstance(entry.value, Map):
+        return []
+    return [(key, inner.place) for key, inner in entry.value.entries.items()]
+
+
+def _complain(tree: Map, problems: list[Problem], message: str, *keys: str) -> None:
+    entry = _at(tree, *keys)
+    _add(problems, entry.place if entry else tree.place, ".".join(keys), message)
+
+
+def _add(problems: list[Problem], place: Place, path: str, message: str) -> None:
+    problems.append(Problem(place.source, place.line, path, message))
