@@ -1,0 +1,92 @@
+"""Fixtures of the cluster tests: rigs that live for the session, and a look behind each test.
+
+Effects: starts and stops rigs.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import Rig, why_not
+
+_RIGS = ("rig", "bare_rig", "unresolved_rig")
+_TEARDOWN_SECONDS = 15.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder as a cluster test."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def rig() -> Iterator[Rig]:
+    """Two nodes of four GPUs, with accounting."""
+    yield from _running(accounting=True)
+
+
+@pytest.fixture(scope="session")
+def bare_rig() -> Iterator[Rig]:
+    """Two nodes of four GPUs on a cluster without accounting: sacct answers with exit code 1."""
+    yield from _running(accounting=False)
+
+
+@pytest.fixture(scope="session")
+def unresolved_rig() -> Iterator[Rig]:
+    """Two nodes whose names no hosts file and no DNS knows, with accounting."""
+    yield from _running(accounting=True, resolve_names=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a process, a job or a node that is not idle on the rig it used."""
+    used = [request.getfixturevalue(name) for name in _RIGS if name in request.fixturenames]
+    yield
+    for one in used:
+        left = _wait_until_clean(one)
+        if left:
+            one.clear()
+            listed = "\n".join(f"  {line}" for line in left)
+            pytest.fail(f"left behind {_TEARDOWN_SECONDS:g} s after the test:\n{listed}")
+
+
+@pytest.fixture
+def fresh_root() -> Iterator[Path]:
+    """A folder for a rig of the test's own; it does not exist yet, and lies outside /tmp."""
+    _require_rig(accounting=False)
+    with tempfile.TemporaryDirectory(prefix="hpcrun-rig-", dir="/var/tmp") as folder:
+        yield Path(folder) / "rig"
+
+
+def _running(*, accounting: bool, resolve_names: bool = True) -> Iterator[Rig]:
+    _require_rig(accounting)
+    # Not below /tmp, which each node has for itself.
+    with tempfile.TemporaryDirectory(prefix="hpcrun-rig-", dir="/var/tmp") as folder:
+        one = Rig(Path(folder) / "rig", accounting=accounting, resolve_names=resolve_names)
+        one.start()
+        try:
+            yield one
+        finally:
+            one.stop()
+
+
+def _require_rig(accounting: bool) -> None:
+    reason = why_not(accounting)
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run the cluster tests, but: {reason}")
+    if reason:
+        pytest.skip(f"no Slurm rig here: {reason}")
+
+
+def _wait_until_clean(rig: Rig) -> list[str]:
+    deadline = time.monotonic() + _TEARDOWN_SECONDS
+    while (left := rig.leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left

@@ -1,0 +1,277 @@
+"""Hosts on one machine: each with its own network, name, processes, /tmp, /dev/shm and /etc/hosts.
+
+Effects: makes namespaces, network links and processes; needs root.
+
+A host lives as long as its init process: the kernel ends every other process of the PID
+namespace with it, and takes the links and mounts away. The bridge lives in a network namespace of
+its own, the switch, so the machine itself sees one interface only: the uplink of the login host.
+All inits die with the thread that started them (PR_SET_PDEATHSIG): a killed test run leaves files,
+nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMMANDS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname", "env", "sleep")
+
+# The argument list of a process and everything below it, as the shell of the init sets it up.
+# /sys is mounted anew because /sys/class/net shows the network namespace of the mount; the cgroup
+# tree below it is carried over, because slurmd will not start without one.
+_INIT = """
+set -e
+hostname "$1"
+mount --bind "$2/hosts" /etc/hosts
+mount --rbind /sys/fs/cgroup "$2/cgroup"
+mount -t sysfs sysfs /sys
+mount --rbind "$2/cgroup" /sys/fs/cgroup
+mount -t tmpfs tmpfs /dev/shm
+mount --bind "$2/tmp" /tmp
+ip link set lo up
+echo ready
+# An init that ignores SIGCHLD has its orphans reaped by the kernel.
+exec env --ignore-signal=CHLD sleep infinity >/dev/null 2>&1
+"""
+
+
+class HostError(RuntimeError):
+    """A host or a link could not be made."""
+
+
+@dataclass
+class Host:
+    """One host: ``init`` is the PID of its first process, as the machine sees it; 0: it is down."""
+
+    name: str
+    address: str
+    folder: Path
+    init: int = 0
+    keeper: subprocess.Popen[str] | None = None
+
+    def argv(self, command: Sequence[str], cwd: str = "/") -> list[str]:
+        """Wrap a command so that it runs on this host."""
+        enter = ["nsenter", "-t", str(self.init), "--net", "--uts", "--ipc", "--mount", "--pid"]
+        return [*enter, "--", "env", "-C", cwd, *command]
+
+    def processes(self) -> list[tuple[int, str]]:
+        """List (PID as the machine sees it, command line) of all processes but the init."""
+        if not self.init:
+            return []
+        return [p for p in _processes_in(_namespace(self.init, "pid")) if p[0] != self.init]
+
+
+@dataclass
+class Network:
+    """A switch with hosts on it, and the machine itself (the login host) at ``address``."""
+
+    link: str = ""
+    prefix: str = ""
+    switch: subprocess.Popen[str] | None = None
+    hosts: dict[str, Host] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """The login host's address in this network."""
+        return f"{self.prefix}.1"
+
+    def start(self) -> None:
+        """Make the switch and take a free /24 for it."""
+        unshare = ["unshare", "--net", "sleep", "infinity"]
+        self.switch = _spawn([*_DIE_WITH_PARENT, *unshare])
+        _wait_for(lambda: _left_namespace(self._switch_pid, "net"), "the switch's namespace")
+        self._on_switch("link add br0 type bridge\nlink set br0 up")
+        for _ in range(64):
+            x, y = 64 + secrets.randbelow(192), secrets.randbelow(256)
+            link, prefix = f"rig{x:02x}{y:02x}", f"10.{x}.{y}"
+            # The interface's name is the claim: two rigs at once cannot both make it.
+            if not _is_routed(f"{prefix}.0/24") and _makes_uplink(link, self._switch_pid):
+                self.link, self.prefix = link, prefix
+                break
+        else:
+            raise HostError("no free 10.x.y.0/24 found for the test hosts")
+        _ip(f"addr add {self.address}/24 dev {link}\nlink set {link} up")
+        self._on_switch("link set uplink master br0 up")
+
+    def stop(self) -> None:
+        """End every host, with all its processes, and the switch."""
+        for host in self.hosts.values():
+            self.kill(host)
+        self.hosts.clear()
+        if self.link:
+            # Namespaces are taken down in the background: delete what the machine sees now.
+            subprocess.run(["ip", "link", "delete", self.link], capture_output=True, check=False)
+            self.link = ""
+        if self.switch:
+            self.switch.kill()
+            self.switch.communicate()
+            self.switch = None
+
+    def boot(self, host: Host, names: dict[str, str]) -> None:
+        """Start a host whose /etc/hosts has ``names`` (name -> address); its own is 127.0.1.1."""
+        for name in ("tmp", "cgroup"):
+            (host.folder / name).mkdir(parents=True, exist_ok=True)
+        (host.folder / "tmp").chmod(0o1777)
+        lines = ["127.0.0.1 localhost", f"127.0.1.1 {host.name}"]
+        lines += [f"{address} {name}" for name, address in names.items() if name != host.name]
+        (host.folder / "hosts").write_text("\n".join(lines) + "\n")
+
+        unshare = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
+        unshare += ["--kill-child", "--mount-proc", "sh", "-c", _INIT, "init"]
+        host.keeper = _spawn([*_DIE_WITH_PARENT, *unshare, host.name, str(host.folder)])
+        assert host.keeper.stdout
+        if host.keeper.stdout.readline().strip() != "ready":
+            raise HostError(f"host {host.name} did not start: {host.keeper.communicate()[1]}")
+        children = Path(f"/proc/{host.keeper.pid}/task/{host.keeper.pid}/children")
+        host.init = int(children.read_text().split()[0])
+        self.hosts[host.name] = host
+        self._on_switch(
+            f"link add {host.name} type veth peer name eth0 netns {host.init}\n"
+            f"link set {host.name} master br0 up"
+        )
+        _ip(f"addr add {host.address}/24 dev eth0\nlink set eth0 up", netns_of=host.init)
+
+    def kill(self, host: Host) -> None:
+        """Take power from a host: the link first, so that no peer hears a farewell."""
+        if not host.keeper:
+            return
+        if host.init:
+            # Either may be gone already, if someone else has ended this host.
+            with contextlib.suppress(HostError):
+                self.set_link(host, up=False)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(host.init, signal.SIGKILL)
+        else:
+            host.keeper.kill()
+        # The init is reaped only after every other process of its PID namespace.
+        host.keeper.communicate()
+        host.keeper, host.init = None, 0
+
+    def set_link(self, host: Host, *, up: bool) -> None:
+        """Plug or pull the host's network cable at the switch."""
+        self._on_switch(f"link set {host.name} {'up' if up else 'down'}")
+
+    def save(self, path: Path) -> None:
+        """Write down the processes whose death takes everything with it, for ``end_stale``."""
+        keepers = [host.keeper.pid for host in self.hosts.values() if host.keeper]
+        pids = [*(host.init for host in self.hosts.values() if host.init), *keepers]
+        pids += [self.switch.pid] if self.switch else []
+        path.write_text(json.dumps([[pid, _start_time(pid)] for pid in pids]))
+
+    @property
+    def _switch_pid(self) -> int:
+        assert self.switch, "the network is not started"
+        return self.switch.pid
+
+    def _on_switch(self, batch: str) -> None:
+        _ip(batch, netns_of=self._switch_pid)
+
+
+def end_stale(path: Path) -> None:
+    """End what is still alive of a network that ``save`` wrote to ``path``, if anything is."""
+    saved = json.loads(path.read_text()) if path.exists() else []
+    alive = [pid for pid, started in saved if started and _start_time(pid) == started]
+    for pid in alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _wait_for(lambda: not any(_start_time(pid) for pid in alive), "the end of stale hosts")
+
+
+def why_not() -> str | None:
+    """Say why hosts cannot be made here, or None."""
+    if os.geteuid() != 0:
+        return "hosts in namespaces of their own need root"
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"],
+        capture_output=True,
+        text=True,
+    )
+    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def _start_time(pid: int) -> int | None:
+    # In clock ticks since boot: with it a PID is unambiguous. None: no such process any more.
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+_DIE_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]
+
+
+def _spawn(argv: list[str]) -> subprocess.Popen[str]:
+    # A session of its own: Ctrl-C reaches the test run, which then ends the hosts in order.
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _wait_for(condition: Callable[[], bool], what: str, timeout: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise HostError(f"waited {timeout:g} s for {what}")
+        time.sleep(0.01)
+
+
+def _namespace(pid: int | str, kind: str) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
+    except OSError:  # it ended, or belongs to a supervisor that even root cannot look into
+        return ""
+
+
+def _left_namespace(pid: int, kind: str) -> bool:
+    return _namespace(pid, kind) not in ("", _namespace("self", kind))
+
+
+def _processes_in(pid_namespace: str) -> list[tuple[int, str]]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _namespace(entry.name, "pid") == pid_namespace:
+            try:
+                words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if words != [b""]:  # a zombie has no command line
+                found.append((int(entry.name), b" ".join(words).decode(errors="replace")))
+    return found
+
+
+def _ip(batch: str, netns_of: int | None = None) -> None:
+    enter = ["nsenter", "-t", str(netns_of), "--net"] if netns_of else []
+    done = subprocess.run(
+        [*enter, "ip", "-batch", "-"], input=batch, capture_output=True, text=True, timeout=20
+    )
+    if done.returncode:
+        raise HostError(f"ip {batch!r}: {done.stderr.strip()}")
+
+
+def _is_routed(subnet: str) -> bool:
+    argv = ["ip", "-j", "-4", "route", "show", "table", "all"]
+    routes = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout or "[]")
+    wanted = ipaddress.ip_network(subnet)
+    taken = (ipaddress.ip_network(r["dst"]) for r in routes if r["dst"] != "default")
+    return any(wanted.overlaps(network) for network in taken)
+
+
+def _makes_uplink(link: str, switch: int) -> bool:
+    argv = ["ip", "link", "add", link, "type", "veth", "peer", "name", "uplink"]
+    return not subprocess.run([*argv, "netns", str(switch)], capture_output=True).returncode

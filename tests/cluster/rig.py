@@ -1,0 +1,394 @@
+"""A real Slurm on real hosts of its own, on this one machine, for the cluster tests of hpcrun.
+
+Effects: starts Slurm's daemons on namespaced hosts; writes below ``root``; needs root.
+
+The machine itself is the login host: with ``rig.env`` in the environment, sbatch, squeue, sacct and
+srun work there. The head and the nodes are hosts (tests/cluster/hosts.py). All share one file
+system, as NFS would give; /tmp and /dev/shm are private to each node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import hosts
+from tests.cluster.configuration import Configuration, cgroup_conf
+from tests.cluster.hosts import Host, Network
+
+_CLIENTS = ("sbatch", "squeue", "scontrol", "sacct", "scancel", "srun", "salloc", "sinfo")
+_DAEMONS = ("munged", "slurmctld", "slurmd")
+_ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
+
+
+class RigError(RuntimeError):
+    """The rig did not come up, or not back; the message has the tail of the log in question."""
+
+
+@dataclass
+class Daemon:
+    """One daemon of the rig: ``enter`` is the nsenter that waits for it."""
+
+    name: str
+    host: Host
+    argv: list[str]
+    log: Path
+    enter: subprocess.Popen[bytes]
+
+
+@dataclass
+class Rig:
+    """A Slurm cluster of ``nodes`` hosts of ``cpus`` CPUs and ``gpus_per_node`` pretended GPUs.
+
+    ``root`` must not exist or be a rig's folder, and must lie outside /tmp, which each node has for
+    itself. Times are in seconds. ``min_job_age``: for how long squeue remembers an ended job, at
+    least. ``resolve_names=False``: no node knows another node by name; NodeAddr alone tells.
+    Start it in a thread that lives as long as the rig: the hosts die with that thread.
+
+    >>> rig = Rig(Path("/var/tmp/example"), nodes=3, accounting=False)
+    >>> rig.shared, rig.env["SLURM_CONF"]
+    (PosixPath('/var/tmp/example/shared'), '/var/tmp/example/etc/slurm.conf')
+    """
+
+    root: Path
+    nodes: int = 2
+    gpus_per_node: int = 4
+    accounting: bool = True
+    min_job_age: int = 10
+    slurmd_timeout: int = 20
+    kill_wait: int = 10
+    message_timeout: int = 5
+    resolve_names: bool = True
+    cpus: int = 8
+    memory_mb: int = 16000
+    network: Network = field(default_factory=Network, init=False)
+    daemons: dict[str, Daemon] = field(default_factory=dict, init=False)
+    _hosts: dict[str, Host] = field(default_factory=dict, init=False)
+
+    @property
+    def conf(self) -> Path:
+        """slurm.conf, the same for every host."""
+        return self.root / "etc" / "slurm.conf"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the environment needs for Slurm's commands to find this rig."""
+        return {"SLURM_CONF": str(self.conf)}
+
+    @property
+    def shared(self) -> Path:
+        """A folder with the same path and content on every host."""
+        return self.root / "shared"
+
+    @property
+    def head(self) -> str:
+        """Name of the host of slurmctld (and slurmdbd)."""
+        return f"{self.network.link}head"
+
+    @property
+    def node_names(self) -> list[str]:
+        """The compute nodes, in Slurm's order."""
+        return [name for name in self._hosts if name != self.head]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Address of each node by name."""
+        return {name: self._hosts[name].address for name in self.node_names}
+
+    def start(self) -> None:
+        """Bring the cluster up and wait until every node is idle.
+
+        Raises RigError, with the tail of a log, and leaves nothing behind but ``root``.
+        """
+        if self.root.is_relative_to("/tmp"):
+            raise RigError(f"{self.root}: each node has a /tmp of its own; choose another folder")
+        if self.root.exists():
+            self.stop()
+        try:
+            self._start()
+        except BaseException:
+            self._power_off()
+            raise
+
+    def stop(self) -> None:
+        """End all hosts with all their processes, and remove ``root``.
+
+        Also clears what a rig of a dead test run left in the same ``root``.
+        """
+        self._power_off()
+        if self.root.exists():
+            hosts.end_stale(self.root / "hosts.json")
+            shutil.rmtree(self.root)
+
+    def argv_on(self, name: str, argv: Sequence[str], cwd: str = "/") -> list[str]:
+        """Wrap a command so that, started here, it runs on a node (or the head)."""
+        return self._hosts[name].argv(argv, cwd)
+
+    def on_node(
+        self, name: str, argv: Sequence[str], **kw: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a node (or the head); ``kw`` as for subprocess.run, text captured."""
+        env = {**(kw.pop("env", None) or os.environ), **self.env}
+        cwd = str(kw.pop("cwd", "/"))
+        if not {"stdout", "stderr", "capture_output"} & kw.keys():
+            kw["capture_output"] = True
+        options: dict[str, Any] = {"text": True, "timeout": 60, "check": False, **kw}
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            self.argv_on(name, argv, cwd), env=env, **options
+        )
+        return done
+
+    def run(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a command on the login host, pointed at this rig."""
+        env = {**os.environ, **self.env}
+        return subprocess.run(
+            argv, env=env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def processes(self, name: str) -> list[tuple[int, str]]:
+        """List (PID here, command line) of a node's processes, the rig's own daemons left out.
+
+        A job's slurmstepd is the job's: it is listed.
+        """
+        own = {" ".join(d.argv) for d in self.daemons.values() if d.host.name == name}
+        return [p for p in self._hosts[name].processes() if p[1] not in own]
+
+    def cut(self, name: str) -> None:
+        """Pull a node's (or the head's) network cable; its processes go on."""
+        self.network.set_link(self._hosts[name], up=False)
+
+    def join(self, name: str) -> None:
+        """Plug the cable in again."""
+        self.network.set_link(self._hosts[name], up=True)
+
+    def kill_node(self, name: str) -> None:
+        """Take a node's power: no process of it is left, nobody is told."""
+        host = self._hosts[name]
+        self.network.kill(host)
+        self.daemons.pop(f"slurmd {name}").enter.wait()
+
+    def revive_node(self, name: str, timeout: float = 60) -> None:
+        """Start a killed node anew, /tmp empty, and wait until Slurm calls it idle."""
+        self._power_on(name)
+        self._wait(lambda: self._not_idle(name), f"node {name} to be idle", timeout)
+
+    def stop_controller(self) -> None:
+        """End slurmctld in order: it saves its state first."""
+        daemon = self.daemons.pop("slurmctld")
+        for pid, command in daemon.host.processes():
+            if command == " ".join(daemon.argv):
+                os.kill(pid, signal.SIGTERM)
+        daemon.enter.wait(timeout=30)
+
+    def start_controller(self) -> None:
+        """Start slurmctld from its saved state and wait until it answers."""
+        self._daemon("slurmctld", self.head, ["slurmctld", "-D", "-f", str(self.conf)])
+        self._wait(lambda: self._refusal("sinfo", "-h"), "slurmctld's answer", 20)
+
+    def node_states(self) -> dict[str, str]:
+        """State of each node as sinfo has it; empty if slurmctld does not answer."""
+        lines = self.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def wait_idle(self, timeout: float = 60) -> None:
+        """Wait until no job is left on any node and every node is idle."""
+        self._wait(lambda: self._not_idle(*self.node_names), "all nodes to be idle", timeout)
+
+    def leftovers(self) -> list[str]:
+        """List, in words, what is not as right after ``start``: processes, jobs, nodes."""
+        found = [
+            f"{name}: process {pid}: {command}"
+            for name in self.node_names
+            for pid, command in self.processes(name)
+        ]
+        found += self.run("squeue", "-h", "-o", "job %i %T %j (%R)").stdout.splitlines()
+        not_idle = self._not_idle(*self.node_names)
+        return [*found, not_idle] if not_idle else found
+
+    def clear(self, timeout: float = 60) -> None:
+        """Bring the rig back to where ``start`` left it, whatever a test did to it."""
+        if "slurmctld" not in self.daemons:
+            self.start_controller()
+        for host in self._hosts.values():
+            if not host.init:
+                self._power_on(host.name)
+            self.join(host.name)
+        self.run("scancel", "--me")
+        for pid, _ in (p for name in self.node_names for p in self.processes(name)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait_idle(timeout)
+
+    def _start(self) -> None:
+        for folder in ("etc", "log", "munge", "state", "shared", "gpus"):
+            (self.root / folder).mkdir(parents=True)
+        self.root.chmod(0o755)
+        self.shared.chmod(0o1777)
+        self.network.start()
+        self._save_state()
+        prefix, link = self.network.prefix, self.network.link
+        names = {f"{link}n{i}": f"{prefix}.{10 + i}" for i in range(1, self.nodes + 1)}
+        for name, address in {self.head: f"{prefix}.2", **names}.items():
+            self._hosts[name] = Host(name, address, self.root / "hosts" / name)
+        for name in self._hosts:
+            self._boot(name)
+        for index in range(self.gpus_per_node):
+            os.mknod(self.root / "gpus" / f"gpu{index}", 0o20666, os.makedev(1, 3))
+        self._write_configuration()
+        self._start_munged()
+        if self.accounting:
+            self._start_accounting()
+        self._daemon("slurmctld", self.head, ["slurmctld", "-D", "-f", str(self.conf)])
+        for name in self.node_names:
+            self._start_slurmd(name)
+        self.wait_idle(40)
+
+    def _power_off(self) -> None:
+        self.network.stop()
+        for daemon in self.daemons.values():
+            daemon.enter.wait()
+        self.daemons.clear()
+        self._hosts.clear()
+
+    def _boot(self, name: str) -> None:
+        names = {host.name: host.address for host in self._hosts.values()}
+        self.network.boot(self._hosts[name], names if self.resolve_names else {})
+        self._save_state()
+
+    def _power_on(self, name: str) -> None:
+        shutil.rmtree(self._hosts[name].folder / "tmp")
+        self._boot(name)
+        self._start_slurmd(name)
+
+    def _save_state(self) -> None:
+        self.network.save(self.root / "hosts.json")
+
+    def _daemon(
+        self, name: str, host: str, argv: list[str], env: Mapping[str, str] | None = None
+    ) -> None:
+        log = self.root / "log" / f"{name.replace(' ', '-')}.log"
+        # Nothing of the caller's environment: a daemon of a real host has never seen it.
+        clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **(env or {})}
+        with log.open("ab") as out:
+            enter = subprocess.Popen(
+                self._hosts[host].argv(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=clean,
+                start_new_session=True,
+            )
+        self.daemons[name] = Daemon(name, self._hosts[host], argv, log, enter)
+
+    def _start_slurmd(self, name: str) -> None:
+        (self._hosts[name].folder / "spool").mkdir(exist_ok=True)
+        self._daemon(f"slurmd {name}", name, ["slurmd", "-D", "-f", str(self.conf)])
+
+    def _start_munged(self) -> None:
+        folder = self.root / "munge"
+        folder.chmod(0o711)
+        key = folder / "key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(128))
+        argv = ["munged", "--foreground", f"--key-file={key}", f"--socket={folder}/socket"]
+        argv += [
+            f"--pid-file={folder}/pid",
+            f"--log-file={folder}/log",
+            f"--seed-file={folder}/seed",
+        ]
+        self._daemon("munged", self.head, [*argv, "--force", "--num-threads=10"])
+        self._wait(lambda: _missing(folder / "socket"), "munged's socket", 10)
+
+    def _start_accounting(self) -> None:
+        data, socket = self.root / "db", self.root / "state" / "mariadb.socket"
+        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}"]
+        install += ["--skip-test-db", "--auth-root-authentication-method=normal"]
+        done = self.run(*install)
+        if done.returncode:
+            raise RigError(f"{install[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        argv = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}"]
+        argv += [f"--socket={socket}", "--skip-networking", f"--pid-file={self.root}/state/db.pid"]
+        argv += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
+        self._daemon("mariadbd", self.head, argv)
+        self._wait(lambda: _missing(socket), "mariadbd's socket", 30)
+        # slurmdbd takes neither its file nor the database's socket from an option.
+        env = {"SLURM_CONF": str(self.conf), "MYSQL_UNIX_PORT": str(socket)}
+        self._daemon("slurmdbd", self.head, ["slurmdbd", "-D"], env)
+        add = ["sacctmgr", "-i", "add"]
+        cluster = self.network.link
+        self._wait(lambda: self._refusal(*add, "cluster", cluster), "slurmdbd's answer", 30)
+        self.run(*add, "account", "research", f"cluster={cluster}")
+        self.run(*add, "user", "root", "account=research", f"cluster={cluster}")
+
+    def _write_configuration(self) -> None:
+        said = Configuration(
+            root=self.root,
+            cluster=self.network.link,
+            head=self.head,
+            head_address=self._hosts[self.head].address,
+            nodes=self.addresses,
+            cpus=self.cpus,
+            memory_mb=self.memory_mb,
+            gpus_per_node=self.gpus_per_node,
+            accounting=self.accounting,
+            min_job_age=self.min_job_age,
+            slurmd_timeout=self.slurmd_timeout,
+            kill_wait=self.kill_wait,
+            message_timeout=self.message_timeout,
+        )
+        folder = self.conf.parent
+        self.conf.write_text(said.slurm_conf())
+        (folder / "gres.conf").write_text(said.gres_conf())
+        (folder / "cgroup.conf").write_text(cgroup_conf(_slurm_version()))
+        (folder / "slurmdbd.conf").touch(0o600)
+        (folder / "slurmdbd.conf").write_text(said.slurmdbd_conf())
+
+    def _wait(self, why_not_yet: Callable[[], str], what: str, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while reason := why_not_yet():
+            ended = [d for d in self.daemons.values() if d.enter.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                why = f"{ended[0].name} ended" if ended else f"{reason} after {timeout:g} s"
+                raise RigError(f"waited for {what}: {why}\n{self._log_tails(ended)}")
+            time.sleep(0.1)
+
+    def _refusal(self, *argv: str) -> str:
+        done = self.run(*argv)
+        return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
+
+    def _not_idle(self, *names: str) -> str:
+        states = self.node_states()
+        others = [f"{name} is {states.get(name, 'unknown')}" for name in names]
+        return ", ".join(other for other in others if not other.endswith(" is idle"))
+
+    def _log_tails(self, ended: list[Daemon]) -> str:
+        daemons = ended or list(self.daemons.values())
+        tails = (d.log.read_text(errors="replace").splitlines()[-15:] for d in daemons)
+        return "\n".join(
+            f"--- {d.log}\n" + "\n".join(t) for d, t in zip(daemons, tails, strict=True)
+        )
+
+
+def why_not(accounting: bool = True) -> str | None:
+    """Say why a rig cannot run on this machine, or None."""
+    needed = [*hosts.COMMANDS, *_CLIENTS, *_DAEMONS, *(_ACCOUNTING if accounting else ())]
+    missing = [command for command in needed if not shutil.which(command)]
+    return f"not installed: {', '.join(missing)}" if missing else hosts.why_not()
+
+
+def _missing(path: Path) -> str:
+    return "" if path.exists() else f"{path} is missing"
+
+
+def _slurm_version() -> tuple[int, int]:
+    text = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout
+    major, minor = text.split()[-1].split(".")[:2]
+    return int(major), int(minor)
