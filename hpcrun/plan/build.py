@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from hpcrun import __version__
 from hpcrun.errors import InputError, Problem, SpecError
@@ -20,7 +20,12 @@ from hpcrun.plan.environment import (
     run_section,
 )
 from hpcrun.plan.placeholders import fill, fill_known
-from hpcrun.plan.topology import Topology, build_topology, decide_launcher
+from hpcrun.plan.topology import (
+    Topology,
+    build_topology,
+    decide_launcher,
+    tasks_per_node,
+)
 from hpcrun.plan.types import Place, Plan, Section
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import DeepSpeed, JobSpec
@@ -47,9 +52,7 @@ def build_plan(
     deepspeed = _deepspeed(spec)
     world_size = topology.nodes * topology.ranks_per_node
     batch = spec.batch
-    # A bare command brings its own launcher: as many ranks as GPUs, as far as we can know.
-    data_parallel = topology.nodes * max(1, topology.gpus_per_node)
-    effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * data_parallel
+    effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * world_size
     in_place = not spec.snapshot or _program_kind(spec) == "command"
     code_dir = place.project_dir if in_place else f"{place.run_dir}/code"
     values = {
@@ -60,6 +63,7 @@ def build_plan(
         "checkpoint_dir": f"{place.run_dir}/checkpoints",
         "nodes": str(topology.nodes),
         "gpus_per_node": str(topology.gpus_per_node),
+        "ranks_per_node": str(topology.ranks_per_node),
         "world_size": str(world_size),
         "micro_batch_per_gpu": str(batch.micro_batch_per_gpu),
         "gradient_accumulation_steps": str(batch.gradient_accumulation_steps),
@@ -107,6 +111,7 @@ def build_plan(
         nodes=topology.nodes,
         gpus_per_node=topology.gpus_per_node,
         ranks_per_node=topology.ranks_per_node,
+        tasks_per_node=tasks_per_node(spec, topology),
         world_size=world_size,
         cpus_per_rank=topology.cpus_per_rank,
         micro_batch_per_gpu=batch.micro_batch_per_gpu,
@@ -174,9 +179,14 @@ def _environment(
 ) -> list[Section]:
     """All variables, in sections; a later section wins, and the user's are the last."""
 
-    def user_section(title: str, env: Mapping[str, str], path: str) -> Section | None:
+    def user_section(
+        block: Literal["environment", "nccl", "job_environment"],
+        title: str,
+        env: Mapping[str, str],
+        path: str,
+    ) -> Section | None:
         filled = {k: fill(v, values, f"{path}.{k}", problems) for k, v in env.items()}
-        return Section(title, filled) if filled else None
+        return Section(block=block, title=title, variables=filled) if filled else None
 
     sections = [
         run_section(dict(values)),
@@ -186,9 +196,9 @@ def _environment(
         accelerator_section(cluster, topology),
         hub_section(cluster),
         nccl_section(decide_fabric(spec, cluster), cluster.accelerator),
-        user_section(f"Cluster {cluster.name}", cluster.env, "cluster env"),
-        user_section("The job's NCCL settings", spec.nccl.env, "nccl.env"),
-        user_section("The job", spec.env, "env"),
+        user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
+        user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
+        user_section("job_environment", "The job", spec.env, "env"),
     ]
     return [section for section in sections if section is not None]
 
@@ -197,8 +207,7 @@ def _directives(
     spec: JobSpec, cluster: Cluster, topology: Topology, name: str, after: str | None
 ) -> list[tuple[str, str | None]]:
     """sbatch's options, in the order in which people read them."""
-    # One task a node where a launcher makes the ranks, one task a rank where srun does.
-    tasks = topology.ranks_per_node if decide_launcher(spec) == "srun" else 1
+    tasks = tasks_per_node(spec, topology)
     cpus = topology.cpus_per_rank * topology.ranks_per_node // tasks
     wanted: list[tuple[str, str | None]] = [
         ("job-name", name),

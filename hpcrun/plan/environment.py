@@ -15,7 +15,13 @@ from hpcrun.spec.job import JobSpec
 
 def run_section(values: dict[str, str]) -> Section:
     """What hpcrun decided, for scripts that would rather read variables than take arguments."""
-    return Section("The run", {f"HPCRUN_{name.upper()}": value for name, value in values.items()})
+    return Section(
+        block="run",
+        title="The run",
+        variables={
+            f"HPCRUN_{name.upper()}": value for name, value in values.items() if name != "run_dir"
+        },
+    )
 
 
 def process_section(topology: Topology, place: Place, *, code_dir: str | None) -> Section:
@@ -30,9 +36,12 @@ def process_section(topology: Topology, place: Place, *, code_dir: str | None) -
         "TORCH_EXTENSIONS_DIR": f"{place.cache_dir}/torch_extensions/"
         + hashlib.sha256(place.python.encode()).hexdigest()[:12],
     }
+    # Tools that lie beside the interpreter: torch's extensions are built by its ninja.
+    folder = place.python.rpartition("/")[0]
+    prepend = {"PATH": folder} if folder else {}
     if code_dir is not None:
-        variables["PYTHONPATH"] = code_dir
-    return Section("Processes", variables)
+        prepend["PYTHONPATH"] = code_dir
+    return Section(block="environment", title="Processes", variables=variables, prepend=prepend)
 
 
 def accelerator_section(cluster: Cluster, topology: Topology) -> Section | None:
@@ -40,8 +49,9 @@ def accelerator_section(cluster: Cluster, topology: Topology) -> Section | None:
     if cluster.accelerator == "cuda":
         return None
     return Section(
-        "CPUs instead of GPUs",
-        {
+        block="environment",
+        title="CPUs instead of GPUs",
+        variables={
             "DS_ACCELERATOR": "cpu",
             "ACCELERATE_USE_CPU": "true",
             # DeepSpeed's CPU accelerator takes its device count from it.
@@ -56,8 +66,9 @@ def hub_section(cluster: Cluster) -> Section | None:
     if cluster.internet:
         return None
     return Section(
-        "No internet on the nodes",
-        {
+        block="environment",
+        title="No internet on the nodes",
+        variables={
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
             "HF_DATASETS_OFFLINE": "1",
@@ -91,4 +102,6 @@ def nccl_section(fabric: str, accelerator: str) -> Section | None:
         "ethernet": "TCP between the nodes; the harness names the interface on each node.",
         "auto": "NCCL finds the fabric itself; the harness names the interface of the first node.",
     }
-    return Section(f"NCCL ({fabric})", variables, comment=comments[fabric])
+    return Section(
+        block="nccl", title=f"NCCL ({fabric})", variables=variables, comment=comments[fabric]
+    )

@@ -33,7 +33,9 @@ def fill(text: str, values: Mapping[str, str], path: str, problems: list[Problem
             return token[0]
         if name is None:
             problems.append(
-                Problem("", None, path, f"a lone {token} in {text!r}; write {token * 2} for a brace")
+                Problem(
+                    "", None, path, f"a lone {token} in {text!r}; write {token * 2} for a brace"
+                )
             )
             return token
         if name not in values:

@@ -18,7 +18,7 @@ DEFAULT_CPUS_PER_GPU = 4
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """How the processes lie on the nodes; ``memory_mb`` None leaves memory to the cluster."""
+    """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster."""
 
     nodes: int
     gpus_per_node: int
@@ -75,13 +75,18 @@ def _partition_facts(name: str | None, cluster: Cluster) -> Partition:
     return Partition()
 
 
+def tasks_per_node(spec: JobSpec, topology: Topology) -> int:
+    """One task a node where a launcher makes the ranks, one task a rank where srun does."""
+    return topology.ranks_per_node if decide_launcher(spec) == "srun" else 1
+
+
 def build_topology(spec: JobSpec, cluster: Cluster) -> Topology:
     """Lay the job out on nodes.
 
     CPUs and memory are the GPUs' share of a node when the profile knows the nodes. Raises
     InputError for what the profile knows to be impossible.
     """
-    resources, launcher, notes = spec.resources, decide_launcher(spec), []
+    resources, notes = spec.resources, []
     gpus = resources.gpus_per_node
     gpu_type = _gpu_type(spec, cluster)
     partition = resources.partition or gpu_type.partition or cluster.partition
@@ -103,13 +108,12 @@ def build_topology(spec: JobSpec, cluster: Cluster) -> Topology:
     memory = resources.memory_per_node
     if memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
         memory = f"{parse_memory_mb(facts.memory_per_node) * gpus // facts.gpus_per_node}M"
-    # A job without GPUs runs one process a node.
-    ranks = 1 if launcher == "none" else max(1, gpus)
+    ranks = max(1, gpus)  # a job without GPUs has one rank a node
     return Topology(
         nodes=resources.nodes,
         gpus_per_node=gpus,
         ranks_per_node=ranks,
-        cpus_per_rank=cpus_per_gpu * max(1, gpus) // ranks,
+        cpus_per_rank=cpus_per_gpu,
         memory=memory,
         partition=partition,
         account=resources.account or cluster.account,

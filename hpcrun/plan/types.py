@@ -23,11 +23,17 @@ class Place(Struct, frozen=True, kw_only=True):
     python: str
 
 
-class Section(Struct, frozen=True):
-    """Environment variables that belong together, with the reason as a comment."""
+class Section(Struct, frozen=True, kw_only=True):
+    """Environment variables that belong together, with the reason as a comment.
 
+    ``block`` is the template's block that lays it out; ``prepend`` holds search paths that go
+    before what is there.
+    """
+
+    block: Literal["run", "environment", "nccl", "job_environment"]
     title: str
-    variables: dict[str, str]
+    variables: dict[str, str] = field(default_factory=dict)
+    prepend: dict[str, str] = field(default_factory=dict)
     comment: str = ""
 
 
@@ -56,6 +62,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     nodes: int
     gpus_per_node: int
     ranks_per_node: int
+    tasks_per_node: int
     world_size: int
     cpus_per_rank: int
     micro_batch_per_gpu: int

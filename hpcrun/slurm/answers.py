@@ -41,7 +41,10 @@ _FIXES = [
         "no node has what the job asks for: check resources.gpus_per_node, gpu_type, "
         "cpus_per_gpu and memory_per_node against sinfo -o '%P %G %c %m'",
     ),
-    (r"node count", "check resources.nodes against the partition's limits: scontrol show partition"),
+    (
+        r"node count",
+        "check resources.nodes against the partition's limits: scontrol show partition",
+    ),
     (r"qos", "your QOS does not allow this: sacctmgr show qos lists the limits"),
 ]
 

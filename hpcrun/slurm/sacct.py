@@ -13,8 +13,10 @@ from hpcrun.slurm.states import parse_state
 
 _FIELD = "\x1f"
 # All of these exist from Slurm 20.11 to 26.05; an unknown one would be a hard error.
-_FIELDS = "JobID,State,ExitCode,Elapsed,Timelimit,Start,End,NNodes,NodeList,Partition,User,JobName"
-
+_FIELDS = (
+    "JobID,State,ExitCode,Elapsed,Timelimit,Start,End,"
+    "NNodes,NodeList,Partition,User,JobName,WorkDir"
+)
 
 class AccountRow(Struct, frozen=True):
     """One job as the accounting has it; ``exit_code`` is Slurm's ``code:signal``.
@@ -34,6 +36,7 @@ class AccountRow(Struct, frozen=True):
     partition: str
     user: str
     name: str
+    work_dir: str
 
 
 def sacct_argv(job_ids: Sequence[str]) -> list[str]:
@@ -55,8 +58,8 @@ def sacct_argv(job_ids: Sequence[str]) -> list[str]:
 def parse_sacct(stdout: str) -> list[AccountRow]:
     r"""Read sacct's rows.
 
-    >>> line = "7\x1fCANCELLED by 0\x1f0:15\x1f1\x1f2\x1fs\x1fe\x1f1\x1fn1\x1fgpu\x1fme\x1fjob"
-    >>> parse_sacct(line + "\n")[0].state
+    >>> row = "7|CANCELLED by 0|0:15|1|2|s|e|1|n1|gpu|me|job|/w".replace("|", "\x1f")
+    >>> parse_sacct(row + "\n")[0].state
     'CANCELLED'
     """
     rows = []

@@ -48,8 +48,8 @@ def squeue_argv(job_ids: Sequence[str] = ()) -> list[str]:
 def parse_squeue(stdout: str) -> list[QueueRow]:
     r"""Read squeue's rows.
 
-    >>> line = "7\x1fRUNNING\x1fNone\x1f0:05\x1f1:00\x1f2\x1fn[1-2]\x1fN/A\x1fgpu\x1fme\x1f/w\x1fa b"
-    >>> parse_squeue(line + "\x1e\n")[0].node_list
+    >>> row = "7|RUNNING|None|0:05|1:00|2|n[1-2]|N/A|gpu|me|/w|a b".replace("|", "\x1f")
+    >>> parse_squeue(row + "\x1e\n")[0].node_list
     'n[1-2]'
     """
     rows = []

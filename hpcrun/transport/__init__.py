@@ -42,3 +42,6 @@ class Transport(Protocol):
 
         Raises FileNotFoundError.
         """
+
+    def size(self, path: str) -> int:
+        """Tell a file's size in bytes; 0 where there is none."""

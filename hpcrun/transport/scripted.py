@@ -53,3 +53,7 @@ class ScriptedTransport:
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path][offset : offset + limit]
+
+    def size(self, path: str) -> int:
+        """Tell a scripted file's size."""
+        return len(self.files.get(path, b""))

@@ -1,0 +1,72 @@
+"""Finds jobs and templates: the project's own, then the user's, then those that hpcrun ships.
+
+Effects: reads folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jinja2
+
+from hpcrun.errors import InputError
+
+_PACKAGE = Path(__file__).parent
+
+
+def shipped(kind: str) -> Path:
+    """Find ``jobs`` or ``templates``: inside an installed package, beside it in a checkout."""
+    inside = _PACKAGE / kind
+    return inside if inside.is_dir() else _PACKAGE.parent / kind
+
+
+def config_dir(environ: Mapping[str, str]) -> Path:
+    """Find the user's own folder, ``~/.config/hpcrun`` unless XDG_CONFIG_HOME says another."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    return Path(base) / "hpcrun"
+
+
+def job_folders(project: Path, environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """List where jobs are looked for, first wins, as (whose, folder)."""
+    return [
+        ("project", project / "jobs"),
+        ("user", config_dir(environ) / "jobs"),
+        ("built-in", shipped("jobs")),
+    ]
+
+
+def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
+    """Find all jobs: name -> (whose, file)."""
+    jobs: dict[str, tuple[str, Path]] = {}
+    for whose, folder in job_folders(project, environ):
+        if folder.is_dir():
+            for file in sorted(folder.glob("*.yaml")):
+                jobs.setdefault(file.stem, (whose, file))
+    return jobs
+
+
+def find_job(name: str, project: Path, environ: Mapping[str, str]) -> Path:
+    """Find a job by its name, or a file by its path. Raises InputError."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(f"{name}: no such job file", fix="hpcrun jobs lists what there is")
+        return path
+    jobs = list_jobs(project, environ)
+    if name not in jobs:
+        import difflib
+
+        close = difflib.get_close_matches(name, jobs, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists what there is")
+    return jobs[name][1]
+
+
+def template_loader(project: Path | None) -> jinja2.BaseLoader:
+    """Look in the project's ``templates/`` first; ``hpcrun/NAME`` is always the shipped one."""
+    built_in = jinja2.FileSystemLoader(shipped("templates"))
+    loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
+    if project is not None and (project / "templates").is_dir():
+        loaders.insert(0, jinja2.FileSystemLoader(project / "templates"))
+    return jinja2.ChoiceLoader(loaders)

@@ -1,0 +1,90 @@
+"""The command line: finds the verb and imports only that one.
+
+Effects: those of the verb; the process's exit code.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from hpcrun import __version__
+from hpcrun.errors import HpcrunError
+
+# verb -> what --help says of it. Verb X is the command `command` of hpcrun.cli.verb_X.
+VERBS = {
+    "submit": "Submit a job to Slurm.",
+    "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
+    "status": "Tell the state of runs.",
+    "logs": "Show a run's output; -f follows it.",
+    "parse": "Draw the loss curve of a run or of any log file.",
+    "cancel": "Cancel a run.",
+    "jobs": "List the jobs that can be submitted.",
+    "show": "Show a job, or all that is known of a run.",
+    "schema": "Print the JSON Schema of job or cluster files.",
+    "sandbox": "A real Slurm on this machine, to try things out.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose verbs are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = import_module(f"hpcrun.cli.verb_{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            close = difflib.get_close_matches(args[0], VERBS, 1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            ctx.fail(f"no such verb: {args[0]}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hpcrun")
+def hpcrun() -> None:
+    """From a short YAML file to a loss curve on any Slurm cluster.
+
+    Exit codes: 0 all well; 1 it failed; 2 your input; 3 the scheduler refused; 4 out of reach.
+    """
+
+
+def main() -> None:
+    """Run the command line and end the process with the documented exit code."""
+    try:
+        code = hpcrun.main(prog_name="hpcrun", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except HpcrunError as error:
+        from hpcrun.cli.output import show_error
+
+        show_error(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader has gone (`hpcrun logs | head`); Python would complain at exit.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)

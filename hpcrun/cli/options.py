@@ -1,0 +1,94 @@
+"""Options and arguments that several verbs share.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from hpcrun.controller.context import Context
+    from hpcrun.controller.prepare import Prepared
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+cluster_option = click.option("--cluster", metavar="NAME", help="The cluster profile to use.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def context(cluster: str | None) -> Context:
+    """Find project and cluster from where hpcrun is called."""
+    from hpcrun.controller.context import load_context
+
+    return load_context(os.environ, Path.cwd(), cluster)
+
+
+class WordsAfterDashes(click.Command):
+    """A command that keeps the words after ``--`` apart: ctx.meta["words"], None without ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = None
+        if "--" in args:
+            cut = args.index("--")
+            args, words = args[:cut], args[cut + 1 :]
+        ctx.meta["words"] = words
+        return super().parse_args(ctx, args)
+
+
+def job_options(command: F) -> F:
+    """The options that change a job on the command line."""
+    for option in (
+        click.option("--name", help="The run's name."),
+        click.option("--account", help="The account to charge."),
+        click.option("--partition", help="The partition."),
+        click.option("--time", help="The time limit, as in 90, 24:00:00, 2-12."),
+        click.option("--gpus-per-node", type=click.IntRange(0), help="GPUs on each node."),
+        click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Change any key of the job, as in batch.micro_batch_per_gpu=4.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def prepare_job(
+    ctx: click.Context,
+    context: Context,
+    job: str | None,
+    options: dict[str, Any],
+    after: str | None = None,
+) -> Prepared:
+    """Prepare the named job, or the bare command after ``--``."""
+    import json
+
+    from hpcrun.controller.prepare import command_spec, load_spec, prepare
+
+    overrides = list(options["overrides"])
+    for option, path in (
+        ("nodes", "resources.nodes"),
+        ("gpus_per_node", "resources.gpus_per_node"),
+        ("time", "resources.time"),
+        ("partition", "resources.partition"),
+        ("account", "resources.account"),
+        ("name", "name"),
+    ):
+        if options[option] is not None:
+            overrides.append(f"{path}={json.dumps(options[option])}")
+    words = ctx.meta["words"]
+    if job is not None:
+        spec = load_spec(context, job, overrides)
+        return prepare(context, spec, extra_args=words or [], after=after)
+    if not words:
+        raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
+    return prepare(context, command_spec(words, overrides), after=after)

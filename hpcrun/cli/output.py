@@ -1,0 +1,101 @@
+"""The only module that prints.
+
+Effects: standard output and standard error.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from hpcrun.errors import HpcrunError, SpecError
+
+
+def say(text: str = "") -> None:
+    """Print a line of the answer."""
+    click.echo(_printable(text))
+
+
+def note(text: str) -> None:
+    """Print a line that is not part of the answer, to standard error."""
+    click.echo(_printable(text), err=True)
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as JSON, indented."""
+    import json
+
+    click.echo(json.dumps(value, indent=2, ensure_ascii=True))
+
+
+def emit_json_line(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    import json
+
+    click.echo(json.dumps(value))
+
+
+def emit_bytes(data: bytes) -> None:
+    """Pass bytes of a log on as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def show_error(error: HpcrunError) -> None:
+    """Print an error: what, where, the fix."""
+    if isinstance(error, SpecError):
+        for problem in error.problems:
+            note(f"{click.style('error', fg='red')}: {problem}")
+    else:
+        note(f"{click.style('error', fg='red')}: {error.message}")
+    if error.fix:
+        note(f"  {click.style('fix', fg='green')}: {error.fix}")
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
+    for name, value in rows:
+        say(f"  {click.style(f'{name:<9}', dim=True)} {value}")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as wide as its words; on a terminal the last column is cut to fit."""
+    cells = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for number, row in enumerate(cells):
+        line = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
+        if width is not None and len(line) > width:
+            line = line[: width - 1] + "…"
+        say(click.style(line, bold=True) if number == 0 else line)
+
+
+def width_and_height() -> tuple[int, int]:
+    """The size to draw in, in characters."""
+    size = shutil.get_terminal_size((100, 30))
+    return size.columns, size.lines
+
+
+def has_colour() -> bool:
+    """Tell whether the output is a terminal that wants colours (no-color.org)."""
+    import os
+
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def has_unicode() -> bool:
+    """Tell whether the output can show more than ASCII."""
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
+
+
+def _printable(text: str) -> str:
+    """What the terminal's encoding lacks becomes an escape, never a crash."""
+    encoding = sys.stdout.encoding or "ascii"
+    if not has_unicode():
+        text = text.replace("…", "...").replace("×", "x")
+    return text.encode(encoding, "backslashreplace").decode(encoding)

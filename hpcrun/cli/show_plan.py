@@ -1,0 +1,61 @@
+"""What a submission and a dry run look like.
+
+Effects: prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from hpcrun.cli.output import emit_json, pairs, say
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import RenderedFile
+
+
+def describe(plan: Plan, *, bare: bool) -> list[tuple[str, str]]:
+    """Say the plan in a few lines."""
+    rows = [("run", plan.run_id)]
+    if plan.description:
+        rows.append(("what", plan.description))
+    what = "one process a node" if plan.launcher == "none" else f"{plan.launcher}, {plan.precision}"
+    device = "GPU" if plan.accelerator == "cuda" else "GPU (trained on CPUs here)"
+    nodes = f"{plan.nodes} node{'s' if plan.nodes > 1 else ''}"
+    rows.append(("shape", f"{nodes} × {plan.gpus_per_node} {device}, {what}"))
+    if not bare:
+        rows.append(
+            (
+                "batch",
+                f"{plan.micro_batch_per_gpu} per GPU × {plan.gradient_accumulation_steps} "
+                f"accumulated × {plan.world_size} ranks = {plan.effective_batch} effective",
+            )
+        )
+    rows.append(("folder", plan.run_dir))
+    rows += [("note", text) for text in plan.notes]
+    return rows
+
+
+def show_submission(plan: Plan, job_id: str, *, bare: bool) -> None:
+    """Say what was submitted, and what to type next."""
+    say(f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}")
+    pairs(describe(plan, bare=bare))
+    say("Next")
+    for verb, why in (
+        (f"logs -f {job_id}", "its output as it comes"),
+        (f"status {job_id}", "its state"),
+        (f"parse {job_id}", "the loss curve"),
+        (f"cancel {job_id}", "end it"),
+    ):
+        say(f"  hpcrun {verb:<16} {click.style(why, dim=True)}")
+
+
+def show_files(files: Sequence[RenderedFile], *, as_json: bool) -> None:
+    """Print what a submission would write."""
+    if as_json:
+        emit_json({file.name: file.text for file in files})
+        return
+    shown = [file for file in files if file.name not in ("harness.sh", "plan.json")]
+    for file in shown:
+        say(click.style(f"==> {file.name} <==", bold=True))
+        say(file.text)

@@ -1,0 +1,157 @@
+"""What the state of runs looks like, on the terminal and as JSON.
+
+Effects: prints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from hpcrun.cli.output import pairs, say, table
+from hpcrun.controller.status import ForeignStatus, RunStatus
+from hpcrun.runs.verdict import Verdict
+
+_COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
+
+
+def status_json(status: RunStatus) -> dict[str, Any]:
+    """The stable JSON of a run's state."""
+    plan, submitted, verdict = status.plan, status.history.submitted, status.verdict
+    return {
+        "run_id": status.run.run_id,
+        "job_id": status.job_id,
+        "name": plan.name if plan else None,
+        **_verdict_json(verdict),
+        "cluster": submitted.cluster if submitted else None,
+        "nodes": plan.nodes if plan else None,
+        "gpus_per_node": plan.gpus_per_node if plan else None,
+        "effective_batch": plan.effective_batch if plan else None,
+        "submitted_at": submitted.submitted_at if submitted else None,
+        "elapsed_seconds": elapsed(status),
+        "run_dir": str(status.run.path),
+        "attempts": msgspec.to_builtins(status.history.attempts),
+    }
+
+
+def foreign_json(status: ForeignStatus) -> dict[str, Any]:
+    """The stable JSON of a job that hpcrun did not submit; ``run_id`` is null."""
+    row = status.queue or status.account
+    return {
+        "run_id": None,
+        "job_id": status.job_id,
+        "name": row.name if row else None,
+        **_verdict_json(status.verdict),
+        "node_list": row.node_list if row else None,
+        "elapsed": row.elapsed if row else None,
+        "limit": row.limit if row else None,
+    }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "state": verdict.state,
+        "final": verdict.final,
+        "reason": verdict.reason or None,
+        "exit_code": verdict.exit_code,
+        "source": verdict.source,
+        "notes": verdict.notes,
+    }
+
+
+def elapsed(status: RunStatus) -> float | None:
+    """Seconds that the last attempt has run; None before it begins, or when it died unseen."""
+    last = status.history.last
+    if last is None or last.begin is None:
+        return None
+    if last.end is not None:
+        return round(last.end.ended_at - last.begin.begun_at, 3)
+    if status.verdict.final:
+        return None
+    return round(max(0.0, time.time() - last.begin.begun_at), 3)
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time as people do.
+
+    >>> duration(3725), duration(62), duration(None)
+    ('1:02:05', '1:02', '-')
+    """
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def state_text(verdict: Verdict) -> str:
+    """The state in its colour."""
+    return click.style(verdict.state, fg=_COLOURS.get(verdict.state, "red"))
+
+
+def show_many(statuses: Sequence[RunStatus]) -> None:
+    """Print a line a run."""
+    rows = [
+        (
+            status.job_id or "-",
+            status.plan.name if status.plan else "-",
+            status.verdict.state,
+            duration(elapsed(status)),
+            f"{status.plan.nodes}x{status.plan.gpus_per_node}" if status.plan else "-",
+            status.run.run_id,
+            status.verdict.reason,
+        )
+        for status in statuses
+    ]
+    table(["JOBID", "NAME", "STATE", "TIME", "GPUS", "RUN", ""], rows)
+
+
+def show_one(status: RunStatus) -> None:
+    """Print all that matters of one run."""
+    plan, verdict, last = status.plan, status.verdict, status.history.last
+    say(f"{click.style(plan.name if plan else status.run.run_id, bold=True)}")
+    state = state_text(verdict) + (f" ({verdict.reason})" if verdict.reason else "")
+    rows = [("run", status.run.run_id), ("state", f"{state}, by {verdict.source}")]
+    if status.job_id:
+        rows.append(("job", status.job_id))
+    if plan is not None:
+        rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {plan.launcher}"))
+        if plan.launcher != "none":
+            rows.append(("batch", f"{plan.effective_batch} effective"))
+    limit = f" of {status.queue.limit}" if status.queue else ""
+    rows.append(("time", duration(elapsed(status)) + limit))
+    if last is not None and last.begin is not None:
+        rows.append(("nodes", last.begin.nodes))
+    if last is not None and last.end is not None:
+        end = last.end
+        text = str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
+        rows.append(("exit code", text))
+        failure = end.first_failure
+        if failure is not None:
+            who = "launcher" if failure.rank is None else f"rank {failure.rank}"
+            rows.append(("failed", f"{who} on {failure.host} first, with code {failure.exit_code}"))
+    if len(status.history.attempts) > 1:
+        rows.append(("attempts", str(len(status.history.attempts))))
+    rows.append(("folder", str(status.run.path)))
+    rows += [("note", text) for text in verdict.notes]
+    pairs(rows)
+
+
+def show_foreign(status: ForeignStatus) -> None:
+    """Print what Slurm knows of a job that hpcrun did not submit."""
+    row = status.queue or status.account
+    say(f"job {status.job_id}, not submitted by hpcrun")
+    verdict = status.verdict
+    state = state_text(verdict) + (f" ({verdict.reason})" if verdict.reason else "")
+    rows = [("state", f"{state}, by {verdict.source}")]
+    if row is not None:
+        rows += [
+            ("name", row.name),
+            ("time", f"{row.elapsed} of {row.limit}"),
+            ("nodes", row.node_list or "-"),
+        ]
+    pairs(rows)

@@ -1,0 +1,58 @@
+"""hpcrun run.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcrun.cli.options import (
+    WordsAfterDashes,
+    cluster_option,
+    context,
+    job_options,
+    prepare_job,
+)
+
+
+@click.command("run", cls=WordsAfterDashes)
+@click.argument("job", required=False)
+@job_options
+@cluster_option
+@click.pass_context
+def command(ctx: click.Context, /, job: str | None, cluster: str | None, **options: Any) -> int:
+    """Run a job here, in the foreground.
+
+    Without Slurm the job runs on this machine alone; inside an salloc it uses the allocation.
+    Ctrl-C ends it.
+    """
+    import signal
+
+    from hpcrun.cli.output import note, say
+    from hpcrun.cli.show_plan import describe
+    from hpcrun.cli.watch import watch
+    from hpcrun.controller.run import start, stop_all
+
+    where = context(cluster)
+    prepared = prepare_job(ctx, where, job, options)
+    run, process = start(where, prepared)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+    try:
+        from hpcrun.cli.output import pairs
+
+        say(f"Running {prepared.plan.name} here")
+        pairs(describe(prepared.plan, bare=prepared.spec.command is not None))
+        return watch(where, run, logs=True, process=process)
+    except KeyboardInterrupt:
+        note("stopping the run")
+        raise
+    finally:
+        stop_all(process)

@@ -1,0 +1,69 @@
+"""hpcrun show.
+
+Effects: reads files, prints.
+"""
+
+from __future__ import annotations
+
+import click
+
+from hpcrun.cli.options import cluster_option, context, json_option
+
+
+@click.command("show")
+@click.argument("what", required=False)
+@click.option("--file", "name", metavar="NAME", help="Print this file of the run, as job.sbatch.")
+@cluster_option
+@json_option
+def command(what: str | None, name: str | None, cluster: str | None, as_json: bool) -> int:
+    """Show a job as it would be submitted, or a run's job and files.
+
+    WHAT is a job's name, a run id or a Slurm job id; none means the newest run.
+    """
+    import msgspec
+
+    from hpcrun.assets import list_jobs
+    from hpcrun.cli.output import emit_json, say
+    from hpcrun.controller.context import read_text
+    from hpcrun.controller.prepare import load_spec
+    from hpcrun.controller.status import resolve
+    from hpcrun.errors import InputError
+    from hpcrun.spec.dump import dump_job
+
+    where = context(cluster)
+    is_job = what is not None and (
+        what in list_jobs(where.project, where.environ) or what.endswith((".yaml", ".yml"))
+    )
+    if is_job:
+        assert what is not None
+        if name is not None:
+            raise InputError(f"{what} is a job and has no files yet", fix="submit --dry-run")
+        spec = load_spec(where, what)
+        if as_json:
+            emit_json({"job": msgspec.to_builtins(spec)})
+        else:
+            say(dump_job(spec).rstrip("\n"))
+        return 0
+    run = resolve(where, what)
+    files = sorted(
+        str(path.relative_to(run.path))
+        for path in run.path.rglob("*")
+        if path.is_file() and not path.is_relative_to(run.code) and path != run.secrets
+    )
+    if name is not None:
+        if name not in files:
+            raise InputError(f"{run.run_id} has no file {name}", fix=f"it has {' '.join(files)}")
+        say(read_text(run.path / name).rstrip("\n"))
+        return 0
+    spec_text = read_text(run.path / "spec.yaml")
+    if as_json:
+        emit_json(
+            {"run_id": run.run_id, "run_dir": str(run.path), "spec": spec_text, "files": files}
+        )
+        return 0
+    say(f"# {run.run_id}, in {run.path}")
+    say(spec_text.rstrip("\n"))
+    say("# files: hpcrun show RUN --file NAME")
+    for file in files:
+        say(f"#   {file}")
+    return 0

@@ -1,0 +1,77 @@
+"""hpcrun submit.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hpcrun.cli.options import (
+    WordsAfterDashes,
+    cluster_option,
+    context,
+    job_options,
+    json_option,
+    prepare_job,
+)
+
+
+@click.command("submit", cls=WordsAfterDashes)
+@click.argument("job", required=False)
+@job_options
+@click.option("--after", metavar="RUN", help="Start only when this run or job has ended well.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--follow", is_flag=True, help="Show the output until the job ends.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
+@cluster_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    job: str | None,
+    after: str | None,
+    dry_run: bool,
+    follow: bool,
+    wait: bool,
+    cluster: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Submit a job to Slurm.
+
+    JOB is a name that `hpcrun jobs` lists, or a job file. Words after -- go to the script;
+    without JOB they are a command to run: hpcrun submit -- hostname.
+    """
+    from hpcrun.cli.output import emit_json
+    from hpcrun.cli.show_plan import show_files, show_submission
+    from hpcrun.cli.watch import watch
+    from hpcrun.controller.status import job_id_of
+    from hpcrun.controller.submit import submit
+
+    where = context(cluster)
+    prepared = prepare_job(
+        ctx, where, job, options, after=job_id_of(where, after) if after else None
+    )
+    if dry_run:
+        show_files(prepared.files, as_json=as_json)
+        return 0
+    submission = submit(where, prepared)
+    if as_json:
+        emit_json(
+            {
+                "run_id": submission.run.run_id,
+                "job_id": submission.job_id,
+                "run_dir": str(submission.run.path),
+                "cluster": prepared.plan.cluster,
+                "effective_batch": prepared.plan.effective_batch,
+            }
+        )
+    else:
+        show_submission(prepared.plan, submission.job_id, bare=prepared.spec.command is not None)
+    if follow or wait:
+        return watch(where, submission.run, logs=follow, quiet=as_json)
+    return 0

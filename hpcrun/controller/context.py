@@ -1,0 +1,151 @@
+"""Where hpcrun is called: the project, the cluster, the folder of the runs.
+
+Effects: reads files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+from msgspec import Struct
+
+from hpcrun.assets import config_dir
+from hpcrun.errors import InputError
+from hpcrun.sandbox.directory import sandbox_dir
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.load import load_cluster
+from hpcrun.transport.local import LocalTransport
+
+PROFILE = "hpcrun.yaml"
+
+# What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
+# for another submission, and another world's ranks.
+_SCRUB_PREFIXES = (
+    "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "MASTER_", "LOCAL_", "GROUP_",
+    "ROLE_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC", "PMI_", "PMIX_", "OMPI_",
+)  # fmt: skip
+_SCRUB_NAMES = frozenset({"RANK", "WORLD_SIZE", "NODE_RANK"})
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """What every verb needs to know; made once by the command line."""
+
+    environ: dict[str, str]
+    cwd: Path
+    project: Path
+    cluster: Cluster
+    cluster_source: str
+    runs_dir: Path
+    cache_dir: Path
+
+
+def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:
+    """Find the project and the cluster.
+
+    The cluster is the named one (--cluster, $HPCRUN_CLUSTER), else the project's hpcrun.yaml,
+    else the sandbox if it is up, else the user's only profile, else plain defaults for a Slurm
+    that is here. Raises InputError, SpecError.
+    """
+    project = find_project(cwd)
+    profile, source = _find_cluster(environ, project, cluster or environ.get("HPCRUN_CLUSTER") or None)
+    return Context(
+        environ=dict(environ),
+        cwd=cwd,
+        project=project,
+        cluster=profile,
+        cluster_source=source,
+        runs_dir=_folder(profile.runs_dir, environ, project, f"{source}: runs_dir"),
+        cache_dir=_folder(profile.cache_dir, environ, project, f"{source}: cache_dir"),
+    )
+
+
+def find_project(cwd: Path) -> Path:
+    """The nearest folder upwards that has an hpcrun.yaml; else the current one."""
+    return next((folder for folder in (cwd, *cwd.parents) if (folder / PROFILE).is_file()), cwd)
+
+
+def _find_cluster(
+    environ: Mapping[str, str], project: Path, name: str | None
+) -> tuple[Cluster, str]:
+    clusters = config_dir(environ) / "clusters"
+    sandbox = sandbox_dir(environ, os.getuid()) / "cluster.yaml"
+    own = project / PROFILE
+    if name is not None:
+        if name == "sandbox":
+            if not sandbox.is_file():
+                raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
+            return _load(sandbox)
+        if (clusters / f"{name}.yaml").is_file():
+            return _load(clusters / f"{name}.yaml")
+        if own.is_file():
+            found = _load(own)
+            if found[0].name == name:
+                return found
+        known = sorted(file.stem for file in clusters.glob("*.yaml"))
+        raise InputError(
+            f"{name}: no such cluster",
+            fix=f"write its profile to {clusters}/{name}.yaml"
+            + (f"; there are {', '.join(known)}" if known else ""),
+        )
+    if own.is_file():
+        return _load(own)
+    if sandbox.is_file():
+        return _load(sandbox)
+    profiles = sorted(clusters.glob("*.yaml"))
+    if len(profiles) > 1:
+        raise InputError(
+            "which cluster? There are " + ", ".join(file.stem for file in profiles),
+            fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
+        )
+    return _load(profiles[0]) if profiles else (Cluster(), "defaults")
+
+
+def _load(path: Path) -> tuple[Cluster, str]:
+    return load_cluster(read_text(path), source=str(path)), str(path)
+
+
+def read_text(path: Path) -> str:
+    """Read a file that the user wrote. Raises InputError naming it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+
+
+def _folder(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
+    """Expand ``~`` and ``$NAME`` in a folder of the profile."""
+    try:
+        expanded = Template(text).substitute(environ)
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"{where}: {text}: {error} is not set", fix="set it, or write the folder out"
+        ) from error
+    if expanded == "~" or expanded.startswith("~/"):
+        expanded = environ.get("HOME", "/") + expanded[1:]
+    return project / expanded
+
+
+def job_environment(context: Context) -> dict[str, str]:
+    """The environment for Slurm's commands, which a job inherits: the user's, scrubbed."""
+    keep = {
+        name: value
+        for name, value in context.environ.items()
+        if not name.startswith(_SCRUB_PREFIXES) and name not in _SCRUB_NAMES
+    }
+    conf = context.cluster.slurm_conf or context.environ.get("SLURM_CONF")
+    if conf:
+        keep["SLURM_CONF"] = conf
+    return keep
+
+
+def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTransport:
+    """Reach the context's Slurm, or the one whose slurm.conf is named."""
+    env = job_environment(context)
+    if slurm_conf is not None:
+        env["SLURM_CONF"] = slurm_conf
+    return LocalTransport(env)

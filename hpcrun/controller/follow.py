@@ -1,0 +1,125 @@
+"""Follows a run to its end: its log as it grows, its state as it changes.
+
+Effects: reads files, few Slurm commands. Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from msgspec import structs
+
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.logs.files import LogFile, log_files
+from hpcrun.logs.tail import Tail
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.store import read_history
+from hpcrun.runs.verdict import LOST, Verdict
+
+# Files of the run cost nothing to look at; Slurm is asked twice a minute at most while nothing
+# happens (squeue(1), PERFORMANCE), and in quick succession only around the end.
+FILES_EVERY = (0.1, 1.0)
+SLURM_EVERY = 30.0
+AFTER_END = (0.3, 0.7, 1.5, 3.0, 6.0, 12.0)
+
+
+class State:
+    """The run's state changed (also at the start and at the end)."""
+
+    def __init__(self, status: RunStatus) -> None:
+        self.status = status
+
+
+class Lines:
+    """New lines of a log."""
+
+    def __init__(self, file: LogFile, data: bytes) -> None:
+        self.file = file
+        self.data = data
+
+
+def follow(
+    context: Context,
+    run: RunFolder,
+    *,
+    logs: bool = True,
+    alive: Callable[[], bool] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[State | Lines]:
+    """Follow a run until it is over; the last event is its final State.
+
+    While Slurm is out of reach the state is UNKNOWN and the run goes on being followed. ``alive``
+    tells, for a run of this machine, whether its batch script is still there.
+    """
+    tail = Tail(slurm_transport(context))
+    watch = _Watch(context, run)
+    pause = FILES_EVERY[0]
+    while True:
+        gone = alive is not None and not alive()
+        changed = watch.look(gone=gone)
+        news = False
+        if logs:
+            for file, data in tail.poll(log_files(run)):
+                news = True
+                yield Lines(file, data)
+        if watch.status.verdict.final:
+            if logs:
+                for file, data in tail.finish(log_files(run)):
+                    yield Lines(file, data)
+            yield State(watch.status)
+            return
+        if changed:
+            yield State(watch.status)
+        pause = FILES_EVERY[0] if news else min(pause * 1.3, FILES_EVERY[1])
+        sleep(pause)
+
+
+class _Watch:
+    """Knows when it is time to ask Slurm again."""
+
+    def __init__(self, context: Context, run: RunFolder) -> None:
+        self.context = context
+        self.run = run
+        self.status = status_of(context, [run])[0]
+        self.shown: tuple[str, str] | None = None
+        self.ended = 0
+        self.next = time.monotonic() + AFTER_END[2]
+        self.calls = 1
+
+    def look(self, *, gone: bool = False) -> bool:
+        """Ask if it is time; tell whether the state is another than before."""
+        if gone:
+            self.status = _without_process(status_of(self.context, [self.run])[0])
+        last = read_history(self.run).last
+        over = last is not None and last.end is not None
+        if over and self.ended == 0:
+            self.next = time.monotonic()  # the job says so: Slurm will know in a moment
+        began = last is not None and last.begin is not None
+        if began and self.status.verdict.state == "PENDING":
+            self.next = min(self.next, time.monotonic())
+        if time.monotonic() >= self.next and not self.status.verdict.final:
+            self.status = status_of(self.context, [self.run])[0]
+            wait = SLURM_EVERY * random.uniform(0.9, 1.1)
+            if over and self.ended < len(AFTER_END):
+                wait = AFTER_END[self.ended]
+                self.ended += 1
+            elif self.calls < 3:
+                wait = (3.0, 10.0)[self.calls - 1]
+            self.calls += 1
+            self.next = time.monotonic() + wait
+        verdict = self.status.verdict
+        now = (verdict.state, verdict.reason)
+        changed = now != self.shown
+        self.shown = now
+        return changed
+
+
+def _without_process(status: RunStatus) -> RunStatus:
+    """A run of this machine whose batch script is gone: without an end record it is lost."""
+    if status.verdict.final:
+        return status
+    verdict = Verdict(state=LOST, final=True, source="record", reason="its batch script was killed")
+    return structs.replace(status, verdict=verdict)

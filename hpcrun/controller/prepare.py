@@ -1,0 +1,153 @@
+"""From a job's name to its plan and files: all of a submission but its effects.
+
+Effects: reads files, looks for the interpreter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hpcrun.assets import find_job, template_loader
+from hpcrun.controller.context import Context, read_text
+from hpcrun.errors import InputError
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.types import Place, Plan
+from hpcrun.render.files import RenderedFile, render_files
+from hpcrun.runs.layout import make_run_id
+from hpcrun.spec.dump import dump_job
+from hpcrun.spec.job import JobSpec
+from hpcrun.spec.load import load_job
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that could be submitted: what was asked, decided and written. Nothing happened yet."""
+
+    spec: JobSpec
+    plan: Plan
+    files: list[RenderedFile]
+
+
+def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
+    """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
+    path = find_job(job, context.project, context.environ)
+
+    def resolve(name: str) -> tuple[str, str]:
+        found = find_job(name, context.project, context.environ)
+        return read_text(found), str(found)
+
+    spec = load_job(read_text(path), source=str(path), resolve=resolve, overrides=overrides)
+    return spec if spec.name else msgspec.structs.replace(spec, name=path.stem)
+
+
+def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:
+    """A job file's description, or its first error."""
+
+    def resolve(name: str) -> tuple[str, str]:
+        found = find_job(name, project, environ)
+        return read_text(found), str(found)
+
+    try:
+        spec = load_job(read_text(path), source=str(path), resolve=resolve)
+    except InputError as error:
+        return {"description": None, "error": error.message.splitlines()[0]}
+    return {"description": spec.description, "error": None}
+
+
+def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
+    """Make a job of a bare command; it gets GPUs only where they are asked for."""
+    spec = load_job(
+        "resources: {gpus_per_node: 0}", source="command", resolve=_no_base, overrides=overrides
+    )
+    return msgspec.structs.replace(
+        spec, command=list(command), name=spec.name or Path(command[0]).name or "command"
+    )
+
+
+def _no_base(name: str) -> tuple[str, str]:
+    raise InputError(f"extends: {name}: a bare command has no job file")
+
+
+def prepare(
+    context: Context, spec: JobSpec, *, extra_args: Sequence[str] = (), after: str | None = None
+) -> Prepared:
+    """Plan and render a run, with a new run id. Raises InputError, SpecError; changes nothing."""
+    now = time.gmtime()
+    run_id = make_run_id(
+        spec.name or "job", time.strftime("%Y%m%d-%H%M%S", now), secrets.randbits(32)
+    )
+    _check_script(context, spec)
+    place = Place(
+        run_id=run_id,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+        run_dir=str(context.runs_dir / run_id),
+        project_dir=str(context.project),
+        cache_dir=str(context.cache_dir),
+        python=find_python(context, spec),
+    )
+    plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
+    files = render_files(plan, template_loader(context.project))
+    files.append(RenderedFile("spec.yaml", dump_job(spec)))
+    return Prepared(spec=spec, plan=plan, files=files)
+
+
+def _check_script(context: Context, spec: JobSpec) -> None:
+    """A path that is wrong is found now, not after the queue."""
+    if spec.script is None or "{" in spec.script:
+        return
+    path = context.project / spec.script
+    if path.is_file():
+        return
+    near = [
+        str(file.relative_to(context.project))
+        for pattern in ("*.py", "*/*.py")
+        for file in context.project.glob(pattern)
+    ]
+    close = difflib.get_close_matches(spec.script, near, 1)
+    raise InputError(
+        f"script: {path}: no such file",
+        fix=f"did you mean {close[0]}?" if close else f"paths start at {context.project}",
+    )
+
+
+def find_python(context: Context, spec: JobSpec) -> str:
+    """Decide which Python trains.
+
+    The job's setup, else the profile, else the one that runs hpcrun if it has torch. A bare
+    command needs none (""). Raises InputError when there is none, or when it is not there.
+    """
+    setup, cluster = spec.setup, context.cluster
+    for value, where in (
+        (setup.python, "setup.python"),
+        (setup.venv and f"{setup.venv.rstrip('/')}/bin/python", "setup.venv"),
+        (cluster.setup.python, f"{context.cluster_source}: setup.python"),
+        (
+            cluster.setup.venv and f"{cluster.setup.venv.rstrip('/')}/bin/python",
+            f"{context.cluster_source}: setup.venv",
+        ),
+        (cluster.python, f"{context.cluster_source}: python"),
+    ):
+        if not value:
+            continue
+        if "/" not in value:
+            return value  # found on the node's PATH, after the setup
+        home = context.environ.get("HOME", "/")
+        path = context.project / (home + value[1:] if value.startswith("~/") else value)
+        if not path.is_file():
+            raise InputError(f"{where}: {path}: no such interpreter")
+        return str(path)
+    if spec.command is not None:
+        return ""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(
+            "which Python trains? The one that runs hpcrun has no torch",
+            fix="setup: {venv: .venv} in the job, or python: /path/to/python in hpcrun.yaml",
+        )
+    return sys.executable

@@ -1,0 +1,100 @@
+"""Runs a job here, in the foreground: without Slurm, or in the allocation that one is in.
+
+Effects: processes, files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcrun.controller.context import Context, job_environment
+from hpcrun.controller.prepare import Prepared
+from hpcrun.controller.submit import submitted_record, write_run
+from hpcrun.errors import InputError
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.store import write_record
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def check_place(context: Context, prepared: Prepared) -> None:
+    """Refuse more nodes than are here. Raises InputError."""
+    nodes = prepared.plan.nodes
+    if nodes > 1 and "SLURM_JOB_ID" not in context.environ:
+        raise InputError(
+            f"the job wants {nodes} nodes, and here is one machine",
+            fix="hpcrun submit, or in an allocation (salloc) hpcrun run, or --nodes 1",
+        )
+
+
+def start(context: Context, prepared: Prepared) -> tuple[RunFolder, subprocess.Popen[bytes]]:
+    """Write the run and start its batch script here. Raises InputError."""
+    check_place(context, prepared)
+    run = write_run(context, prepared)
+    try:
+        # Whatever outlives its parent becomes our child, so that stop_all() finds it.
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        env = job_environment(context)
+        for name in prepared.plan.secrets:
+            env.pop(name, None)
+        allocation = {
+            name: value for name, value in context.environ.items() if name.startswith("SLURM")
+        }
+        with run.batch_log.open("ab") as log:
+            process = subprocess.Popen(
+                [shutil.which("bash") or "bash", str(run.script)],
+                cwd=run.path,
+                env=env | allocation,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    write_record(run.submitted, submitted_record(context, None))
+    return run, process
+
+
+def stop_all(process: subprocess.Popen[bytes], *, grace: float = 25.0) -> None:
+    """End the batch script, gently first, and whatever it left behind."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+    end_children()
+
+
+def end_children(sleep: Callable[[float], None] = time.sleep) -> None:
+    """Kill every process that descends from this one, sessions of their own included."""
+    for _ in range(50):
+        pids = _descendants(os.getpid())
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        sleep(0.02)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found

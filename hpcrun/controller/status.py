@@ -1,0 +1,179 @@
+"""Finds out the state of runs: one squeue and at most one sacct for any number of them.
+
+Effects: Slurm commands, reads files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.plan.types import Plan
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import History
+from hpcrun.runs.store import find_run, list_runs, read_history, read_plan
+from hpcrun.runs.verdict import Evidence, Verdict, decide
+from hpcrun.slurm.sacct import AccountRow
+from hpcrun.slurm.squeue import QueueRow
+
+
+class RunStatus(Struct, frozen=True, kw_only=True):
+    """A run with all that was found out about it."""
+
+    run: RunFolder
+    history: History
+    plan: Plan | None
+    verdict: Verdict
+    queue: QueueRow | None
+    account: AccountRow | None
+    job_id: str | None
+    out_of_reach: str = ""
+
+
+class ForeignStatus(Struct, frozen=True, kw_only=True):
+    """A Slurm job that hpcrun did not submit."""
+
+    job_id: str
+    verdict: Verdict
+    queue: QueueRow | None
+    account: AccountRow | None
+
+
+def resolve(context: Context, word: str | None) -> RunFolder:
+    """Find the run that a word names; none means the newest. Raises InputError."""
+    run = find_run(context.runs_dir, word)
+    if run is None:
+        if word is None:
+            raise InputError(
+                f"no runs yet in {context.runs_dir}",
+                fix="hpcrun submit JOB; hpcrun jobs lists them",
+            )
+        raise InputError(
+            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
+        )
+    return run
+
+
+def newest(context: Context, count: int) -> list[RunFolder]:
+    """The newest runs, newest first."""
+    return list(islice(list_runs(context.runs_dir), count))
+
+
+def status_of(context: Context, runs: Sequence[RunFolder]) -> list[RunStatus]:
+    """Find out the state of some runs; silence of Slurm is told, never raised."""
+    histories = {run.path: read_history(run) for run in runs}
+    by_conf: dict[str | None, list[RunFolder]] = {}
+    for run in runs:
+        submitted = histories[run.path].submitted
+        conf = submitted.slurm_conf if submitted else slurm_transport(context).env.get("SLURM_CONF")
+        by_conf.setdefault(conf, []).append(run)
+    found: dict[Path, RunStatus] = {}
+    for conf, group in by_conf.items():
+        found.update(_ask(context, conf, group, histories))
+    return [found[run.path] for run in runs]
+
+
+def _ask(
+    context: Context,
+    conf: str | None,
+    runs: Sequence[RunFolder],
+    histories: dict[Path, History],
+) -> dict[Path, RunStatus]:
+    transport = slurm_transport(context, conf)
+    silence, rows = "", list[QueueRow]()
+    # Runs of this machine alone need no Slurm; a sandbox that is gone has forgotten all its jobs.
+    asks = any(not _is_local(histories[run.path]) for run in runs)
+    if asks and (conf is None or Path(conf).exists()):
+        try:
+            rows = scheduler.queue(transport)
+        except HpcrunError as error:
+            if not isinstance(error, OutOfReach) and "not found" not in error.message:
+                raise
+            silence = error.message
+    by_folder = {row.work_dir.rstrip("/").rpartition("/")[2]: row for row in rows}
+    job_ids: dict[Path, str | None] = {}
+    for run in runs:
+        submitted, row = histories[run.path].submitted, by_folder.get(run.run_id)
+        job_ids[run.path] = submitted.job_id if submitted else (row.job_id if row else None)
+    missing = [
+        job_id
+        for path, job_id in job_ids.items()
+        if job_id is not None and path.name not in by_folder
+    ]
+    accounts = (
+        {row.job_id: row for row in scheduler.accounting(transport, missing) or []}
+        if missing and (conf is None or Path(conf).exists())
+        else {}
+    )
+    found = {}
+    for run in runs:
+        job_id = job_ids[run.path]
+        account = accounts.get(job_id or "")
+        # A cluster that counts anew may have given the number to another job.
+        if account is not None and Path(account.work_dir or run.run_id).name != run.run_id:
+            account = None
+        # Read again: the job may have ended while Slurm was asked.
+        history = read_history(run)
+        evidence = Evidence(
+            history=history,
+            now=time.time(),
+            in_reach=not silence,
+            queue=by_folder.get(run.run_id),
+            account=account,
+        )
+        verdict = decide(evidence)
+        if verdict.final:
+            run.secrets.unlink(missing_ok=True)
+        found[run.path] = RunStatus(
+            run=run,
+            history=history,
+            plan=read_plan(run),
+            verdict=verdict,
+            queue=evidence.queue,
+            account=account,
+            job_id=job_id,
+            out_of_reach=silence if not _is_local(history) else "",
+        )
+    return found
+
+
+def _is_local(history: History) -> bool:
+    return history.submitted is not None and history.submitted.job_id is None
+
+
+def foreign_status(context: Context, job_id: str) -> ForeignStatus:
+    """Ask Slurm about a job that hpcrun did not submit. Raises InputError, OutOfReach."""
+    transport = slurm_transport(context)
+    rows = scheduler.queue(transport, [job_id])
+    queue = rows[0] if rows else None
+    accounts = None if queue else scheduler.accounting(transport, [job_id])
+    account = accounts[0] if accounts else None
+    if queue is None and account is None:
+        raise InputError(
+            f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
+            fix="hpcrun status lists the runs",
+        )
+    verdict = decide(
+        Evidence(history=History(run_id=job_id), now=time.time(), queue=queue, account=account)
+    )
+    return ForeignStatus(job_id=job_id, verdict=verdict, queue=queue, account=account)
+
+
+def job_id_of(context: Context, word: str) -> str:
+    """The Slurm id that a run or a job goes by. Raises InputError."""
+    run = find_run(context.runs_dir, word)
+    if run is None:
+        if word.isdigit():
+            return word
+        raise InputError(f"{word}: no such run", fix="hpcrun status lists the runs")
+    status = status_of(context, [run])[0]
+    if status.job_id is None:
+        raise InputError(f"{word}: no Slurm job of this run is known")
+    return status.job_id

@@ -1,0 +1,106 @@
+"""Submits a prepared run: folder, code, sbatch. The first effect of all.
+
+Effects: files, sbatch.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import socket
+import time
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.prepare import Prepared
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.plan.build import REFERENCE_TRAINER
+from hpcrun.render.quoting import quote_bash
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import Submitted
+from hpcrun.runs.snapshot import take_snapshot
+from hpcrun.runs.store import create_run_folder, write_file, write_record
+
+
+class Submission(Struct, frozen=True):
+    """A run that Slurm took."""
+
+    run: RunFolder
+    job_id: str
+
+
+def write_run(context: Context, prepared: Prepared) -> RunFolder:
+    """Make the run folder with everything that the job gets.
+
+    Whole or not at all: whatever goes wrong, Ctrl-C included, the folder is taken away again.
+    Raises InputError.
+    """
+    plan = prepared.plan
+    missing = [name for name in plan.secrets if name not in context.environ]
+    if missing:
+        raise InputError(
+            f"secrets: {', '.join(missing)}: not set in your environment",
+            fix=f"export {missing[0]}=... and submit again",
+        )
+    run = create_run_folder(Path(plan.run_dir))
+    try:
+        for file in prepared.files:
+            write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+        if plan.reference_trainer:
+            run.code.mkdir()
+            shutil.copy2(_workloads() / REFERENCE_TRAINER, run.code / REFERENCE_TRAINER)
+        elif plan.snapshot:
+            take_snapshot(context.project, run.code, leave_out=context.runs_dir)
+        if plan.secrets:
+            lines = [f"export {n}={quote_bash(context.environ[n])}\n" for n in plan.secrets]
+            write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    return run
+
+
+def _workloads() -> Path:
+    return Path(__file__).parent.parent / "workloads"
+
+
+def submit(context: Context, prepared: Prepared) -> Submission:
+    """Write the run and hand it to Slurm with one sbatch.
+
+    Raises SchedulerRefused (the run folder is taken away again), and OutOfReach when it stays
+    unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
+    """
+    run = write_run(context, prepared)
+    env = job_environment(context)
+    if any(option == "account" for option, _ in prepared.plan.directives):
+        env.pop("SBATCH_ACCOUNT", None)
+    for name in prepared.plan.secrets:
+        env.pop(name, None)
+    transport = slurm_transport(context)
+    try:
+        job_id = scheduler.submit(transport, str(run.path), env)
+    except OutOfReach as error:
+        raise OutOfReach(
+            error.message,
+            fix=f"it may have taken the job all the same: hpcrun status {run.run_id} will tell",
+        ) from error
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    write_record(run.submitted, submitted_record(context, job_id))
+    return Submission(run, job_id)
+
+
+def submitted_record(context: Context, job_id: str | None) -> Submitted:
+    """Say who took the run, when and from where."""
+    return Submitted(
+        job_id=job_id,
+        cluster=context.cluster.name,
+        slurm_conf=slurm_transport(context).env.get("SLURM_CONF"),
+        submitted_at=time.time(),
+        host=socket.gethostname(),
+        user=getpass.getuser(),
+    )

@@ -1,0 +1,80 @@
+"""The run folder: every name in it, in one place.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec import Struct
+
+# Run ids: time (UTC) so that they sort, the job's name, four characters of chance.
+_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
+
+
+def make_run_id(name: str, stamp: str, chance: int) -> str:
+    """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), a job name and a random number.
+
+    >>> make_run_id("it's a test", "20261120-081455", 123456)
+    '20261120-081455-it-s-a-test-e68g'
+    """
+    slug = re.sub(r"[^A-Za-z0-9._+]+", "-", name).strip("-.")[:40] or "job"
+    tail = ""
+    for _ in range(4):
+        chance, digit = divmod(chance, len(_ALPHABET))
+        tail += _ALPHABET[digit]
+    return f"{stamp}-{slug}-{tail}"
+
+
+class RunFolder(Struct, frozen=True):
+    """Where everything of a run lies. Each file has one writer, named here.
+
+    submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json
+    the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/node-K.log
+    Slurm: logs/batch.log; cancel: cancelled.json
+    """
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def batch_log(self) -> Path:
+        return self.logs / "batch.log"
+
+    @property
+    def secrets(self) -> Path:
+        return self.path / "secrets.env"
+
+    @property
+    def submitted(self) -> Path:
+        return self.path / "submitted.json"
+
+    @property
+    def cancelled(self) -> Path:
+        return self.path / "cancelled.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def script(self) -> Path:
+        return self.path / "job.sbatch"

@@ -1,0 +1,98 @@
+"""Copies the project's code into the run, so that edits made while it waits do not reach it.
+
+Effects: files, git.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcrun.errors import InputError
+
+# A bigger file is data, not code: it is linked to, not copied.
+LINK_ABOVE = 20 * 1024 * 1024
+# A project with more files than this is a data folder or a home: copying it would take minutes.
+MAX_FILES = 20_000
+MAX_BYTES = 500 * 1024 * 1024
+_SKIP = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
+    | {".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".tox", "wandb"}
+)
+
+
+def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> tuple[int, int]:
+    """Copy the project to ``code``; return the number of files and bytes copied.
+
+    In a git checkout: what git tracks and what it does not ignore. Else: everything but caches
+    and environments. ``leave_out`` is the folder of the runs. Raises InputError for a project too
+    large to copy, before much is written.
+    """
+    code.mkdir(parents=True, exist_ok=True)
+    files, size = 0, 0
+    for name in _project_files(project):
+        source, target = project / name, code / name
+        if source == leave_out or leave_out in source.parents:
+            continue
+        try:
+            size += _copy(source, target, project)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # deleted since git listed it
+        files += 1
+        if files > MAX_FILES or size > MAX_BYTES:
+            raise InputError(
+                f"{project}: too large to copy into the run (over {MAX_FILES} files or "
+                f"{MAX_BYTES // 2**20} MiB of files)",
+                fix="run hpcrun in the folder of your code, put data into .gitignore, "
+                "or say snapshot: false to run the code in place",
+            )
+    return files, size
+
+
+def _copy(source: Path, target: Path, project: Path) -> int:
+    info = source.lstat()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink():
+        link = source.readlink()
+        inside = (source.parent / link).resolve().is_relative_to(project.resolve())
+        target.symlink_to(link if inside and not link.is_absolute() else source.resolve())
+        return 0
+    if not source.is_file():
+        return 0
+    if info.st_size > LINK_ABOVE:
+        target.symlink_to(source)
+        return 0
+    shutil.copy2(source, target)
+    return info.st_size
+
+
+def _project_files(project: Path) -> Iterator[str]:
+    """List the project's files, by git where it is a checkout."""
+    if shutil.which("git") is not None:
+        listed = subprocess.run(
+            ["git", "-C", str(project), "ls-files", "-coz", "--exclude-standard"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if listed.returncode == 0:
+            for name in listed.stdout.split(b"\0"):
+                if name:
+                    yield os.fsdecode(name)
+            return
+    for where, folders, names in os.walk(str(project)):
+        folder = Path(where)
+        # A link to a folder is listed as a folder: it is kept as a link.
+        links = [name for name in folders if (folder / name).is_symlink()]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in _SKIP
+            and name not in links
+            and not (folder / name / "pyvenv.cfg").exists()
+        ]
+        for entry in names + links:
+            yield str((folder / entry).relative_to(project))

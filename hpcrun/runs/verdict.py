@@ -1,0 +1,169 @@
+"""What a run's state is, from all that is known of it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from hpcrun.runs.records import Attempt, History
+from hpcrun.slurm.sacct import AccountRow
+from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.states import UNKNOWN, is_final
+
+# The harness beats every 30 s; four missed beats, and clocks of nodes that differ a little.
+SILENT_AFTER = 150.0
+# sbatch has answered and squeue does not show the job yet: a moment, not a loss.
+GRACE = 30.0
+LOST = "LOST"
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What was found out: ``in_reach`` False means that Slurm gave no answer."""
+
+    history: History
+    now: float
+    in_reach: bool = True
+    queue: QueueRow | None = None
+    account: AccountRow | None = None
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """A run's state with where it comes from.
+
+    ``state`` is Slurm's word, LOST (it died without a trace) or UNKNOWN (ask again later);
+    ``source`` is squeue, sacct or record. ``notes`` tell of sources that disagree.
+    """
+
+    state: str
+    final: bool
+    source: str
+    reason: str = ""
+    exit_code: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "COMPLETED"
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """Decide a run's state.
+
+    Slurm's live queue goes first, then its accounting, then the run's own records: Slurm knows of
+    time limits and dead nodes, the records know exit codes and outlive Slurm's memory.
+    """
+    last, queue, account = evidence.history.last, evidence.queue, evidence.account
+    end = last.end if last else None
+    exit_code = end.exit_code if end else None
+    if queue is not None and queue.state != UNKNOWN:
+        verdict = Verdict(
+            state=queue.state,
+            final=is_final(queue.state),
+            source="squeue",
+            reason="" if queue.reason == "None" else queue.reason,
+            exit_code=exit_code if is_final(queue.state) else None,
+        )
+        return _with_disagreement(verdict, last)
+    if account is not None and account.state != UNKNOWN:
+        # Not in the queue although the accounting still calls it running: the accounting is late.
+        if is_final(account.state):
+            verdict = Verdict(state=account.state, final=True, source="sacct", exit_code=exit_code)
+            return _with_disagreement(verdict, last)
+        if evidence.in_reach and end is not None:
+            return _by_record(evidence, "sacct has not seen the end yet")
+    local = evidence.history.submitted is not None and evidence.history.submitted.job_id is None
+    if local:
+        return _local(evidence)
+    if queue is not None:
+        return Verdict(
+            state=UNKNOWN,
+            final=False,
+            source="squeue",
+            reason="Slurm names a state that hpcrun does not know",
+        )
+    if not evidence.in_reach:
+        told = "its records say nothing yet"
+        if end is not None:
+            told = f"its own record says that it ended with exit code {end.exit_code}"
+        elif last is not None and last.begin is not None:
+            told = "its own record says that it began"
+        return Verdict(
+            state=UNKNOWN, final=False, source="record", reason=f"Slurm does not answer; {told}"
+        )
+    return _by_record(evidence)
+
+
+def _by_record(evidence: Evidence, note: str = "") -> Verdict:
+    """Slurm has forgotten the job: the run's own records are the last witness."""
+    history, last = evidence.history, evidence.history.last
+    notes = [note] if note else []
+    if last is not None and last.end is not None:
+        end = last.end
+        state = "COMPLETED" if end.exit_code == 0 else "FAILED"
+        if end.stopped_by is not None:
+            state = "CANCELLED"
+            if history.cancelled is None:
+                notes.append(
+                    f"it was told to stop by SIG{end.stopped_by}: cancelled, or out of time"
+                )
+        return Verdict(
+            state=state, final=True, source="record", exit_code=end.exit_code, notes=notes
+        )
+    if history.cancelled is not None:
+        return Verdict(state="CANCELLED", final=True, source="record", notes=notes)
+    submitted = history.submitted
+    if submitted is None:
+        return Verdict(
+            state="NOT_SUBMITTED",
+            final=True,
+            source="record",
+            reason="no Slurm job has this folder: sbatch never took it",
+        )
+    if evidence.now - submitted.submitted_at < GRACE:
+        return Verdict(state=UNKNOWN, final=False, source="record", reason="submitted a moment ago")
+    if last is None:
+        reason = "Slurm has forgotten the job, and it never began"
+    elif last.begin is None:
+        reason = "Slurm has forgotten the job, and it left no record"
+    else:
+        reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
+    return Verdict(state=LOST, final=True, source="record", reason=reason, notes=notes)
+
+
+def _local(evidence: Evidence) -> Verdict:
+    """A run of ``hpcrun run``: only its records tell."""
+    last, submitted = evidence.history.last, evidence.history.submitted
+    if last is not None and last.end is not None:
+        return _by_record(evidence)
+    assert submitted is not None
+    seen = max(submitted.submitted_at, (last.beat if last and last.beat else 0.0))
+    if evidence.now - seen > SILENT_AFTER:
+        return Verdict(
+            state=LOST,
+            final=True,
+            source="record",
+            reason=f"no sign of life for {evidence.now - seen:.0f} s and no end record",
+        )
+    return Verdict(state="RUNNING", final=False, source="record")
+
+
+def _with_disagreement(verdict: Verdict, last: Attempt | None) -> Verdict:
+    """Tell where the job's own record contradicts Slurm."""
+    end = last.end if last else None
+    notes = list(verdict.notes)
+    if verdict.final and end is not None:
+        clean = end.exit_code == 0
+        if verdict.ok != clean:
+            notes.append(
+                f"Slurm says {verdict.state}, the job's own record says exit code {end.exit_code}"
+            )
+    return Verdict(
+        state=verdict.state,
+        final=verdict.final,
+        source=verdict.source,
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        notes=notes,
+    )

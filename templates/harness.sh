@@ -1,0 +1,285 @@
+#!/bin/bash
+# hpcrun's harness: the part of every job that is always the same. It keeps the run's history
+# (begin, beat, end, the first failure) and starts the processes. It needs bash 4.2 and coreutils.
+#
+#   batch           claim this attempt, run the body of job.sbatch, wait for it, record the end
+#   launch SRUN...  find the address of rank 0, write the hostfile, start one `node` per task
+#   node            on each node: log file, network interface, then node.sh
+#   rank CMD...     around each rank: check the world, run CMD, record a failure
+#
+# Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
+# every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
+# has this attempt already.
+set -u
+
+say() { printf 'hpcrun: %s\n' "$*"; }
+
+die() {
+    printf 'hpcrun: error: %s\n' "$*" >&2
+    exit 1
+}
+
+# write_record FILE TEXT: whole or not at all.
+write_record() {
+    printf '%s\n' "$2" >"$1.part" && mv -f -- "$1.part" "$1"
+}
+
+now() { date +%s.%3N; }
+
+# ---- batch -------------------------------------------------------------------------------------
+
+batch() {
+    local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} code beat
+    dir=$HPCRUN_RUN_DIR/attempts/$attempt
+    if ! mkdir -- "$dir" 2>/dev/null; then
+        [ -d "$dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $HOSTNAME"
+        say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
+        exit 93
+    fi
+    export HPCRUN_ATTEMPT=$attempt
+    mkdir -p -- "$dir/failures" "$HPCRUN_RUN_DIR/logs/$attempt"
+    begun=$(now)
+    write_record "$dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
+ \"host\": \"$HOSTNAME\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$HOSTNAME}\",\
+ \"begun_at\": $begun}"
+    say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$HOSTNAME}"
+
+    # The beat ends with this process, however it ends: the pipe between them closes.
+    exec {beat}> >(
+        trap - TERM INT HUP
+        while :; do
+            write_record "$dir/beat" "$(date +%s)"
+            IFS= read -rt 30 _
+            [ $? -gt 128 ] || break
+        done
+    )
+
+    stopped=
+    # Bash runs a trap only while it waits: so the body is in the background.
+    bash -- "$HPCRUN_RUN_DIR/job.sbatch" body <&0 {beat}>&- &
+    child=$!
+    trap 'stop TERM' TERM
+    trap 'stop INT' INT
+    trap 'stop HUP' HUP
+    await
+    exec {beat}>&-
+    finish "$attempt" "$job" "$code"
+}
+
+stop() {
+    [ -n "$stopped" ] || say "received SIG$1: stopping"
+    stopped=$1
+    # Also INT arrives as TERM: a background process of bash ignores INT.
+    kill -TERM "$child" 2>/dev/null
+}
+
+# await: wait for $child and set $code. A trap ends `wait` early, so it is asked again. After a
+# stop, Slurm kills everything KillWait (30 s by default) later: the end is recorded before that.
+await() {
+    local tenths=0
+    while [ -z "$stopped" ]; do
+        wait "$child"
+        code=$?
+        [ -n "$stopped" ] || return 0
+    done
+    while kill -0 "$child" 2>/dev/null && [ $tenths -lt 200 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+    code=143
+}
+
+# finish ATTEMPT JOB CODE: the end record. The exit code is that of the process that failed first,
+# so that Slurm says FAILED with the code that matters, whatever the launcher made of it.
+finish() {
+    local attempt=$1 job=$2 code=$3 first='' signal=null stopped_by=null tries=0
+    if [ -n "$stopped" ]; then
+        stopped_by="\"$stopped\""
+        signal=15
+    else
+        first=$(first_failure)
+        # The record of another node may take a moment to show on a network file system.
+        while [ "$code" -ne 0 ] && [ -z "$first" ] && [ $tries -lt 3 ]; do
+            sleep 0.5
+            tries=$((tries + 1))
+            first=$(first_failure)
+        done
+        if [ -n "$first" ]; then
+            code=${first#*'"exit_code": '}
+            code=${code%%,*}
+        elif [ "$code" -eq 0 ] && [ ! -e "$dir/hostfile" ]; then
+            say "error: the job's setup ended before the training was started" >&2
+            code=1
+        fi
+        [ "$code" -le 128 ] || signal=$((code - 128))
+    fi
+    write_record "$dir/end.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
+ \"exit_code\": $code, \"signal\": $signal, \"stopped_by\": $stopped_by,\
+ \"first_failure\": ${first:-null}, \"begun_at\": $begun, \"ended_at\": $(now)}"
+    rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
+    say "attempt $attempt ended with exit code $code"
+    exit "$code"
+}
+
+first_failure() {
+    local file
+    for file in "$dir"/failures/*.json; do
+        [ -e "$file" ] && cat -- "$file"
+        return 0
+    done
+}
+
+# ---- launch ------------------------------------------------------------------------------------
+
+launch() {
+    local hosts=("$HOSTNAME") host
+    if [ -n "${SLURM_JOB_ID-}" ]; then
+        mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    fi
+    [ "${#hosts[@]}" -eq "$HPCRUN_NODES" ] ||
+        die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]}"
+
+    MASTER_ADDR=127.0.0.1
+    if [ "$HPCRUN_NODES" -gt 1 ]; then
+        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1
+    fi
+    MASTER_PORT=$(free_port)
+    export MASTER_ADDR MASTER_PORT
+    for host in "${hosts[@]}"; do
+        printf '%s slots=%s\n' "$host" "$HPCRUN_RANKS_PER_NODE"
+    done >"$attempt_dir/hostfile.part"
+    mv -f -- "$attempt_dir/hostfile.part" "$attempt_dir/hostfile"
+    export HPCRUN_HOSTFILE=$attempt_dir/hostfile
+    say "rank 0 is on ${hosts[0]}, at $MASTER_ADDR port $MASTER_PORT"
+
+    if [ -z "${SLURM_JOB_ID-}" ]; then
+        exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
+    fi
+    # A job submitted with --export=NONE would hand its steps an empty environment.
+    export SLURM_EXPORT_ENV=ALL
+    exec "$@" bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null
+}
+
+# first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's
+# own address for the node, where that is not loopback: Debian resolves a host's own name to
+# 127.0.1.1. Else the address that this host, the first one, has on its route to the second.
+first_address() {
+    local first second
+    first=$(node_address "$1")
+    if [ -z "$first" ] || is_loopback "$first"; then
+        second=$(node_address "$2")
+        [ -n "$second" ] || die "the address of node $2 is not known: scontrol show node $2"
+        first=$(ip -o route get "$second" | sed -n 's/.* src \([^ ]*\).*/\1/p')
+        [ -n "$first" ] || die "$1 has no route to $2 ($second)"
+        if is_loopback "$first" && ! is_loopback "$second"; then
+            die "$1 would reach $2 ($second) from $first, where nobody reaches it back"
+        fi
+    fi
+    printf '%s\n' "$first"
+}
+
+# node_address NAME: by Slurm's NodeAddr, resolved if that is a name.
+node_address() {
+    local address found
+    address=$(scontrol --oneliner show node "$1" 2>/dev/null |
+        sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+    address=${address:-$1}
+    if [[ $address =~ ^[0-9.]+$ || $address == *:* ]]; then
+        printf '%s\n' "$address"
+        return
+    fi
+    found=$(getent ahostsv4 "$address" || getent ahosts "$address")
+    printf '%s\n' "${found%%[[:space:]]*}"
+}
+
+is_loopback() { [[ $1 == 127.* || $1 == ::1 ]]; }
+
+# free_port: the job id and the restart count tell jobs and attempts apart; below 32768, where the
+# kernel takes ports for outgoing connections (net.ipv4.ip_local_port_range).
+free_port() {
+    local id=${SLURM_JOB_ID:-$RANDOM} try port
+    for try in 0 1 2 3 4 5 6 7 8 9; do
+        port=$((12000 + (id * 7 + HPCRUN_ATTEMPT * 1009 + try * 101) % 18000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    done
+    printf '%s\n' "$port"
+}
+
+# ---- node and rank -----------------------------------------------------------------------------
+
+node() {
+    local interface
+    export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
+    exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
+    # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
+    interface=$(interface_to "$MASTER_ADDR")
+    if [ -n "$interface" ]; then
+        export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
+        if [ "$HPCRUN_NODES" -gt 1 ]; then
+            # "=" names this interface and not all whose names begin like it.
+            export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
+        fi
+    elif [ "$HPCRUN_NODES" -gt 1 ]; then
+        die "$HOSTNAME has no interface that leads to rank 0 at $MASTER_ADDR"
+    fi
+    if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
+        say "node $HPCRUN_NODE_RANK is $HOSTNAME, interface ${interface:-unknown}"
+    fi
+    guard "node-$HPCRUN_NODE_RANK" '"rank": null' bash -- "$HPCRUN_RUN_DIR/node.sh"
+}
+
+# interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
+interface_to() {
+    local line
+    line=$(ip -o address show to "$1" 2>/dev/null)
+    if [ -n "$line" ]; then
+        line=${line#*: }
+        printf '%s\n' "${line%%[[:space:]]*}"
+        return
+    fi
+    ip -o route get "$1" 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p'
+}
+
+rank() {
+    if [ "${WORLD_SIZE:-}" != "$HPCRUN_WORLD_SIZE" ]; then
+        die "this process sees a world of ${WORLD_SIZE:-no} ranks, and the job has" \
+            "$HPCRUN_WORLD_SIZE: the nodes would train apart"
+    fi
+    guard "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$@"
+}
+
+# guard WHO FIELDS CMD...: run CMD, pass on a request to stop, record a failure with its time.
+guard() {
+    local who=$1 fields=$2 child code stopped='' signal=null
+    shift 2
+    # In the background so that traps run; bash would let it ignore INT, hence the reset.
+    (
+        trap - INT QUIT
+        exec "$@"
+    ) <&0 &
+    child=$!
+    trap 'stopped=1; kill -TERM "$child" 2>/dev/null' TERM INT
+    wait "$child"
+    code=$?
+    while [ -n "$stopped" ] && kill -0 "$child" 2>/dev/null; do
+        wait "$child"
+        code=$?
+    done
+    if [ "$code" -ne 0 ] && [ -z "$stopped" ]; then
+        [ "$code" -le 128 ] || signal=$((code - 128))
+        write_record "$attempt_dir/failures/$(date +%s%6N)-$who.json" \
+            "{$fields, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$HOSTNAME\",\
+ \"exit_code\": $code, \"signal\": $signal, \"at\": $(now)}"
+    fi
+    exit "$code"
+}
+
+# ------------------------------------------------------------------------------------------------
+
+mode=$1
+shift
+attempt_dir=$HPCRUN_RUN_DIR/attempts/${HPCRUN_ATTEMPT:-0}
+case $mode in
+batch | launch | node | rank) "$mode" "$@" ;;
+*) die "no such mode: $mode" ;;
+esac
