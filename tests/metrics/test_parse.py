@@ -1,0 +1,57 @@
+"""From the logs of a run to what its report needs."""
+
+from __future__ import annotations
+
+import math
+
+from hpcrun.metrics.parse import parse_chunks
+
+
+def test_formats_are_named_most_frequent_first() -> None:
+    data = b'step=1 loss=2\n{"step": 2, "loss": 2.0}\n{"step": 3, "loss": 2.0}\n'
+    run = parse_chunks("x", [(0, [data])])
+    assert run.formats == ("json lines", "key=value")
+    assert (run.points, run.files, run.lines, run.bytes) == (3, 1, 3, len(data))
+
+
+def test_the_first_file_of_an_attempt_speaks_for_it() -> None:
+    run = parse_chunks(
+        "x",
+        [(0, [b"step=1 loss=2\n"]), (0, [b"step=1 loss=9\nstep=1 eval_loss=3\n"])],
+    )
+    assert run.curve.series("loss").values == [2.0]
+    assert run.curve.series("eval_loss").values == [3.0]
+    assert run.curve.restarts == ()
+
+
+def test_a_healthy_log_gets_no_warning() -> None:
+    data = b"".join(b"step=%d loss=2.5 grad_norm=inf\nWARNING: slow\n" % n for n in range(9))
+    assert parse_chunks("x", [(0, [data])]).warnings == ()
+
+
+def test_a_loss_that_is_no_number_gets_one() -> None:
+    data = b"step=1 loss=2\nstep=2 loss=nan\nstep=3 loss=nan\nstep=3 eval_loss=inf\n"
+    run = parse_chunks("x", [(0, [data])])
+    assert run.warnings == (
+        "loss is nan first at step 2, 2 of 3 points are not finite",
+        "eval_loss is inf at step 3",
+    )
+    assert math.isnan(run.curve.series("loss").values[1])
+
+
+def test_a_nan_that_a_restart_replaced_is_past() -> None:
+    attempts = [(0, [b"step=1 loss=2\nstep=2 loss=nan\n"]), (1, [b"step=2 loss=1.5\n"])]
+    assert parse_chunks("x", attempts).warnings == ()
+
+
+def test_nan_without_steps() -> None:
+    assert parse_chunks("x", [(0, [b"loss: 2.5\nloss: nan\n"])]).warnings == (
+        "loss is nan at point 2",
+    )
+
+
+def test_nothing_to_read() -> None:
+    nothing: list[list[tuple[int, list[bytes]]]] = [[], [(0, [])], [(0, [b""])]]
+    for attempts in nothing:
+        run = parse_chunks("x", attempts)
+        assert (run.points, run.samples, run.formats, run.lines) == (0, (), (), 0)
