@@ -52,6 +52,7 @@ _PLAINER = {
     "did not find expected key": (
         "expected a key here; indent keys alike, and quote text that starts with { [ \" or '"
     ),
+    "did not find expected node content": "expected a value here",
     "could not find expected ':'": "a line without a key; expected KEY: VALUE",
 }
 _UNCLOSED = {
@@ -121,9 +122,10 @@ def core_value(text: str) -> Any:
         return float("nan")
     for pattern, base in ((_DECIMAL, 10), (_OCTAL, 8), (_HEXADECIMAL, 16)):
         if pattern.fullmatch(text):
-            digits = text if base == 10 else text[2:]
-            # Longer than any number of 64 bits; int() itself refuses some thousands of digits.
-            number = int(digits, base) if len(digits.lstrip("+-0")) <= 64 else 1 << 64
+            digits = text.lstrip("+-0ox") or "0"
+            # int() itself refuses some thousands of digits, with other words.
+            number = int(digits, base) if len(digits) <= 64 else 1 << 64
+            number = -number if text.startswith("-") else number
             if not -(1 << 63) <= number < 1 << 64:
                 raise ValueError("a whole number that does not fit into 64 bits")
             return number

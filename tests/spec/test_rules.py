@@ -1,0 +1,139 @@
+"""Names that hpcrun keeps, and fields that need one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.spec.job import DeepSpeed, JobSpec, Offload
+from tests.spec.reading import problems, read
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", JobSpec()),
+        ("framework: torch", JobSpec(framework="torch")),
+        ("framework: deepspeed", JobSpec(framework="deepspeed", deepspeed=DeepSpeed())),
+        ("deepspeed: {}", JobSpec(framework="deepspeed", deepspeed=DeepSpeed())),
+        ("deepspeed: ", JobSpec()),
+        ("framework: torch\ndeepspeed:", JobSpec(framework="torch")),
+        (
+            "deepspeed: {zero_stage: 3, offload: {param: cpu, optimizer: cpu}}",
+            JobSpec(
+                framework="deepspeed",
+                deepspeed=DeepSpeed(zero_stage=3, offload=Offload(param="cpu", optimizer="cpu")),
+            ),
+        ),
+        # config wins over zero_stage.
+        (
+            "deepspeed: {offload: {param: cpu}, config: {zero_optimization: {stage: 3}}}",
+            JobSpec(
+                framework="deepspeed",
+                deepspeed=DeepSpeed(
+                    offload=Offload(param="cpu"), config={"zero_optimization": {"stage": 3}}
+                ),
+            ),
+        ),
+    ],
+)
+def test_framework_and_section_settle_each_other(text: str, expected: JobSpec) -> None:
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "deepspeed: {}\nframework: torch",
+            "2: framework: torch, but there is a deepspeed section; take one of the two away",
+        ),
+        (
+            "deepspeed:\n  zero_stage: 1\n  offload: {param: cpu}",
+            "3: deepspeed.offload.param: needs zero_stage 3; it is 1",
+        ),
+        (
+            "deepspeed:\n  offload:\n    param: cpu",
+            "3: deepspeed.offload.param: needs zero_stage 3; it is 2",
+        ),
+        (
+            "deepspeed: {zero_stage: 3, offload: {param: cpu}, "
+            "config: {zero_optimization: {stage: 1.0}}}",
+            "1: deepspeed.offload.param: needs zero_stage 3; it is 1",
+        ),
+        (
+            "deepspeed: {zero_stage: 0, offload: {optimizer: cpu}}",
+            "1: deepspeed.offload.optimizer: needs zero_stage 1, 2 or 3; it is 0",
+        ),
+    ],
+)
+def test_fields_that_contradict_each_other(text: str, expected: str) -> None:
+    assert problems(text) == [f"job.yaml:{expected}"]
+
+
+def test_a_rule_is_silent_where_a_field_under_it_is_wrong() -> None:
+    assert problems("deepspeed: {zero_stage: 9, offload: {param: cpu}}") == [
+        "job.yaml:1: deepspeed.zero_stage: must be from 0 to 3; got 9"
+    ]
+
+
+def test_the_files_contradict_each_other() -> None:
+    assert problems(
+        "extends: zero3\ndeepspeed:\n  zero_stage: 2",
+        files={"zero3": "deepspeed:\n  zero_stage: 3\n  offload:\n    param: cpu"},
+    ) == ["zero3.yaml:4: deepspeed.offload.param: needs zero_stage 3; it is 2"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("HPCRUN_RUN_DIR", "HPCRUN_"),
+    ],
+)
+def test_variables_that_hpcrun_sets(name: str) -> None:
+    text = f"env:\n  {name}: 1\nnccl:\n  env:\n    {name}: 1\nsecrets:\n  - A\n  - {name}\n"
+    assert problems(text) == [
+        f"job.yaml:2: env.{name}: hpcrun sets this variable itself",
+        f"job.yaml:5: nccl.env.{name}: hpcrun sets this variable itself",
+        "job.yaml:8: secrets[1]: hpcrun sets this variable itself",
+    ]
+
+
+def test_variables_that_are_the_users() -> None:
+    names = ["RANKS", "MY_RANK", "rank", "HPCRUN", "XHPCRUN_A", "_", "MASTER_ADDRESS"]
+    spec = read("env: {" + ", ".join(f"{name}: 1" for name in names) + "}")
+    assert list(spec.env) == names
+
+
+OWN = "hpcrun decides this itself"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("job-name", "say it as name"),
+        ("nodes", "say it as resources.nodes"),
+        ("ntasks", "say it as resources.gpus_per_node"),
+        ("ntasks-per-node", "say it as resources.gpus_per_node"),
+        *((option, OWN) for option in ("output", "error", "open-mode", "chdir")),
+        *((option, OWN) for option in ("parsable", "wrap", "array")),
+    ],
+)
+@pytest.mark.parametrize("value", ["1", "false"])
+def test_sbatch_options_that_are_hpcruns(option: str, message: str, value: str) -> None:
+    assert problems(f"slurm:\n  {option}: {value}") == [f"job.yaml:2: slurm.{option}: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        *((option, "gpus_per_node") for option in ("gres", "gpus", "gpus-per-node")),
+        *((option, "gpus_per_node") for option in ("gpus-per-task", "gpus-per-socket")),
+        *((option, option) for option in ("time", "partition", "account")),
+    ],
+)
+def test_sbatch_options_that_fields_say(option: str, field: str) -> None:
+    message = f"slurm.{option}: say it as resources.{field}; false drops the line"
+    assert problems(f"slurm: {{{option}: 1}}") == [f"job.yaml:1: {message}"]
+    assert problems(f"slurm: {{{option}: 'false'}}") == [f"job.yaml:1: {message}"]
+    assert read(f"slurm: {{{option}: false}}").slurm == {option: False}
