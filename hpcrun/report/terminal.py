@@ -43,7 +43,7 @@ def report(
 
     ``width`` and ``height`` are the window's, in characters; the plot takes at most half of it
     and 24 rows, so that the table stays in sight. ``ascii_only`` is for terminals and locales
-    without more. Lines end with a line feed.
+    without more. No line feed ends the text.
     """
     found = [run for run in runs if run.samples]
     parts: list[str] = []
@@ -62,7 +62,7 @@ def report(
         parts.append(
             "".join(warnings) if run.samples else nothing_found(run, ascii_only=ascii_only) + "\n"
         )
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in parts if part).rstrip("\n")
 
 
 def loss_plot(
