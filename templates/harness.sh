@@ -12,6 +12,9 @@
 # has this attempt already.
 set -u
 
+# Not $HOSTNAME: bash takes it over from the environment, which srun brings along from node 0.
+host=${SLURMD_NODENAME:-$(uname -n)}
+
 say() { printf 'hpcrun: %s\n' "$*"; }
 
 die() {
@@ -32,7 +35,7 @@ batch() {
     local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} code beat
     dir=$HPCRUN_RUN_DIR/attempts/$attempt
     if ! mkdir -- "$dir" 2>/dev/null; then
-        [ -d "$dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $HOSTNAME"
+        [ -d "$dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $host"
         say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
         exit 93
     fi
@@ -40,9 +43,9 @@ batch() {
     mkdir -p -- "$dir/failures" "$HPCRUN_RUN_DIR/logs/$attempt"
     begun=$(now)
     write_record "$dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
- \"host\": \"$HOSTNAME\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$HOSTNAME}\",\
+ \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
  \"begun_at\": $begun}"
-    say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$HOSTNAME}"
+    say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
 
     # The beat ends with this process, however it ends: the pipe between them closes.
     exec {beat}> >(
@@ -132,7 +135,7 @@ first_failure() {
 # ---- launch ------------------------------------------------------------------------------------
 
 launch() {
-    local hosts=("$HOSTNAME") host
+    local hosts=("$host") name
     if [ -n "${SLURM_JOB_ID-}" ]; then
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     fi
@@ -145,8 +148,8 @@ launch() {
     fi
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
-    for host in "${hosts[@]}"; do
-        printf '%s slots=%s\n' "$host" "$HPCRUN_RANKS_PER_NODE"
+    for name in "${hosts[@]}"; do
+        printf '%s slots=%s\n' "$name" "$HPCRUN_RANKS_PER_NODE"
     done >"$attempt_dir/hostfile.part"
     mv -f -- "$attempt_dir/hostfile.part" "$attempt_dir/hostfile"
     export HPCRUN_HOSTFILE=$attempt_dir/hostfile
@@ -220,10 +223,10 @@ node() {
             export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
         fi
     elif [ "$HPCRUN_NODES" -gt 1 ]; then
-        die "$HOSTNAME has no interface that leads to rank 0 at $MASTER_ADDR"
+        die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
-        say "node $HPCRUN_NODE_RANK is $HOSTNAME, interface ${interface:-unknown}"
+        say "node $HPCRUN_NODE_RANK is $host, interface ${interface:-unknown}"
     fi
     guard "node-$HPCRUN_NODE_RANK" '"rank": null' bash -- "$HPCRUN_RUN_DIR/node.sh"
 }
@@ -268,7 +271,7 @@ guard() {
     if [ "$code" -ne 0 ] && [ -z "$stopped" ]; then
         [ "$code" -le 128 ] || signal=$((code - 128))
         write_record "$attempt_dir/failures/$(date +%s%6N)-$who.json" \
-            "{$fields, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$HOSTNAME\",\
+            "{$fields, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\
  \"exit_code\": $code, \"signal\": $signal, \"at\": $(now)}"
     fi
     exit "$code"

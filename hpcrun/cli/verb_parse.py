@@ -23,18 +23,22 @@ def command(logs: tuple[str, ...], cluster: str | None, as_json: bool, full: boo
     """
     from hpcrun.cli.output import emit_json, has_colour, has_unicode, say, width_and_height
     from hpcrun.controller.parse import parse
-    from hpcrun.report.json import report_json
-    from hpcrun.report.terminal import render_report
+    from hpcrun.report.json import report as json_report
+    from hpcrun.report.terminal import report
 
     where = context(cluster)
     runs = [parse(where, word) for word in logs or (None,)]
     if as_json:
-        emit_json(report_json(runs, full=full))
+        emit_json(json_report(runs, full=full))
     else:
         width, height = width_and_height()
         say(
-            render_report(
-                runs, width=width, height=height, colour=has_colour(), unicode=has_unicode()
+            report(
+                runs,
+                width=width,
+                height=height,
+                colour=has_colour(),
+                ascii_only=not has_unicode(),
             )
         )
     return 0 if any(run.samples for run in runs) else 1

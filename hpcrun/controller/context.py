@@ -50,7 +50,8 @@ def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = No
     that is here. Raises InputError, SpecError.
     """
     project = find_project(cwd)
-    profile, source = _find_cluster(environ, project, cluster or environ.get("HPCRUN_CLUSTER") or None)
+    name = cluster or environ.get("HPCRUN_CLUSTER") or None
+    profile, source = _find_cluster(environ, project, name)
     return Context(
         environ=dict(environ),
         cwd=cwd,

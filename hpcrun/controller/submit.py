@@ -17,12 +17,15 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.build import REFERENCE_TRAINER
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, write_file, write_record
+
+
+# The reference trainer: a program of its own, copied into the run, never imported.
+REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 
 
 class Submission(Struct, frozen=True):
@@ -50,8 +53,9 @@ def write_run(context: Context, prepared: Prepared) -> RunFolder:
         for file in prepared.files:
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if plan.reference_trainer:
-            run.code.mkdir()
-            shutil.copy2(_workloads() / REFERENCE_TRAINER, run.code / REFERENCE_TRAINER)
+            shutil.copytree(
+                REFERENCE, run.code, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
+            )
         elif plan.snapshot:
             take_snapshot(context.project, run.code, leave_out=context.runs_dir)
         if plan.secrets:
@@ -61,10 +65,6 @@ def write_run(context: Context, prepared: Prepared) -> RunFolder:
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     return run
-
-
-def _workloads() -> Path:
-    return Path(__file__).parent.parent / "workloads"
 
 
 def submit(context: Context, prepared: Prepared) -> Submission:

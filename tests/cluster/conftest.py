@@ -6,6 +6,7 @@ Effects: starts and stops rigs.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rig import Rig, why_not
+from tests.cluster.site import Site
 
 _RIGS = ("rig", "bare_rig", "unresolved_rig")
 _TEARDOWN_SECONDS = 15.0
@@ -90,3 +92,28 @@ def _wait_until_clean(rig: Rig) -> list[str]:
     while (left := rig.leftovers()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
+
+
+@pytest.fixture
+def site(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A new project on the rig; its runs are taken away after the test."""
+    yield from _site(rig, request.node.name)
+
+
+@pytest.fixture
+def bare_site(bare_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A new project on the rig without accounting."""
+    yield from _site(bare_rig, request.node.name)
+
+
+@pytest.fixture
+def unresolved_site(unresolved_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A new project on the rig whose node names do not resolve."""
+    yield from _site(unresolved_rig, request.node.name)
+
+
+def _site(rig: Rig, name: str) -> Iterator[Site]:
+    folder = rig.shared / "".join(char if char.isalnum() else "-" for char in name)
+    yield Site(rig, folder).prepare()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(rig.shared / "runs", ignore_errors=True)

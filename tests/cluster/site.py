@@ -1,0 +1,115 @@
+"""hpcrun as its user has it: the command line on the login host of a rig.
+
+Effects: processes, files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.rig import Rig
+
+# What DeepSpeed compiles stays from one test run to the next.
+CACHE = Path.home() / ".cache" / "hpcrun-tests"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run that was submitted, and its folder."""
+
+    run_id: str
+    job_id: str
+    folder: Path
+
+    def record(self, name: str) -> Any:
+        """Read one of the first attempt's records."""
+        return json.loads((self.folder / "attempts" / "0" / name).read_text())
+
+    def log(self) -> str:
+        """All output, for messages of failed assertions."""
+        return "\n".join(
+            f"--- {path.relative_to(self.folder)}\n{path.read_text(errors='replace')}"
+            for path in sorted((self.folder / "logs").rglob("*.log"))
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """A project on a rig's login host."""
+
+    rig: Rig
+    project: Path
+    profile: dict[str, Any] = field(default_factory=dict)
+
+    def prepare(self) -> Site:
+        """Write the project's cluster profile."""
+        self.project.mkdir(parents=True, exist_ok=True)
+        profile = {
+            "name": "rig",
+            "accelerator": "cpu",
+            "slurm_conf": str(self.rig.conf),
+            "runs_dir": str(self.rig.shared / "runs"),
+            "cache_dir": str(CACHE),
+            "python": sys.executable,
+            "partitions": {"debug": {"gpus_per_node": 4, "cpus_per_node": 8}},
+            "partition": "debug",
+            "env": {"OMP_NUM_THREADS": "1"},
+            **self.profile,
+        }
+        (self.project / "hpcrun.yaml").write_text(yaml.safe_dump(profile, allow_unicode=True))
+        return self
+
+    def environ(self) -> dict[str, str]:
+        """An environment with nothing of this machine's own Slurm or hpcrun settings."""
+        kept = {"PATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TERM"}
+        env = {name: value for name, value in os.environ.items() if name in kept}
+        return {**env, "HOME": str(self.rig.shared / "home"), "HPCRUN_SANDBOX_DIR": "/nonexistent"}
+
+    def hpcrun(
+        self, *args: str | bytes, timeout: float = 180, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Call hpcrun in the project."""
+        return subprocess.run(
+            [sys.executable, "-m", "hpcrun", *args],
+            cwd=self.project,
+            env=self.environ() | (env or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def submit(self, *args: str | bytes, env: dict[str, str] | None = None) -> Submitted:
+        """Submit and insist that Slurm takes it; options go before ``--``."""
+        done = self.hpcrun("submit", "--json", *args, env=env)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        return Submitted(answer["run_id"], answer["job_id"], Path(answer["run_dir"]))
+
+    def status(self, run: Submitted) -> dict[str, Any]:
+        """Ask for a run's status; exit code 4 (out of reach) is an answer too."""
+        done = self.hpcrun("status", "--json", run.run_id)
+        assert done.returncode in (0, 4), done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)["runs"][0]
+        return answer
+
+    def follow(self, run: Submitted, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+        """Follow a run to its end; the exit code is the run's."""
+        return self.hpcrun("logs", "-f", run.run_id, timeout=timeout)
+
+    def wait_for(self, run: Submitted, name: str, timeout: float = 60) -> None:
+        """Wait until a file of the run is there."""
+        deadline = time.monotonic() + timeout
+        while not (run.folder / name).exists():
+            assert time.monotonic() < deadline, f"no {name} after {timeout:g} s\n{run.log()}"
+            time.sleep(0.1)
