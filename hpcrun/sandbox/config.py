@@ -1,0 +1,279 @@
+"""The texts of a sandbox: its file layout, Slurm's configuration and the cluster profile.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun.errors import HpcrunError, InputError
+
+PARTITION = "sandbox"
+MAX_NODES = 64
+MAX_GPUS_PER_NODE = 16
+
+# sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
+MAX_SOCKET_PATH = 107
+# The longest socket of a sandbox is slurmstepd's: SPOOL/NODE_JOBID.STEPID.
+LONGEST_SOCKET = f"/spool/node{MAX_NODES}/node{MAX_NODES}_67043328.4294967294"
+MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
+
+# Slurm's default MaxJobId is 67043328; the room above is left for the jobs.
+LAST_FIRST_JOB_ID = 60_000_000
+FIRST_JOB_ID_EPOCH = 1_735_689_600  # 2025-01-01 00:00 UTC
+NODE_MEMORY_MB = 4 * 1024 * 1024
+
+
+class Layout(Struct, frozen=True):
+    """Where every file of the sandbox in ``root`` lies."""
+
+    root: Path
+
+    @property
+    def shape(self) -> Path:
+        return self.root / "sandbox.json"
+
+    @property
+    def profile(self) -> Path:
+        return self.root / "cluster.yaml"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.root / "slurm.conf"
+
+    @property
+    def gres_conf(self) -> Path:
+        return self.root / "gres.conf"
+
+    @property
+    def cgroup_conf(self) -> Path:
+        return self.root / "cgroup.conf"
+
+    @property
+    def munge_key(self) -> Path:
+        return self.root / "munge" / "key"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.root / "munge" / "socket"
+
+    @property
+    def munge_seed(self) -> Path:
+        return self.root / "munge" / "seed"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return tuple(self.root / name for name in ("munge", "state", "spool", "log", "run", "gpu"))
+
+    def gpu(self, index: int) -> Path:
+        return self.root / "gpu" / f"gpu{index}"
+
+    def pid(self, daemon: str) -> Path:
+        return self.root / "run" / f"{daemon}.pid"
+
+    def log(self, daemon: str) -> Path:
+        return self.root / "log" / f"{daemon}.log"
+
+    def output(self, daemon: str) -> Path:
+        """What the daemon printed before it had opened its log."""
+        return self.root / "log" / f"{daemon}.out"
+
+
+def node_names(nodes: int) -> list[str]:
+    """Name the nodes.
+
+    >>> node_names(2)
+    ['node1', 'node2']
+    """
+    return [f"node{number}" for number in range(1, nodes + 1)]
+
+
+def daemon_names(nodes: int) -> list[str]:
+    """Name the daemons of a sandbox in the order of their start.
+
+    >>> daemon_names(2)
+    ['keeper', 'munged', 'slurmctld', 'node1', 'node2']
+    """
+    return ["keeper", "munged", "slurmctld", *node_names(nodes)]
+
+
+def cpus_per_node(gpus_per_node: int) -> int:
+    """Return the CPUs that a node claims to have, whatever the machine has.
+
+    >>> cpus_per_node(0), cpus_per_node(4)
+    (8, 16)
+    """
+    return max(8, 4 * gpus_per_node)
+
+
+def check_shape(nodes: int, gpus_per_node: int) -> None:
+    """Raise InputError when a sandbox cannot have this shape.
+
+    >>> check_shape(2, 4)
+    """
+    if not 1 <= nodes <= MAX_NODES:
+        raise InputError(f"--nodes {nodes}: a sandbox has 1 to {MAX_NODES} nodes")
+    if not 0 <= gpus_per_node <= MAX_GPUS_PER_NODE:
+        raise InputError(
+            f"--gpus-per-node {gpus_per_node}: a sandbox node has 0 to {MAX_GPUS_PER_NODE} GPUs"
+        )
+
+
+def check_directory(directory: Path) -> None:
+    """Raise InputError when Slurm could not work in this absolute path.
+
+    slurm.conf has no quoting for blanks, ``#`` starts a comment, ``%`` and brackets are expanded.
+
+    >>> check_directory(Path("/tmp/hpcrun-sandbox-0"))
+    """
+    fix = "set HPCRUN_SANDBOX_DIR to a short plain path, for example /tmp/my-sandbox"
+    text = str(directory)
+    odd = sorted(set(re.findall(r"[^A-Za-z0-9._/+@~-]", text)))
+    if odd:
+        shown = ", ".join("a blank" if char == " " else repr(char) for char in odd)
+        raise InputError(f"{text}: Slurm's configuration cannot carry {shown} in a path", fix=fix)
+    if len(text) > MAX_DIRECTORY:
+        raise InputError(
+            f"{text}: {len(text)} bytes; {MAX_DIRECTORY} is the most, because the sandbox's"
+            f" sockets lie below it and the kernel allows {MAX_SOCKET_PATH} bytes for a socket",
+            fix=fix,
+        )
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Read the release from the answer of ``slurmctld -V``.
+
+    Raise HpcrunError when there is none.
+
+    >>> parse_version("slurm-wlm 22.05.8"), parse_version("slurm 26.05.0-0rc1\\n")
+    ((22, 5), (26, 5))
+    """
+    found = re.search(r"\b(\d\d)\.(\d\d)\b", text)
+    if not found:
+        raise HpcrunError(f"slurmctld -V answered {text.strip()!r}: no Slurm version in it")
+    return int(found[1]), int(found[2])
+
+
+def first_job_id(unix_time: float) -> int:
+    """Return the id of the first job of a sandbox that starts at ``unix_time`` (seconds).
+
+    One id per ten seconds since 2025: a later sandbox does not give the ids of an earlier one
+    again, so that an id still names one run after ``down`` and ``up``.
+
+    >>> first_job_id(1_735_689_600), first_job_id(1_767_225_600)
+    (1, 3153601)
+    >>> first_job_id(0), first_job_id(9e9) <= LAST_FIRST_JOB_ID
+    (1, True)
+    """
+    return max(0, int(unix_time - FIRST_JOB_ID_EPOCH) // 10) % LAST_FIRST_JOB_ID + 1
+
+
+def slurm_conf(
+    layout: Layout,
+    *,
+    hostname: str,
+    user: str,
+    nodes: int,
+    gpus_per_node: int,
+    ports: Sequence[int],
+    first_job: int,
+) -> str:
+    """Write slurm.conf; ``ports`` are slurmctld's and then one for each node."""
+    gres = f" Gres=gpu:{gpus_per_node}" if gpus_per_node else ""
+    cpus = cpus_per_node(gpus_per_node)
+    node_lines = "\n".join(
+        f"NodeName={name} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port}"
+        f" CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1"
+        f" RealMemory={NODE_MEMORY_MB} TmpDisk={NODE_MEMORY_MB}{gres}"
+        for name, port in zip(node_names(nodes), ports[1:], strict=True)
+    )
+    return f"""\
+# A Slurm of one user on one machine. Written by `hpcrun sandbox up`.
+ClusterName=sandbox
+SlurmctldHost={hostname}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+# A requeued job waits for cred_expire seconds before it may start again; 120 unless said.
+AuthInfo=socket={layout.munge_socket},cred_expire=10
+
+StateSaveLocation={layout.root}/state
+SlurmdSpoolDir={layout.root}/spool/%n
+SlurmctldPidFile={layout.pid("slurmctld")}
+SlurmdPidFile={layout.pid("%n")}
+SlurmctldLogFile={layout.log("slurmctld")}
+SlurmdLogFile={layout.log("%n")}
+
+# The nodes are of the claimed size, whatever this machine has.
+SlurmdParameters=config_overrides
+ReturnToService=2
+GresTypes=gpu
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+
+# linuxproc follows parent links: it reaches workers that made a session of their own.
+ProctrackType=proctrack/linuxproc
+MpiDefault=none
+KillWait=10
+MailProg=/bin/true
+FirstJobId={first_job}
+
+# Look at the queue often: it is short.
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
+
+{node_lines}
+PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP
+"""
+
+
+def gres_conf(layout: Layout, *, nodes: int, gpus_per_node: int) -> str:
+    """Write gres.conf: device files that exist, for GPUs that do not.
+
+    >>> print(gres_conf(Layout(Path("/tmp/s")), nodes=2, gpus_per_node=4), end="")
+    NodeName=node[1-2] Name=gpu File=/tmp/s/gpu/gpu[0-3]
+    """
+    if not gpus_per_node:
+        return ""
+    files = f"{layout.root}/gpu/gpu[0-{gpus_per_node - 1}]"
+    return f"NodeName=node[1-{nodes}] Name=gpu File={files}\n"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """Write cgroup.conf: from 24.11 on Slurm can be told to leave cgroups alone.
+
+    Older releases refuse the word and want an empty file.
+
+    >>> cgroup_conf((22, 5)), cgroup_conf((24, 11))
+    ('', 'CgroupPlugin=disabled\\n')
+    """
+    return "CgroupPlugin=disabled\n" if version >= (24, 11) else ""
+
+
+def cluster_profile(layout: Layout, *, nodes: int, gpus_per_node: int) -> str:
+    """Write the cluster profile (YAML) that makes hpcrun use this sandbox."""
+    gpus = f"gpus_per_node: {gpus_per_node}, " if gpus_per_node else ""
+    return f"""\
+# Written by `hpcrun sandbox up`; `hpcrun sandbox down` removes it.
+name: sandbox
+description: "Slurm on this machine: {nodes} nodes with {gpus_per_node} GPUs each, in name only"
+accelerator: cpu
+slurm_conf: {json.dumps(str(layout.slurm_conf))}
+partition: {PARTITION}
+partitions:
+  {PARTITION}: {{{gpus}cpus_per_node: {cpus_per_node(gpus_per_node)}}}
+# Any GPU type that a job asks for is a plain GPU here.
+gpu_types:
+  "*": {{}}
+fabric: auto
+env:
+  DS_ACCELERATOR: cpu
+  # All ranks share this machine's cores.
+  OMP_NUM_THREADS: "1"
+"""

@@ -1,0 +1,111 @@
+"""Start the daemons of a sandbox and adopt every process that they or their jobs leave behind.
+
+Effects: processes. It runs as a program of its own (``python -I -S keeper.py``) and imports
+nothing of hpcrun.
+
+Why it exists: a job's process that makes a session of its own, clears its environment and loses
+its parent belongs to init, and nothing tells any more whose it was. The keeper is a child
+subreaper (prctl(2)), so such processes become its children: what descends from the keeper is the
+sandbox's. It also reaps them, which the init of many a container does not do.
+
+Standard input is a JSON object: ``pid_file``, and ``daemons``, a list of objects with ``name``,
+``argv``, ``output`` (a file for what it prints), ``pid_file`` and ``port`` (where it listens; 0:
+nowhere). Each goes into the background by itself, and is up when its pid file is written and its
+port answers; the next one is started then. The answer on standard output is one line
+per daemon, its name and its exit code; standard output is closed when all have started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+UP_TIMEOUT = 15.0  # seconds
+
+
+def reset_signals() -> None:
+    """Give every signal its default action again: nohup and ``&`` leave ignored ones behind."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def is_up(pid_file: Path, port: int) -> bool:
+    """Say whether a daemon has written its pid and, with a port, listens there."""
+    try:
+        if not pid_file.read_text().strip():
+            return False
+    except OSError:
+        return False
+    if not port:
+        return True
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until_up(pid_file: Path, port: int) -> bool:
+    """Wait for a daemon; give up at the timeout or when one that was started failed.
+
+    Going into the background, a daemon leaves parents behind that end with code 0.
+    """
+    deadline = time.monotonic() + UP_TIMEOUT
+    while time.monotonic() < deadline:
+        if is_up(pid_file, port):
+            return True
+        try:
+            if os.waitpid(-1, os.WNOHANG)[1]:
+                return False
+        except ChildProcessError:
+            pass
+        time.sleep(0.01)
+    return False
+
+
+def start(argv: list[str], output: str, pid_file: str, port: int) -> int:
+    """Start one daemon; return its exit code, or -1 when it never came up."""
+    with Path(output).open("ab") as sink:
+        code = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
+        ).returncode
+    if code == 0 and not wait_until_up(Path(pid_file), port):
+        return -1
+    return code
+
+
+def main() -> None:
+    """Detach, adopt, start, report; then reap until no child is left."""
+    request = json.load(sys.stdin)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.umask(0o077)
+    os.chdir("/")
+    reset_signals()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    Path(request["pid_file"]).write_text(f"{os.getpid()}\n")
+    for daemon in request["daemons"]:
+        code = start(daemon["argv"], daemon["output"], daemon["pid_file"], daemon["port"])
+        print(daemon["name"], code, flush=True)
+        if code:
+            break
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+if __name__ == "__main__":
+    main()

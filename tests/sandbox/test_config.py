@@ -1,0 +1,202 @@
+"""The sandbox's texts, and what is refused before anything is started."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.sandbox import config, daemons, down, processes, sandbox_dir, status, up
+from hpcrun.sandbox.config import Layout
+from hpcrun.spec.cluster import Cluster, Partition
+from tests.sandbox.using import wait_until
+
+LAYOUT = Layout(Path("/tmp/s"))
+
+
+@pytest.mark.parametrize("name", ["config", "daemons", "directory", "processes"])
+def test_examples_in_docstrings(name: str) -> None:
+    module = importlib.import_module(f"hpcrun.sandbox.{name}")
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
+
+
+def test_every_node_has_its_own_port_and_the_gpus() -> None:
+    text = config.slurm_conf(
+        LAYOUT,
+        hostname="desk",
+        user="1000",
+        nodes=3,
+        gpus_per_node=8,
+        ports=[7000, 7001, 7002, 7003],
+        first_job=17,
+    )
+    lines = text.splitlines()
+    nodes = [line for line in lines if line.startswith("NodeName=")]
+    assert [line.split()[0] for line in nodes] == [f"NodeName=node{n}" for n in (1, 2, 3)]
+    assert [line.split()[3] for line in nodes] == [f"Port={n}" for n in (7001, 7002, 7003)]
+    assert all("Gres=gpu:8" in line and "CPUs=32" in line for line in nodes)
+    assert {"SlurmctldHost=desk(127.0.0.1)", "SlurmctldPort=7000", "FirstJobId=17"} < set(lines)
+
+
+def test_a_sandbox_without_gpus_names_none() -> None:
+    text = config.slurm_conf(
+        LAYOUT, hostname="h", user="0", nodes=1, gpus_per_node=0, ports=[1, 2], first_job=1
+    )
+    assert "Gres=" not in text
+    assert config.gres_conf(LAYOUT, nodes=1, gpus_per_node=0) == ""
+
+
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_the_profile_is_a_cluster(gpus: int) -> None:
+    text = config.cluster_profile(LAYOUT, nodes=2, gpus_per_node=gpus)
+    profile = msgspec.convert(yaml.safe_load(text), Cluster)
+    assert profile.name == "sandbox"
+    assert profile.accelerator == "cpu"
+    assert profile.slurm_conf == "/tmp/s/slurm.conf"
+    assert profile.partitions == {
+        "sandbox": Partition(gpus_per_node=gpus or None, cpus_per_node=16 if gpus else 8)
+    }
+    assert profile.partition == "sandbox"
+    assert list(profile.gpu_types) == ["*"]
+    assert profile.env == {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    assert profile.runs_dir == Cluster().runs_dir
+
+
+def test_nothing_of_the_users_slurm_reaches_the_sandbox() -> None:
+    users = {
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "gpu01",
+        "SBATCH_PARTITION": "long",
+        "SINFO_FORMAT": "%all",
+        "SCANCEL_INTERACTIVE": "1",
+        "MUNGE_ADDR": "x",
+        "LD_PRELOAD": "/x.so",
+        "HOME": "/home/u",
+    }
+    made = daemons.clean_environment(users, LAYOUT)
+    assert set(made) == {"HOME", "LC_ALL", "PATH", "SLURM_CONF"}
+    assert made["SLURM_CONF"] == "/tmp/s/slurm.conf"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/tmp/my sandbox", "a blank"),
+        ("/tmp/a#b", "'#'"),
+        ("/tmp/50%n", "'%'"),
+        ("/tmp/a[1-2]", "'\\['"),
+        ("/tmp/süß", "'ß'"),
+        ("/tmp/new\nline", "'\\\\n'"),
+        ("/tmp/" + 70 * "x", "75 bytes"),
+    ],
+)
+def test_a_path_that_slurm_cannot_carry_is_refused(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why) as refusal:
+        sandbox_dir({"HPCRUN_SANDBOX_DIR": name}, 0)
+    assert "HPCRUN_SANDBOX_DIR" in refusal.value.fix
+    with pytest.raises(InputError, match=why):
+        up(Path(name))
+
+
+def test_the_longest_directory_still_has_room_for_the_longest_socket() -> None:
+    directory = "/tmp/" + (config.MAX_DIRECTORY - 5) * "x"
+    assert sandbox_dir({"HPCRUN_SANDBOX_DIR": directory}, 0) == Path(directory)
+    assert len(directory + config.LONGEST_SOCKET) == config.MAX_SOCKET_PATH
+
+
+def test_a_relative_directory_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/tmp")
+    assert sandbox_dir({"HPCRUN_SANDBOX_DIR": "mine"}, 0) == Path("/tmp/mine")
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(0, 4), (65, 4), (2, -1), (2, 17)])
+def test_a_shape_out_of_bounds_is_refused(place: Path, nodes: int, gpus: int) -> None:
+    with pytest.raises(InputError, match="a sandbox"):
+        up(place, nodes=nodes, gpus_per_node=gpus)
+    assert not place.exists()
+
+
+def test_a_folder_with_other_files_is_never_touched(place: Path) -> None:
+    place.mkdir()
+    (place / "thesis.tex").write_text("x")
+    for action in (up, status, down):
+        with pytest.raises(InputError, match="is not a sandbox"):
+            action(place)
+    assert (place / "thesis.tex").read_text() == "x"
+
+
+def test_a_link_is_refused(place: Path) -> None:
+    place.symlink_to("/tmp")
+    for action in (up, status, down):
+        with pytest.raises(InputError, match="symbolic link"):
+            action(place)
+    place.unlink()
+
+
+def test_a_file_is_refused(place: Path) -> None:
+    place.write_text("")
+    with pytest.raises(InputError, match="not a directory"):
+        up(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
+    place.mkdir()
+    os.chown(place, 65534, -1)
+    for action in (up, status, down):
+        with pytest.raises(InputError, match="belongs to uid 65534"):
+            action(place)
+
+
+def test_missing_programs_are_named_with_their_packages() -> None:
+    with pytest.raises(HpcrunError, match="munged, slurmctld, slurmd") as refusal:
+        daemons.find_programs("/nonexistent")
+    assert "slurm-wlm munge" in refusal.value.fix
+
+
+def test_a_user_without_a_name_is_refused() -> None:
+    with pytest.raises(InputError, match="uid 3999999999 has no name"):
+        daemons.check_user(3999999999)
+
+
+def test_ports_are_free_and_different() -> None:
+    ports = daemons.free_ports(20)
+    assert len(set(ports)) == 20
+    assert min(ports) >= daemons.LOWEST_PORT
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_mark_on_somebody_elses_process_does_not_count() -> None:
+    marked = {"HPCRUN_SANDBOX": "/tmp/no-such-sandbox", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(["sleep", "60"], env=marked) as ours:
+        wait_until(
+            lambda: (
+                [one.pid for one in processes.find_members(Path("/tmp/no-such-sandbox"))]
+                == [ours.pid]
+            )
+        )
+        ours.kill()
+    with subprocess.Popen(["sleep", "60"], env=marked, user=65534, group=65534) as theirs:
+        assert processes.find_members(Path("/tmp/no-such-sandbox")) == []
+        theirs.kill()
+
+
+def test_a_recycled_pid_is_not_killed() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        seen = processes.read_process(other.pid, Path("/tmp/s"))
+        assert seen is not None
+        older = msgspec.structs.replace(seen, start=seen.start - 1)
+        processes.send(older, signal.SIGKILL)
+        assert other.poll() is None
+        processes.send(seen, signal.SIGKILL)
+        assert other.wait(5) == -signal.SIGKILL

@@ -1,0 +1,235 @@
+"""The sandbox in hostile surroundings: other users, odd hosts, broken daemons, interrupts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import hpcrun
+from hpcrun import sandbox
+from hpcrun.errors import HpcrunError
+from hpcrun.sandbox import processes
+from tests.sandbox.using import pids_with, slurm, wait_until
+
+pytestmark = pytest.mark.cluster
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+NOBODY = 65534
+CHECKOUT = str(Path(hpcrun.__file__).parents[1])
+UP = (
+    "import sys; from pathlib import Path; from hpcrun import sandbox;sandbox.up(Path(sys.argv[1]))"
+)
+DOWN = UP.replace(".up(", ".down(")
+
+
+@pytest.fixture(scope="module")
+def public_python() -> Iterator[tuple[Path, Path]]:
+    """This Python and hpcrun's sandbox where any user can read them: interpreter, PYTHONPATH.
+
+    The interpreter of the tests and the checkout may lie in a home that is closed to others.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="hpy", dir="/tmp"))
+    base = Path(sys.base_prefix)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    bulky = shutil.ignore_patterns(
+        "site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*", "idlelib"
+    )
+    try:
+        shutil.copytree(base / "lib" / version, folder / "lib" / version, ignore=bulky)
+        for library in (base / "lib").glob("libpython3*.so*"):
+            shutil.copy2(library, folder / "lib")
+        (folder / "bin").mkdir()
+        shutil.copy2(Path(sys.executable).resolve(), folder / "bin" / "python3")
+        code = folder / "code"
+        shutil.copytree(Path(hpcrun.__file__).parent, code / "hpcrun")
+        shutil.copytree(Path(msgspec.__file__).parent, code / "msgspec")
+        subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+        yield folder / "bin" / "python3", code
+    finally:
+        shutil.rmtree(folder)
+
+
+@needs_root
+def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, Path]) -> None:
+    python, code = public_python
+    place.parent.chmod(0o777)
+    # Nothing of root's is inherited, not even a HOME; /usr/sbin is not on the PATH.
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def as_nobody(*argv: str, **more: str) -> str:
+        done = subprocess.run(
+            argv,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            env={**environ, **more},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    as_nobody(str(python), "-c", UP, str(place))
+    conf = str(place / "slurm.conf")
+    assert place.stat().st_uid == NOBODY and place.stat().st_mode & 0o777 == 0o700
+    owners = {Path(f"/proc/{one.pid}").stat().st_uid for one in processes.find_members(place)}
+    assert owners == {NOBODY}
+    show = "echo $(id -u) $CUDA_VISIBLE_DEVICES"
+    said = as_nobody("srun", "-N2", "--gres=gpu:3", "sh", "-c", show, SLURM_CONF=conf)
+    assert said.splitlines() == [f"{NOBODY} 0,1,2"] * 2
+    word = f"81{os.getpid()}.5"
+    stray = f"(env -i setsid -f sleep {word}); setsid sleep {word} & wait"
+    as_nobody("sbatch", "--output=/dev/null", f"--wrap={stray}", SLURM_CONF=conf)
+    wait_until(lambda: len(pids_with(word)) == 2)
+    as_nobody(str(python), "-c", DOWN, str(place))
+    assert pids_with(word) == [] and processes.find_members(place) == []
+    assert not place.exists()
+
+
+@needs_root
+def test_a_hostname_that_does_not_resolve(place: Path) -> None:
+    # A UTS namespace has a hostname of its own.
+    script = (
+        'hostname no-such-host.example && "$0" -c "$1" "$2" &&'
+        ' SLURM_CONF="$2/slurm.conf" srun -N2 hostname'
+    )
+    done = subprocess.run(
+        ["unshare", "--uts", "bash", "-c", script, sys.executable, UP, str(place)],
+        env={**os.environ, "PYTHONPATH": CHECKOUT},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["no-such-host.example"] * 2
+
+
+def test_another_slurm_in_the_environment_is_ignored(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/nonexistent/slurm.conf")
+    monkeypatch.setenv("SINFO_FORMAT", "nonsense")
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    monkeypatch.setenv("SLURM_CLUSTERS", "elsewhere")
+    monkeypatch.delenv("HOME", raising=False)
+    assert slurm(sandbox.up(place), "srun", "echo", "ok") == "ok"
+    assert sandbox.down(place)
+
+
+def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) -> None:
+    done = subprocess.run(
+        f"nohup '{sys.executable}' -c '{UP}' {place} 2>&1 | cat",
+        shell=True,
+        env={**os.environ, "PYTHONPATH": CHECKOUT},
+        start_new_session=True,
+        capture_output=True,
+        timeout=30,
+    )
+    assert done.returncode == 0
+    now = sandbox.status(place)
+    assert now and now.up
+    for pid in now.pids.values():
+        said = Path(f"/proc/{pid}/status").read_text()
+        ignored = int(said.split("SigIgn:")[1].split()[0], 16)
+        # nohup's SIGHUP would be handed on to every job.
+        assert not ignored >> (signal.SIGHUP - 1) & 1
+        for standard in (0, 1, 2):
+            target = Path(f"/proc/{pid}/fd/{standard}").readlink()
+            assert target == Path("/dev/null"), (pid, standard, target)
+
+
+def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, script: str) -> None:
+    """Let ``script`` run in place of ``program``."""
+    stand_in = folder / program
+    stand_in.write_text(f"#!/bin/sh\n{script}\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("program", "script", "said"),
+    [
+        ("slurmd", "echo no gres for you >&2; exit 3", "node1 ended with code 3.*no gres for you"),
+        ("munged", "echo key is bad >&2; exit 1", "munged ended with code 1.*key is bad"),
+    ],
+)
+def test_a_daemon_that_fails_is_quoted_and_nothing_stays(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    script: str,
+    said: str,
+) -> None:
+    put_first(monkeypatch, tmp_path, program, script)
+    with pytest.raises(HpcrunError, match=f"(?s){said}"):
+        sandbox.up(place)
+    assert not place.exists()
+    assert processes.find_members(place) == []
+
+
+def test_slurmctld_that_refuses_its_configuration_is_quoted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcrun.sandbox import config
+
+    real = config.slurm_conf
+    monkeypatch.setattr(config, "slurm_conf", lambda *a, **k: real(*a, **k) + "NoSuchKey=1\n")
+    with pytest.raises(HpcrunError, match=r"(?s)slurmctld ended with code 1.*NoSuchKey"):
+        sandbox.up(place)
+    assert not place.exists()
+    assert processes.find_members(place) == []
+
+
+def test_a_slurmctld_port_that_is_taken_is_quoted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    from hpcrun.sandbox import daemons
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(daemons, "free_ports", lambda count: [port, *range(11_000, 11_002)])
+        begin = time.monotonic()
+        with pytest.raises(HpcrunError, match=r"(?s)slurmctld .*(already )?in use"):
+            sandbox.up(place)
+        assert time.monotonic() - begin < 8  # its death is noticed, not waited out
+    assert processes.find_members(place) == []
+
+
+def test_an_interrupt_halfway_leaves_nothing(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_first(monkeypatch, tmp_path, "slurmd", "exec sleep 97.5")
+    environ = {**os.environ, "PYTHONPATH": CHECKOUT}
+    with subprocess.Popen(
+        [sys.executable, "-c", UP, str(place)], env=environ, stderr=subprocess.PIPE
+    ) as process:
+        wait_until(lambda: any(one.name == "sleep" for one in processes.find_members(place)))
+        process.send_signal(signal.SIGINT)
+        assert b"KeyboardInterrupt" in process.communicate(timeout=20)[1]
+    assert not place.exists()
+    assert processes.find_members(place) == []
+
+
+def test_two_ups_at_once_agree_on_one_sandbox(place: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": CHECKOUT}
+    both = [subprocess.Popen([sys.executable, "-c", UP, str(place)], env=environ) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    names = [one.name for one in processes.find_members(place)]
+    assert names.count("munged") == 1
+    assert slurm(place, "srun", "-N2", "echo", "ok").split() == ["ok", "ok"]

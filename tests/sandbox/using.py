@@ -1,0 +1,51 @@
+"""What the sandbox tests share: Slurm's commands against a sandbox, and looking for processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcrun.sandbox import SandboxStatus
+
+
+def slurm(where: SandboxStatus | Path, *argv: str, timeout: float = 30) -> str:
+    """Run a command of Slurm against the sandbox; return what it printed."""
+    conf = str(where / "slurm.conf") if isinstance(where, Path) else where.slurm_conf
+    environ = {"PATH": "/usr/sbin:" + os.environ["PATH"], "SLURM_CONF": conf}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def submit(where: SandboxStatus | Path, script: str, *options: str) -> str:
+    """Submit a one-line batch job; return its id."""
+    return slurm(where, "sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={script}")
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 30) -> None:
+    """Wait for ``condition`` to hold; fail after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout} s"
+        time.sleep(0.05)
+
+
+def job_state(where: SandboxStatus | Path, job: str) -> str:
+    return slurm(where, "squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+
+
+def pids_with(word: str) -> list[int]:
+    """Find the living processes that have ``word`` in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                argv = (entry / "cmdline").read_bytes().split(b"\0")  # empty for a zombie
+            except OSError:
+                continue
+            if any(word.encode() in part for part in argv):
+                found.append(int(entry.name))
+    return found
