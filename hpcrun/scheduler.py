@@ -72,7 +72,8 @@ def find_by_folder(transport: Transport, run_dir: str) -> str | None:
     """
     run_id = run_dir.rstrip("/").rpartition("/")[2]
     for row in queue(transport):
-        if row.work_dir.rstrip("/").rpartition("/")[2] == run_id:
+        # A job that sbatch refused for its constraints shows in the queue all the same.
+        if row.reason != "BadConstraints" and row.work_dir.rstrip("/").rpartition("/")[2] == run_id:
             return row.job_id
     return None
 

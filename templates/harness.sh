@@ -76,14 +76,15 @@ stop() {
     kill -TERM "$child" 2>/dev/null
 }
 
-# await: wait for $child and set $code. A trap ends `wait` early, so it is asked again. After a
-# stop, Slurm kills everything KillWait (30 s by default) later: the end is recorded before that.
+# await: wait for $child and set $code. Any signal ends `wait` early, also the CONT that Slurm
+# sends before TERM, so it is asked again until the child is gone. After a stop Slurm kills
+# everything KillWait (30 s by default) later: the end is recorded before that.
 await() {
     local tenths=0
     while [ -z "$stopped" ]; do
         wait "$child"
         code=$?
-        [ -n "$stopped" ] || return 0
+        [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || return 0
     done
     while kill -0 "$child" 2>/dev/null && [ $tenths -lt 200 ]; do
         sleep 0.1
@@ -264,7 +265,7 @@ guard() {
     trap 'stopped=1; kill -TERM "$child" 2>/dev/null' TERM INT
     wait "$child"
     code=$?
-    while [ -n "$stopped" ] && kill -0 "$child" 2>/dev/null; do
+    while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child
         wait "$child"
         code=$?
     done

@@ -97,16 +97,13 @@ def _ask(
             if not isinstance(error, OutOfReach) and "not found" not in error.message:
                 raise
             silence = error.message
-    by_folder = {row.work_dir.rstrip("/").rpartition("/")[2]: row for row in rows}
-    job_ids: dict[Path, str | None] = {}
-    for run in runs:
-        submitted, row = histories[run.path].submitted, by_folder.get(run.run_id)
-        job_ids[run.path] = submitted.job_id if submitted else (row.job_id if row else None)
-    missing = [
-        job_id
-        for path, job_id in job_ids.items()
-        if job_id is not None and path.name not in by_folder
-    ]
+    queued = {run.path: _row_of(run, histories[run.path], rows) for run in runs}
+    job_ids = {
+        path: submitted.job_id if submitted else (row.job_id if row else None)
+        for path, row in queued.items()
+        for submitted in [histories[path].submitted]
+    }
+    missing = [job_id for path, job_id in job_ids.items() if job_id and queued[path] is None]
     accounts = (
         {row.job_id: row for row in scheduler.accounting(transport, missing) or []}
         if missing and (conf is None or Path(conf).exists())
@@ -125,7 +122,7 @@ def _ask(
             history=history,
             now=time.time(),
             in_reach=not silence,
-            queue=by_folder.get(run.run_id),
+            queue=queued[run.path],
             account=account,
         )
         verdict = decide(evidence)
@@ -142,6 +139,16 @@ def _ask(
             out_of_reach=silence if not _is_local(history) else "",
         )
     return found
+
+
+def _row_of(run: RunFolder, history: History, rows: Sequence[QueueRow]) -> QueueRow | None:
+    """The run's row: its WorkDir tells, since a cluster that counts anew gives ids out again."""
+    own = [row for row in rows if row.work_dir.rstrip("/").rpartition("/")[2] == run.run_id]
+    submitted = history.submitted
+    if submitted is not None:
+        return next((row for row in own if row.job_id == submitted.job_id), None)
+    # A job that sbatch refused for its constraints shows in the queue all the same.
+    return next((row for row in own if row.reason != "BadConstraints"), None)
 
 
 def _is_local(history: History) -> bool:

@@ -1,0 +1,38 @@
+# make demo    a real training on a real Slurm on this machine, and its loss curve
+# make test    everything that CI checks; make check: the part that takes under a minute
+# Packages are installed with apt-get as root or by sudo, and each is named before.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
+
+.PHONY: demo test check lint venv packages clean
+
+demo: venv
+	.ci/demo
+
+test: lint
+	python -m pytest
+
+check: lint
+	python -m pytest -m "not cluster and not slow"
+
+lint: venv
+	ruff check .
+	ruff format --check .
+	mypy
+	cd hpcrun/workloads/reference && mypy --strict --config-file ../../../setup.cfg *.py
+	shellcheck templates/harness.sh .ci/run .ci/demo .ci/packages
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
+	.ci/packages
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip setuptools wheel
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plot,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
