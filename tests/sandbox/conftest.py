@@ -20,9 +20,11 @@ def place() -> Iterator[Path]:
     try:
         yield folder / "s"
     finally:
-        if (folder / "s" / "sandbox.json").exists():
-            sandbox.down(folder / "s")
-        shutil.rmtree(folder)
+        try:
+            if (folder / "s" / "sandbox.json").exists():
+                sandbox.down(folder / "s")
+        finally:
+            shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -81,21 +81,25 @@ def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, 
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    as_nobody(str(python), "-c", UP, str(place))
-    conf = str(place / "slurm.conf")
-    assert place.stat().st_uid == NOBODY and place.stat().st_mode & 0o777 == 0o700
-    owners = {Path(f"/proc/{one.pid}").stat().st_uid for one in processes.find_members(place)}
-    assert owners == {NOBODY}
-    show = "echo $(id -u) $CUDA_VISIBLE_DEVICES"
-    said = as_nobody("srun", "-N2", "--gres=gpu:3", "sh", "-c", show, SLURM_CONF=conf)
-    assert said.splitlines() == [f"{NOBODY} 0,1,2"] * 2
     word = f"81{os.getpid()}.5"
     stray = f"(env -i setsid -f sleep {word}); setsid sleep {word} & wait"
-    as_nobody("sbatch", "--output=/dev/null", f"--wrap={stray}", SLURM_CONF=conf)
-    wait_until(lambda: len(pids_with(word)) == 2)
-    as_nobody(str(python), "-c", DOWN, str(place))
-    assert pids_with(word) == [] and processes.find_members(place) == []
+    show = "echo $(id -u) $CUDA_VISIBLE_DEVICES"
+    conf = str(place / "slurm.conf")
+    as_nobody(str(python), "-c", UP, str(place))
+    try:
+        assert place.stat().st_uid == NOBODY and place.stat().st_mode & 0o777 == 0o700
+        pids = [int(file.read_text()) for file in (place / "run").glob("*.pid")]
+        assert len(pids) == 5
+        assert {Path(f"/proc/{pid}").stat().st_uid for pid in pids} == {NOBODY}
+        said = as_nobody("srun", "-N2", "--gres=gpu:3", "sh", "-c", show, SLURM_CONF=conf)
+        assert said.splitlines() == [f"{NOBODY} 0,1,2"] * 2
+        as_nobody("sbatch", "--output=/dev/null", f"--wrap={stray}", SLURM_CONF=conf)
+        wait_until(lambda: len(pids_with(word)) == 2)
+    finally:
+        as_nobody(str(python), "-c", DOWN, str(place))
     assert not place.exists()
+    assert pids_with(word) == [] and pids_with(str(place)) == []
+    assert not any(processes.read_process(pid, place) for pid in pids)
 
 
 @needs_root
