@@ -9,7 +9,6 @@ import json
 import os
 import pwd
 import random
-import secrets
 import shutil
 import socket
 import subprocess
@@ -109,7 +108,7 @@ def write_files(layout: Layout, nodes: int, gpus_per_node: int, version: tuple[i
     for folder in layout.folders:
         folder.mkdir(mode=0o700)
     layout.munge_key.touch(mode=0o600)
-    layout.munge_key.write_bytes(secrets.token_bytes(128))
+    layout.munge_key.write_bytes(os.urandom(128))
     for index in range(gpus_per_node):
         # slurmd wants device files. A link to one that every machine and container has will do.
         layout.gpu(index).symlink_to("/dev/null")
