@@ -103,6 +103,12 @@ def test_defaults_are_left_out() -> None:
     )
 
 
+@pytest.mark.parametrize("text", [" a\nb", "a \nb\n", "a\n\nb", "a\n\n"])
+def test_lines_are_written_as_lines_only_where_nothing_hides(text: str) -> None:
+    quoted = text.replace("\n", "\\n")
+    assert dump_job(JobSpec(description=text)) == f'description: "{quoted}"\n'
+
+
 def test_numbers_come_back_as_they_were() -> None:
     config = {"a": 5e7, "b": 1e16, "c": -1e-5, "d": math.inf, "e": -math.inf, "f": 2**63, "g": None}
     spec = JobSpec(framework="deepspeed", deepspeed=DeepSpeed(config=config))

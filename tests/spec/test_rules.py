@@ -24,6 +24,13 @@ from tests.spec.reading import problems, read
                 deepspeed=DeepSpeed(zero_stage=3, offload=Offload(param="cpu", optimizer="cpu")),
             ),
         ),
+        (
+            "deepspeed: {zero_stage: 1, offload: {optimizer: cpu}}",
+            JobSpec(
+                framework="deepspeed",
+                deepspeed=DeepSpeed(zero_stage=1, offload=Offload(optimizer="cpu")),
+            ),
+        ),
         # config wins over zero_stage.
         (
             "deepspeed: {offload: {param: cpu}, config: {zero_optimization: {stage: 3}}}",
