@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
     from hpcrun.controller.prepare import Prepared
+    from hpcrun.spec.job import JobSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,8 +69,9 @@ def prepare_job(
     job: str | None,
     options: dict[str, Any],
     after: str | None = None,
+    adjust: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> Prepared:
-    """Prepare the named job, or the bare command after ``--``."""
+    """Prepare the named job, or the bare command after ``--``; ``adjust`` may change the spec."""
     import json
 
     from hpcrun.controller.prepare import command_spec, load_spec, prepare
@@ -88,7 +90,7 @@ def prepare_job(
     words = ctx.meta["words"]
     if job is not None:
         spec = load_spec(context, job, overrides)
-        return prepare(context, spec, extra_args=words or [], after=after)
+        return prepare(context, adjust(spec), extra_args=words or [], after=after)
     if not words:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    return prepare(context, command_spec(words, overrides), after=after)
+    return prepare(context, adjust(command_spec(words, overrides)), after=after)

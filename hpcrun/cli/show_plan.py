@@ -20,9 +20,10 @@ def describe(plan: Plan, *, bare: bool) -> list[tuple[str, str]]:
     if plan.description:
         rows.append(("what", plan.description))
     what = "one process a node" if plan.launcher == "none" else f"{plan.launcher}, {plan.precision}"
-    device = "GPU" if plan.accelerator == "cuda" else "GPU (trained on CPUs here)"
-    nodes = f"{plan.nodes} node{'s' if plan.nodes > 1 else ''}"
-    rows.append(("shape", f"{nodes} × {plan.gpus_per_node} {device}, {what}"))
+    shape = f"{count(plan.nodes, 'node')} × {count(plan.gpus_per_node, 'GPU')}"
+    if plan.gpus_per_node and plan.accelerator == "cpu":
+        shape += " (CPUs stand in for them here)"
+    rows.append(("shape", f"{shape}, {what}"))
     if not bare:
         rows.append(
             (
@@ -34,6 +35,15 @@ def describe(plan: Plan, *, bare: bool) -> list[tuple[str, str]]:
     rows.append(("folder", plan.run_dir))
     rows += [("note", text) for text in plan.notes]
     return rows
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    >>> count(1, "node"), count(4, "GPU")
+    ('1 node', '4 GPUs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def show_submission(plan: Plan, job_id: str, *, bare: bool) -> None:

@@ -30,14 +30,15 @@ def command(ctx: click.Context, /, job: str | None, cluster: str | None, **optio
     Ctrl-C ends it.
     """
     import signal
+    from functools import partial
 
     from hpcrun.cli.output import note, say
     from hpcrun.cli.show_plan import describe
     from hpcrun.cli.watch import watch
-    from hpcrun.controller.run import start, stop_all
+    from hpcrun.controller.run import here, share_cpus, start, stop_all
 
-    where = context(cluster)
-    prepared = prepare_job(ctx, where, job, options)
+    where = here(context(cluster))
+    prepared = prepare_job(ctx, where, job, options, adjust=partial(share_cpus, where))
     run, process = start(where, prepared)
 
     def interrupt(*_: object) -> None:

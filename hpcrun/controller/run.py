@@ -15,20 +15,55 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import structs
+
 from hpcrun.controller.context import Context, job_environment
 from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.submit import submitted_record, write_run
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
+from hpcrun.spec.cluster import GpuType
+from hpcrun.spec.job import JobSpec
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def here(context: Context) -> Context:
+    """The context for a run on this machine: outside an allocation, its GPUs or its CPUs."""
+    if in_allocation(context):
+        return context
+    # The kernel module's folder is there wherever CUDA can work, /dev in containers included.
+    has_gpu = any(Path(path).exists() for path in ("/proc/driver/nvidia/gpus", "/dev/nvidiactl"))
+    cluster = structs.replace(
+        context.cluster,
+        name="here",
+        accelerator="cuda" if has_gpu else "cpu",
+        partition=None,
+        partitions={},
+        gpu_types={"*": GpuType()},
+    )
+    return structs.replace(context, cluster=cluster)
+
+
+def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
+    """Give each rank its share of this machine's CPUs, unless the job says how many."""
+    resources = spec.resources
+    if in_allocation(context) or resources.cpus_per_gpu is not None:
+        return spec
+    share = max(1, len(os.sched_getaffinity(0)) // max(1, resources.gpus_per_node))
+    return structs.replace(spec, resources=structs.replace(resources, cpus_per_gpu=share))
+
+
+def in_allocation(context: Context) -> bool:
+    """Tell whether hpcrun was called inside an salloc (or any job)."""
+    return "SLURM_JOB_ID" in context.environ
 
 
 def check_place(context: Context, prepared: Prepared) -> None:
     """Refuse more nodes than are here. Raises InputError."""
     nodes = prepared.plan.nodes
-    if nodes > 1 and "SLURM_JOB_ID" not in context.environ:
+    if nodes > 1 and not in_allocation(context):
         raise InputError(
             f"the job wants {nodes} nodes, and here is one machine",
             fix="hpcrun submit, or in an allocation (salloc) hpcrun run, or --nodes 1",
@@ -47,7 +82,9 @@ def start(context: Context, prepared: Prepared) -> tuple[RunFolder, subprocess.P
         for name in prepared.plan.secrets:
             env.pop(name, None)
         allocation = {
-            name: value for name, value in context.environ.items() if name.startswith("SLURM")
+            name: value
+            for name, value in context.environ.items()
+            if name.startswith("SLURM") and in_allocation(context)
         }
         with run.batch_log.open("ab") as log:
             process = subprocess.Popen(

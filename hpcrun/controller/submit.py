@@ -23,7 +23,6 @@ from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, write_file, write_record
 
-
 # The reference trainer: a program of its own, copied into the run, never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 
