@@ -18,6 +18,7 @@ _FIELDS = (
     "NNodes,NodeList,Partition,User,JobName,WorkDir"
 )
 
+
 class AccountRow(Struct, frozen=True):
     """One job as the accounting has it; ``exit_code`` is Slurm's ``code:signal``.
 
