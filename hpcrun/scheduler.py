@@ -52,7 +52,9 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
     job_id = parse_sbatch(result.stdout)
     if result.exit_code == 0 and job_id is not None:
         return job_id
-    message = "\n".join(line.removeprefix("sbatch: ") for line in result.stderr.split("\n")).strip()
+    message = "\n".join(
+        line.removeprefix("sbatch: ").removeprefix("error: ") for line in result.stderr.split("\n")
+    ).strip()
     if is_silence(result.stderr):
         found = find_by_folder(transport, run_dir)
         if found is not None:

@@ -52,9 +52,9 @@ def write_run(context: Context, prepared: Prepared) -> RunFolder:
         for file in prepared.files:
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if plan.reference_trainer:
-            shutil.copytree(
-                REFERENCE, run.code, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
-            )
+            run.code.mkdir()
+            for source in REFERENCE.glob("*.py"):
+                shutil.copy2(source, run.code)
         elif plan.snapshot:
             take_snapshot(context.project, run.code, leave_out=context.runs_dir)
         if plan.secrets:
