@@ -1,0 +1,4 @@
+"""Programs that a run is given: reference/ is a trainer of its own, copied, never imported.
+
+Pure.
+"""

@@ -19,9 +19,9 @@ import torch
 from gpt import SIZES
 
 
-def refuse(message: str) -> NoReturn:
-    """End with exit code 2 before any work, with one line on stderr from each node."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+def refuse(message: str, *, alike: bool = True) -> NoReturn:
+    """End with exit code 2 and one line on stderr; where all ranks are alike, one a node says it."""
+    if not alike or os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"train_gpt.py: error: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2)
 
@@ -128,7 +128,8 @@ def read_world(environment: MutableMapping[str, str], precision: str) -> World:
             refuse("--precision fp16 needs a GPU, and torch sees none; use bf16 or fp32")
         return World(rank, local_rank, size, torch.device("cpu"), "gloo")
     if local_rank >= torch.cuda.device_count():
-        refuse(f"LOCAL_RANK is {local_rank}, but torch sees {torch.cuda.device_count()} GPU(s)")
+        seen = f"torch sees {torch.cuda.device_count()} GPU(s)"
+        refuse(f"rank {rank}: LOCAL_RANK is {local_rank}, but {seen}", alike=False)
     if precision == "bf16" and not torch.version.hip:
         major, minor = torch.cuda.get_device_capability(local_rank)
         if major < 8:

@@ -44,9 +44,12 @@ def save_checkpoint(
             flush_to_disk(path)
     dist.barrier()
     if world.rank == 0:
-        if final.exists():  # a run with --resume never comes by the same step again
-            shutil.rmtree(final)
+        stale = directory / f"{final.name}.stale"
+        shutil.rmtree(stale, ignore_errors=True)
+        if final.exists():  # from an earlier run, when this one was told not to resume
+            final.rename(stale)
         partial.rename(final)
+        shutil.rmtree(stale, ignore_errors=True)
         pointer = directory / "latest.partial"
         pointer.write_text(final.name)
         flush_to_disk(pointer)
@@ -72,8 +75,8 @@ def find_checkpoint(arguments: argparse.Namespace, facts: dict[str, Any]) -> Pat
     if facts["strategy"] not in ("ddp", "zero0"):
         must_fit.append("world_size")  # each rank has a shard of its own
     for key in must_fit:
-        if saved[key] != facts[key]:
-            refuse(f"{folder}: its {key} is {saved[key]}, but this run's is {facts[key]}")
+        if saved.get(key) != facts[key]:
+            refuse(f"{folder}: its {key} is {saved.get(key)}, but this run's is {facts[key]}")
     return Path(folder)
 
 

@@ -108,7 +108,8 @@ class DeepSpeedZeRO:
         initialise(module, size, arguments.seed, self.gather)
         groups = parameter_groups(module, arguments.weight_decay)
         optimizer: torch.optim.Optimizer
-        if zero.get("offload_optimizer", {}).get("device", "none") == "none":
+        offload = zero.get("offload_optimizer") or {"device": "none"}
+        if offload["device"] == "none":
             optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
         else:
             optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, betas=(0.9, 0.95))

@@ -178,11 +178,11 @@ def train(
                 step_seconds=seconds,
                 memory_allocated_bytes=peak_memory(world),
             )
-        if is_due(step, arguments.eval_every, arguments.steps) and arguments.eval_every:
+        if arguments.eval_every and is_due(step, arguments.eval_every, arguments.steps):
             eval_loss = evaluate(strategy, held_out, arguments, world)
             if world.rank == 0:
                 emit(stdout, step=step, eval_loss=eval_loss)
-        if is_due(step, arguments.checkpoint_every, arguments.steps) and arguments.checkpoint_dir:
+        if arguments.checkpoint_dir and is_due(step, arguments.checkpoint_every, arguments.steps):
             position = {"step": step, "next_sample": next_sample}
             save_checkpoint(strategy, arguments.checkpoint_dir, world, {**facts, **position})
     if arguments.parameter_hash:
@@ -193,9 +193,9 @@ def train(
 @record  # torchrun's summary then shows the traceback of the rank that failed first
 def main() -> None:
     """Read the arguments, join the other ranks, train, leave together."""
-    stdout = claim_stdout()
     # What can be refused is refused here, before any rank waits for another.
     arguments = parse_arguments(sys.argv[1:])
+    stdout = claim_stdout()
     world = read_world(os.environ, arguments.precision)
     config, name = None, "ddp"
     if arguments.deepspeed_config:

@@ -1,0 +1,91 @@
+"""Failures that are asked for end as they say; mistakes are refused in one line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.trainer import PROGRAM, environment, torchrun, train, write_deepspeed_config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit7", 7), ("kill", -9)])
+def test_a_fault_on_one_rank(how: str, code: int) -> None:
+    outcome = torchrun(2, "--precision", "fp32", "--fail-at", f"3:1:{how}")
+    assert outcome.returncode == 1
+    last = max(step for step, _ in outcome.curve())
+    assert last == 2  # rank 0 waited for the rank that failed
+    root = outcome.stderr[outcome.stderr.index("Root Cause") :]
+    assert re.search(r"rank\s+: 1 ", root)
+    assert re.search(rf"exitcode\s+: {code} ", root)
+    assert ("RuntimeError: this failure was asked for by --fail-at" in root) == (how == "exception")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--micro-batch-per-gpu", "0"],
+            "argument --micro-batch-per-gpu: 0 is not a number from 1 up",
+        ),
+        (["--lr", "nan"], "argument --lr: nan is not a number from 0 up"),
+        (["--size", "huge"], "argument --size: invalid choice: 'huge'"),
+        (["--fail-at", "3:kill"], "argument --fail-at: '3:kill' is not STEP:RANK:HOW"),
+        (["--seq-len", "5000000"], "--seq-len 5000000 needs 10000002 bytes of data"),
+        (["--data", "/no/such/file"], "--data /no/such/file: "),
+        (["--precision", "fp16"], "--precision fp16 needs a GPU"),
+        (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint-dir"),
+    ],
+)
+def test_a_mistake_is_refused(arguments: list[str], message: str) -> None:
+    outcome = train(*arguments)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith(f"train_gpt.py: error: {message}")
+
+
+def test_half_a_launcher_is_refused() -> None:
+    outcome = train(extra={"RANK": "0", "WORLD_SIZE": "2"})
+    assert outcome.returncode == 2
+    assert "has not set LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in outcome.stderr
+    # srun started four of us and said nothing: four trainings of one are not one of four.
+    assert train(extra={"SLURM_STEP_NUM_TASKS": "4"}).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({}, "train_batch_size is 8, but by the arguments it is 4"),
+        (
+            {"train_batch_size": "auto", "gradient_clipping": 0.5},
+            "gradient_clipping is 0.5, but by the arguments it is 1.0",
+        ),
+        (
+            {"train_batch_size": 4, "bf16": {"enabled": True}},
+            "bf16.enabled is true, but by the arguments it is false",
+        ),
+        (
+            {"train_batch_size": 4, "optimizer": {"type": "AdamW"}},
+            "optimizer: this program brings its own; remove it from the file",
+        ),
+    ],
+)
+def test_the_json_must_agree(other: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = write_deepspeed_config(tmp_path / "ds.json", {"stage": 2}, **other)
+    batch = ["--micro-batch-per-gpu", 2, "--gradient-accumulation-steps", 2]
+    outcome = train("--precision", "fp32", *batch, "--deepspeed-config", path)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert outcome.stderr == f"train_gpt.py: error: {path}: {message}\n"
+
+
+def test_doctests() -> None:
+    """In a process of its own: the trainer's modules are never imported by anything else."""
+    command = [sys.executable, "-m", "doctest", "arguments.py"]
+    done = subprocess.run(
+        command, cwd=PROGRAM.parent, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

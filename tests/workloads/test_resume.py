@@ -1,0 +1,61 @@
+"""A run that was killed continues from its last checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.trainer import Outcome, torchrun, train
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+def test_a_killed_run_continues(
+    strategy: str,
+    tmp_path: Path,
+    strategy_arguments: Callable[[str], list[object]],
+    on_two_ranks: Callable[[str], Outcome],
+) -> None:
+    checkpoints = ["--checkpoint-dir", tmp_path, "--checkpoint-every", 4]
+    arguments = [*strategy_arguments(strategy), *checkpoints, "--parameter-hash"]
+    killed = torchrun(2, *arguments, "--fail-at", "7:1:kill")
+    assert killed.returncode == 1
+    assert "exitcode  : -9" in killed.stderr  # torchrun's summary of the rank
+    # As a kill in the middle of a save leaves it.
+    (tmp_path / "step-00000008.partial").mkdir()
+    (tmp_path / "step-00000008.partial" / "state.pt").write_text("half a checkpoint")
+
+    resumed = torchrun(2, *arguments, "--fail-at", "7:1:kill")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.config()["resumed_from_step"] == 4
+    # The same arithmetic on the same numbers: equal to the last bit.
+    whole = on_two_ranks(strategy)
+    expected = {key: value for key, value in whole.curve().items() if key[0] > 4}
+    assert resumed.curve() == expected
+    assert set(resumed.hashes()) == set(whole.hashes())
+    folders = [path.name for path in sorted(tmp_path.glob("step-*"))]
+    assert folders == ["step-00000004", "step-00000008", "step-00000012"]
+    assert (tmp_path / "latest").read_text() == "step-00000012"
+
+
+@pytest.mark.slow
+def test_what_is_resumed_must_fit(tmp_path: Path) -> None:
+    arguments = ["--checkpoint-dir", tmp_path, "--precision", "fp32"]
+    assert train(*arguments, "--steps", 2).returncode == 0
+    # Already at its last step: nothing to do, and that is no failure.
+    again = train(*arguments, "--steps", 2)
+    assert again.returncode == 0
+    assert again.config()["resumed_from_step"] == 2
+    assert again.curve() == {}
+
+    other = train(*arguments, "--size", "small")
+    assert other.returncode == 2
+    assert other.stderr.splitlines() == [
+        f"train_gpt.py: error: {tmp_path / 'step-00000002'}: its size is tiny, "
+        "but this run's is small"
+    ]
+    nowhere = train("--resume", tmp_path / "elsewhere")
+    assert nowhere.returncode == 2
+    assert "is not a checkpoint of this program" in nowhere.stderr

@@ -1,0 +1,115 @@
+"""Run the reference trainer as a user does, on CPU ranks, and read what it prints.
+
+Effects: starts torchrun and Python on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROGRAM = Path(__file__).parents[2] / "hpcrun" / "workloads" / "reference" / "train_gpt.py"
+
+
+class Outcome(NamedTuple):
+    """How a training ended and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every line of stdout: each must be JSON."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    def config(self) -> dict[str, Any]:
+        """The first record."""
+        config: dict[str, Any] = self.records()[0]["config"]
+        return config
+
+    def curve(self, *names: str) -> dict[tuple[int, str], float]:
+        """Values by step and name; all the names that a curve can have unless said."""
+        wanted = names or ("loss", "eval_loss", "grad_norm", "lr")
+        return {
+            (record["step"], name): record[name]
+            for record in self.records()
+            for name in wanted
+            if name in record
+        }
+
+    def hashes(self) -> list[str]:
+        """What --parameter-hash printed, one for each rank."""
+        return [r["parameter_hash"] for r in self.records() if "parameter_hash" in r]
+
+
+def environment() -> dict[str, str]:
+    """One CPU thread a rank, no GPU, no launcher's or Slurm's variables, compiled ops kept."""
+    ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("SLURM_")}
+    builds = (
+        f"torch-{version('torch')}-deepspeed-{version('deepspeed')}-{sys.implementation.cache_tag}"
+    )
+    cache = Path.home() / ".cache" / "hpcrun-tests" / "torch_extensions" / builds
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_EXTENSIONS_DIR": str(cache),
+    }
+
+
+def free_port() -> int:
+    """Find a free TCP port outside the ephemeral range."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as attempt:
+            if attempt.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
+def run(command: list[str], extra: Mapping[str, str] | None = None) -> Outcome:
+    """Run a command to its end; what it started ends with it."""
+    done = subprocess.run(
+        command,
+        env={**environment(), **(extra or {})},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def train(*arguments: object, extra: Mapping[str, str] | None = None) -> Outcome:
+    """Train in one process, without a launcher."""
+    return run([sys.executable, str(PROGRAM), *map(str, arguments)], extra)
+
+
+def torchrun(ranks: int, *arguments: object) -> Outcome:
+    """Train on this many ranks."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    return run([sys.executable, *launcher, *address, str(PROGRAM), *map(str, arguments)])
+
+
+def write_deepspeed_config(path: Path, zero: dict[str, Any], **other: object) -> Path:
+    """Write the JSON for SHARED_BATCH on two ranks in fp32, as hpcrun would."""
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "train_batch_size": 8,
+        "bf16": {"enabled": False},
+        "fp16": {"enabled": False},
+        "gradient_clipping": 1.0,
+        "zero_optimization": zero,
+    }
+    path.write_text(json.dumps({**config, **other}))
+    return path
