@@ -22,6 +22,7 @@ _SILENCE = re.compile(
     r"|fetch_config|Could not establish a configuration source"
     r"|(Insane|Incomplete) message"
     r"|Transport endpoint"
+    r"|Munge encode failed|Protocol authentication error"
     r"|No route to host",
     re.IGNORECASE,
 )

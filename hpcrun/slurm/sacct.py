@@ -64,7 +64,7 @@ def parse_sacct(stdout: str) -> list[AccountRow]:
     'CANCELLED'
     """
     rows = []
-    for line in stdout.splitlines():
+    for line in stdout.split("\n"):
         fields = line.split(_FIELD)
         if len(fields) == len(AccountRow.__struct_fields__):
             fields[1] = parse_state(fields[1])

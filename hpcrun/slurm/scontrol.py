@@ -16,10 +16,10 @@ def show_job_argv(job_id: str) -> list[str]:
 def parse_stdout_path(text: str) -> str | None:
     """Find the file that a job's output goes to.
 
-    Values may hold blanks, so a value ends where the next known key begins.
+    Values may hold blanks and newlines, so a value ends where the next key begins.
 
     >>> parse_stdout_path("JobId=7 StdIn=/dev/null StdOut=/a b/slurm-7.out Power= X=1")
     '/a b/slurm-7.out'
     """
-    match = re.search(r" StdOut=(.+?)(?: [A-Z][A-Za-z/:]*=| *$)", text)
+    match = re.search(r" StdOut=(.+?)(?: [A-Z][A-Za-z/:]*=|\s*$)", text, re.DOTALL)
     return match.group(1) if match else None
