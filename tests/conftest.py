@@ -1,0 +1,33 @@
+"""Options and fixtures of all tests.
+
+Effects: makes temporary folders.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the one way to change a golden file."""
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write tests/golden anew; look at the difference before it is committed",
+    )
+
+
+@pytest.fixture
+def clean_environ(tmp_path: Path) -> dict[str, str]:
+    """An environment of its own: a home without settings, no cluster, no sandbox."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "HPCRUN_SANDBOX_DIR": str(tmp_path / "no-sandbox"),
+    }

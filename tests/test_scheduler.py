@@ -1,0 +1,170 @@
+"""What the scheduler makes of Slurm's answers, over a transport that answers from a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcrun import scheduler
+from hpcrun.errors import CommandFailed, HpcrunError, OutOfReach, SchedulerRefused
+from hpcrun.transport import Result
+from hpcrun.transport.scripted import ScriptedTransport
+
+RUN_DIR = "/scratch/runs/20261120-081455-train-7k3q"
+SILENT = OutOfReach("sbatch gave no answer in 60 s")
+
+
+def captured(command: str, case: str) -> tuple[int, str, str]:
+    file = Path(__file__).parent / "captured" / command / f"22.05.8-{case}.json"
+    read = json.loads(file.read_text())
+    return read["exit_code"], read["stdout"], read["stderr"]
+
+
+def row(job_id: str, work_dir: str, reason: str = "None") -> str:
+    fields = [job_id, "RUNNING", reason, "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", work_dir]
+    return "\x1f".join([*fields, "train"]) + "\x1e\n"
+
+
+def queue_of(*rows: str) -> tuple[int, str, str]:
+    return 0, "".join(rows), ""
+
+
+def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
+    seen = []
+
+    class Recording(ScriptedTransport):
+        def run(self, argv: Sequence[str], **options: object) -> Result:  # type: ignore[override]
+            seen.append(options)
+            return super().run(argv)
+
+    transport = Recording({"sbatch": captured("sbatch", "taken")})
+    assert scheduler.submit(transport, RUN_DIR, {"A": "b"}) == "5947790"
+    assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
+    assert seen == [{"cwd": RUN_DIR, "env": {"A": "b"}, "timeout": scheduler.TIMEOUT}]
+
+
+def test_a_refusal_says_what_to_change() -> None:
+    transport = ScriptedTransport({"sbatch": captured("sbatch", "refused-invalid-partition")})
+    with pytest.raises(SchedulerRefused) as caught:
+        scheduler.submit(transport, RUN_DIR, {})
+    assert "invalid partition specified: nowhere" in caught.value.message
+    assert "sbatch: error" not in caught.value.message
+    assert caught.value.fix == "name a partition of this cluster: sinfo lists them"
+    assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
+
+
+def test_a_refusal_without_words_is_still_one() -> None:
+    transport = ScriptedTransport({"sbatch": (0, "", "")})
+    with pytest.raises(SchedulerRefused, match="sbatch printed no job id"):
+        scheduler.submit(transport, RUN_DIR, {})
+
+
+@pytest.mark.parametrize("case", ["no-controller", "no-munge"])
+def test_a_dead_slurm_is_out_of_reach(case: str) -> None:
+    transport = ScriptedTransport(
+        {"sbatch": captured("sbatch", case), "squeue": captured("squeue", case)}
+    )
+    with pytest.raises(OutOfReach):
+        scheduler.submit(transport, RUN_DIR, {})
+
+
+@pytest.mark.parametrize(
+    "answer", [SILENT, captured("sbatch", "no-controller")], ids=["timeout", "message"]
+)
+def test_a_lost_reply_is_settled_by_the_folder(
+    answer: Exception | tuple[int, str, str],
+) -> None:
+    rows = queue_of(row("6", "/scratch/runs/another"), row("7", "/other/mount/" + RUN_DIR[14:]))
+    transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
+    assert scheduler.submit(transport, RUN_DIR, {}) == "7"
+
+
+@pytest.mark.parametrize(
+    "answer", [SILENT, captured("sbatch", "no-controller")], ids=["timeout", "message"]
+)
+def test_a_lost_reply_without_a_job_stays_unknown(
+    answer: Exception | tuple[int, str, str],
+) -> None:
+    # The refused job's row is no job.
+    rows = queue_of(row("6", "/scratch/runs/another"), row("7", RUN_DIR, "BadConstraints"))
+    transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
+    with pytest.raises(OutOfReach):
+        scheduler.submit(transport, RUN_DIR, {})
+    assert [argv[0] for argv in transport.asked] == ["sbatch", "squeue"]
+
+
+def test_the_queue() -> None:
+    transport = ScriptedTransport({"squeue": captured("squeue", "mine")})
+    assert len(scheduler.queue(transport)) == 9
+    assert transport.asked[0][-1] == "--me"
+
+
+def test_a_job_that_squeue_forgot_is_not_there() -> None:
+    transport = ScriptedTransport({"squeue": captured("squeue", "unknown")})
+    assert scheduler.queue(transport, ["999999"]) == []
+
+
+@pytest.mark.parametrize("case", ["no-controller", "no-munge", "no-slurm-conf"])
+def test_a_queue_that_cannot_be_read_is_not_an_empty_one(case: str) -> None:
+    transport = ScriptedTransport({"squeue": captured("squeue", case)})
+    with pytest.raises(OutOfReach, match="squeue"):
+        scheduler.queue(transport)
+
+
+def test_accounting() -> None:
+    transport = ScriptedTransport({"sacct": captured("sacct", "six-jobs")})
+    rows = scheduler.accounting(transport, ["1", "2"])
+    assert rows is not None and len(rows) == 6
+    assert transport.asked[0][-1] == "--jobs=1,2"
+    assert scheduler.accounting(ScriptedTransport({}), []) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [captured("sacct", "no-accounting"), OutOfReach("sacct gave no answer in 60 s")],
+    ids=["disabled", "timeout"],
+)
+def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, str]) -> None:
+    assert scheduler.accounting(ScriptedTransport({"sacct": answer}), ["1"]) is None
+
+
+def test_stdout_path() -> None:
+    transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
+    path = scheduler.stdout_path(transport, "5947790")
+    assert path == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+    forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
+    assert scheduler.stdout_path(forgotten, "999999") is None
+    silent = ScriptedTransport({"scontrol": captured("scontrol", "no-controller")})
+    with pytest.raises(OutOfReach):
+        scheduler.stdout_path(silent, "5947790")
+
+
+OVER = "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n"
+DENIED = "scancel: error: Kill job error on job id 7: Access/permission denied\n"
+UNKNOWN = "scancel: error: Kill job error on job id 7: Invalid job id specified\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "cancelled"),
+    [(captured("scancel", "taken"), True), ((1, "", OVER), False), ((1, "", UNKNOWN), False)],
+)
+def test_cancel(answer: tuple[int, str, str], cancelled: bool) -> None:
+    transport = ScriptedTransport({"scancel": answer})
+    assert scheduler.cancel(transport, "7") is cancelled
+    assert transport.asked == [["scancel", "7"]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((1, "", DENIED), SchedulerRefused),
+        (captured("scancel", "no-controller"), OutOfReach),
+        ((1, "", "scancel: error: no idea\n"), CommandFailed),
+    ],
+)
+def test_cancel_that_fails(answer: tuple[int, str, str], error: type[HpcrunError]) -> None:
+    with pytest.raises(error):
+        scheduler.cancel(ScriptedTransport({"scancel": answer}), "7")
