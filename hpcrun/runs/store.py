@@ -5,6 +5,7 @@ Effects: files. Writes appear by atomic rename; nothing is locked.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +39,8 @@ def _space_fix(error: OSError) -> str:
 
 
 def write_record(path: Path, record: Any) -> None:
-    """Write a record as JSON."""
-    write_file(path, msgspec.json.encode(record) + b"\n")
+    """Write a record as JSON; what is not UTF-8 (see os.fsdecode) as escapes."""
+    write_file(path, json.dumps(msgspec.to_builtins(record)).encode() + b"\n")
 
 
 def read_record(path: Path, type_: type[T]) -> T | None:
@@ -55,8 +56,9 @@ def read_record(path: Path, type_: type[T]) -> T | None:
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
-        return msgspec.json.decode(data, type=type_)
-    except msgspec.MsgspecError:
+        # Not msgspec's decoder: words that are not UTF-8 stand in a plan as lone surrogates.
+        return msgspec.convert(json.loads(data), type_)
+    except (ValueError, RecursionError):
         return None
 
 
