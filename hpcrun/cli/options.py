@@ -72,8 +72,6 @@ def prepare_job(
     adjust: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> Prepared:
     """Prepare the named job, or the bare command after ``--``; ``adjust`` may change the spec."""
-    import json
-
     from hpcrun.controller.prepare import command_spec, load_spec, prepare
 
     overrides = list(options["overrides"])
@@ -86,11 +84,29 @@ def prepare_job(
         ("name", "name"),
     ):
         if options[option] is not None:
-            overrides.append(f"{path}={json.dumps(options[option])}")
+            overrides.append(f"{path}={_as_yaml(options[option])}")
     words = ctx.meta["words"]
     if job is not None:
         spec = load_spec(context, job, overrides)
         return prepare(context, adjust(spec), extra_args=words or [], after=after)
     if not words:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    return prepare(context, adjust(command_spec(words, overrides)), after=after)
+    spec = adjust(command_spec(words, overrides))
+    return prepare(context, spec, extra_args=words, after=after)
+
+
+def _as_yaml(value: str | int) -> str:
+    r"""Write an option's value for --set, so that nothing in it has a meaning in YAML.
+
+    >>> print(_as_yaml(2), _as_yaml('a "b"\t'))
+    2 "a \U00000022b\U00000022\U00000009"
+    """
+    if isinstance(value, int):
+        return str(value)
+
+    def one(char: str) -> str:
+        is_plain = char.isascii() and char.isprintable() and char not in '\\"'
+        is_byte = "\ud800" <= char <= "\udfff"  # not UTF-8: the reader says so
+        return char if is_plain or is_byte else f"\\U{ord(char):08x}"
+
+    return f'"{"".join(map(one, value))}"'

@@ -19,8 +19,11 @@ from hpcrun.assets import find_job, template_loader
 from hpcrun.controller.context import Context, read_text
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
+from hpcrun.plan.environment import placeholder_names
+from hpcrun.plan.placeholders import double_braces
 from hpcrun.plan.types import Place, Plan
 from hpcrun.render.files import RenderedFile, render_files
+from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
@@ -62,12 +65,15 @@ def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[
 
 
 def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
-    """Make a job of a bare command; it gets GPUs only where they are asked for."""
+    """Make a job of a bare command, whose words are prepare()'s ``extra_args``.
+
+    It gets GPUs only where they are asked for.
+    """
     spec = load_job(
         "resources: {gpus_per_node: 0}", source="command", resolve=_no_base, overrides=overrides
     )
     return msgspec.structs.replace(
-        spec, command=list(command), name=spec.name or Path(command[0]).name or "command"
+        spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"
     )
 
 
@@ -94,8 +100,21 @@ def prepare(
     )
     plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
     files = render_files(plan, template_loader(context.project))
-    files.append(RenderedFile("spec.yaml", dump_job(spec)))
+    files.append(RenderedFile("spec.yaml", dump_job(_with_words(spec, plan, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files)
+
+
+def _with_words(spec: JobSpec, plan: Plan, words: Sequence[str]) -> JobSpec:
+    """The job with the words of the command line in it, as its file would have them.
+
+    Bytes that are not UTF-8 have no place in YAML; the plan has them as they are.
+    """
+    known = placeholder_names(plan.environment)
+    text = [word.encode("utf-8", "replace").decode() for word in words]
+    typed = [double_braces(word, known) for word in text]
+    if spec.command == []:
+        return msgspec.structs.replace(spec, command=typed)
+    return msgspec.structs.replace(spec, args=[*spec.args, *typed])
 
 
 def _check_script(context: Context, spec: JobSpec) -> None:

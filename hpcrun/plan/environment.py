@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from hpcrun.plan.topology import Topology
 from hpcrun.plan.types import Place, Section
@@ -22,6 +23,16 @@ def run_section(values: dict[str, str]) -> Section:
             f"HPCRUN_{name.upper()}": value for name, value in values.items() if name != "run_dir"
         },
     )
+
+
+def placeholder_names(sections: Iterable[Section]) -> set[str]:
+    """List the placeholders that a plan's words could have held.
+
+    >>> placeholder_names([run_section({"run_dir": "/r", "nodes": "2"})]) == {"run_dir", "nodes"}
+    True
+    """
+    run = next(section for section in sections if section.block == "run")
+    return {"run_dir"} | {name.removeprefix("HPCRUN_").lower() for name in run.variables}
 
 
 def process_section(topology: Topology, place: Place, *, code_dir: str | None) -> Section:

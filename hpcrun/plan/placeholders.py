@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hpcrun.errors import Problem
 
@@ -61,5 +61,18 @@ def fill_known(text: str, values: Mapping[str, str]) -> str:
     return re.sub(
         r"\{([A-Za-z_][A-Za-z0-9_]*)\}",
         lambda match: values.get(match.group(1), match.group(0)),
+        text,
+    )
+
+
+def double_braces(text: str, keep: Collection[str]) -> str:
+    """Write a word of the command line as a job file has it: fill() gives what fill_known() gives.
+
+    >>> double_braces('{"nodes": {nodes}}', {"nodes"})
+    '{{"nodes": {nodes}}}'
+    """
+    return re.sub(
+        r"\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]",
+        lambda match: match[0] if match[1] in keep else re.sub(r"[{}]", r"\g<0>\g<0>", match[0]),
         text,
     )
