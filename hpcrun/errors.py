@@ -72,9 +72,16 @@ class SchedulerRefused(HpcrunError):
 
 
 class OutOfReach(HpcrunError):
-    """Slurm (or a host, or a file system) gave no answer; nothing is known, nothing was lost."""
+    """Slurm (or a host, or a file system) gave no answer; nothing is known, nothing was lost.
+
+    ``maybe_done``: the request may have arrived all the same.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, *, fix: str = "", maybe_done: bool = False) -> None:
+        super().__init__(message, fix=fix)
+        self.maybe_done = maybe_done
 
 
 class CommandFailed(HpcrunError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
-from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix
+from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
 from hpcrun.slurm.sbatch import parse_sbatch, sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
@@ -39,16 +39,13 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
     """Submit ``run_dir/job.sbatch`` and return the job id.
 
     A lost reply is settled by looking for the job whose WorkDir is the run folder.
-    Raises SchedulerRefused, and OutOfReach when it stays unknown whether the job was taken.
+    Raises SchedulerRefused; and OutOfReach, with ``maybe_done`` while it is unknown whether Slurm
+    took the job.
     """
-    argv = sbatch_argv()
     try:
-        result = transport.run(argv, cwd=run_dir, env=env, timeout=TIMEOUT)
-    except OutOfReach:
-        job_id = find_by_folder(transport, run_dir)
-        if job_id is None:
-            raise
-        return job_id
+        result = transport.run(sbatch_argv(), cwd=run_dir, env=env, timeout=TIMEOUT)
+    except OutOfReach as error:
+        return _settle(transport, run_dir, error)
     job_id = parse_sbatch(result.stdout)
     if result.exit_code == 0 and job_id is not None:
         return job_id
@@ -56,14 +53,31 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
         line.removeprefix("sbatch: ").removeprefix("error: ") for line in result.stderr.split("\n")
     ).strip()
     if is_silence(result.stderr):
-        found = find_by_folder(transport, run_dir)
-        if found is not None:
-            return found
-        raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix="try again later")
+        silence = OutOfReach(
+            f"sbatch: Slurm does not answer: {message}",
+            fix="try again later",
+            maybe_done=not was_never_sent(result.stderr),
+        )
+        return _settle(transport, run_dir, silence)
     raise SchedulerRefused(
         f"Slurm refused the job: {message or 'sbatch printed no job id'}",
         fix=refusal_fix(result.stderr),
     )
+
+
+def _settle(transport: Transport, run_dir: str, silence: OutOfReach) -> str:
+    """Find out whether a request without an answer has arrived; raise the silence if not seen.
+
+    Not to see the job proves nothing: the request may still be on its way.
+    """
+    if silence.maybe_done:
+        try:
+            found = find_by_folder(transport, run_dir)
+        except OutOfReach:
+            found = None
+        if found is not None:
+            return found
+    raise silence
 
 
 def find_by_folder(transport: Transport, run_dir: str) -> str | None:

@@ -172,6 +172,7 @@ first_address() {
     first=$(node_address "$1")
     if [ -z "$first" ] || is_loopback "$first"; then
         second=$(node_address "$2")
+        command -v ip >/dev/null || die "$1 resolves to loopback, and there is no ip (iproute2)"
         [ -n "$second" ] || die "the address of node $2 is not known: scontrol show node $2"
         first=$(ip -o route get "$second" | sed -n 's/.* src \([^ ]*\).*/\1/p')
         [ -n "$first" ] || die "$1 has no route to $2 ($second)"
@@ -223,7 +224,7 @@ node() {
             # "=" names this interface and not all whose names begin like it.
             export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
         fi
-    elif [ "$HPCRUN_NODES" -gt 1 ]; then
+    elif [ "$HPCRUN_NODES" -gt 1 ] && command -v ip >/dev/null; then
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then

@@ -49,12 +49,12 @@ def command(
     from hpcrun.cli.output import emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
     from hpcrun.cli.watch import watch
-    from hpcrun.controller.status import job_id_of
+    from hpcrun.controller.status import dependency_on
     from hpcrun.controller.submit import submit
 
     where = context(cluster)
     prepared = prepare_job(
-        ctx, where, job, options, after=job_id_of(where, after) if after else None
+        ctx, where, job, options, after=dependency_on(where, after) if after else None
     )
     if dry_run:
         show_files(prepared.files, as_json=as_json)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
@@ -34,6 +35,8 @@ def cancel(context: Context, run: RunFolder) -> RunStatus:
         begin = last.begin if last else None
         if begin is None or submitted.host != socket.gethostname():
             raise InputError(f"{run.run_id}: it runs on {submitted.host}", fix="cancel it there")
+        if str(run.path) not in _command_line(begin.pid):
+            raise InputError(f"{run.run_id}: its process {begin.pid} is gone")
         write_record(run.cancelled, record)
         os.kill(begin.pid, signal.SIGTERM)
         return status
@@ -45,3 +48,10 @@ def cancel(context: Context, run: RunFolder) -> RunStatus:
     scheduler.cancel(slurm_transport(context, conf), status.job_id)
     write_record(run.cancelled, record)
     return status
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return ""

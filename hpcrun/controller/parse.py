@@ -41,11 +41,9 @@ def parse(context: Context, word: str | None) -> ParsedRun:
 
 
 def parse_run(run: RunFolder) -> ParsedRun:
-    """Read a run's curve: the node of rank 0, attempt by attempt."""
+    """Read a run's curve, attempt by attempt; rank 0's node speaks first (some print elsewhere)."""
     files = [
-        (file.attempt, _chunks(file.path))
-        for file in log_files(run)
-        if file.attempt is not None and file.node == 0
+        (file.attempt, _chunks(file.path)) for file in log_files(run) if file.attempt is not None
     ]
     return parse_chunks(run.run_id, files)
 

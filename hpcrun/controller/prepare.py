@@ -119,7 +119,7 @@ def _with_words(spec: JobSpec, plan: Plan, words: Sequence[str]) -> JobSpec:
 
 def _check_script(context: Context, spec: JobSpec) -> None:
     """A path that is wrong is found now, not after the queue."""
-    if spec.script is None or "{" in spec.script:
+    if spec.script is None:
         return
     path = context.project / spec.script
     if path.is_file():

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History
@@ -93,9 +93,7 @@ def _ask(
     if asks and (conf is None or Path(conf).exists()):
         try:
             rows = scheduler.queue(transport)
-        except HpcrunError as error:
-            if not isinstance(error, OutOfReach) and "not found" not in error.message:
-                raise
+        except OutOfReach as error:
             silence = error.message
     queued = {run.path: _row_of(run, histories[run.path], rows) for run in runs}
     job_ids = {
@@ -173,14 +171,19 @@ def foreign_status(context: Context, job_id: str) -> ForeignStatus:
     return ForeignStatus(job_id=job_id, verdict=verdict, queue=queue, account=account)
 
 
-def job_id_of(context: Context, word: str) -> str:
-    """The Slurm id that a run or a job goes by. Raises InputError."""
+def dependency_on(context: Context, word: str) -> str | None:
+    """The Slurm id of the job that must end well first; None when it has done so already.
+
+    Raises InputError for a run that will never end well.
+    """
     run = find_run(context.runs_dir, word)
     if run is None:
         if word.isdigit():
             return word
         raise InputError(f"{word}: no such run", fix="hpcrun status lists the runs")
     status = status_of(context, [run])[0]
-    if status.job_id is None:
-        raise InputError(f"{word}: no Slurm job of this run is known")
+    if status.verdict.ok:
+        return None
+    if status.verdict.final or status.job_id is None:
+        raise InputError(f"--after {word}: that run is {status.verdict.state}")
     return status.job_id

@@ -5,10 +5,13 @@ Effects: files, sbatch.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import shutil
+import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -79,18 +82,40 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     for name in prepared.plan.secrets:
         env.pop(name, None)
     transport = slurm_transport(context)
-    try:
-        job_id = scheduler.submit(transport, str(run.path), env)
-    except OutOfReach as error:
-        raise OutOfReach(
-            error.message,
-            fix=f"it may have taken the job all the same: hpcrun status {run.run_id} will tell",
-        ) from error
-    except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
-    write_record(run.submitted, submitted_record(context, job_id))
+    with _ctrl_c_waits():
+        try:
+            job_id = scheduler.submit(transport, str(run.path), env)
+        except OutOfReach as error:
+            if not error.maybe_done:
+                shutil.rmtree(run.path, ignore_errors=True)
+                raise
+            raise OutOfReach(
+                error.message,
+                fix=f"it may have taken the job all the same: hpcrun status {run.run_id} will tell",
+                maybe_done=True,
+            ) from error
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
+        write_record(run.submitted, submitted_record(context, job_id))
     return Submission(run, job_id)
+
+
+@contextlib.contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Hold Ctrl-C back until Slurm's answer is recorded: else a job could run that nobody knows."""
+    pressed: list[int] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    except ValueError:  # not the main thread, which alone gets Ctrl-C
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def submitted_record(context: Context, job_id: str | None) -> Submitted:

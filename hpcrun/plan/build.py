@@ -5,6 +5,8 @@ Pure.
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -27,10 +29,17 @@ from hpcrun.plan.topology import (
     tasks_per_node,
 )
 from hpcrun.plan.types import Place, Plan, Section
+from hpcrun.slurm.sbatch import quote_pattern
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import DeepSpeed, JobSpec
 
 REFERENCE_TRAINER = "train_gpt.py"
+# python -m looks into the working folder first, which has the code as it is now.
+RUN_MODULE = (
+    "import os, runpy, sys; sys.path[0] = os.environ['HPCRUN_CODE_DIR']; del sys.argv[0]; "
+    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+MAX_NAME = 1024  # bytes; slurmctld's _validate_job_create_req
 
 
 def build_plan(
@@ -121,7 +130,7 @@ def build_plan(
         program=program,
         reference_trainer=_program_kind(spec) == "reference",
         snapshot=not in_place,
-        directives=_directives(spec, cluster, topology, name, after),
+        directives=_directives(spec, cluster, topology, place, after),
         environment=environment,
         setup=[*cluster.setup.commands, *spec.setup.commands],
         modules=[*cluster.setup.modules, *spec.setup.modules],
@@ -162,10 +171,16 @@ def _program(
         ]
         return command + args
     if kind == "module":
-        return [place.python, "-m", spec.module or "", *args]
-    script = spec.script if spec.script is not None else REFERENCE_TRAINER
-    base = f"{place.run_dir}/code" if kind == "reference" else code_dir
-    return [place.python, script if script.startswith("/") else f"{base}/{script}", *args]
+        in_place = code_dir == place.project_dir
+        start = ["-m"] if in_place else ["-c", RUN_MODULE]
+        return [place.python, *start, spec.module or "", *args]
+    if kind == "reference":
+        return [place.python, f"{place.run_dir}/code/{REFERENCE_TRAINER}", *args]
+    script = posixpath.join(place.project_dir, spec.script or "")
+    inside = posixpath.relpath(script, place.project_dir)
+    if not inside.startswith("../"):
+        script = f"{code_dir}/{inside}"
+    return [place.python, script, *args]
 
 
 def _environment(
@@ -204,13 +219,13 @@ def _environment(
 
 
 def _directives(
-    spec: JobSpec, cluster: Cluster, topology: Topology, name: str, after: str | None
+    spec: JobSpec, cluster: Cluster, topology: Topology, place: Place, after: str | None
 ) -> list[tuple[str, str | None]]:
     """sbatch's options, in the order in which people read them."""
     tasks = tasks_per_node(spec, topology)
     cpus = topology.cpus_per_rank * topology.ranks_per_node // tasks
     wanted: list[tuple[str, str | None]] = [
-        ("job-name", name),
+        ("job-name", spec.name or "job"),
         ("partition", topology.partition),
         ("account", topology.account),
         ("nodes", str(topology.nodes)),
@@ -221,7 +236,9 @@ def _directives(
         ("mem", topology.memory),
         ("time", spec.resources.time),
         ("dependency", f"afterok:{after}" if after else None),
-        ("output", "logs/batch.log"),
+        # Without it the job would stay pending for ever when the other one fails.
+        ("kill-on-invalid-dep", "yes" if after else None),
+        ("output", _batch_log(place.run_dir)),
     ]
     directives: list[tuple[str, str | None]] = [(k, v) for k, v in wanted if v is not None]
     # A requeue must not wipe the log of the attempt before.
@@ -239,12 +256,27 @@ def _directives(
     return list(merged.items())
 
 
+def _batch_log(run_dir: str) -> str:
+    """Slurm would take a % or a backslash of the run's folder for its own, if it were unsaid."""
+    log = "logs/batch.log"
+    return quote_pattern(f"{run_dir}/{log}") if re.search(r"[%\\]", run_dir) else log
+
+
 def check_carried(plan: Plan) -> None:
-    """Refuse what Slurm itself cannot carry, naming the field."""
+    """Refuse what Slurm itself cannot carry, naming the field. Raises InputError."""
+    fields = {"job-name": "name", "output": "runs_dir"}
     for option, value in plan.directives:
-        if value is not None and any(ord(char) < 32 or ord(char) == 127 for char in value):
-            field = "name" if option == "job-name" else f"slurm.{option}"
+        field = fields.get(option, f"slurm.{option}")
+        # A directive is a line, and U+001E and U+001F part the rows and fields of squeue's answer.
+        if value is not None and re.search(r"[\0\n\r\x1e\x1f]", value):
             raise InputError(
-                f"{field}: {value!r}: Slurm cannot carry control characters such as a newline",
-                fix="take them out",
+                f"{field}: {value!r}: Slurm's options and listings cannot carry a newline or "
+                "the separators U+001E and U+001F"
+                + (" beside % or \\" if field == "runs_dir" else ""),
+                fix="take it out",
+            )
+        if option == "job-name" and value is not None and len(value.encode()) > MAX_NAME:
+            raise InputError(
+                f"name: {len(value.encode())} bytes long, and Slurm takes {MAX_NAME} at most",
+                fix="shorten it",
             )

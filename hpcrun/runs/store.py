@@ -128,8 +128,10 @@ def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
         return next(list_runs(runs_dir), None)
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
         return RunFolder(runs_dir / word)
-    if word.isdigit() and len(word) < 8:
-        return next((run for run in list_runs(runs_dir) if _job_id(run) == word), None)
+    if word.isdigit():
+        found = next((run for run in list_runs(runs_dir) if _job_id(run) == word), None)
+        if found is not None or len(word) < 8:  # a longer one may be the date of a run id
+            return found
     fits = [
         run
         for run in list_runs(runs_dir)
@@ -140,9 +142,7 @@ def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
             f"{word}: fits {len(fits)} runs, from {fits[-1].run_id} to {fits[0].run_id}",
             fix="give more of the id",
         )
-    if fits:
-        return fits[0]
-    return next((run for run in list_runs(runs_dir) if _job_id(run) == word), None)
+    return fits[0] if fits else None
 
 
 def _job_id(run: RunFolder) -> str | None:

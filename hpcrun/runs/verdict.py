@@ -153,6 +153,8 @@ def _with_disagreement(verdict: Verdict, last: Attempt | None) -> Verdict:
     """Tell where the job's own record contradicts Slurm."""
     end = last.end if last else None
     notes = list(verdict.notes)
+    if verdict.state == "FAILED" and last is None:
+        notes.append("the job left no record: do the compute nodes see the folder of the run?")
     if verdict.final and end is not None:
         clean = end.exit_code == 0
         if verdict.ok != clean:

@@ -61,6 +61,17 @@ def is_silence(stderr: str) -> bool:
     return bool(_SILENCE.search(stderr))
 
 
+def was_never_sent(stderr: str) -> bool:
+    """Tell whether a request without an answer cannot have arrived: no connection was made.
+
+    >>> was_never_sent("Unable to contact slurm controller (connect failure)")
+    True
+    >>> was_never_sent("Socket timed out on send/recv operation")
+    False
+    """
+    return "connect failure" in stderr
+
+
 def is_unknown_job(stderr: str) -> bool:
     """Tell whether Slurm answered that it knows no such job (any more).
 

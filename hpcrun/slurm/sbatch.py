@@ -49,3 +49,15 @@ def quote_directive(value: str) -> str:
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def quote_pattern(path: str) -> str:
+    r"""Write a path for ``--output``, whose file names are patterns (sbatch(1), FILENAME PATTERN).
+
+    A backslash ends the meaning of ``%``, and is itself taken out; the pattern's grammar also
+    reads a WorkDir that goes before a relative path.
+
+    >>> print(quote_pattern(r"/runs/50%\a"), quote_pattern("/runs/a"))
+    /runs/50\%\\a /runs/a
+    """
+    return re.sub(r"([%\\])", r"\\\1", path)

@@ -33,8 +33,7 @@ class Transport(Protocol):
     ) -> Result:
         """Run a command to its end; ``env`` replaces the transport's own environment.
 
-        Raises OutOfReach when it does not end in ``timeout`` seconds, and HpcrunError when there
-        is no such command.
+        Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
         """
 
     def read(self, path: str, offset: int, limit: int) -> bytes:

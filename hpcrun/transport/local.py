@@ -39,17 +39,21 @@ class LocalTransport:
                 encoding="utf-8",
                 errors="surrogateescape",
                 check=False,
+                # Ctrl-C on the terminal is for us to handle, not for a half-done Slurm command.
+                start_new_session=True,
             )
         except FileNotFoundError as error:
             if cwd is not None and error.filename == cwd:
                 raise HpcrunError(f"{cwd}: no such folder") from error
-            raise HpcrunError(
+            raise OutOfReach(
                 f"{argv[0]}: command not found",
                 fix="is this a machine of the cluster? To try hpcrun without one: "
                 "hpcrun sandbox up, or hpcrun run",
             ) from error
         except subprocess.TimeoutExpired as error:
-            raise OutOfReach(f"{argv[0]} gave no answer in {timeout:.0f} s") from error
+            raise OutOfReach(
+                f"{argv[0]} gave no answer in {timeout:.0f} s", maybe_done=True
+            ) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
 
     def read(self, path: str, offset: int, limit: int) -> bytes:

@@ -20,7 +20,7 @@ from gpt import SIZES
 
 
 def refuse(message: str, *, alike: bool = True) -> NoReturn:
-    """End with exit code 2 and one line on stderr; where all ranks are alike, one a node says it."""
+    """End with exit code 2 and one line on stderr; of ranks that are alike one a node says it."""
     if not alike or os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"train_gpt.py: error: {message}", file=sys.stderr, flush=True)
     raise SystemExit(2)
