@@ -9,19 +9,21 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import RunStatus, status_of
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import History
 from hpcrun.runs.store import read_history
 from hpcrun.runs.verdict import LOST, Verdict
 
 # Files of the run cost nothing to look at; Slurm is asked twice a minute at most while nothing
 # happens (squeue(1), PERFORMANCE), and in quick succession only around the end.
 FILES_EVERY = (0.1, 1.0)
+SLURM_SOON = 5.0
 SLURM_EVERY = 30.0
 AFTER_END = (0.3, 0.7, 1.5, 3.0, 6.0, 12.0)
 
@@ -85,36 +87,44 @@ class _Watch:
         self.run = run
         self.status = status_of(context, [run])[0]
         self.shown: tuple[str, str] | None = None
-        self.ended = 0
-        self.next = time.monotonic() + AFTER_END[2]
-        self.calls = 1
+        self.last = _signs(self.status.history)
+        self.next = time.monotonic() + (AFTER_END[0] if self.last.ended else SLURM_SOON)
+        self.asked_since_end = 0
 
     def look(self, *, gone: bool = False) -> bool:
         """Ask if it is time; tell whether the state is another than before."""
         if gone:
             self.status = _without_process(status_of(self.context, [self.run])[0])
-        last = read_history(self.run).last
-        over = last is not None and last.end is not None
-        if over and self.ended == 0:
-            self.next = time.monotonic()  # the job says so: Slurm will know in a moment
-        began = last is not None and last.begin is not None
-        if began and self.status.verdict.state == "PENDING":
-            self.next = min(self.next, time.monotonic())
+        signs = _signs(read_history(self.run))
+        if signs != self.last:
+            # Slurm will know in a moment.
+            self.last, self.asked_since_end, self.next = signs, 0, time.monotonic()
         if time.monotonic() >= self.next and not self.status.verdict.final:
             self.status = status_of(self.context, [self.run])[0]
             wait = SLURM_EVERY * random.uniform(0.9, 1.1)
-            if over and self.ended < len(AFTER_END):
-                wait = AFTER_END[self.ended]
-                self.ended += 1
-            elif self.calls < 3:
-                wait = (3.0, 10.0)[self.calls - 1]
-            self.calls += 1
+            if signs.ended and self.asked_since_end < len(AFTER_END):
+                wait = AFTER_END[self.asked_since_end]
+                self.asked_since_end += 1
             self.next = time.monotonic() + wait
         verdict = self.status.verdict
         now = (verdict.state, verdict.reason)
         changed = now != self.shown
         self.shown = now
         return changed
+
+
+class _Signs(Struct, frozen=True):
+    """What the run folder says by itself, and costs nothing to read."""
+
+    attempts: int
+    ended: bool
+    cancelled: bool
+
+
+def _signs(history: History) -> _Signs:
+    last = history.last
+    ended = last is not None and last.end is not None
+    return _Signs(len(history.attempts), ended, history.cancelled is not None)
 
 
 def _without_process(status: RunStatus) -> RunStatus:
