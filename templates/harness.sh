@@ -120,7 +120,10 @@ finish() {
     write_record "$dir/end.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"exit_code\": $code, \"signal\": $signal, \"stopped_by\": $stopped_by,\
  \"first_failure\": ${first:-null}, \"begun_at\": $begun, \"ended_at\": $(now)}"
-    rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
+    # Whoever stopped it may start it anew, and then it needs them; hpcrun removes them at the end.
+    if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
+        rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
+    fi
     say "attempt $attempt ended with exit code $code"
     exit "$code"
 }
