@@ -20,8 +20,8 @@ SMALLEST_HEIGHT = 6
 LARGEST_WIDTH = 500
 LARGEST_HEIGHT = 200
 
-# Colours of the 16 that every terminal theme keeps legible: blue, red, green, magenta ...
-_COLOURS = (12, 9, 10, 13, 14, 11, 4, 1, 2, 5, 6, 3)
+# Of the 16 colours of every terminal theme, blue last (dark on many): cyan, red, green, magenta ...
+_COLOURS = (6, 1, 2, 5, 3, 4)
 _MARKS = "*o+x#@%&"
 _ASCII = str.maketrans("┌┐└┘─│┬┤├┴┼", "++++-|+++++")
 
