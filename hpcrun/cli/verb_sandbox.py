@@ -24,7 +24,7 @@ def command() -> None:
 
 @command.command("up")
 @click.option("--nodes", type=click.IntRange(1, 64), default=2, help="Number of nodes (2).")
-@click.option("--gpus-per-node", type=click.IntRange(1, 16), default=4, help="GPUs a node (4).")
+@click.option("--gpus-per-node", type=click.IntRange(0, 16), default=4, help="GPUs a node (4).")
 def up(nodes: int, gpus_per_node: int) -> int:
     """Start it."""
     from hpcrun.cli.output import say
@@ -40,7 +40,7 @@ def up(nodes: int, gpus_per_node: int) -> int:
         f"up in {time.monotonic() - begin:.1f} s"
     )
     say("  hpcrun submit zero2-4gpu --follow     train something in it")
-    say(f"  export SLURM_CONF={status.slurm_conf}   for Slurm's own commands")
+    say(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")
     say("  hpcrun sandbox down                   take it away")
     return 0
 
@@ -76,5 +76,5 @@ def status(as_json: bool) -> int:
         say(f"sandbox: up, {found.nodes} nodes with {found.gpus_per_node} GPUs each")
         say(f"  {found.directory}")
     else:
-        say(f"sandbox: broken ({found}); hpcrun sandbox down, then up")
+        say(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up mends it")
     return 0 if found is not None and found.up else 4
