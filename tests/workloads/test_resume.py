@@ -50,6 +50,11 @@ def test_what_is_resumed_must_fit(tmp_path: Path) -> None:
     assert again.config()["resumed_from_step"] == 2
     assert again.curve() == {}
 
+    # Told to begin anew, a run replaces what it finds.
+    anew = train(*arguments, "--steps", 2, "--resume", "never")
+    assert [step for step, _ in anew.curve("loss")] == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000002"]
+
     other = train(*arguments, "--size", "small")
     assert other.returncode == 2
     assert other.stderr.splitlines() == [
