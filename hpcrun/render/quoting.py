@@ -24,7 +24,8 @@ def quote_bash(value: str) -> str:
     """
     if _PLAIN.fullmatch(value):
         return value
-    if not re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", value):
+    # A backslash before a single quote reads like an escape, to people and to shellcheck.
+    if not re.search(r"[\x00-\x1f\x7f\ud800-\udfff]|\\('|\Z)", value):
         return "'" + value.replace("'", "'\\''") + "'"
     return "$'" + "".join(_escape(char) for char in value) + "'"
 
