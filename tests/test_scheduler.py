@@ -36,7 +36,7 @@ def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
     seen = []
 
     class Recording(ScriptedTransport):
-        def run(self, argv: Sequence[str], **options: object) -> Result:  # type: ignore[override]
+        def run(self, argv: Sequence[str], **options: object) -> Result:
             seen.append(options)
             return super().run(argv)
 

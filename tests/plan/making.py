@@ -1,0 +1,43 @@
+"""Jobs, clusters and plans for the tests of the plan and of what is rendered from it."""
+
+from __future__ import annotations
+
+from hpcrun.errors import InputError
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.types import Place, Plan
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import JobSpec
+from hpcrun.spec.load import load_cluster, load_job
+
+PLACE = Place(
+    run_id="20261120-081455-train-7k3q",
+    created="2026-11-20T08:14:55Z",
+    run_dir="/scratch/runs/20261120-081455-train-7k3q",
+    project_dir="/home/me/project",
+    cache_dir="/scratch/cache",
+    python="/opt/env/bin/python",
+)
+
+
+def job(text: str) -> JobSpec:
+    """Read a job that extends nothing."""
+
+    def resolve(name: str) -> tuple[str, str]:
+        raise InputError(f"{name}: no such job")
+
+    return load_job(text, source="job.yaml", resolve=resolve)
+
+
+def cluster(text: str = "") -> Cluster:
+    """Read a cluster profile."""
+    return load_cluster(text, source="hpcrun.yaml")
+
+
+def plan(text: str, profile: str = "", *, words: list[str] | None = None, **more: str) -> Plan:
+    """Plan a job on a cluster."""
+    return build_plan(job(text), cluster(profile), PLACE, extra_args=words or [], **more)
+
+
+def variables(made: Plan) -> dict[str, str]:
+    """All variables as bash leaves them: a later section wins."""
+    return {k: v for section in made.environment for k, v in section.variables.items()}

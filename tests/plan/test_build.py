@@ -1,0 +1,244 @@
+"""The whole plan: program, environment, directives, batch."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hpcrun.errors import InputError
+from hpcrun.plan.build import MAX_NAME, RUN_MODULE, build_plan, check_carried
+from hpcrun.plan.types import Plan
+from tests.plan.making import PLACE, cluster, job, plan, variables
+
+CODE = f"{PLACE.run_dir}/code"
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("script: a.py\nargs: [--x]", [PLACE.python, f"{CODE}/a.py", "--x"]),
+        ("script: sub/a.py", [PLACE.python, f"{CODE}/sub/a.py"]),
+        ("script: ./sub/../a.py", [PLACE.python, f"{CODE}/a.py"]),
+        (f"script: {PLACE.project_dir}/a.py", [PLACE.python, f"{CODE}/a.py"]),
+        ("script: /abs/a.py", [PLACE.python, "/abs/a.py"]),
+        ("script: a.py\nsnapshot: false", [PLACE.python, f"{PLACE.project_dir}/a.py"]),
+        ("module: pkg.t\nargs: [1]", [PLACE.python, "-c", RUN_MODULE, "pkg.t", "1"]),
+        ("module: pkg.t\nsnapshot: false", [PLACE.python, "-m", "pkg.t"]),
+        ("script: ../a.py", [PLACE.python, f"{PLACE.project_dir}/../a.py"]),
+        ("command: [echo, '{run_id}']\nargs: [x]", ["echo", PLACE.run_id, "x"]),
+        ("{}", [PLACE.python, f"{CODE}/train_gpt.py"]),
+        ("snapshot: false", [PLACE.python, f"{CODE}/train_gpt.py"]),
+    ],
+)
+def test_program(text: str, program: list[str]) -> None:
+    assert plan(text).program == program
+
+
+@pytest.mark.parametrize(
+    ("text", "launcher", "tasks", "cpus"),
+    [
+        ("script: a.py", "torchrun", "1", "16"),
+        ("script: a.py\nlauncher: srun", "srun", "4", "4"),
+        ("command: [nvidia-smi]", "none", "1", "16"),
+        ("command: [a]\nlauncher: srun", "srun", "4", "4"),
+    ],
+)
+def test_one_task_a_node_unless_srun_makes_the_ranks(
+    text: str, launcher: str, tasks: str, cpus: str
+) -> None:
+    made = plan(f"{text}\nresources: {{nodes: 2, gpus_per_node: 4}}")
+    directives = dict(made.directives)
+    assert made.launcher == launcher
+    assert directives["ntasks-per-node"] == tasks == str(made.tasks_per_node)
+    assert directives["cpus-per-task"] == cpus
+    assert made.world_size == 8
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "micro", "accumulation", "effective"),
+    [(1, 1, 1, 1, 1), (1, 4, 2, 3, 24), (2, 4, 4, 1, 32), (2, 0, 5, 2, 20)],
+)
+def test_batch(nodes: int, gpus: int, micro: int, accumulation: int, effective: int) -> None:
+    made = plan(
+        f"script: a.py\nresources: {{nodes: {nodes}, gpus_per_node: {gpus}}}\n"
+        f"batch: {{micro_batch_per_gpu: {micro}, gradient_accumulation_steps: {accumulation}}}"
+    )
+    assert made.effective_batch == effective
+    assert made.world_size == nodes * max(1, gpus)
+
+
+# ---- directives
+
+
+def test_the_order_of_the_directives() -> None:
+    made = plan(
+        "name: x\nscript: a.py\nresources: {time: '1:00', partition: p, account: a, gpu_type: t, "
+        "memory_per_node: 1G}\nslurm: {qos: high}",
+        "gpu_types: {t: {constraint: c}}",
+        after="17",
+    )
+    assert [f"{k}={v}" for k, v in made.directives] == [
+        "job-name=x",
+        "partition=p",
+        "account=a",
+        "nodes=1",
+        "ntasks-per-node=1",
+        "cpus-per-task=4",
+        "gres=gpu:1",
+        "constraint=c",
+        "mem=1G",
+        "time=1:00",
+        "dependency=afterok:17",
+        "kill-on-invalid-dep=yes",
+        "output=logs/batch.log",
+        "open-mode=append",
+        "no-requeue=None",
+        "qos=high",
+    ]
+
+
+def test_slurm_options_the_jobs_win_over_the_profiles() -> None:
+    made = plan(
+        "script: a.py\nslurm: {mail-type: END, mem: '5G', exclusive: true, gres: false}",
+        "slurm: {mail-type: ALL, reservation: maint}",
+    )
+    directives = dict(made.directives)
+    assert directives["mail-type"] == "END"
+    assert directives["reservation"] == "maint"
+    assert directives["mem"] == "5G"
+    assert directives["exclusive"] is None
+    assert "gres" not in directives
+    assert len(directives) == len(made.directives)
+
+
+@pytest.mark.parametrize(
+    ("job", "profile", "there", "gone"),
+    [
+        ("", "", {"no-requeue"}, {"requeue"}),
+        ("slurm: {requeue: true}", "", {"requeue"}, {"no-requeue"}),
+        ("", "slurm: {requeue: true}", {"requeue"}, {"no-requeue"}),
+        ("slurm: {requeue: false}", "slurm: {requeue: true}", set(), {"requeue"}),
+        ("slurm: {no-requeue: false}", "", set(), {"requeue", "no-requeue"}),
+    ],
+)
+def test_requeue_is_the_users_to_allow(
+    job: str, profile: str, there: set[str], gone: set[str]
+) -> None:
+    directives = dict(plan(f"script: a.py\n{job}", profile).directives)
+    assert there <= directives.keys() and not gone & directives.keys()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("job-name", "name: "), ("comment", "slurm.comment: ")]
+)
+@pytest.mark.parametrize("char", ["\n", "\r", "\0", "\x1e", "\x1f"])
+def test_what_slurm_cannot_carry_is_refused(option: str, said: str, char: str) -> None:
+    good = plan("script: a.py")
+    bad: Plan = msgspec.structs.replace(good, directives=[(option, f"a{char}b")])
+    check_carried(good)
+    with pytest.raises(InputError) as caught:
+        check_carried(bad)
+    assert caught.value.message.startswith(said)
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    plan_of = plan(f"script: a.py\nname: {'é' * (MAX_NAME // 2)}")
+    check_carried(plan_of)
+    with pytest.raises(InputError, match=f"name: {MAX_NAME + 2} bytes long"):
+        check_carried(plan(f"script: a.py\nname: {'é' * (MAX_NAME // 2 + 1)}"))
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "output"),
+    [
+        ("/scratch/my runs/r", "logs/batch.log"),
+        ("/scratch/100%j/r", r"/scratch/100\%j/r/logs/batch.log"),
+    ],
+)
+def test_a_folder_that_slurm_would_take_for_a_pattern(run_dir: str, output: str) -> None:
+    place = msgspec.structs.replace(PLACE, run_dir=run_dir)
+    made = build_plan(job("script: a.py"), cluster(), place)
+    assert dict(made.directives)["output"] == output
+
+
+# ---- environment
+
+
+def test_the_users_sections_are_the_last_and_win() -> None:
+    made = plan(
+        "script: a.py\nresources: {nodes: 2}\nnccl: {env: {NCCL_DEBUG: INFO, BOTH: nccl}}\n"
+        "env: {OMP_NUM_THREADS: '2', BOTH: job, CLUSTER: job}",
+        "env: {CLUSTER: profile, PROFILE: profile, OMP_NUM_THREADS: '7'}",
+    )
+    assert [section.block for section in made.environment] == [
+        *("run", "environment", "nccl", "environment", "nccl", "job_environment"),
+    ]
+    # The order in which the template lays the blocks out.
+    order = ("run", "environment", "nccl", "job_environment")
+    ordered = sorted(made.environment, key=lambda section: order.index(section.block))
+    final = {k: v for section in ordered for k, v in section.variables.items()}
+    assert final["OMP_NUM_THREADS"] == "2"
+    assert final["NCCL_DEBUG"] == "INFO"
+    assert final["BOTH"] == "job"
+    assert (final["CLUSTER"], final["PROFILE"]) == ("job", "profile")
+
+
+def test_a_cluster_of_cpus() -> None:
+    made = plan("script: a.py\nresources: {gpus_per_node: 4}", "accelerator: cpu")
+    env = variables(made)
+    assert (env["DS_ACCELERATOR"], env["LOCAL_SIZE"]) == ("cpu", "4")
+    assert (env["HPCRUN_DEVICE"], env["HPCRUN_BACKEND"]) == ("cpu", "gloo")
+    assert not [name for name in env if name.startswith("NCCL")]
+    env = variables(plan("script: a.py"))
+    assert (env["HPCRUN_DEVICE"], env["HPCRUN_BACKEND"]) == ("cuda", "nccl")
+    assert "DS_ACCELERATOR" not in env
+
+
+def test_nodes_without_internet() -> None:
+    offline = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE"}
+    assert offline <= variables(plan("script: a.py", "internet: false")).keys()
+    assert not offline & variables(plan("script: a.py")).keys()
+
+
+@pytest.mark.parametrize(
+    ("job", "profile", "fabric", "net"),
+    [
+        ("", "fabric: ethernet", "single-node", None),
+        ("resources: {nodes: 2}", "", "auto", None),
+        ("resources: {nodes: 2}", "fabric: ethernet", "ethernet", "Socket"),
+        ("resources: {nodes: 2}\nnccl: {fabric: ethernet}", "", "ethernet", "Socket"),
+    ],
+)
+def test_fabric(job: str, profile: str, fabric: str, net: str | None) -> None:
+    made = plan(f"script: a.py\n{job}", profile)
+    assert made.fabric == fabric
+    assert variables(made).get("NCCL_NET") == net
+    assert variables(made)["NCCL_DEBUG"] == "WARN"
+
+
+def test_search_paths() -> None:
+    def prepended(text: str) -> dict[str, str]:
+        return {k: v for section in plan(text).environment for k, v in section.prepend.items()}
+
+    assert prepended("script: a.py") == {"PATH": "/opt/env/bin", "PYTHONPATH": CODE}
+    assert prepended("script: a.py\nsnapshot: false")["PYTHONPATH"] == PLACE.project_dir
+    assert "PYTHONPATH" not in prepended("command: [a]")
+
+
+def test_operators_are_kept_by_interpreter() -> None:
+    def folder(python: str) -> str:
+        place = msgspec.structs.replace(PLACE, python=python)
+        made = build_plan(job("script: a.py"), cluster(), place)
+        return variables(made)["TORCH_EXTENSIONS_DIR"]
+
+    assert folder("/a/python").startswith("/scratch/cache/torch_extensions/")
+    assert folder("/a/python") != folder("/b/python")
+    assert folder("/a/python") == folder("/a/python")
+
+
+def test_setup_is_the_clusters_then_the_jobs() -> None:
+    made = plan(
+        "script: a.py\nsetup: {modules: [b], commands: [two]}",
+        "setup: {modules: [a], commands: [one]}",
+    )
+    assert (made.modules, made.setup) == (["a", "b"], ["one", "two"])

@@ -1,0 +1,110 @@
+"""The DeepSpeed configuration: batch sizes, stages, offload, and the user's word last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.plan.deepspeed import merge
+from tests.plan.making import plan
+
+
+def config(section: str, rest: str = "") -> dict[str, Any]:
+    made = plan(f"script: a.py\ndeepspeed: {{{section}}}\n{rest}")
+    assert made.deepspeed_config is not None
+    return made.deepspeed_config
+
+
+def test_no_section_no_file() -> None:
+    assert plan("script: a.py").deepspeed_config is None
+    assert plan("script: a.py").framework == "torch"
+    made = plan("script: a.py\nframework: deepspeed")
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["zero_optimization"]["stage"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stage", "zero"),
+    [
+        (0, {"stage": 0}),
+        (1, {"stage": 1}),
+        (2, {"stage": 2, "overlap_comm": True, "contiguous_gradients": True}),
+        (
+            3,
+            {
+                "stage": 3,
+                "overlap_comm": True,
+                "contiguous_gradients": True,
+                "stage3_gather_16bit_weights_on_model_save": True,
+            },
+        ),
+    ],
+)
+def test_stages(stage: int, zero: dict[str, Any]) -> None:
+    assert config(f"zero_stage: {stage}")["zero_optimization"] == zero
+
+
+def test_offload() -> None:
+    pinned = {"device": "cpu", "pin_memory": True}
+    zero = config("zero_stage: 2, offload: {optimizer: cpu}")["zero_optimization"]
+    assert zero["offload_optimizer"] == pinned and "offload_param" not in zero
+    zero = config("zero_stage: 3, offload: {optimizer: cpu, param: cpu}")["zero_optimization"]
+    assert zero["offload_optimizer"] == zero["offload_param"] == pinned
+
+
+def test_batch_sizes_fit_together() -> None:
+    made = config(
+        "zero_stage: 2",
+        "resources: {nodes: 2, gpus_per_node: 4}\n"
+        "batch: {micro_batch_per_gpu: 3, gradient_accumulation_steps: 5}",
+    )
+    assert made["train_micro_batch_size_per_gpu"] == 3
+    assert made["gradient_accumulation_steps"] == 5
+    assert made["train_batch_size"] == 3 * 5 * 8
+
+
+@pytest.mark.parametrize(
+    ("precision", "keys"), [("bf16", {"bf16"}), ("fp16", {"fp16"}), ("fp32", set())]
+)
+def test_precision(precision: str, keys: set[str]) -> None:
+    made = config("zero_stage: 2", f"precision: {precision}")
+    assert made.keys() & {"bf16", "fp16"} == keys
+    assert all(made[key] == {"enabled": True} for key in keys)
+
+
+def test_the_users_config_merges_last() -> None:
+    made = config(
+        "zero_stage: 2, config: {gradient_clipping: 0.5, steps_per_print: 10, "
+        "zero_optimization: {overlap_comm: false, contiguous_gradients: null}}"
+    )
+    assert made["gradient_clipping"] == 0.5
+    assert made["steps_per_print"] == 10
+    assert made["zero_optimization"] == {"stage": 2, "overlap_comm": False}
+
+
+MAPS = st.dictionaries(
+    st.sampled_from("abc"),
+    st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner)),
+)
+
+
+@given(MAPS, MAPS)
+def test_merge_is_last_word_wins(base: dict[str, Any], over: dict[str, Any]) -> None:
+    merged = merge(base, over)
+    assert merged.keys() == base.keys() | over.keys()
+    assert merge(merged, over) == merged
+    assert merge(base, {}) == base
+    assert merge({}, over) == over
+    for key, value in over.items():
+        if not isinstance(value, dict):
+            assert merged[key] == value
+
+
+@given(MAPS)
+def test_merge_changes_neither_side(base: dict[str, Any]) -> None:
+    before = repr(base)
+    merge(base, {"a": {"b": None}, "b": 1})
+    assert repr(base) == before

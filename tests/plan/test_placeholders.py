@@ -1,0 +1,105 @@
+"""Placeholders: known ones are filled, a typo never reaches the script."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.errors import Problem, SpecError
+from hpcrun.plan.placeholders import fill, fill_known
+from tests.plan.making import plan, variables
+
+VALUES = {"run_dir": "/r", "precision": "bf16", "odd": "{precision}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{run_dir}/a", "/r/a"),
+        ("{run_dir}{precision}", "/rbf16"),
+        ("{{run_dir}}", "{run_dir}"),
+        ("{{{run_dir}}}", "{/r}"),
+        ("{{}}", "{}"),
+        ("", ""),
+        ("plain $HOME %j", "plain $HOME %j"),
+        ("{odd}", "{precision}"),  # what was filled in is not filled again
+    ],
+)
+def test_fill(text: str, filled: str) -> None:
+    problems: list[Problem] = []
+    assert fill(text, VALUES, "args[0]", problems) == filled
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{precison}", "{precison}: no such placeholder; did you mean {precision}?"),
+        ("{zzz}", "{zzz}: no such placeholder; there are {odd} {precision} {run_dir}"),
+        ("a { b", "a lone { in 'a { b'; write {{ for a brace"),
+        ("a } b", "a lone } in 'a } b'; write }} for a brace"),
+        ("{run dir}", "a lone { in '{run dir}'; write {{ for a brace"),
+        ("{}", "a lone { in '{}'; write {{ for a brace"),
+    ],
+)
+def test_a_mistake_is_told(text: str, said: str) -> None:
+    problems: list[Problem] = []
+    fill(text, VALUES, "args[0]", problems)
+    assert str(problems[0]) == f"args[0]: {said}"
+
+
+@given(st.text())
+def test_doubled_braces_give_any_text_back(text: str) -> None:
+    problems: list[Problem] = []
+    escaped = text.replace("{", "{{").replace("}", "}}")
+    assert fill(escaped, VALUES, "x", problems) == text
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{precision}", "bf16"),
+        ("{precison}", "{precison}"),
+        ('{"a": {"b": 1}}', '{"a": {"b": 1}}'),
+        ("{{precision}}", "{bf16}"),
+        ("a { b", "a { b"),
+    ],
+)
+def test_words_of_the_command_line_stay_as_typed(text: str, filled: str) -> None:
+    assert fill_known(text, VALUES) == filled
+
+
+def test_all_mistakes_of_a_job_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(
+            "name: mine\nscript: a.py\nargs: ['{nope_nope}', ok, '{']\nenv: {A: '{presicion}'}\n"
+            "nccl: {env: {NCCL_ALGO: '}'}}",
+            "env: {B: '{x}'}",
+        )
+    assert [problem.path for problem in caught.value.problems] == [
+        *("args[0]", "args[2]", "cluster env.B", "nccl.env.NCCL_ALGO", "env.A"),
+    ]
+    assert {problem.source for problem in caught.value.problems} == {"mine"}
+
+
+def test_values_reach_arguments_environment_and_words_after_the_dashes() -> None:
+    made = plan(
+        "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
+        "batch: {micro_batch_per_gpu: 3, gradient_accumulation_steps: 5}\nprecision: fp16\n"
+        "args: ['--b={micro_batch_per_gpu}', '{world_size}']\nenv: {OUT: '{checkpoint_dir}/x'}\n",
+        words=["{effective_batch}", "{unknown}"],
+    )
+    assert made.program[2:] == ["--b=3", "8", "120", "{unknown}"]
+    assert variables(made)["OUT"] == f"{made.run_dir}/checkpoints/x"
+    assert variables(made)["HPCRUN_EFFECTIVE_BATCH"] == "120"
+    assert "HPCRUN_DEEPSPEED_CONFIG" not in variables(made)
+
+
+def test_deepspeeds_placeholders_are_there_with_deepspeed_alone() -> None:
+    made = plan("script: a.py\ndeepspeed: {zero_stage: 1}\nargs: ['{deepspeed_config}']")
+    assert made.program[-1] == f"{made.run_dir}/deepspeed.json"
+    assert variables(made)["HPCRUN_ZERO_STAGE"] == "1"
+    with pytest.raises(SpecError, match="deepspeed_config}: no such placeholder"):
+        plan("script: a.py\nargs: ['{deepspeed_config}']")

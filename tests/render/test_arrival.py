@@ -1,0 +1,221 @@
+"""What the plan says is what the processes get: the rendered scripts are run by bash.
+
+Only harness.sh is another: one that tells its arguments and its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpcrun.assets import template_loader
+from hpcrun.errors import InputError
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import render_files, srun_argv
+from tests.plan.making import PLACE, cluster, job, plan, variables
+from tests.render.test_golden import GOLDEN
+
+TELL = "#!/bin/bash\nprintf '%s\\0' \"$@\"\nprintf '\\n\\0'\nenv -0\n"
+HOSTILE = 'it\'s "a" $(touch oops) `b`; c\\*é\t%j'
+
+
+def written(made: Plan) -> Path:
+    """Write a run folder with a harness that tells what it is given."""
+    run_dir = Path(made.run_dir)
+    run_dir.mkdir(parents=True)
+    for file in render_files(made, template_loader(None)):
+        text = TELL if file.name == "harness.sh" else file.text
+        (run_dir / file.name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    return run_dir
+
+
+def told(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, str]]:
+    """Run a script; give the arguments and the environment that the harness told."""
+    done = subprocess.run(
+        ["bash", str(script), *words],
+        cwd=script.parent,
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stderr == b""
+    arguments, _, rest = done.stdout.partition(b"\n\0")
+    pairs = (os.fsdecode(pair).partition("=") for pair in rest.split(b"\0") if pair)
+    words_told = [os.fsdecode(word) for word in arguments.split(b"\0")[:-1]]
+    return words_told, {name: value for name, _, value in pairs}
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Plan:
+    """The golden case's job, in folders with names of the same kind."""
+    made = build_plan(
+        job((GOLDEN / "hostile" / "job.yaml").read_text()),
+        cluster((GOLDEN / "hostile" / "cluster.yaml").read_text()),
+        structs.replace(
+            PLACE,
+            run_dir=str(tmp_path / HOSTILE / "run"),
+            project_dir=str(tmp_path / HOSTILE / "project"),
+            cache_dir=str(tmp_path / HOSTILE / "cache"),
+            python=str(tmp_path / HOSTILE / "bin" / "python"),
+        ),
+        extra_args=["--bytes", "\udcff\udcfe", "{run_id}", "{other}"],
+    )
+    Path(made.project_dir).mkdir(parents=True)
+    return made
+
+
+def test_environment_and_launch(hostile: Plan) -> None:
+    words, env = told(written(hostile) / "job.sbatch", "body")
+    assert words == ["launch", *srun_argv(hostile)]
+    assert env["HPCRUN_RUN_DIR"] == hostile.run_dir
+    assert env["PWD"] == hostile.project_dir
+    wanted = variables(hostile)
+    assert {name: env.get(name) for name in wanted} == wanted
+    assert env["PATH"].split(":")[0] == str(Path(hostile.python).parent)
+    assert env["PYTHONPATH"] == f"{hostile.run_dir}/code"
+    assert not list(Path(hostile.project_dir).iterdir())
+    assert not list(Path(hostile.run_dir).glob("oops"))
+
+
+def test_search_paths_go_before_what_is_there(hostile: Plan) -> None:
+    _, env = told(written(hostile) / "job.sbatch", "body", PYTHONPATH="/mine:/theirs")
+    assert env["PYTHONPATH"] == f"{hostile.run_dir}/code:/mine:/theirs"
+
+
+def test_without_body_the_harness_takes_over(hostile: Plan) -> None:
+    words, env = told(written(hostile) / "job.sbatch")
+    assert words == ["batch"]
+    assert "HPCRUN_RUN_ID" not in env
+
+
+def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:
+    run_dir = written(hostile)
+    words, _ = told(run_dir / "node.sh", "rank", HPCRUN_RUN_DIR=str(run_dir))
+    assert words == ["rank", *hostile.program]
+    assert words[-3:] == ["\udcff\udcfe", PLACE.run_id, "{other}"]
+
+
+def test_torchrun_is_told_the_world_and_starts_the_rank(hostile: Plan) -> None:
+    run_dir = written(hostile)
+    python = Path(hostile.python)
+    python.parent.mkdir()
+    # Stands for torchrun: it runs what follows --no_python, once.
+    python.write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" >"$HPCRUN_RUN_DIR/torchrun"\n'
+        'while [ "$1" != --no_python ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    python.chmod(0o755)
+    words, _ = told(
+        run_dir / "node.sh",
+        HPCRUN_RUN_DIR=str(run_dir),
+        HPCRUN_NODE_RANK="1",
+        MASTER_ADDR="10.0.0.1",
+        MASTER_PORT="12345",
+    )
+    assert words == ["rank", *hostile.program]
+    given = (run_dir / "torchrun").read_text().splitlines()
+    assert given[:2] == ["-m", "torch.distributed.run"]
+    assert {"--nnodes=1", "--nproc_per_node=1", "--node_rank=1"} <= set(given)
+    assert {"--rdzv_backend=static", "--master_addr=10.0.0.1", "--master_port=12345"} <= set(given)
+
+
+def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
+    made = structs.replace(
+        plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}"),
+        run_dir=str(tmp_path / "run"),
+    )
+    words, env = told(
+        written(made) / "node.sh",
+        HPCRUN_RUN_DIR=made.run_dir,
+        HPCRUN_NODE_RANK="1",
+        SLURM_PROCID="5",
+        SLURM_LOCALID="1",
+        SLURM_NTASKS="8",
+    )
+    assert words == ["rank", *made.program]
+    assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == ("5", "1", "8")
+    assert (env["LOCAL_WORLD_SIZE"], env["NODE_RANK"]) == ("4", "1")
+
+
+def test_a_bare_command_runs_as_it_is(tmp_path: Path) -> None:
+    made = structs.replace(
+        plan("command: [printf, '%s\\0', \"it's\", '$HOME']"), run_dir=str(tmp_path / "run")
+    )
+    done = subprocess.run(["bash", str(written(made) / "node.sh")], capture_output=True, check=True)
+    assert done.stdout == b"it's\0$HOME\0"
+
+
+def test_setup_runs_in_order_and_stops_at_a_failure(tmp_path: Path) -> None:
+    def run(*commands: str) -> tuple[int, str]:
+        made = structs.replace(
+            plan("script: a.py"),
+            run_dir=str(tmp_path / str(len(commands))),
+            working_dir=str(tmp_path),
+            setup=list(commands),
+        )
+        done = subprocess.run(
+            ["bash", str(written(made) / "job.sbatch"), "body"], capture_output=True, check=False
+        )
+        return done.returncode, done.stdout.decode().partition("launch")[0]
+
+    assert run("echo one", "echo two") == (0, "one\ntwo\n")
+    assert run("echo one", "false", "echo two") == (1, "one\n")
+
+
+def test_srun_argv() -> None:
+    torchrun = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 4}")
+    assert srun_argv(torchrun) == [
+        *("srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
+        *("--kill-on-bad-exit=1", "--wait=60"),
+    ]
+    ranks = plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}")
+    assert {"--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
+    # A command that ends early on one node is no failure.
+    assert "--wait=60" not in srun_argv(plan("command: [a]"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% extends 'hpcrun/job.sbatch.j2' %}\n{% block nccl %}{{ nope }}{% endblock %}", "nope"),
+        ("{% extends 'hpcrun/job.sbatch.j2' %}\n\n{% block %}", "job.sbatch.j2:3"),
+        ("{% extends 'nowhere.j2' %}", "nowhere.j2"),
+    ],
+)
+def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "job.sbatch.j2").write_text(text)
+    with pytest.raises(InputError) as caught:
+        render_files(plan("script: a.py"), template_loader(tmp_path))
+    assert said in caught.value.message
+    assert caught.value.fix == "mend the template in templates/"
+
+
+def test_a_name_that_slurm_cannot_carry_is_refused() -> None:
+    made = structs.replace(plan("script: a.py"), directives=[("comment", "a\nb")])
+    with pytest.raises(InputError, match=r"slurm\.comment"):
+        render_files(made, template_loader(None))
+
+
+def test_a_module_is_the_one_of_the_copy(tmp_path: Path) -> None:
+    for folder, text in (("project", "now"), ("code", "then")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helping.py").write_text(f"SAID = {text!r}\n")
+        (tmp_path / folder / "training.py").write_text(
+            "import sys, helping\nprint(helping.SAID, __name__, sys.argv[1:])\n"
+        )
+    done = subprocess.run(
+        [sys.executable, *plan("module: training\nargs: [-x, 1]").program[1:]],
+        cwd=tmp_path / "project",
+        env={"HPCRUN_CODE_DIR": str(tmp_path / "code"), "PYTHONPATH": str(tmp_path / "code")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "then __main__ ['-x', '1']\n"

@@ -1,0 +1,108 @@
+"""What a job gets, byte by byte: tests/golden/CASE/{job.yaml,cluster.yaml,templates/,files/}.
+
+After a change that is meant: ``python -m pytest tests/render --update-golden``, and look at each
+difference before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hpcrun.assets import find_job, shipped, template_loader
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import RenderedFile, render_files
+from hpcrun.spec.load import load_cluster, load_job
+from tests.plan.making import PLACE
+from tests.render.sbatch_grammar import read_script
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+CASES = sorted(folder.name for folder in GOLDEN.iterdir() if (folder / "job.yaml").is_file())
+PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
+
+
+def plan_of(case: str) -> Plan:
+    """Plan a case as submit would, from its files alone."""
+    folder = GOLDEN / case
+
+    def resolve(name: str) -> tuple[str, str]:
+        path = find_job(name, folder, {"HOME": "/nonexistent"})
+        return path.read_text(), str(path)
+
+    job = load_job((folder / "job.yaml").read_text(), source="job.yaml", resolve=resolve)
+    cluster = load_cluster((folder / "cluster.yaml").read_text(), source="cluster.yaml")
+    # A new version of hpcrun is no new script.
+    return structs.replace(build_plan(job, cluster, PLACE), hpcrun_version="VERSION")
+
+
+def rendered(case: str) -> list[RenderedFile]:
+    return render_files(plan_of(case), template_loader(GOLDEN / case))
+
+
+def test_every_preset_is_a_case() -> None:
+    assert set(PRESETS) <= set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files(case: str, pytestconfig: pytest.Config) -> None:
+    wanted = {file.name: file.text.encode() for file in rendered(case)}
+    harness = wanted.pop("harness.sh")
+    assert harness == (shipped("templates") / "harness.sh").read_bytes()
+    folder = GOLDEN / case / "files"
+    if pytestconfig.getoption("update_golden"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name, data in wanted.items():
+            (folder / name).write_bytes(data)
+    assert {path.name for path in folder.iterdir()} == set(wanted)
+    for name, data in wanted.items():
+        assert (folder / name).read_bytes().decode() == data.decode()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scripts_are_bash(case: str) -> None:
+    for file in rendered(case):
+        if file.name in ("job.sbatch", "node.sh"):
+            done = subprocess.run(
+                ["bash", "-n"], input=file.text.encode(), capture_output=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, b""), file.name
+
+
+def test_scripts_are_clean(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None and os.environ.get("CI") != "true":
+        pytest.skip("no shellcheck here")
+    files = []
+    for case in CASES:
+        for file in rendered(case):
+            if file.name in ("job.sbatch", "node.sh"):
+                path = tmp_path / f"{case}-{file.name}"
+                path.write_text(file.text)
+                files.append(str(path))
+    harness = shipped("templates") / "harness.sh"
+    done = subprocess.run(
+        ["shellcheck", *files, str(harness)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "" and done.returncode == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sbatch_reads_the_plans_directives(case: str) -> None:
+    script = next(file.text for file in rendered(case) if file.name == "job.sbatch")
+    assert read_script(script.encode()) == plan_of(case).directives
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scripts_are_short_and_tidy(case: str) -> None:
+    for file in rendered(case):
+        if file.name in ("job.sbatch", "node.sh"):
+            assert len(file.text.splitlines()) < 100
+            assert file.text.endswith("\n") and not file.text.endswith("\n\n")
+            assert "\n\n\n" not in file.text, f"{file.name}: two empty lines"
+            assert not [line for line in file.text.splitlines() if line != line.rstrip()]
