@@ -1,0 +1,53 @@
+"""The demo, as `make demo` runs it: sandbox up, ZeRO-2 on four ranks, the curve, sandbox down.
+
+Effects: a sandbox, a training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parents[2] / ".ci" / "demo"
+# What DeepSpeed compiles stays from one test run to the next.
+CACHE = Path.home() / ".cache" / "hpcrun-tests"
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(
+    os.environ.get("CI") != "true" and shutil.which("slurmctld", path="/usr/sbin:/usr/bin") is None,
+    reason="no Slurm here",
+)
+def test_demo(tmp_path: Path, place: Path) -> None:
+    home = tmp_path / "home"
+    (home / "hpcrun").mkdir(parents=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (home / "hpcrun" / "cache").symlink_to(CACHE)
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "HPCRUN_SANDBOX_DIR": str(place),
+        "LANG": "C.UTF-8",
+    }
+    done = subprocess.run(
+        ["bash", str(DEMO)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=380
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "steps            1 to 60, 60 points" in done.stdout
+    assert not place.exists(), "the demo takes its sandbox away"
+    (run,) = (home / "hpcrun" / "runs").iterdir()
+    assert json.loads((run / "attempts/0/end.json").read_text())["exit_code"] == 0
+    parsed = subprocess.run(
+        [sys.executable, "-m", "hpcrun", "parse", "--json"],
+        env=env, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    loss = json.loads(parsed.stdout)["runs"][0]["metrics"]["loss"]
+    assert loss["last"]["value"] < 0.5 * loss["first"]["value"]
