@@ -22,7 +22,6 @@ lint: venv
 	ruff check .
 	ruff format --check .
 	mypy
-	cd hpcrun/workloads/reference && mypy --config-file ../../../setup.cfg --cache-dir ../../../.mypy_cache/reference *.py
 	shellcheck templates/harness.sh .ci/run .ci/demo .ci/packages
 
 venv: $(VENV)/.ready
