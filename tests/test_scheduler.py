@@ -14,7 +14,9 @@ from hpcrun.transport import Result
 from hpcrun.transport.scripted import ScriptedTransport
 
 RUN_DIR = "/scratch/runs/20261120-081455-train-7k3q"
-SILENT = OutOfReach("sbatch gave no answer in 60 s")
+SILENT = OutOfReach("sbatch gave no answer in 60 s", maybe_done=True)
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+LOST_REPLIES = pytest.mark.parametrize("answer", [SILENT, (1, "", TIMED_OUT)], ids=["no", "late"])
 
 
 def captured(command: str, case: str) -> tuple[int, str, str]:
@@ -63,17 +65,15 @@ def test_a_refusal_without_words_is_still_one() -> None:
 
 
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])
-def test_a_dead_slurm_is_out_of_reach(case: str) -> None:
-    transport = ScriptedTransport(
-        {"sbatch": captured("sbatch", case), "squeue": captured("squeue", case)}
-    )
-    with pytest.raises(OutOfReach):
+def test_what_was_never_sent_is_not_looked_for(case: str) -> None:
+    transport = ScriptedTransport({"sbatch": captured("sbatch", case)})
+    with pytest.raises(OutOfReach) as caught:
         scheduler.submit(transport, RUN_DIR, {})
+    assert not caught.value.maybe_done
+    assert [argv[0] for argv in transport.asked] == ["sbatch"]
 
 
-@pytest.mark.parametrize(
-    "answer", [SILENT, captured("sbatch", "no-controller")], ids=["timeout", "message"]
-)
+@LOST_REPLIES
 def test_a_lost_reply_is_settled_by_the_folder(
     answer: Exception | tuple[int, str, str],
 ) -> None:
@@ -82,18 +82,26 @@ def test_a_lost_reply_is_settled_by_the_folder(
     assert scheduler.submit(transport, RUN_DIR, {}) == "7"
 
 
-@pytest.mark.parametrize(
-    "answer", [SILENT, captured("sbatch", "no-controller")], ids=["timeout", "message"]
-)
+@LOST_REPLIES
 def test_a_lost_reply_without_a_job_stays_unknown(
     answer: Exception | tuple[int, str, str],
 ) -> None:
     # The refused job's row is no job.
     rows = queue_of(row("6", "/scratch/runs/another"), row("7", RUN_DIR, "BadConstraints"))
     transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
-    with pytest.raises(OutOfReach):
+    with pytest.raises(OutOfReach) as caught:
         scheduler.submit(transport, RUN_DIR, {})
+    assert caught.value.maybe_done
     assert [argv[0] for argv in transport.asked] == ["sbatch", "squeue"]
+
+
+@LOST_REPLIES
+def test_a_lost_reply_and_a_silent_queue(answer: Exception | tuple[int, str, str]) -> None:
+    queue = captured("squeue", "no-controller")
+    transport = ScriptedTransport({"sbatch": answer, "squeue": queue})
+    with pytest.raises(OutOfReach, match="sbatch") as caught:
+        scheduler.submit(transport, RUN_DIR, {})
+    assert caught.value.maybe_done
 
 
 def test_the_queue() -> None:

@@ -62,14 +62,14 @@ def is_silence(stderr: str) -> bool:
 
 
 def was_never_sent(stderr: str) -> bool:
-    """Tell whether a request without an answer cannot have arrived: no connection was made.
+    """Tell whether a request without an answer cannot have arrived: no connection, no munge.
 
     >>> was_never_sent("Unable to contact slurm controller (connect failure)")
     True
     >>> was_never_sent("Socket timed out on send/recv operation")
     False
     """
-    return "connect failure" in stderr
+    return "connect failure" in stderr or "Munge encode failed" in stderr
 
 
 def is_unknown_job(stderr: str) -> bool:
