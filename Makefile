@@ -27,7 +27,7 @@ lint: venv
 venv: $(VENV)/.ready
 
 $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
-	.ci/packages
+	PYTHON=$(PYTHON) .ci/packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools wheel
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plot,dev]'

@@ -97,17 +97,16 @@ def show_many(statuses: Sequence[RunStatus]) -> None:
     """Print a line a run."""
     rows = [
         (
+            status.run.run_id,
             status.job_id or "-",
-            status.plan.name if status.plan else "-",
             status.verdict.state,
             duration(elapsed(status)),
             f"{status.plan.nodes}x{status.plan.gpus_per_node}" if status.plan else "-",
-            status.run.run_id,
             status.verdict.reason,
         )
         for status in statuses
     ]
-    table(["JOBID", "NAME", "STATE", "TIME", "GPUS", "RUN", ""], rows)
+    table(["RUN", "JOBID", "STATE", "TIME", "GPUS", ""], rows)
 
 
 def show_one(status: RunStatus) -> None:

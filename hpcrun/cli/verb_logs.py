@@ -16,7 +16,7 @@ from hpcrun.cli.options import cluster_option, context, json_option
 @cluster_option
 @json_option
 def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -> int:
-    """Show a run's output: the batch script's, then each node's, rank 0's first.
+    """Show a run's output: each node's, rank 0's first, then the batch script's.
 
     JOB is a Slurm job id or a run id; none means the newest run. Lines of other nodes than rank
     0's begin with nodeN:. With -f the exit code is the run's: 0 if it ended well, 1 if not.
@@ -51,7 +51,8 @@ def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -
             return watch(where, run, logs=True)
         if follow:
             raise click.UsageError("--json and --follow do not go together")
-        files = log_files(run)
+        # What the harness and Slurm say of the end comes last.
+        files = sorted(log_files(run), key=lambda file: file.node is None)
         if not files:
             note(f"{run.run_id}: no output yet")
     tail = Tail(slurm_transport(where))
