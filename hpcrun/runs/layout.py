@@ -19,7 +19,7 @@ def make_run_id(name: str, stamp: str, chance: int) -> str:
     """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), a job name and a random number.
 
     >>> make_run_id("it's a test", "20261120-081455", 123456)
-    '20261120-081455-it-s-a-test-e68g'
+    '20261120-081455-it-s-a-test-gg66'
     """
     slug = re.sub(r"[^A-Za-z0-9._+]+", "-", name).strip("-.")[:40] or "job"
     tail = ""
