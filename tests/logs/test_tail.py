@@ -1,0 +1,167 @@
+"""Reading on in growing files: whole lines, each once, whatever happens to the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.logs import tail as module
+from hpcrun.logs.files import LogFile, log_files
+from hpcrun.logs.tail import Tail
+from hpcrun.runs.store import create_run_folder
+from hpcrun.transport.local import LocalTransport
+from hpcrun.transport.scripted import ScriptedTransport
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small enough that a few words take several."""
+    monkeypatch.setattr(module, "_CHUNK", 4)
+    yield
+
+
+def joined(found: Sequence[tuple[LogFile, bytes]], file: LogFile) -> bytes:
+    return b"".join(data for one, data in found if one == file)
+
+
+class Log:
+    """A log and its reader."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = LogFile(path)
+        self.tail = Tail(LocalTransport({}))
+
+    def add(self, data: bytes) -> None:
+        with self.file.path.open("ab") as file:
+            file.write(data)
+
+    def poll(self) -> bytes:
+        return joined(list(self.tail.poll([self.file])), self.file)
+
+    def finish(self) -> bytes:
+        return joined(list(self.tail.finish([self.file])), self.file)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "node-0.log")
+
+
+def test_a_file_that_appears_later(log: Log) -> None:
+    assert log.poll() == b""
+    log.add(b"")
+    assert log.poll() == b""
+    log.add(b"one\n")
+    assert log.poll() == b"one\n"
+    assert log.poll() == b""
+
+
+def test_lines_wait_for_their_end(log: Log) -> None:
+    log.add(b"one\ntw")
+    assert log.poll() == b"one\n"
+    log.add(b"o")
+    assert log.poll() == b""
+    log.add(b"\nthree\nf")
+    assert log.poll() == b"two\nthree\n"
+    assert log.finish() == b"f\n"
+    assert log.finish() == b""
+
+
+def test_a_line_of_many_chunks(log: Log) -> None:
+    log.add(b"x" * 1001)
+    assert log.poll() == b""
+    log.add(b"\ny")
+    assert log.poll() == b"x" * 1001 + b"\n"
+
+
+def test_a_carriage_return_ends_no_line(log: Log) -> None:
+    log.add(b"10%\r20%\r")
+    assert log.poll() == b""
+    log.add(b"30%\r\nnext\n")
+    assert log.poll() == b"10%\r20%\r30%\r\nnext\n"
+
+
+def test_a_file_that_became_shorter_is_read_anew(log: Log) -> None:
+    log.add(b"first attempt\nhalf a li")
+    assert log.poll() == b"first attempt\n"
+    log.file.path.write_bytes(b"second\n")
+    assert log.poll() == b"second\n"
+    log.add(b"third\n")
+    assert log.poll() == b"third\n"
+
+
+def test_a_file_that_was_emptied(log: Log) -> None:
+    log.add(b"one\n")
+    log.poll()
+    log.file.path.write_bytes(b"")
+    assert log.poll() == b""
+    log.add(b"two\n")
+    assert log.poll() == b"two\n"
+
+
+def test_a_file_that_vanishes_and_comes_back(log: Log) -> None:
+    log.add(b"one\n")
+    assert log.poll() == b"one\n"
+    log.file.path.rename(log.file.path.with_name("away"))
+    assert log.poll() == b""
+    log.file.path.with_name("away").rename(log.file.path)
+    log.add(b"two\n")
+    assert log.poll() == b"two\n"
+
+
+def test_files_do_not_mix_midway(tmp_path: Path) -> None:
+    logs = [Log(tmp_path / str(number)) for number in range(3)]
+    files = [log.file for log in logs]
+    tail = Tail(LocalTransport({}))
+    for log in logs:
+        log.add(b"a" + log.file.path.name.encode())
+    assert list(tail.poll(files)) == []
+    for log in logs:
+        log.add(b"b\nc")
+    found = list(tail.poll(files))
+    assert [data for _, data in found] == [b"a0b\n", b"a1b\n", b"a2b\n"]
+    assert [data for _, data in tail.finish(files)] == [b"c\n"] * 3
+
+
+@given(st.lists(st.binary(max_size=12), max_size=8))
+def test_every_byte_comes_once_and_in_order(pieces: list[bytes]) -> None:
+    transport = ScriptedTransport({}, {"/log": b""})
+    file = LogFile(Path("/log"))
+    tail = Tail(transport)
+    found = b""
+    for piece in pieces:
+        transport.files["/log"] += piece
+        data = joined(list(tail.poll([file])), file)
+        assert not data or data.endswith(b"\n")
+        found += data
+    found += joined(list(tail.finish([file])), file)
+    whole = b"".join(pieces)
+    assert found == (whole if whole.endswith(b"\n") or not whole else whole + b"\n")
+
+
+# ---- which files
+
+
+def test_log_files_are_the_batch_scripts_then_by_attempt_and_node(tmp_path: Path) -> None:
+    run = create_run_folder(tmp_path / "r")
+    assert log_files(run) == []
+    for name in ("0/node-0.log", "0/node-10.log", "0/node-2.log", "10/node-0.log", "2/node-0.log"):
+        (run.logs / name).parent.mkdir(exist_ok=True)
+        (run.logs / name).touch()
+    for name in ("0/notes.txt", "x.log", "0/node-.log"):
+        (run.logs / name).touch()
+    run.batch_log.touch()
+    files = log_files(run)
+    assert [str(file.path.relative_to(run.logs)) for file in files] == [
+        "batch.log",
+        "0/node-0.log",
+        "0/node-2.log",
+        "0/node-10.log",
+        "2/node-0.log",
+        "10/node-0.log",
+    ]
+    assert [file.prefix for file in files] == ["", "", "node2: ", "node10: ", "", ""]

@@ -1,0 +1,262 @@
+"""Run folders on disk: whole writes, damaged records, and finding a run by what people type."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcrun.errors import HpcrunError, InputError
+from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id
+from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted
+from hpcrun.runs.store import (
+    create_run_folder,
+    find_run,
+    list_runs,
+    read_history,
+    read_plan,
+    read_record,
+    write_file,
+    write_record,
+)
+from tests.plan.making import plan
+
+BEGIN = Begin(attempt=0, job_id="7", host="n1", pid=1, nodes="n1", begun_at=1.5)
+
+
+def submitted(job_id: str | None) -> Submitted:
+    return Submitted(
+        job_id=job_id, cluster="c", slurm_conf=None, submitted_at=1.0, host="h", user="u"
+    )
+
+
+# ---- layout
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("train", "train"),
+        ("it's a test", "it-s-a-test"),
+        ("a/b\n$(c)", "a-b-c"),
+        ("..", "job"),
+        ("", "job"),
+        ("ünïcödé", "n-c-d"),
+        ("-x-", "x"),
+        ("a" * 100, "a" * 40),
+    ],
+)
+def test_run_ids_are_plain_words(name: str, slug: str) -> None:
+    run_id = make_run_id(name, "20261120-081455", 123456)
+    assert run_id == f"20261120-081455-{slug}-gg66"
+    assert RUN_ID.fullmatch(run_id)
+
+
+def test_run_ids_sort_by_time_and_differ_by_chance() -> None:
+    stamps = ["20261120-081455", "20261120-081456", "20270101-000000"]
+    made = [make_run_id("x", stamp, 5) for stamp in stamps]
+    assert made == sorted(made)
+    assert len({make_run_id("x", stamps[0], chance) for chance in range(1000)}) == 1000
+
+
+# ---- writing
+
+
+def test_a_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "it's a file"
+    write_file(path, b"one")
+    write_file(path, b"two", mode=0o600)
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "kept").touch()
+    with pytest.raises(HpcrunError, match="folder: "):
+        write_file(target, b"x")
+    assert list(tmp_path.iterdir()) == [target]
+    assert list(target.iterdir()) == [target / "kept"]
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HpcrunError, match="nowhere/x: No such file or directory"):
+        write_file(tmp_path / "nowhere" / "x", b"x")
+
+
+# ---- records
+
+
+def test_records_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "begin.json"
+    assert read_record(path, Begin) is None
+    write_record(path, BEGIN)
+    assert read_record(path, Begin) == BEGIN
+    odd = msgspec.structs.replace(BEGIN, host="n\udcff\n1")
+    write_record(path, odd)
+    assert read_record(path, Begin) == odd
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"attempt": 0}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"attempt": "x"}',
+    ],
+)
+def test_a_damaged_record_counts_as_not_there_yet(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "begin.json"
+    path.write_bytes(data)
+    assert read_record(path, Begin) is None
+
+
+def test_a_record_of_a_newer_hpcrun_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "begin.json"
+    path.write_text(
+        '{"attempt":0,"job_id":"7","host":"n","pid":1,"nodes":"n","begun_at":1,"new":2}'
+    )
+    assert read_record(path, Begin) is not None
+
+
+def test_a_record_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "begin.json"
+    path.mkdir()
+    with pytest.raises(HpcrunError, match=r"begin\.json: Is a directory"):
+        read_record(path, Begin)
+
+
+def test_history(tmp_path: Path) -> None:
+    run = create_run_folder(tmp_path / "runs" / "r")
+    assert read_history(run).last is None and read_history(run).submitted is None
+    write_record(run.submitted, submitted("7"))
+    write_record(run.cancelled, Cancelled(cancelled_at=2.0, user="u"))
+    for index in ("0", "2", "10"):
+        (run.attempts / index).mkdir()
+    (run.attempts / "not-a-number").mkdir()
+    write_record(run.attempts / "0" / "begin.json", BEGIN)
+    (run.attempts / "0" / "beat").write_text("1800000000\n")
+    # As the harness writes it.
+    (run.attempts / "10" / "end.json").write_text(
+        '{"attempt": 10, "job_id": "7", "exit_code": 137, "signal": 9, "stopped_by": null,'
+        ' "first_failure": {"rank": 3, "local_rank": 1, "node": 1, "host": "n2", "exit_code": 137,'
+        ' "signal": 9, "at": 5.250}, "begun_at": 1.5, "ended_at": 6.125}\n'
+    )
+    history = read_history(run)
+    assert history.submitted == submitted("7") and history.cancelled is not None
+    assert [attempt.index for attempt in history.attempts] == [0, 2, 10]
+    assert history.attempts[0].begin == BEGIN and history.attempts[0].beat == 1_800_000_000.0
+    assert history.attempts[1].begin is None
+    assert history.last is not None
+    assert history.last.end == End(
+        attempt=10,
+        job_id="7",
+        exit_code=137,
+        signal=9,
+        stopped_by=None,
+        first_failure=Failure(
+            rank=3, local_rank=1, node=1, host="n2", exit_code=137, signal=9, at=5.25
+        ),
+        begun_at=1.5,
+        ended_at=6.125,
+    )
+
+
+def test_a_folder_that_is_no_run_has_no_history(tmp_path: Path) -> None:
+    assert read_history(RunFolder(tmp_path / "nothing")).attempts == []
+    assert read_plan(RunFolder(tmp_path / "nothing")) is None
+
+
+def test_the_plan_comes_back(tmp_path: Path) -> None:
+    run = create_run_folder(tmp_path / "r")
+    made = plan("script: a.py\ndeepspeed: {}\nslurm: {exclusive: true}", words=["\udcff"])
+    write_record(run.plan, made)
+    assert read_plan(run) == made
+
+
+# ---- folders
+
+
+def test_a_run_folder_is_made_once(tmp_path: Path) -> None:
+    run = create_run_folder(tmp_path / "a" / "b" / "r")
+    assert run.attempts.is_dir() and run.logs.is_dir()
+    with pytest.raises(InputError, match="cannot make the run folder: File exists"):
+        create_run_folder(run.path)
+
+
+def test_a_runs_dir_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError) as caught:
+        create_run_folder(tmp_path / "file" / "r")
+    assert "file" in caught.value.message and "runs_dir" in caught.value.fix
+
+
+RUNS = {
+    "20261119-235959-train-aaaa": "7",
+    "20261120-081455-train-7k3q": "12",
+    "20261120-081455-train-7k3r": None,
+    "20261121-000000-other-bbbb": "7",
+    "20261122-000000-other-cccc": "20261119",
+}
+
+
+@pytest.fixture
+def runs_dir(tmp_path: Path) -> Path:
+    for run_id, job_id in RUNS.items():
+        run = create_run_folder(tmp_path / run_id)
+        write_record(run.submitted, submitted(job_id))
+    (tmp_path / "not-a-run").mkdir()
+    (tmp_path / "20261119-235959-train-aaaa" / "submitted.json").touch()
+    return tmp_path
+
+
+def test_runs_are_listed_newest_first(runs_dir: Path, tmp_path: Path) -> None:
+    assert [run.run_id for run in list_runs(runs_dir)] == sorted(RUNS, reverse=True)
+    assert list(list_runs(tmp_path / "nothing")) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "run_id"),
+    [
+        (None, "20261122-000000-other-cccc"),
+        ("20261120-081455-train-7k3q", "20261120-081455-train-7k3q"),
+        ("7k3r", "20261120-081455-train-7k3r"),
+        ("train-aaaa", "20261119-235959-train-aaaa"),
+        ("20261121", "20261121-000000-other-bbbb"),
+        ("20261121-0", "20261121-000000-other-bbbb"),
+        ("12", "20261120-081455-train-7k3q"),
+        ("7", "20261121-000000-other-bbbb"),  # given twice: the newer one
+        ("20261119", "20261122-000000-other-cccc"),  # a Slurm id before a date
+        ("8", None),
+        ("1", None),  # no start of another Slurm id
+        ("k3q", None),  # no middle of a word
+        ("nothing", None),
+        ("20261120-081455-train-zzzz", None),
+    ],
+)
+def test_find_run(runs_dir: Path, word: str | None, run_id: str | None) -> None:
+    found = find_run(runs_dir, word)
+    assert (found.run_id if found else None) == run_id
+
+
+def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        find_run(runs_dir, "20261120")
+    assert caught.value.message == (
+        "20261120: fits 2 runs, from 20261120-081455-train-7k3q to 20261120-081455-train-7k3r"
+    )
+    assert caught.value.fix == "give more of the id"
+
+
+def test_no_runs_at_all(tmp_path: Path) -> None:
+    assert find_run(tmp_path / "nothing", None) is None
+    assert find_run(tmp_path / "nothing", "7") is None

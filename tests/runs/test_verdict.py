@@ -1,0 +1,266 @@
+"""Evidence to verdict, as a table: every branch, and what is never said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Submitted
+from hpcrun.runs.verdict import GRACE, LOST, SILENT_AFTER, Evidence, Verdict, decide
+from hpcrun.slurm.sacct import AccountRow
+from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING
+
+NOW = 1_800_000_000.0
+LONG_AGO = NOW - 3600
+
+
+def begin() -> Begin:
+    return Begin(attempt=0, job_id="7", host="n1", pid=1, nodes="n1", begun_at=LONG_AGO)
+
+
+def end(exit_code: int = 0, stopped_by: str | None = None) -> End:
+    return End(
+        attempt=0,
+        job_id="7",
+        exit_code=exit_code,
+        signal=None,
+        stopped_by=stopped_by,
+        first_failure=None,
+        begun_at=LONG_AGO,
+        ended_at=NOW,
+    )
+
+
+def queue(state: str, reason: str = "None") -> QueueRow:
+    return QueueRow("7", state, reason, "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", "/w", "j")
+
+
+def account(state: str) -> AccountRow:
+    return AccountRow("7", state, "0:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "j", "/w")
+
+
+BEGUN = Attempt(index=0, begin=begin())
+OPENED = Attempt(index=0)
+DONE = Attempt(index=0, begin=begin(), end=end())
+FAILED = Attempt(index=0, begin=begin(), end=end(3))
+STOPPED = Attempt(index=0, begin=begin(), end=end(143, "TERM"))
+
+
+def verdict(
+    *attempts: Attempt,
+    job_id: str | None = "7",
+    submitted: bool = True,
+    ago: float = 3600,
+    cancelled: bool = False,
+    **evidence: Any,
+) -> Verdict:
+    sent = Submitted(
+        job_id=job_id,
+        cluster="c",
+        slurm_conf=None,
+        submitted_at=NOW - ago,
+        host="login",
+        user="me",
+    )
+    history = History(
+        run_id="r",
+        submitted=sent if submitted else None,
+        cancelled=Cancelled(cancelled_at=NOW, user="me") if cancelled else None,
+        attempts=list(attempts),
+    )
+    return decide(Evidence(history=history, now=NOW, **evidence))
+
+
+def short(made: Verdict) -> tuple[str, bool, str, int | None]:
+    return made.state, made.final, made.source, made.exit_code
+
+
+SILENT: dict[str, Any] = {"in_reach": False}
+LOCAL: dict[str, Any] = {"job_id": None}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "evidence", "expected"),
+    [
+        # The queue goes first, whatever the rest says.
+        ([], {"queue": queue("PENDING")}, ("PENDING", False, "squeue", None)),
+        ([BEGUN], {"queue": queue("RUNNING")}, ("RUNNING", False, "squeue", None)),
+        ([DONE], {"queue": queue("COMPLETING")}, ("COMPLETING", False, "squeue", None)),
+        ([DONE], {"queue": queue("COMPLETED")}, ("COMPLETED", True, "squeue", 0)),
+        ([FAILED], {"queue": queue("FAILED")}, ("FAILED", True, "squeue", 3)),
+        ([BEGUN], {"queue": queue("NODE_FAIL")}, ("NODE_FAIL", True, "squeue", None)),
+        # A requeued job's earlier end is not its end.
+        ([FAILED], {"queue": queue("PENDING")}, ("PENDING", False, "squeue", None)),
+        (
+            [BEGUN],
+            {"queue": queue("RUNNING"), "account": account("FAILED")},
+            ("RUNNING", False, "squeue", None),
+        ),
+        # A word that hpcrun does not know is no end.
+        ([], {"queue": queue(UNKNOWN)}, (UNKNOWN, False, "squeue", None)),
+        (
+            [],
+            {"queue": queue(UNKNOWN), "account": account("TIMEOUT")},
+            ("TIMEOUT", True, "sacct", None),
+        ),
+        # Then the accounting.
+        ([DONE], {"account": account("COMPLETED")}, ("COMPLETED", True, "sacct", 0)),
+        ([STOPPED], {"account": account("TIMEOUT")}, ("TIMEOUT", True, "sacct", 143)),
+        ([BEGUN], {"account": account("OUT_OF_MEMORY")}, ("OUT_OF_MEMORY", True, "sacct", None)),
+        ([BEGUN], {"account": account("CANCELLED"), **SILENT}, ("CANCELLED", True, "sacct", None)),
+        # The accounting is late: the record has the end.
+        ([DONE], {"account": account("RUNNING")}, ("COMPLETED", True, "record", 0)),
+        ([FAILED], {"account": account("RUNNING")}, ("FAILED", True, "record", 3)),
+        # Then the record alone.
+        ([DONE], {}, ("COMPLETED", True, "record", 0)),
+        ([FAILED], {}, ("FAILED", True, "record", 3)),
+        ([STOPPED], {}, ("CANCELLED", True, "record", 143)),
+        ([STOPPED], {"cancelled": True}, ("CANCELLED", True, "record", 143)),
+        ([], {"cancelled": True}, ("CANCELLED", True, "record", None)),
+        ([BEGUN], {"cancelled": True}, ("CANCELLED", True, "record", None)),
+        # Forgotten by Slurm and dead without an end.
+        ([], {}, (LOST, True, "record", None)),
+        ([OPENED], {}, (LOST, True, "record", None)),
+        ([BEGUN], {}, (LOST, True, "record", None)),
+        ([FAILED, BEGUN], {}, (LOST, True, "record", None)),
+        # squeue may not show a job that sbatch took a moment ago.
+        ([], {"ago": GRACE - 1}, (UNKNOWN, False, "record", None)),
+        ([], {"ago": GRACE + 1}, (LOST, True, "record", None)),
+        # sbatch's reply was lost and no job has the folder.
+        ([], {"submitted": False}, ("NOT_SUBMITTED", True, "record", None)),
+        ([], {"submitted": False, "queue": queue("RUNNING")}, ("RUNNING", False, "squeue", None)),
+        # No answer: nothing is known, and nothing has ended.
+        ([], SILENT, (UNKNOWN, False, "record", None)),
+        ([BEGUN], SILENT, (UNKNOWN, False, "record", None)),
+        ([FAILED], SILENT, (UNKNOWN, False, "record", None)),
+        ([], {"submitted": False, **SILENT}, (UNKNOWN, False, "record", None)),
+        ([FAILED], {"account": account("RUNNING"), **SILENT}, (UNKNOWN, False, "record", None)),
+        # A run of this machine needs no Slurm.
+        ([DONE], LOCAL, ("COMPLETED", True, "record", 0)),
+        ([FAILED], {**LOCAL, **SILENT}, ("FAILED", True, "record", 3)),
+        ([STOPPED], LOCAL, ("CANCELLED", True, "record", 143)),
+        ([], {**LOCAL, "ago": SILENT_AFTER - 1}, ("RUNNING", False, "record", None)),
+        ([], {**LOCAL, "ago": SILENT_AFTER + 1}, (LOST, True, "record", None)),
+        (
+            [Attempt(index=0, begin=begin(), beat=NOW - 30)],
+            LOCAL,
+            ("RUNNING", False, "record", None),
+        ),
+        (
+            [Attempt(index=0, begin=begin(), beat=NOW - SILENT_AFTER - 1)],
+            LOCAL,
+            (LOST, True, "record", None),
+        ),
+    ],
+)
+def test_decide(
+    attempts: list[Attempt],
+    evidence: dict[str, Any],
+    expected: tuple[str, bool, str, int | None],
+) -> None:
+    assert short(verdict(*attempts, **evidence)) == expected
+
+
+@pytest.mark.parametrize("state", sorted(WAITING | ACTIVE | FINAL))
+def test_slurms_live_word_is_the_state(state: str) -> None:
+    made = verdict(BEGUN, queue=queue(state))
+    assert (made.state, made.final, made.ok) == (state, state in FINAL, state == "COMPLETED")
+
+
+def test_the_reason_is_slurms() -> None:
+    assert verdict(queue=queue("PENDING", "Priority")).reason == "Priority"
+    assert verdict(queue=queue("RUNNING", "None")).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("attempts", "evidence", "said"),
+    [
+        ([], SILENT, "Slurm does not answer; its records say nothing yet"),
+        ([BEGUN], SILENT, "Slurm does not answer; its own record says that it began"),
+        (
+            [FAILED],
+            SILENT,
+            "Slurm does not answer; its own record says that it ended with exit code 3",
+        ),
+        ([], {}, "Slurm has forgotten the job, and it never began"),
+        ([OPENED], {}, "Slurm has forgotten the job, and it left no record"),
+        ([BEGUN], {}, "Slurm has forgotten the job, and it died on n1 without a record"),
+        ([], {**LOCAL, "ago": 999}, "no sign of life for 999 s and no end record"),
+    ],
+)
+def test_why(attempts: list[Attempt], evidence: dict[str, Any], said: str) -> None:
+    assert verdict(*attempts, **evidence).reason == said
+
+
+@pytest.mark.parametrize(
+    ("attempts", "evidence", "notes"),
+    [
+        ([DONE], {"queue": queue("COMPLETED")}, []),
+        ([FAILED], {"queue": queue("FAILED")}, []),
+        ([FAILED], {"queue": queue("RUNNING")}, []),
+        (
+            [FAILED],
+            {"queue": queue("COMPLETED")},
+            ["Slurm says COMPLETED, the job's own record says exit code 3"],
+        ),
+        (
+            [DONE],
+            {"account": account("NODE_FAIL")},
+            ["Slurm says NODE_FAIL, the job's own record says exit code 0"],
+        ),
+        (
+            [],
+            {"queue": queue("FAILED")},
+            ["the job left no record: do the compute nodes see the folder of the run?"],
+        ),
+        ([DONE], {"account": account("RUNNING")}, ["sacct has not seen the end yet"]),
+        ([STOPPED], {}, ["it was told to stop by SIGTERM: cancelled, or out of time"]),
+        ([STOPPED], {"cancelled": True}, []),
+    ],
+)
+def test_notes(attempts: list[Attempt], evidence: dict[str, Any], notes: list[str]) -> None:
+    assert verdict(*attempts, **evidence).notes == notes
+
+
+ROWS = st.one_of(st.none(), st.sampled_from(sorted(WAITING | ACTIVE | FINAL | {UNKNOWN})))
+
+
+@given(
+    attempts=st.lists(st.sampled_from([OPENED, BEGUN, DONE, FAILED, STOPPED]), max_size=2),
+    shown=ROWS,
+    accounted=ROWS,
+    in_reach=st.booleans(),
+    submitted=st.booleans(),
+    cancelled=st.booleans(),
+    ago=st.sampled_from([0.0, 60.0, 9999.0]),
+)
+def test_what_holds_for_all_evidence(
+    attempts: list[Attempt],
+    shown: str | None,
+    accounted: str | None,
+    in_reach: bool,
+    submitted: bool,
+    cancelled: bool,
+    ago: float,
+) -> None:
+    made = verdict(
+        *attempts,
+        submitted=submitted,
+        cancelled=cancelled,
+        ago=ago,
+        in_reach=in_reach,
+        queue=None if shown is None else queue(shown),
+        account=None if accounted is None else account(accounted),
+    )
+    assert made.final == (made.state in FINAL | {LOST, "NOT_SUBMITTED"})
+    assert made.source in ("squeue", "sacct", "record")
+    if not in_reach and shown is None and accounted not in FINAL:
+        assert made.state == UNKNOWN  # silence is no end
+    if shown in WAITING | ACTIVE:
+        assert made.state == shown
+    if made.state == UNKNOWN:
+        assert made.reason

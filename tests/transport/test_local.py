@@ -1,0 +1,87 @@
+"""The local transport: what comes back, and what is raised."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.transport import Result, Transport
+from hpcrun.transport.local import LocalTransport
+from hpcrun.transport.scripted import ScriptedTransport
+
+ENV = {"PATH": "/usr/bin:/bin", "NAME": "value"}
+
+
+def test_a_command_and_all_that_it_says(tmp_path: Path) -> None:
+    script = 'echo "$NAME $PWD"; echo wrong >&2; cat; exit 3'
+    result = LocalTransport(ENV).run(["sh", "-c", script], cwd=str(tmp_path))
+    assert result == Result(["sh", "-c", script], 3, f"value {tmp_path}\n", "wrong\n")
+
+
+def test_an_environment_replaces_the_transports() -> None:
+    transport = LocalTransport(ENV)
+    given = {"PATH": ENV["PATH"], "OTHER": "\udcff"}
+    result = transport.run(["sh", "-c", 'printf %s "${NAME-unset}$OTHER"'], env=given)
+    assert result.stdout == "unset\udcff"
+
+
+def test_words_are_no_shell() -> None:
+    result = LocalTransport(ENV).run(["printf", "%s|", "a b", "$(id)", "'"])
+    assert result.stdout == "a b|$(id)|'|"
+
+
+def test_no_such_command() -> None:
+    with pytest.raises(OutOfReach) as caught:
+        LocalTransport(ENV).run(["no-such-command"])
+    assert caught.value.message == "no-such-command: command not found"
+    assert not caught.value.maybe_done
+    assert "hpcrun sandbox up" in caught.value.fix
+
+
+def test_no_such_folder() -> None:
+    with pytest.raises(HpcrunError, match="/no/such/folder: no such folder"):
+        LocalTransport(ENV).run(["true"], cwd="/no/such/folder")
+
+
+def test_no_answer_in_time() -> None:
+    begin = time.monotonic()
+    with pytest.raises(OutOfReach, match="sleep gave no answer") as caught:
+        LocalTransport(ENV).run(["sleep", "60"], timeout=0.1)
+    assert caught.value.maybe_done
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("kind", ["local", "scripted"])
+def test_files_by_offset(kind: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "a file\udcff")
+    Path(path).write_bytes(b"0123456789")
+    transport: Transport = LocalTransport(ENV)
+    if kind == "scripted":
+        transport = ScriptedTransport({}, {path: b"0123456789"})
+    assert transport.size(path) == 10
+    assert transport.read(path, 0, 4) == b"0123"
+    assert transport.read(path, 8, 4) == b"89"
+    assert transport.read(path, 10, 4) == transport.read(path, 99, 4) == b""
+    assert transport.size("/no/such/file") == 0
+    with pytest.raises(FileNotFoundError):
+        transport.read("/no/such/file", 0, 4)
+
+
+def test_a_scripted_answer_may_be_a_function_or_an_error() -> None:
+    transport = ScriptedTransport(
+        {
+            "fixed": (1, "out", "err"),
+            "asked": lambda argv: Result(list(argv), 0, argv[-1], ""),
+            "dead": OutOfReach("no answer"),
+        }
+    )
+    assert transport.run(["fixed", "x"]) == Result(["fixed", "x"], 1, "out", "err")
+    assert transport.run(["asked", "y"]).stdout == "y"
+    with pytest.raises(OutOfReach):
+        transport.run(["dead"])
+    with pytest.raises(KeyError):
+        transport.run(["unheard-of"])
+    assert [argv[0] for argv in transport.asked] == ["fixed", "asked", "dead", "unheard-of"]
