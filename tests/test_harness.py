@@ -1,0 +1,361 @@
+"""The harness on its own: bash and a run folder, without Slurm and without hpcrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import shipped
+from hpcrun.render.quoting import quote_bash
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import Attempt, End, Failure
+from hpcrun.runs.store import read_history
+
+TIMEOUT = 20.0
+RANK = 'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'
+
+
+class Job:
+    """A run folder with a job.sbatch and a node.sh of the test's own."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True)
+        self.run = RunFolder(path)
+        self.run.attempts.mkdir()
+        self.run.logs.mkdir()
+        (path / "harness.sh").write_bytes((shipped("templates") / "harness.sh").read_bytes())
+        # Whatever the job starts is found by it, in whatever session.
+        self.mark = uuid.uuid4().hex
+        self.write()
+
+    def write(
+        self,
+        node: str = "echo trained",
+        *,
+        setup: str = "",
+        directives: str = "#SBATCH --no-requeue",
+        nodes: int = 1,
+        world: int = 1,
+    ) -> None:
+        self.run.script.write_text(
+            f"#!/bin/bash\n{directives}\n"
+            f"export HPCRUN_RUN_DIR={quote_bash(str(self.run.path))}\n"
+            '[ "${1-}" = body ] || exec bash -- "$HPCRUN_RUN_DIR/harness.sh" batch\n'
+            f"export HPCRUN_NODES={nodes} HPCRUN_RANKS_PER_NODE={world}\n"
+            f"export HPCRUN_WORLD_SIZE={world}\n{setup}\n"
+            'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" launch srun --nodes=1\n'
+        )
+        (self.run.path / "node.sh").write_text(f"#!/bin/bash\n{node}\n")
+
+    def start(self, **env: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["bash", str(self.run.script)],
+            cwd=self.run.path,
+            env={"PATH": os.environ["PATH"], "HPCRUN_TEST_MARK": self.mark, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def finish(self, process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[int, str]:
+        out, _ = process.communicate(stdin, timeout=TIMEOUT)
+        return process.returncode, out.decode()
+
+    def go(self, stdin: bytes = b"", **env: str) -> tuple[int, str]:
+        return self.finish(self.start(**env), stdin)
+
+    def until(self, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not there():
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.01)
+
+    def wait_for(self, name: str) -> None:
+        self.until((self.run.path / name).exists)
+
+    @property
+    def last(self) -> Attempt:
+        last = read_history(self.run).last
+        assert last is not None
+        return last
+
+    @property
+    def end(self) -> End:
+        assert self.last.end is not None
+        return self.last.end
+
+    @property
+    def failure(self) -> Failure:
+        assert self.end.first_failure is not None
+        return self.end.first_failure
+
+    def log(self, attempt: int = 0) -> str:
+        return (self.run.logs / str(attempt) / "node-0.log").read_text()
+
+    def processes(self) -> list[str]:
+        """What still runs with this job's mark in its environment."""
+        found = []
+        for proc in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (proc / "environ").read_bytes():
+                    found.append(f"{proc.name}: {(proc / 'cmdline').read_bytes()!r}")
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path / 'it\'s a "run" $(x)')
+    yield made
+    made.until(lambda: not made.processes())
+
+
+def test_a_job_that_ends_well(job: Job) -> None:
+    before = time.time()
+    code, out = job.go()
+    assert code == 0
+    assert "hpcrun: attempt 0 begins on " in out
+    assert out.endswith("hpcrun: attempt 0 ended with exit code 0\n")
+    assert "trained\n" in job.log() and "trained" not in out
+    begin, beat, end = job.last.begin, job.last.beat, job.end
+    assert begin is not None and beat is not None
+    assert (begin.attempt, begin.job_id, begin.nodes) == (0, "", begin.host)
+    assert before - 1 < begin.begun_at <= end.ended_at < time.time() + 1
+    assert before - 2 < beat < time.time() + 1
+    assert (end.exit_code, end.signal, end.stopped_by, end.first_failure) == (0, None, None, None)
+    assert end.begun_at == begin.begun_at
+    assert not list(job.run.path.rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("node", "code", "number"),
+    [("exit 7", 7, None), ("kill -9 $$", 137, 9), ("kill -SEGV $$", 139, 11), ("false", 1, None)],
+)
+def test_a_job_that_fails(job: Job, node: str, code: int, number: int | None) -> None:
+    job.write(node)
+    assert job.go()[0] == code
+    assert (job.end.exit_code, job.end.signal, job.end.stopped_by) == (code, number, None)
+    assert (job.failure.rank, job.failure.exit_code, job.failure.signal) == (None, code, number)
+
+
+def test_the_rank_that_failed_first_is_named(job: Job) -> None:
+    # As a launcher does: it ends the others, and then itself with a code of its own.
+    ranks = 'export LOCAL_RANK=$RANK WORLD_SIZE=2\nexec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'
+    job.write(
+        f"(export RANK=1\n{ranks} bash -c 'exit 5')\n(export RANK=0\n{ranks} bash -c 'exit 6')\n"
+        "exit 1",
+        world=2,
+    )
+    assert job.go()[0] == 5
+    assert (job.failure.rank, job.failure.local_rank, job.failure.exit_code) == (1, 1, 5)
+    assert (job.failure.node, job.end.exit_code) == (0, 5)
+
+
+def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:
+    job.write(f"export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1\n{RANK} sh -c 'echo \"$@\"' - 'a b' ''")
+    assert job.go()[0] == 0
+    assert "a b \n" in job.log()
+    assert not list((job.run.attempts / "0" / "failures").iterdir())
+
+
+@pytest.mark.parametrize("seen", ["WORLD_SIZE=1", "WORLD_SIZE=", "OTHER=4"])
+def test_a_rank_in_another_world_stops(job: Job, seen: str) -> None:
+    job.write(f"export RANK=0 LOCAL_RANK=0 {seen}\n{RANK} echo trained", world=4)
+    assert job.go()[0] == 1
+    assert "trained" not in job.log()
+    assert "and the job has 4: the nodes would train apart" in job.log()
+
+
+# ---- claiming
+
+
+def test_a_duplicate_ends_at_once_and_changes_nothing(job: Job) -> None:
+    assert job.go()[0] == 0
+    before = {path: path.read_bytes() for path in job.run.path.rglob("*") if path.is_file()}
+    code, out = job.go()
+    assert code == 93
+    assert "attempt 0 of this run is taken" in out
+    assert {p: p.read_bytes() for p in job.run.path.rglob("*") if p.is_file()} == before
+
+
+def test_of_many_at_once_one_runs(job: Job) -> None:
+    started = [job.start() for _ in range(5)]
+    codes = sorted(job.finish(process)[0] for process in started)
+    assert codes == [0, 93, 93, 93, 93]
+    assert job.log().count("trained") == 1
+
+
+def test_a_restart_is_an_attempt_of_its_own(job: Job) -> None:
+    job.write("echo this is $HPCRUN_ATTEMPT")
+    assert job.go()[0] == 0
+    assert job.go(SLURM_RESTART_COUNT="1")[0] == 0
+    assert [attempt.index for attempt in read_history(job.run).attempts] == [0, 1]
+    assert job.last.begin is not None and job.last.begin.attempt == 1
+    assert "this is 0" in job.log(0) and "this is 1" in job.log(1)
+
+
+def test_a_run_folder_that_cannot_be_written(job: Job) -> None:
+    job.run.attempts.rmdir()
+    code, out = job.go()
+    assert code == 1
+    assert f"hpcrun: error: cannot write in {job.run.path} on " in out
+    assert not list(job.run.logs.iterdir())
+
+
+# ---- stopping
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_request_to_stop_reaches_the_program_and_is_recorded(job: Job, name: str) -> None:
+    job.write(
+        "trap 'echo saving; exit 0' TERM\ntouch \"$HPCRUN_RUN_DIR/ready\"\n"
+        "while :; do sleep 0.02; done"
+    )
+    process = job.start()
+    job.wait_for("ready")
+    process.send_signal(signal.Signals[f"SIG{name}"])
+    code, out = job.finish(process)
+    assert code == 143
+    assert f"received SIG{name}: stopping" in out
+    assert "saving" in job.log()
+    assert (job.end.exit_code, job.end.signal, job.end.stopped_by) == (143, 15, name)
+    assert job.end.first_failure is None
+
+
+def test_a_program_that_does_not_know_of_signals_is_ended(job: Job) -> None:
+    job.write('touch "$HPCRUN_RUN_DIR/ready"; exec sleep 1000')
+    process = job.start()
+    job.wait_for("ready")
+    process.terminate()
+    assert job.finish(process)[0] == 143
+    assert job.end.stopped_by == "TERM"
+
+
+def test_term_to_all_processes_at_once_as_slurm_sends_it(job: Job) -> None:
+    job.write('touch "$HPCRUN_RUN_DIR/ready"; exec sleep 1000')
+    process = job.start()
+    job.wait_for("ready")
+    os.killpg(process.pid, signal.SIGCONT)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert job.finish(process)[0] == 143
+    assert (job.end.stopped_by, job.end.first_failure) == ("TERM", None)
+
+
+def test_other_signals_do_not_end_the_wait(job: Job) -> None:
+    job.write(
+        'touch "$HPCRUN_RUN_DIR/ready"; until [ -e "$HPCRUN_RUN_DIR/go" ]; do sleep 0.02; done'
+    )
+    process = job.start()
+    job.wait_for("ready")
+    for _ in range(5):
+        os.killpg(process.pid, signal.SIGCONT)
+        process.send_signal(signal.SIGCHLD)
+        process.send_signal(signal.SIGWINCH)
+        time.sleep(0.02)
+    assert process.poll() is None and job.last.end is None
+    (job.run.path / "go").touch()
+    assert job.finish(process)[0] == 0
+    assert (job.end.exit_code, job.end.stopped_by) == (0, None)
+
+
+# ---- what the processes are given
+
+
+def test_the_environment_of_a_node(job: Job) -> None:
+    job.write('env -0 >"$HPCRUN_RUN_DIR/env"')
+    assert job.go(HOSTNAME="of-another-node", SLURMD_NODENAME="n1")[0] == 0
+    pairs = (job.run.path / "env").read_text().split("\0")[:-1]
+    env = dict(pair.split("=", 1) for pair in pairs)
+    assert env["MASTER_ADDR"] == "127.0.0.1"
+    assert 12000 <= int(env["MASTER_PORT"]) < 30000
+    assert env["HPCRUN_ATTEMPT"] == env["HPCRUN_NODE_RANK"] == "0"
+    assert env["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "NCCL_SOCKET_IFNAME" not in env
+    assert Path(env["HPCRUN_HOSTFILE"]).read_text() == "n1 slots=1\n"
+    assert job.last.begin is not None and job.last.begin.host == "n1"
+
+
+def test_what_the_user_says_of_interfaces_stays(job: Job) -> None:
+    job.write('echo "interface $GLOO_SOCKET_IFNAME"')
+    assert job.go(GLOO_SOCKET_IFNAME="eth7")[0] == 0
+    assert "interface eth7\n" in job.log()
+
+
+def test_standard_input_comes_through(job: Job) -> None:
+    job.write("cat")
+    assert job.go(stdin=b"typed\n")[0] == 0
+    assert "typed\n" in job.log()
+
+
+def test_no_world_of_another_size_is_started(job: Job) -> None:
+    job.write(nodes=2)
+    code, out = job.go()
+    assert code == 1
+    assert "the job wants 2 node(s) and has 1: " in out
+    assert not (job.run.logs / "0" / "node-0.log").exists()
+
+
+# ---- setup and secrets
+
+
+@pytest.mark.parametrize(("setup", "code"), [("exit 0", 1), ("exit 4", 4), ("kill -9 $$", 137)])
+def test_a_setup_that_ends_before_the_launch_is_no_success(job: Job, setup: str, code: int) -> None:
+    job.write(setup=setup)
+    found, out = job.go()
+    assert found == job.end.exit_code == code
+    assert ("setup ended before the training was started" in out) == (setup == "exit 0")
+
+
+def test_a_setup_that_fails_with_set_e_is_recorded(job: Job) -> None:
+    job.write(setup="set -eu\nfalse\necho never")
+    code, out = job.go()
+    assert (code, job.end.exit_code) == (1, 1)
+    assert "never" not in out
+
+
+@pytest.mark.parametrize(
+    ("node", "directives", "stopped", "kept"),
+    [
+        ("true", "", False, False),
+        ("false", "#SBATCH --requeue", False, False),
+        ("exec sleep 1000", "#SBATCH --no-requeue", True, False),
+        # The next attempt needs them.
+        ("exec sleep 1000", "#SBATCH --requeue", True, True),
+    ],
+)
+def test_secrets_go_with_the_last_attempt(
+    job: Job, node: str, directives: str, stopped: bool, kept: bool
+) -> None:
+    job.write(
+        f'touch "$HPCRUN_RUN_DIR/ready"; {node}',
+        setup='. "$HPCRUN_RUN_DIR/secrets.env"; [ "$TOKEN" = "a b" ] || exit 9',
+        directives=directives,
+    )
+    job.run.secrets.write_text("export TOKEN='a b'\n")
+    process = job.start()
+    job.wait_for("ready")
+    if stopped:
+        process.terminate()
+    code, out = job.finish(process)
+    assert code != 9 and "a b" not in out + job.log()
+    assert job.run.secrets.exists() == kept
+
+
+def test_an_unknown_mode_is_refused(job: Job) -> None:
+    done = subprocess.run(
+        ["bash", str(job.run.path / "harness.sh"), "dance"],
+        env={"PATH": os.environ["PATH"], "HPCRUN_RUN_DIR": str(job.run.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "hpcrun: error: no such mode: dance\n")
