@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -52,6 +53,12 @@ class LazyGroup(click.Group):
             ctx.fail(f"no such verb: {args[0]}.{hint}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # before click makes exit code 1 of it
+            return _reader_gone()
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
@@ -82,9 +89,13 @@ def main() -> None:
         show_error(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader has gone (`hpcrun logs | head`); Python would complain at exit.
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(141)
+        sys.exit(_reader_gone())
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _reader_gone() -> int:
+    """The reader has gone (`hpcrun logs | head`); Python would complain at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 141
