@@ -1,0 +1,151 @@
+"""Calling hpcrun as a user does: a project, a home without settings, and the command line.
+
+Effects: processes, and this process's standard streams, environment and current folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Done:
+    """What a call gave."""
+
+    def __init__(self, argv: Sequence[str], code: int, out: str, err: str) -> None:
+        self.argv, self.code, self.out, self.err = list(argv), code, out, err
+
+    @property
+    def json(self) -> Any:
+        assert self.out, self
+        return json.loads(self.out)
+
+    def __repr__(self) -> str:
+        return f"{self.argv} -> {self.code}\n--- out\n{self.out}\n--- err\n{self.err}"
+
+
+class Caller:
+    """A project with an hpcrun.yaml whose runs are beside it, and ways to call hpcrun in it."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.project = folder / "my project"
+        self.runs = folder / "runs"
+        self.environ = dict(environ)
+        # Whatever a run starts is found by it, in whatever session.
+        self.mark = uuid.uuid4().hex
+        self.environ["HPCRUN_TEST"] = self.environ["TEST_MARK"] = self.mark
+        self.project.mkdir()
+        self.write("hpcrun.yaml", f'runs_dir: "{self.runs}"\ncache_dir: "{folder}/cache"\n')
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def __call__(self, *argv: str) -> Done:
+        """Call hpcrun in this process: quick, for what starts no processes that stay."""
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in "oe"]
+        code: Any = 0
+        with _standing_in(self.environ, self.project, ["hpcrun", *argv]):
+            try:
+                with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+                    main()
+            except SystemExit as end:
+                code = end.code
+        texts = []
+        for stream in streams:
+            stream.flush()
+            buffer = stream.buffer
+            assert isinstance(buffer, io.BytesIO)
+            texts.append(buffer.getvalue().decode())
+        assert isinstance(code, int), code
+        return Done(argv, code, *texts)
+
+    def start(self, *argv: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start hpcrun as a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcrun", *argv],
+            cwd=self.project,
+            env=self.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+
+    def process(self, *argv: str) -> Done:
+        """Run hpcrun as a process of its own, to its end."""
+        process = self.start(*argv)
+        out, err = process.communicate(timeout=60)
+        return Done(argv, process.returncode, out.decode(), err.decode())
+
+    def left(self) -> list[str]:
+        """What still runs of all that was started here."""
+        found = []
+        for proc in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in (proc / "environ").read_bytes():
+                    found.append(f"{proc.name}: {(proc / 'cmdline').read_bytes()!r}")
+        return found
+
+
+@contextlib.contextmanager
+def _standing_in(environ: dict[str, str], folder: Path, argv: list[str]) -> Iterator[None]:
+    before = dict(os.environ), Path.cwd(), sys.argv
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(folder)
+    sys.argv = argv
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before[0])
+        os.chdir(before[1])
+        sys.argv = before[2]
+
+
+TOOLS = (
+    *("bash", "sh", "env", "cat", "date", "echo", "false", "git", "grep", "ip", "mkdir", "mv"),
+    *("printf", "rm", "sed", "sleep", "touch", "true", "uname", "id", "setsid"),
+)
+
+
+def tools_without_slurm(folder: Path) -> Path:
+    """Make a folder for PATH that has what a machine without Slurm has."""
+    folder.mkdir()
+    for name in TOOLS:
+        for place in os.environ["PATH"].split(":"):
+            if (Path(place) / name).exists():
+                (folder / name).symlink_to(Path(place) / name)
+                break
+    return folder
+
+
+def replay(folder: Path, command: str, answer: tuple[int, str, str]) -> Path:
+    """Make a command that answers as Slurm once did; return the file that notes its calls."""
+    code, out, err = answer
+    (folder / f"{command}.out").write_text(out)
+    (folder / f"{command}.err").write_text(err)
+    calls = folder / f"{command}.calls"
+    script = folder / command
+    script.unlink(missing_ok=True)
+    script.write_text(
+        f'#!/bin/sh\necho "$PWD|$*" >>"{calls}"\ncat "{folder}/{command}.out"\n'
+        f'cat "{folder}/{command}.err" >&2\nexit {code}\n'
+    )
+    script.chmod(0o755)
+    return calls

@@ -1,0 +1,180 @@
+"""Every mistake of a user: exit code 2, what is wrong and where, what to do; never a traceback."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller, Done
+
+
+def is_clear(done: Done, *said: str) -> None:
+    """Hold what all refusals have in common."""
+    assert done.code == 2, done
+    assert done.out == "", done
+    assert "Traceback" not in done.err, done
+    assert re.match(r"(error: |Usage: )", done.err), done
+    for text in said:
+        assert text in done.err, done
+
+
+@pytest.fixture(autouse=True)
+def a_project(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "")
+    hpcrun.write("good.yaml", "script: train.py\n")
+    hpcrun.write("hpcrun.yaml", f'runs_dir: "{hpcrun.runs}"\npython: python3\n')
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["dance"], ["no such verb: dance"]),
+        (["sumbit"], ["no such verb: sumbit. Did you mean submit?"]),
+        (["--dance"], ["No such option"]),
+        (["submit"], ["name a job (hpcrun jobs lists them), or give a command after --"]),
+        (["submit", "--"], ["give a command after --"]),
+        (["submit", "zero2-4gpus"], ["zero2-4gpus: no such job", "did you mean zero2-4gpu?"]),
+        (["submit", "no/such.yaml"], ["no/such.yaml: no such job file"]),
+        (["submit", "good.yaml", "--nodes", "0"], ["--nodes"]),
+        (["submit", "good.yaml", "--nodes", "two"], ["--nodes"]),
+        (["submit", "good.yaml", "--time", "soon"], ["--set: resources.time: "]),
+        (["submit", "good.yaml", "--name", ""], ["--set: name: "]),
+        (["submit", "good.yaml", "--name", "a\nb"], ["--set: name: "]),
+        (["submit", "good.yaml", "--set", "bath=1"], ["--set: bath: unknown key; did you mean"]),
+        (["submit", "good.yaml", "--set", "batch"], ["--set"]),
+        (["submit", "good.yaml", "--set", "precision=fp17"], ["--set: precision: "]),
+        (["submit", "good.yaml", "--cluster", "moon"], ["moon: no such cluster", "moon.yaml"]),
+        (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not up"]),
+        (["submit", "good.yaml", "--after", "nothing"], ["nothing: no such run"]),
+        (["run", "zero2-8gpu-2node"], ["here is one machine"]),
+        (["status", "nothing"], ["nothing: no such run in "]),
+        (["status", "-n", "0"], ["-n"]),
+        (["logs"], ["no runs yet in "]),
+        (["logs", "nothing"], ["nothing: no such run"]),
+        (["cancel"], ["Missing argument"]),
+        (["cancel", "nothing"], ["nothing: no such run"]),
+        (["show"], ["no runs yet in "]),
+        (["show", "good.yaml", "--file", "x"], ["good.yaml is a job and has no files yet"]),
+        (["parse"], ["no runs yet in "]),
+        (["parse", "no.log"], ["no.log: no such file, run or job"]),
+        (["schema", "dance"], ["'job', 'cluster'"]),
+        (["sandbox", "dance"], ["No such command"]),
+        (["sandbox", "up", "--nodes", "0"], ["--nodes"]),
+    ],
+    ids=lambda value: " ".join(value) if value and isinstance(value[0], str) else None,
+)
+def test_command_line(hpcrun: Caller, argv: list[str], said: list[str]) -> None:
+    is_clear(hpcrun(*argv), *said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("script: trian.py", ["script: ", "trian.py: no such file", "did you mean train.py?"]),
+        ("script: nothing-like-it", ["no such file", "paths start at "]),
+        ("resources: {gpus_per_nod: 1}", ["bad.yaml:1: resources.gpus_per_nod: unknown key"]),
+        ("script: [", ["bad.yaml:"]),
+        ("- a\n- b", ["bad.yaml:"]),
+        ("a: 1\nb: 2\nc: 3", ["bad.yaml:1: a: ", "bad.yaml:2: b: ", "bad.yaml:3: c: "]),
+        ("script: train.py\nscript: x", ["bad.yaml:2: script: "]),
+        ("extends: nothing", ["bad.yaml:1: extends: nothing: no such job"]),
+        ("extends: bad.yaml", ["extends: a circle"]),
+        ("script: train.py\nmodule: x", ["bad.yaml:2: module: script is given too"]),
+        ("script: train.py\nargs: ['{nothing}']", ["bad: args[0]: {nothing}: no such placeholder"]),
+        ("script: train.py\nenv: {MASTER_PORT: '1'}", ["hpcrun sets this variable itself"]),
+        ("script: train.py\nsetup: {venv: none}", ["setup.venv: ", "none/bin/python"]),
+        ("script: train.py\nconda: x", ["bad.yaml:2: conda: "]),
+        (f"script: train.py\nname: {'x' * 1025}", ["name: 1025 bytes long"]),
+    ],
+)
+def test_job_files(hpcrun: Caller, text: str, said: list[str]) -> None:
+    hpcrun.write("bad.yaml", text + "\n")
+    for verb in (["submit", "--dry-run"], ["run"]):
+        is_clear(hpcrun(*verb, "bad.yaml"), *said)
+    assert not hpcrun.runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ("partitons: {}", ["hpcrun.yaml:1: partitons: unknown key; did you mean partitions?"]),
+        ("runs_dir: $NOWHERE/runs", ["runs_dir: $NOWHERE/runs: 'NOWHERE' is not set"]),
+        ("runs_dir: a$", ["runs_dir: a$: "]),
+        ("python: /no/such/python", ["hpcrun.yaml: python: /no/such/python: no such interpreter"]),
+        ("gpu_types: {a100: {gres: a}}", ["resources.gpu_type: h100: cluster default has a100"]),
+        (
+            "partitions: {p: {gpus_per_node: 2}}",
+            ["resources.gpus_per_node: 4: the nodes of default have 2"],
+        ),
+    ],
+)
+def test_cluster_files(hpcrun: Caller, profile: str, said: list[str]) -> None:
+    setup = "" if "python" in profile else "setup: {python: python3}\n"
+    resources = "resources: {gpus_per_node: 4, gpu_type: h100}\n"
+    hpcrun.write("wide.yaml", f"script: train.py\n{setup}{resources}")
+    hpcrun.write("hpcrun.yaml", profile + "\n")
+    is_clear(hpcrun("submit", "wide.yaml", "--dry-run"), *said)
+
+
+def test_all_problems_at_once(hpcrun: Caller) -> None:
+    hpcrun.write("bad.yaml", "nodez: 1\nresources: {nodes: 0, time: soon}\nbatch: 3\n")
+    done = hpcrun("submit", "bad.yaml", "--set", "precision=x")
+    is_clear(done)
+    assert done.err.count("error: ") == 5
+    assert [line.split(":")[1] for line in done.err.splitlines()][:4] == [
+        " bad.yaml",
+        " bad.yaml",
+        " bad.yaml",
+        " bad.yaml",
+    ]
+
+
+@pytest.mark.parametrize("name", ["bad.yaml", "hpcrun.yaml"])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"name: \xff\n", "not UTF-8 text (byte 6)"), (b"name: \x00\n", ":1: ")],
+)
+def test_files_that_are_no_text(hpcrun: Caller, name: str, data: bytes, said: str) -> None:
+    job = "bad.yaml" if name == "bad.yaml" else "good.yaml"
+    (hpcrun.project / name).write_bytes(data)
+    is_clear(hpcrun("submit", job, "--dry-run"), name, said)
+
+
+def test_a_folder_for_a_file(hpcrun: Caller) -> None:
+    (hpcrun.project / "folder.yaml").mkdir()
+    is_clear(hpcrun("submit", "folder.yaml"), "folder.yaml: no such job file")
+
+
+def test_a_template_that_is_wrong(hpcrun: Caller) -> None:
+    hpcrun.write(
+        "templates/job.sbatch.j2", "{% extends 'hpcrun/job.sbatch.j2' %}\n{% block nccl %}{{ oops"
+    )
+    is_clear(
+        hpcrun("submit", "good.yaml", "--dry-run"), "job.sbatch.j2:2: ", "fix: mend the template"
+    )
+
+
+def test_secrets_that_are_not_set(hpcrun: Caller) -> None:
+    hpcrun.write("secret.yaml", "script: train.py\nsecrets: [TOKEN, OTHER]\n")
+    done = hpcrun("submit", "secret.yaml")
+    is_clear(done, "secrets: TOKEN, OTHER: not set in your environment", "export TOKEN=...")
+    assert not hpcrun.runs.exists()
+
+
+def test_which_cluster(hpcrun: Caller) -> None:
+    (hpcrun.project / "hpcrun.yaml").unlink()
+    clusters = Path(hpcrun.environ["HOME"]) / ".config" / "hpcrun" / "clusters"
+    clusters.mkdir(parents=True)
+    for name in ("one", "two"):
+        (clusters / f"{name}.yaml").write_text(f"name: {name}\nruns_dir: /nonexistent\n")
+    is_clear(hpcrun("status"), "which cluster? There are one, two", "HPCRUN_CLUSTER")
+    is_clear(hpcrun("status", "--cluster", "three"), "there are one, two")
+    assert hpcrun("status", "--cluster", "two").code == 0
+
+
+def test_no_colour_and_no_escapes_where_there_is_no_terminal(hpcrun: Caller) -> None:
+    for argv in (["submit", "nothing"], ["jobs"], ["submit", "good.yaml", "--dry-run"]):
+        done = hpcrun(*argv)
+        assert "\x1b" not in done.out + done.err

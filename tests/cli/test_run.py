@@ -1,0 +1,171 @@
+"""hpcrun run on a machine without Slurm: to its end, into a failure, and away with Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller
+
+TRAINER = """\
+import json, os, sys
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
+for step in range(1, 6):
+    print(json.dumps({"step": step, "loss": 5 - step / 2}), flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def trainer(hpcrun: Caller) -> None:
+    """A project with a script that trains nothing, and imports nothing."""
+    hpcrun.write("train.py", TRAINER)
+    hpcrun.write(
+        "jobs/train.yaml",
+        "script: train.py\nlauncher: srun\nargs: ['0', '{run_id}']\n"
+        f"setup: {{python: {sys.executable}}}\nenv: {{TOKEN_SEEN: x}}\n",
+    )
+
+
+def only_run(hpcrun: Caller) -> Path:
+    (run,) = hpcrun.runs.iterdir()
+    return run
+
+
+def test_a_bare_command(hpcrun: Caller) -> None:
+    done = hpcrun.process("run", "--", "sh", "-c", 'echo "$PWD"; echo wrong >&2')
+    assert done.code == 0, done
+    assert f"{hpcrun.project}\n" in done.out and "wrong\n" in done.out
+    assert "Running sh here\n" in done.out
+    run = only_run(hpcrun)
+    assert f"{run.name}: COMPLETED\n" in done.err
+    assert hpcrun.left() == []
+    # The other verbs know it, without any Slurm.
+    shown = hpcrun("status", "--json")
+    assert shown.code == 0 and shown.err == ""
+    (state,) = shown.json["runs"]
+    assert (state["state"], state["final"], state["exit_code"]) == ("COMPLETED", True, 0)
+    assert (state["run_id"], state["job_id"], state["source"]) == (run.name, None, "record")
+    assert run.name in hpcrun("status").out
+    assert "COMPLETED" in hpcrun("status", run.name[-4:]).out
+    assert f"{hpcrun.project}\n" in hpcrun("logs").out
+    lines = [json.loads(line) for line in hpcrun("logs", "--json").out.splitlines()]
+    assert {"attempt": 0, "node": 0, "line": "wrong"} in lines
+    over = hpcrun("cancel", run.name)
+    assert over.code == 0 and "is over already: COMPLETED" in over.out
+    assert hpcrun("cancel", run.name, "--json").json["cancelled"] is False
+    files = hpcrun("show", "--json").json["files"]
+    assert {"job.sbatch", "node.sh", "plan.json", "logs/0/node-0.log"} <= set(files)
+    assert hpcrun("show", run.name, "--file", "job.sbatch").out.startswith("#!/bin/bash\n")
+    assert hpcrun("show", run.name, "--file", "../../x").code == 2
+    assert "command:\n- sh\n" in hpcrun("show", run.name).out
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_script_and_its_curve(hpcrun: Caller) -> None:
+    done = hpcrun.process("run", "train")
+    assert done.code == 0, done
+    run = only_run(hpcrun)
+    assert f"rank 0 of 1 ['0', '{run.name}']" in done.out
+    assert (run / "code" / "train.py").read_text() == TRAINER
+    report = hpcrun("parse", "--json")
+    assert report.code == 0, report
+    assert hpcrun("parse").code == 0
+    # A script that is edited later does not change what ran.
+    hpcrun.write("train.py", "raise SystemExit(9)")
+    assert (run / "code" / "train.py").read_text() == TRAINER
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_script_that_fails(hpcrun: Caller) -> None:
+    done = hpcrun.process("run", "train", "--set", "args=[3]")
+    assert done.code == 1, done
+    run = only_run(hpcrun)
+    host = os.uname().nodename
+    assert f"{run.name}: FAILED, exit code 3; rank 0 on {host} failed first\n" in done.err
+    (state,) = hpcrun("status", "--json").json["runs"]
+    assert (state["state"], state["exit_code"]) == ("FAILED", 3)
+    assert state["attempts"][0]["end"]["first_failure"]["rank"] == 0
+    assert "rank 0 on" in hpcrun("status", run.name).out
+    assert hpcrun("logs", "-f").code == 1
+
+
+def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
+    hpcrun.write(
+        "jobs/secret.yaml",
+        "command: [sh, -c, 'printf %s \"$TOKEN\" | md5sum']\nsecrets: [TOKEN]\n",
+    )
+    (Path(hpcrun.environ["PATH"]) / "md5sum").symlink_to("/usr/bin/md5sum")
+    secret = 'it\'s $(a) "token"\n2'
+    hpcrun.environ["TOKEN"] = secret
+    done = hpcrun.process("run", "secret")
+    assert done.code == 0, done
+    digest = subprocess.run(["md5sum"], input=secret.encode(), capture_output=True, check=True)
+    assert digest.stdout.decode() in done.out
+    for path in only_run(hpcrun).rglob("*"):
+        assert not path.is_file() or b'"token"' not in path.read_bytes(), path
+    assert not (only_run(hpcrun) / "secrets.env").exists()
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> None:
+    # One child of its own session, which no signal to a process group reaches.
+    process = hpcrun.start("run", "--", "sh", "-c", "setsid sleep 1000 & touch ready; sleep 1000")
+    deadline = time.monotonic() + 20
+    while not (hpcrun.project / "ready").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.Signals[f"SIG{name}"])
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"stopping the run" in err and b"Traceback" not in err
+    assert hpcrun.left() == []
+    (state,) = hpcrun("status", "--json").json["runs"]
+    assert (state["state"], state["final"], state["exit_code"]) == ("CANCELLED", True, 143)
+
+
+def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
+    process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
+    deadline = time.monotonic() + 20
+    while not (hpcrun.project / "ready").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    done = hpcrun("cancel", only_run(hpcrun).name)
+    assert done.code == 0 and "was RUNNING and is being cancelled" in done.out
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1 and b"CANCELLED" in err
+    assert hpcrun.left() == []
+
+
+def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
+    process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
+    deadline = time.monotonic() + 20
+    while not (hpcrun.project / "ready").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    begin = json.loads((only_run(hpcrun) / "attempts" / "0" / "begin.json").read_text())
+    os.kill(begin["pid"], signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert b"LOST" in err and b"its batch script was killed" in err
+    assert hpcrun.left() == []
+
+
+@pytest.mark.parametrize("verb", [["logs"], ["logs", "-f"], ["logs", "--json"], ["jobs"]])
+def test_a_reader_that_goes_away_is_no_error(hpcrun: Caller, verb: list[str]) -> None:
+    write = "i=0; while [ $i -lt 30000 ]; do echo $i; i=$((i+1)); done"
+    hpcrun.process("run", "--", "sh", "-c", write)
+    process = hpcrun.start(*verb)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 141
+    assert b"Traceback" not in err and b"BrokenPipe" not in err

@@ -1,0 +1,142 @@
+"""The verbs that start nothing: jobs, show, schema, submit --dry-run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import shipped
+from hpcrun.spec.load import load_job
+from tests.cli.calling import Caller
+
+PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
+COMMON = {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"}
+
+
+@pytest.fixture(autouse=True)
+def has_python(hpcrun: Caller) -> None:
+    """The presets train with whatever Python there is; here one without torch may do."""
+    hpcrun.write("hpcrun.yaml", f'runs_dir: "{hpcrun.runs}"\npython: python3\n')
+
+
+def test_jobs(hpcrun: Caller) -> None:
+    done = hpcrun("jobs")
+    assert done.code == 0 and done.err == ""
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["JOB", "FROM", "WHAT"]
+    assert [line.split()[:2] for line in lines[1:]] == [[name, "built-in"] for name in PRESETS]
+
+
+def test_jobs_the_projects_go_before_the_built_in_ones(hpcrun: Caller) -> None:
+    hpcrun.write("jobs/zero2-4gpu.yaml", "description: mine\nscript: a.py\n")
+    hpcrun.write("jobs/broken.yaml", "nodez: 1\nscrip: a.py\n")
+    home = Path(hpcrun.environ["HOME"]) / ".config" / "hpcrun" / "jobs"
+    home.mkdir(parents=True)
+    (home / "own.yaml").write_text("description: the user's\n")
+    jobs = {job["name"]: job for job in hpcrun("jobs", "--json").json["jobs"]}
+    assert set(jobs) == {*PRESETS, "broken", "own"}
+    assert (jobs["zero2-4gpu"]["from"], jobs["zero2-4gpu"]["description"]) == ("project", "mine")
+    assert (jobs["own"]["from"], jobs["own"]["error"]) == ("user", None)
+    assert "broken.yaml:1: nodez: unknown key" in jobs["broken"]["error"]
+    assert hpcrun("jobs").code == 0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_show_prints_a_job_file(hpcrun: Caller, preset: str) -> None:
+    done = hpcrun("show", preset)
+    assert done.code == 0
+
+    def nothing(name: str) -> tuple[str, str]:
+        raise AssertionError(name)
+
+    spec = load_job(done.out, source="shown", resolve=nothing)
+    assert spec.name == preset and spec.description
+    shown = hpcrun("show", preset, "--json").json["job"]
+    assert shown["resources"]["nodes"] == spec.resources.nodes
+
+
+@pytest.mark.parametrize("kind", ["job", "cluster"])
+def test_schema(hpcrun: Caller, kind: str) -> None:
+    schema = hpcrun("schema", kind).json
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert "slurm" in json.dumps(schema)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_dry_run_prints_all_and_does_nothing(hpcrun: Caller, preset: str) -> None:
+    done = hpcrun("submit", preset, "--dry-run", "--json")
+    assert done.code == 0 and done.err == ""
+    files = done.json
+    extra = set() if preset.startswith("ddp") else {"deepspeed.json"}
+    assert set(files) == COMMON | extra
+    plan = json.loads(files["plan.json"])
+    assert plan["name"] == preset
+    assert plan["effective_batch"] == (
+        plan["micro_batch_per_gpu"] * plan["gradient_accumulation_steps"] * plan["world_size"]
+    )
+    if extra:
+        assert json.loads(files["deepspeed.json"])["train_batch_size"] == plan["effective_batch"]
+    assert not hpcrun.runs.exists()
+    text = hpcrun("submit", preset, "--dry-run").out
+    assert "==> job.sbatch <==" in text and "==> harness.sh <==" not in text
+
+
+def test_options_change_the_job(hpcrun: Caller) -> None:
+    done = hpcrun(
+        *("submit", "zero2-8gpu-2node", "--dry-run", "--json", "--nodes", "3"),
+        *("--gpus-per-node", "2", "--time", "2-12", "--partition", "p", "--account", "a b"),
+        *(
+            "--name",
+            'it\'s "mine"',
+            "--set",
+            "batch.micro_batch_per_gpu=7",
+            "--set",
+            "precision=fp16",
+        ),
+        *("--", "--lr", "1e-4", "{world_size}", "--", "--nodes"),
+    )
+    plan = json.loads(done.json["plan.json"])
+    directives = dict(plan["directives"])
+    assert directives["job-name"] == plan["name"] == 'it\'s "mine"'
+    assert (directives["time"], directives["partition"]) == ("2-12", "p")
+    assert directives["account"] == "a b"
+    assert (plan["nodes"], plan["gpus_per_node"], plan["world_size"]) == (3, 2, 6)
+    assert plan["effective_batch"] == 42
+    assert plan["precision"] == "fp16"
+    assert plan["program"][-5:] == ["--lr", "1e-4", "6", "--", "--nodes"]
+
+
+def test_a_bare_command(hpcrun: Caller) -> None:
+    done = hpcrun("submit", "--dry-run", "--json", "--", "echo", "it's {run_id} {x}", "$HOME")
+    plan = json.loads(done.json["plan.json"])
+    assert plan["program"] == ["echo", f"it's {plan['run_id']} {{x}}", "$HOME"]
+    assert (plan["name"], plan["launcher"], plan["gpus_per_node"]) == ("echo", "none", 0)
+    assert "gres" not in dict(plan["directives"])
+
+
+def test_a_job_file_and_what_it_extends(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "")
+    hpcrun.write("jobs/base.yaml", "script: train.py\nresources: {nodes: 2}\n")
+    hpcrun.write("experiments/mine.yaml", "extends: base\nresources: {gpus_per_node: 2}\n")
+    done = hpcrun("submit", "experiments/mine.yaml", "--dry-run", "--json")
+    plan = json.loads(done.json["plan.json"])
+    assert (plan["name"], plan["nodes"], plan["gpus_per_node"]) == ("mine", 2, 2)
+    # What is recorded needs no other file.
+    assert "extends" not in done.json["spec.yaml"]
+
+
+def test_the_project_is_found_from_a_folder_below(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "")
+    hpcrun.write("jobs/mine.yaml", "script: train.py\n")
+    hpcrun.write("sub/x", "")
+    above, hpcrun.project = hpcrun.project, hpcrun.project / "sub"
+    plan = json.loads(hpcrun("submit", "mine", "--dry-run", "--json").json["plan.json"])
+    assert plan["project_dir"] == str(above)
+
+
+def test_version_and_help(hpcrun: Caller) -> None:
+    assert hpcrun("--version").out.startswith("hpcrun, version ")
+    assert hpcrun("--help").out == hpcrun("-h").out
+    assert hpcrun().code in (0, 2)
