@@ -1,0 +1,224 @@
+"""The verbs that ask Slurm, with commands that answer what Slurm once answered.
+
+How the real ones behave is for tests/cluster; here it is what hpcrun asks, how often, and what it
+makes of each answer.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import Caller, Done, replay
+
+CAPTURED = Path(__file__).parent.parent / "captured"
+
+
+def captured(command: str, case: str) -> tuple[int, str, str]:
+    read = json.loads((CAPTURED / command / f"22.05.8-{case}.json").read_text())
+    return read["exit_code"], read["stdout"], read["stderr"]
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put; and a job to submit."""
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    return Path(hpcrun.environ["PATH"])
+
+
+def submit(hpcrun: Caller, *options: str) -> Done:
+    return hpcrun("submit", "job.yaml", *options)
+
+
+def row(run: Path, job_id: str, state: str, reason: str = "None") -> str:
+    fields = [job_id, state, reason, "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", str(run), "n"]
+    return "\x1f".join(fields) + "\x1e\n"
+
+
+def account_row(run: Path, job_id: str, state: str) -> str:
+    fields = [job_id, state, "1:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "n", str(run)]
+    return "\x1f".join(fields) + "\n"
+
+
+def calls(file: Path) -> list[str]:
+    return file.read_text().split("\n")[:-1] if file.exists() else []
+
+
+def state(hpcrun: Caller, *argv: str) -> tuple[int, Any]:
+    done = hpcrun("status", "--json", *argv)
+    return done.code, done.json["runs"]
+
+
+def test_submit(hpcrun: Caller, tools: Path) -> None:
+    asked = replay(tools, "sbatch", captured("sbatch", "taken"))
+    done = submit(hpcrun)
+    assert done.code == 0 and done.err == "", done
+    assert done.out.startswith("Submitted job to default as job 5947790\n")
+    (run,) = hpcrun.runs.iterdir()
+    assert calls(asked) == [f"{run}|--parsable job.sbatch"]
+    written = json.loads((run / "submitted.json").read_text())
+    assert written["job_id"] == "5947790"
+    assert {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"} <= {
+        path.name for path in run.iterdir()
+    }
+    as_json = submit(hpcrun, "--json").json
+    assert (as_json["job_id"], as_json["cluster"]) == ("5947790", "default")
+    assert Path(as_json["run_dir"]).name == as_json["run_id"]
+
+
+def test_a_refusal(hpcrun: Caller, tools: Path) -> None:
+    replay(tools, "sbatch", captured("sbatch", "refused-invalid-partition"))
+    done = submit(hpcrun)
+    assert done.code == 3 and done.out == ""
+    assert "error: Slurm refused the job: invalid partition specified: nowhere" in done.err
+    assert "fix: name a partition of this cluster: sinfo lists them" in done.err
+    assert list(hpcrun.runs.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", ["no-controller", "no-munge"])
+def test_out_of_reach(hpcrun: Caller, tools: Path, case: str) -> None:
+    replay(tools, "sbatch", captured("sbatch", case))
+    done = submit(hpcrun)
+    assert done.code == 4 and done.out == ""
+    assert "Slurm does not answer" in done.err
+    assert list(hpcrun.runs.iterdir()) == []
+
+
+def test_no_slurm_at_all(hpcrun: Caller, tools: Path) -> None:
+    done = submit(hpcrun)
+    assert done.code == 4
+    assert "sbatch: command not found" in done.err
+    assert "hpcrun sandbox up" in done.err and "hpcrun run" in done.err
+    assert list(hpcrun.runs.iterdir()) == []
+
+
+def test_a_reply_that_is_lost_is_settled_later(hpcrun: Caller, tools: Path) -> None:
+    timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv\n"
+    replay(tools, "sbatch", (1, "", timed_out))
+    replay(tools, "squeue", (0, "", ""))
+    done = submit(hpcrun)
+    (run,) = hpcrun.runs.iterdir()
+    assert done.code == 4
+    assert f"it may have taken the job all the same: hpcrun status {run.name} will tell" in done.err
+    replay(tools, "squeue", (0, row(run, "8", "RUNNING"), ""))
+    code, (shown,) = state(hpcrun)
+    assert (code, shown["job_id"], shown["state"]) == (0, "8", "RUNNING")
+    replay(tools, "squeue", (0, row(run, "8", "FAILED", "BadConstraints"), ""))
+    code, (shown,) = state(hpcrun)
+    assert (shown["job_id"], shown["state"]) == (None, "NOT_SUBMITTED")
+
+
+def test_many_runs_are_one_question(hpcrun: Caller, tools: Path) -> None:
+    for job in "123":
+        replay(tools, "sbatch", (0, f"{job}\n", ""))
+        submit(hpcrun)
+    first, second, third = sorted(hpcrun.runs.iterdir(), key=lambda run: _job_id(run))
+    # The second job's number was another run's, on a cluster that counted anew.
+    rows = row(first, "1", "PENDING", "Priority") + row(second, "9", "RUNNING")
+    queue = replay(tools, "squeue", (0, rows, ""))
+    accounts = account_row(second, "2", "TIMEOUT") + account_row(first, "3", "COMPLETED")
+    sacct = replay(tools, "sacct", (0, accounts, ""))
+    code, runs = state(hpcrun)
+    assert code == 0
+    states = {shown["job_id"]: shown["state"] for shown in runs}
+    assert states["1"] == "PENDING" and states["2"] == "TIMEOUT"
+    assert states["3"] == "UNKNOWN"  # submitted a moment ago; sacct's row is not this run's
+    assert len(calls(queue)) == 1 and "--me" in calls(queue)[0]
+    assert len(calls(sacct)) == 1 and calls(sacct)[0].endswith(("--jobs=3,2", "--jobs=2,3"))
+    assert third.exists()
+
+
+def _job_id(run: Path) -> str:
+    return str(json.loads((run / "submitted.json").read_text())["job_id"])
+
+
+@pytest.mark.parametrize("case", ["no-controller", "no-munge", "no-slurm-conf"])
+def test_status_while_slurm_is_silent(hpcrun: Caller, tools: Path, case: str) -> None:
+    replay(tools, "sbatch", (0, "7\n", ""))
+    submit(hpcrun)
+    replay(tools, "squeue", captured("squeue", case))
+    replay(tools, "sacct", (1, "", "sacct: error\n"))
+    code, (shown,) = state(hpcrun)
+    assert (code, shown["state"], shown["final"]) == (4, "UNKNOWN", False)
+    done = hpcrun("status")
+    assert done.code == 4 and "Slurm is out of reach" in done.err
+    # What is final stays known.
+    (run,) = hpcrun.runs.iterdir()
+    replay(tools, "sacct", (0, account_row(run, "7", "FAILED"), ""))
+    code, (shown,) = state(hpcrun)
+    assert (code, shown["state"], shown["source"]) == (0, "FAILED", "sacct")
+
+
+def test_cancel(hpcrun: Caller, tools: Path) -> None:
+    replay(tools, "sbatch", (0, "7\n", ""))
+    submit(hpcrun)
+    (run,) = hpcrun.runs.iterdir()
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    asked = replay(tools, "scancel", captured("scancel", "no-controller"))
+    done = hpcrun("cancel", "7")
+    assert done.code == 4 and not (run / "cancelled.json").exists()
+    asked.unlink()
+    replay(tools, "scancel", captured("scancel", "taken"))
+    done = hpcrun("cancel", "7", "--json")
+    assert done.code == 0
+    assert (done.json["job_id"], done.json["cancelled"]) == ("7", True)
+    assert [line.partition("|")[2] for line in calls(asked)] == ["7"]
+    assert (run / "cancelled.json").exists()
+    replay(tools, "squeue", (0, row(run, "7", "CANCELLED"), ""))
+    assert "is over already: CANCELLED" in hpcrun("cancel", "7").out
+    assert len(calls(asked)) == 1
+
+
+def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+    asked = replay(tools, "squeue", captured("squeue", "one"))
+    code, (shown,) = state(hpcrun, "5947790")
+    assert (code, shown["run_id"], shown["state"]) == (0, None, "RUNNING")
+    assert shown["name"] == "two words"
+    assert calls(asked)[0].endswith("--jobs=5947790")
+    assert "not submitted by hpcrun" in hpcrun("status", "5947790").out
+    replay(tools, "squeue", captured("squeue", "unknown"))
+    replay(tools, "sacct", captured("sacct", "no-accounting"))
+    done = hpcrun("status", "999999")
+    assert done.code == 2 and "999999: neither a run of hpcrun nor a job" in done.err
+    log = tmp_path / "its output"
+    log.write_bytes(b"step=1 loss=2.5\nstep=2 loss=2.25\nlast line")
+    replay(tools, "scontrol", (0, f"JobId=7 StdIn=/dev/null StdOut={log} Power=\n", ""))
+    assert hpcrun("logs", "7").out == log.read_text() + "\n"
+    assert hpcrun("parse", "7").code == 0
+    assert hpcrun("logs", "7", "-f").code == 2
+    replay(tools, "scontrol", captured("scontrol", "unknown"))
+    assert hpcrun("logs", "7").code == 2
+
+
+def test_after(hpcrun: Caller, tools: Path) -> None:
+    replay(tools, "sbatch", (0, "7\n", ""))
+    submit(hpcrun)
+    (run,) = hpcrun.runs.iterdir()
+
+    def dependency(word: str) -> str | None:
+        files = submit(hpcrun, "--after", word, "--dry-run", "--json").json
+        found = dict(json.loads(files["plan.json"])["directives"]).get("dependency")
+        return None if found is None else str(found)
+
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    assert dependency(run.name) == dependency("7") == "afterok:7"
+    assert dependency("4711") == "afterok:4711"  # a job that hpcrun does not know
+    replay(tools, "squeue", (0, row(run, "7", "COMPLETED"), ""))
+    assert dependency("7") is None
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    refused = submit(hpcrun, "--after", "7")
+    assert refused.code == 2 and "--after 7: that run is FAILED" in refused.err
+
+
+def test_what_a_job_must_not_inherit_is_not_there(hpcrun: Caller, tools: Path) -> None:
+    (tools / "sbatch").write_text('#!/bin/sh\nenv >"$PWD/seen"; echo 7\n')
+    (tools / "sbatch").chmod(0o755)
+    hpcrun.environ |= {"SLURM_JOB_ID": "1", "RANK": "3", "SBATCH_PARTITION": "x", "MINE": "yes"}
+    assert submit(hpcrun).code == 0
+    seen = (next(hpcrun.runs.iterdir()) / "seen").read_text()
+    assert "MINE=yes\n" in seen
+    for name in ("SLURM_JOB_ID", "RANK", "SBATCH_PARTITION", "HPCRUN_TEST"):
+        assert f"\n{name}=" not in f"\n{seen}"
