@@ -1,0 +1,59 @@
+"""The house's own source as the guard tests read it.
+
+Effects: reads files.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "hpcrun"
+# A program of its own, which is copied into runs and never imports hpcrun.
+REFERENCE = PACKAGE / "workloads" / "reference"
+
+
+def modules() -> list[Path]:
+    """List hpcrun's modules, but not the reference trainer's."""
+    return sorted(path for path in PACKAGE.rglob("*.py") if REFERENCE not in path.parents)
+
+
+def name(path: Path) -> str:
+    """Name a file as messages do."""
+    return str(path.relative_to(ROOT))
+
+
+def part(path: Path) -> str:
+    """Tell the part of the house that a module is: a package, or a module at the top.
+
+    >>> part(PACKAGE / "runs" / "store.py"), part(PACKAGE / "errors.py")
+    ('runs', 'errors')
+    """
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Parse a module."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path, *, at_start: bool = False) -> set[str]:
+    """List what a module imports, by full names; ``at_start``: when it is imported itself."""
+    found = set()
+    nodes: list[ast.AST] = [tree(path)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}:{node.lineno}: a relative import"
+            module = node.module or ""
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        is_type_checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if not (at_start and (isinstance(node, functions) or is_type_checking)):
+            nodes += ast.iter_child_nodes(node)
+    return found

@@ -1,0 +1,125 @@
+"""Imports point down only, and pure modules can do nothing but compute."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from pathlib import Path
+
+import pytest
+
+from tests.source import PACKAGE, REFERENCE, imports, modules, name, part, tree
+
+# part -> what it may import of hpcrun, besides itself and errors.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "spec": set(),
+    "slurm": set(),
+    "metrics": set(),
+    "transport": set(),
+    "assets": set(),
+    "workloads": set(),
+    "plan": {"spec", "slurm"},
+    "render": {"plan", "spec", "slurm"},
+    "diagnose": {"runs", "slurm", "metrics"},
+    "scheduler": {"slurm", "transport"},
+    "runs": {"plan", "slurm"},
+    "logs": {"runs", "transport"},
+    "report": {"metrics"},
+    "sandbox": {"transport", "slurm"},
+}
+PURE_PARTS = {"spec", "plan", "render", "slurm", "metrics", "diagnose"}
+
+# What reaches out of the process, or gives another answer each time.
+EFFECTS = {
+    *("asyncio", "ctypes", "datetime", "fcntl", "ftplib", "getpass", "glob", "http", "io"),
+    *("locale", "logging", "mmap", "multiprocessing", "os", "platform", "pwd", "random"),
+    *("resource", "secrets", "select", "shutil", "signal", "socket", "sqlite3", "ssl"),
+    *("subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid", "warnings"),
+}
+# The keeper is a program of its own: the line that it prints says that it is ready.
+MAY_PRINT = {"hpcrun/cli/output.py", "hpcrun/sandbox/keeper.py"}
+EFFECT_CALLS = {"open", "input", "print", "breakpoint", "exec", "eval", "__import__"}
+
+
+def is_pure(path: Path) -> bool:
+    docstring = ast.get_docstring(tree(path)) or ""
+    return part(path) in PURE_PARTS or "\nPure" in docstring
+
+
+def test_every_part_has_its_place() -> None:
+    known = {*MAY_IMPORT, "cli", "controller", "__init__", "__main__"}
+    assert {part(path) for path in modules()} <= known
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_imports_point_down(path: Path) -> None:
+    own = part(path)
+    if own in ("cli", "__main__"):
+        return
+    inside = {full.split(".")[1] for full in imports(path) if full.startswith("hpcrun.")} - {
+        own,
+        "errors",
+        "__version__",
+    }
+    inside = {found for found in inside if (PACKAGE / found).is_dir() or _is_module(found)}
+    if own == "controller":
+        assert "cli" not in inside
+    elif own == "__init__":
+        assert inside <= {"controller"}
+    else:
+        assert inside <= MAY_IMPORT[own], f"{name(path)} imports {inside - MAY_IMPORT[own]}"
+
+
+def _is_module(found: str) -> bool:
+    return (PACKAGE / f"{found}.py").is_file()
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if is_pure(path)], ids=name)
+def test_pure_modules_have_no_effects(path: Path) -> None:
+    outside = {full.split(".")[0] for full in imports(path)}
+    assert not outside & EFFECTS
+    # A path may be a value; only parts that are pure as a whole get even that as text.
+    assert part(path) not in PURE_PARTS or "pathlib" not in outside
+    calls = {
+        node.func.id
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & EFFECT_CALLS
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if part(p) in PURE_PARTS], ids=name)
+def test_pure_parts_say_so(path: Path) -> None:
+    docstring = ast.get_docstring(tree(path))
+    assert path.name == "__init__.py" or (docstring and "\nPure" in docstring)
+
+
+def test_the_reference_trainer_stands_alone() -> None:
+    for path in REFERENCE.glob("*.py"):
+        assert not [full for full in imports(path) if full.split(".")[0] == "hpcrun"], name(path)
+
+
+def test_nothing_of_hpcrun_imports_torch() -> None:
+    for path in modules():
+        found = {full.split(".")[0] for full in imports(path)}
+        assert not found & {"torch", "deepspeed"}, name(path)
+
+
+def test_only_the_output_module_prints() -> None:
+    for path in modules():
+        printing = [
+            node.lineno
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Call)
+            and (
+                (isinstance(node.func, ast.Name) and node.func.id == "print")
+                or (isinstance(node.func, ast.Attribute) and node.func.attr == "echo")
+            )
+        ]
+        assert not printing or name(path) in MAY_PRINT, f"{name(path)}: {printing}"
+
+
+def test_the_guards_names_are_right() -> None:
+    assert all(hasattr(builtins, call) for call in EFFECT_CALLS)
+    assert set(MAY_IMPORT) >= PURE_PARTS

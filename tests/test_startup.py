@@ -1,0 +1,75 @@
+"""hpcrun starts fast: what is heavy is imported where it is used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrun.cli.main import VERBS
+from tests.source import ROOT, imports, modules, name, part
+
+HEAVY = (
+    *("deepspeed", "jinja2", "matplotlib", "msgspec", "numpy", "paramiko", "plotext", "plotly"),
+    *("rich", "tensorboard", "torch", "yaml"),
+)
+PROGRAM = """\
+import json, sys
+from hpcrun.cli.main import main
+for line in json.loads(sys.argv[1]):
+    sys.argv = ["hpcrun", *line]
+    try:
+        main()
+    except SystemExit:
+        pass
+print(json.dumps(sorted({module.partition(".")[0] for module in sys.modules})))
+"""
+
+
+def loaded(environ: dict[str, str], cwd: Path, *lines: list[str]) -> set[str]:
+    """Call hpcrun with some command lines; tell what is imported then."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(lines)],
+        cwd=cwd,
+        env=environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_help_imports_click_alone(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    found = loaded(clean_environ, tmp_path, ["--help"], ["--version"], ["no-such-verb"])
+    assert "click" in found
+    assert not found & set(HEAVY)
+    assert not found & {"asyncio", "importlib_metadata", "subprocess"}
+
+
+def test_help_of_a_verb_imports_nothing_heavy(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    found = loaded(clean_environ, tmp_path, *([verb, "--help"] for verb in VERBS))
+    assert not found & set(HEAVY)
+
+
+def test_no_verb_imports_torch(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+    (tmp_path / "hpcrun.yaml").write_text("python: python3\nruns_dir: runs\n")
+    (tmp_path / "a.log").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n')
+    lines = [["jobs"], ["show", "zero2-4gpu"], ["submit", "zero3-4gpu", "--dry-run"]]
+    found = loaded(clean_environ, tmp_path, *lines, ["status"], ["schema"], ["parse", "a.log"])
+    assert {"yaml", "jinja2", "plotext"} <= found  # they really ran
+    assert not found & {"torch", "deepspeed", "numpy", "matplotlib", "paramiko"}
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if part(p) == "cli"], ids=name)
+def test_verbs_import_at_their_start_what_is_light(path: Path) -> None:
+    if path.stem.startswith("verb_") or path.stem in ("main", "options"):
+        found = imports(path, at_start=True)
+        assert not {full.split(".")[0] for full in found} & set(HEAVY)
+        inside = {full for full in found if full.startswith("hpcrun.")}
+        allowed = ("hpcrun.cli.options", "hpcrun.errors", "hpcrun.__version__")
+        assert all(full.startswith(allowed) for full in inside), inside

@@ -1,0 +1,59 @@
+"""The house style, as far as a test can hold it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.source import PACKAGE, REFERENCE, ROOT, modules, name, tree
+
+MAX_LINES = 400
+
+
+def test_files_are_short() -> None:
+    files = [
+        *PACKAGE.rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "templates").iterdir(),
+    ]
+    long = {name(path): len(path.read_text().splitlines()) for path in files if path.is_file()}
+    assert {path: lines for path, lines in long.items() if lines > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_a_module_says_what_it_is_for_and_what_it_does(path: Path) -> None:
+    if path.name in ("__init__.py", "__main__.py"):
+        return
+    docstring = ast.get_docstring(tree(path)) or ""
+    first, _, rest = docstring.partition("\n\n")
+    assert first.endswith((".", ":")) and "\n" not in first.rstrip()
+    assert re.search(r"^(Pure\b|Effects: )", rest, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_public_functions_and_classes_say_what_they_do(path: Path) -> None:
+    bare = [
+        node.name
+        for node in tree(path).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        and not node.name.startswith("_")
+        and ast.get_docstring(node) is None
+    ]
+    assert bare == []
+
+
+def test_names_say_what_they_hold() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
+    assert [name(path) for path in PACKAGE.rglob("*.py") if path.stem in vague] == []
+
+
+def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
+    files = [*modules(), *REFERENCE.glob("*.py"), *(ROOT / "templates").iterdir()]
+    files += [*(ROOT / "jobs").iterdir(), *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    found = [
+        name(path) for path in files if re.search(r"/work/(main|shared)|/root/", path.read_text())
+    ]
+    assert found == []
