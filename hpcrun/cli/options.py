@@ -1,6 +1,6 @@
 """Options and arguments that several verbs share.
 
-Pure.
+Effects: reads the environment and files, through the controller.
 """
 
 from __future__ import annotations
