@@ -49,6 +49,11 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
     job_id = parse_sbatch(result.stdout)
     if result.exit_code == 0 and job_id is not None:
         return job_id
+    if result.exit_code == 0:
+        silence = OutOfReach(
+            f"sbatch printed no job id: {result.stdout.strip()!r}", maybe_done=True
+        )
+        return _settle(transport, run_dir, silence)
     message = "\n".join(
         line.removeprefix("sbatch: ").removeprefix("error: ") for line in result.stderr.split("\n")
     ).strip()
@@ -60,7 +65,7 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
         )
         return _settle(transport, run_dir, silence)
     raise SchedulerRefused(
-        f"Slurm refused the job: {message or 'sbatch printed no job id'}",
+        f"Slurm refused the job: {message or f'sbatch ended with code {result.exit_code}'}",
         fix=refusal_fix(result.stderr),
     )
 

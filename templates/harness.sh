@@ -57,13 +57,14 @@ batch() {
         done
     )
 
-    stopped=
-    # Bash runs a trap only while it waits: so the body is in the background.
-    bash -- "$HPCRUN_RUN_DIR/job.sbatch" body <&0 {beat}>&- &
-    child=$!
+    stopped='' child=''
     trap 'stop TERM' TERM
     trap 'stop INT' INT
     trap 'stop HUP' HUP
+    # Bash runs a trap only while it waits: so the body is in the background.
+    bash -- "$HPCRUN_RUN_DIR/job.sbatch" body <&0 {beat}>&- &
+    child=$!
+    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     await
     exec {beat}>&-
     finish "$attempt" "$job" "$code"
@@ -73,7 +74,7 @@ stop() {
     [ -n "$stopped" ] || say "received SIG$1: stopping"
     stopped=$1
     # Also INT arrives as TERM: a background process of bash ignores INT.
-    kill -TERM "$child" 2>/dev/null
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }
 
 # await: wait for $child and set $code. Any signal ends `wait` early, also the CONT that Slurm
@@ -111,7 +112,7 @@ finish() {
         if [ -n "$first" ]; then
             code=${first#*'"exit_code": '}
             code=${code%%,*}
-        elif [ "$code" -eq 0 ] && [ ! -e "$dir/hostfile" ]; then
+        elif [ "$code" -eq 0 ] && [ ! -e "$dir/launched" ]; then
             say "error: the job's setup ended before the training was started" >&2
             code=1
         fi
@@ -164,6 +165,11 @@ launch() {
     fi
     # A job submitted with --export=NONE would hand its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
+    if [ -n "${SLURM_STEP_ID-}" ]; then
+        # Inside a step (srun --pty bash), which holds the allocation's CPUs and has its own binding.
+        set -- "$1" --overlap "${@:2}"
+        unset "${!SLURM_CPU_BIND@}" "${!SLURM_STEP_@}"
+    fi
     exec "$@" bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null
 }
 
@@ -171,7 +177,7 @@ launch() {
 # own address for the node, where that is not loopback: Debian resolves a host's own name to
 # 127.0.1.1. Else the address that this host, the first one, has on its route to the second.
 first_address() {
-    local first second
+    local first second PATH=$PATH:/usr/sbin:/sbin
     first=$(node_address "$1")
     if [ -z "$first" ] || is_loopback "$first"; then
         second=$(node_address "$2")
@@ -223,11 +229,12 @@ node() {
     interface=$(interface_to "$MASTER_ADDR")
     if [ -n "$interface" ]; then
         export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
-        if [ "$HPCRUN_NODES" -gt 1 ]; then
-            # "=" names this interface and not all whose names begin like it.
+        if [ "${HPCRUN_FABRIC-}" = ethernet ]; then
+            # "=" names this interface and not all whose names begin like it. With a faster fabric
+            # NCCL chooses better itself: Slurm's address may be that of a slow network.
             export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
         fi
-    elif [ "$HPCRUN_NODES" -gt 1 ] && command -v ip >/dev/null; then
+    elif [ "$HPCRUN_NODES" -gt 1 ] && PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; then
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
@@ -238,7 +245,7 @@ node() {
 
 # interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
 interface_to() {
-    local line
+    local line PATH=$PATH:/usr/sbin:/sbin
     line=$(ip -o address show to "$1" 2>/dev/null)
     if [ -n "$line" ]; then
         line=${line#*: }
@@ -258,15 +265,16 @@ rank() {
 
 # guard WHO FIELDS CMD...: run CMD, pass on a request to stop, record a failure with its time.
 guard() {
-    local who=$1 fields=$2 child code stopped='' signal=null
+    local who=$1 fields=$2 child='' code stopped='' signal=null
     shift 2
+    trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT
     # In the background so that traps run; bash would let it ignore INT, hence the reset.
     (
         trap - INT QUIT
         exec "$@"
     ) <&0 &
     child=$!
-    trap 'stopped=1; kill -TERM "$child" 2>/dev/null' TERM INT
+    [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     wait "$child"
     code=$?
     while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child

@@ -90,6 +90,12 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(_reader_gone())
+    except OSError as error:
+        from hpcrun.cli.output import show_error
+
+        where = f"{error.filename}: " if error.filename else ""
+        show_error(HpcrunError(f"{where}{error.strerror or error}"))
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -5,16 +5,18 @@ Effects: reads files.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_ISREG
 from string import Template
 
 from msgspec import Struct
 
 from hpcrun.assets import config_dir
 from hpcrun.errors import InputError
-from hpcrun.sandbox.directory import sandbox_dir
+from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.load import load_cluster
 from hpcrun.transport.local import LocalTransport
@@ -22,12 +24,15 @@ from hpcrun.transport.local import LocalTransport
 PROFILE = "hpcrun.yaml"
 
 # What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
-# for another submission, and another world's ranks.
+# for another submission, and another world's ranks. Whole names where users have variables alike.
 _SCRUB_PREFIXES = (
-    "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "MASTER_", "LOCAL_", "GROUP_",
-    "ROLE_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC", "PMI_", "PMIX_", "OMPI_",
+    "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "TORCHELASTIC_", "PMI_",
+    "PMIX_", "OMPI_",
 )  # fmt: skip
-_SCRUB_NAMES = frozenset({"RANK", "WORLD_SIZE", "NODE_RANK"})
+_SCRUB_NAMES = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
+    | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -64,19 +69,28 @@ def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = No
 
 
 def find_project(cwd: Path) -> Path:
-    """The nearest folder upwards that has an hpcrun.yaml; else the current one."""
-    return next((folder for folder in (cwd, *cwd.parents) if (folder / PROFILE).is_file()), cwd)
+    """The nearest folder upwards that has an hpcrun.yaml; else the current one.
+
+    Above the current folder only a file of the user's own or of root's counts: a profile runs
+    commands, and anybody may put a file into /tmp.
+    """
+    for folder in (cwd, *cwd.parents):
+        with contextlib.suppress(OSError):
+            info = (folder / PROFILE).stat()
+            if S_ISREG(info.st_mode) and (folder == cwd or info.st_uid in (os.getuid(), 0)):
+                return folder
+    return cwd
 
 
 def _find_cluster(
     environ: Mapping[str, str], project: Path, name: str | None
 ) -> tuple[Cluster, str]:
     clusters = config_dir(environ) / "clusters"
-    sandbox = sandbox_dir(environ, os.getuid()) / "cluster.yaml"
+    sandbox = _sandbox_profile(environ)
     own = project / PROFILE
     if name is not None:
         if name == "sandbox":
-            if not sandbox.is_file():
+            if sandbox is None:
                 raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
             return _load(sandbox)
         if (clusters / f"{name}.yaml").is_file():
@@ -93,7 +107,7 @@ def _find_cluster(
         )
     if own.is_file():
         return _load(own)
-    if sandbox.is_file():
+    if sandbox is not None:
         return _load(sandbox)
     profiles = sorted(clusters.glob("*.yaml"))
     if len(profiles) > 1:
@@ -102,6 +116,16 @@ def _find_cluster(
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
     return _load(profiles[0]) if profiles else (Cluster(), "defaults")
+
+
+def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
+    """The profile of the user's own sandbox, if there is one; nobody else's folder counts."""
+    try:
+        folder = sandbox_dir(environ, os.getuid())
+        profile = folder / "cluster.yaml"
+        return profile if check_owned(folder) and profile.is_file() else None
+    except InputError:
+        return None
 
 
 def _load(path: Path) -> tuple[Cluster, str]:

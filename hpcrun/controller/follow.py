@@ -17,7 +17,7 @@ from hpcrun.logs.files import LogFile, log_files
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History
-from hpcrun.runs.store import read_history
+from hpcrun.runs.store import read_history, refresh
 from hpcrun.runs.verdict import LOST, Verdict
 
 # Files of the run cost nothing to look at; Slurm is asked twice a minute at most while nothing
@@ -68,6 +68,7 @@ def follow(
                 news = True
                 yield Lines(file, data)
         if watch.status.verdict.final:
+            watch.await_files(sleep)
             if logs:
                 for file, data in tail.finish(log_files(run)):
                     yield Lines(file, data)
@@ -111,6 +112,22 @@ class _Watch:
         changed = now != self.shown
         self.shown = now
         return changed
+
+    def await_files(self, sleep: Callable[[float], None]) -> None:
+        """Slurm says that the run is over: let its last files arrive from the nodes.
+
+        A job that was killed outright leaves no end record, so the wait is short.
+        """
+        for _ in range(10):
+            refresh(self.run)
+            history = read_history(self.run)
+            end = history.last.end if history.last else None
+            if end is not None and self.status.verdict.exit_code is None:
+                verdict = structs.replace(self.status.verdict, exit_code=end.exit_code)
+                self.status = structs.replace(self.status, history=history, verdict=verdict)
+            if end is not None or history.last is None or self.status.verdict.source == "record":
+                return
+            sleep(0.5)
 
 
 class _Signs(Struct, frozen=True):

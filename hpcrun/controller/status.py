@@ -5,6 +5,7 @@ Effects: Slurm commands, reads files.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -22,6 +23,7 @@ from hpcrun.runs.store import find_run, list_runs, read_history, read_plan
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
+from hpcrun.transport import Transport
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -86,57 +88,73 @@ def _ask(
     runs: Sequence[RunFolder],
     histories: dict[Path, History],
 ) -> dict[Path, RunStatus]:
+    """Ask one Slurm about the runs that were submitted to it."""
     transport = slurm_transport(context, conf)
-    silence, rows = "", list[QueueRow]()
-    # Runs of this machine alone need no Slurm; a sandbox that is gone has forgotten all its jobs.
-    asks = any(not _is_local(histories[run.path]) for run in runs)
-    if asks and (conf is None or Path(conf).exists()):
+    job_ids = {run.path: _job_id(histories[run.path]) for run in runs}
+    # Runs of this machine alone need no Slurm.
+    asked = [run for run in runs if not _is_local(histories[run.path])]
+    conf_is_gone = conf is not None and not Path(conf).exists()
+    silence, rows, accounts = "", list[QueueRow](), dict[str, AccountRow]()
+    if asked and not conf_is_gone:
         try:
-            rows = scheduler.queue(transport)
+            rows = _rows(transport, [job_ids[run.path] for run in asked])
         except OutOfReach as error:
             silence = error.message
     queued = {run.path: _row_of(run, histories[run.path], rows) for run in runs}
-    job_ids = {
-        path: submitted.job_id if submitted else (row.job_id if row else None)
-        for path, row in queued.items()
-        for submitted in [histories[path].submitted]
-    }
     missing = [job_id for path, job_id in job_ids.items() if job_id and queued[path] is None]
-    accounts = (
-        {row.job_id: row for row in scheduler.accounting(transport, missing) or []}
-        if missing and (conf is None or Path(conf).exists())
-        else {}
-    )
+    if missing and asked and not conf_is_gone:
+        accounts = {row.job_id: row for row in scheduler.accounting(transport, missing) or []}
     found = {}
     for run in runs:
-        job_id = job_ids[run.path]
+        row = queued[run.path]
+        job_id = job_ids[run.path] or (row.job_id if row else None)
         account = accounts.get(job_id or "")
         # A cluster that counts anew may have given the number to another job.
         if account is not None and Path(account.work_dir or run.run_id).name != run.run_id:
             account = None
         # Read again: the job may have ended while Slurm was asked.
         history = read_history(run)
-        evidence = Evidence(
-            history=history,
-            now=time.time(),
-            in_reach=not silence,
-            queue=queued[run.path],
-            account=account,
+        quiet = silence
+        if conf_is_gone and not _is_local(history) and not _was_here(history):
+            quiet = f"{conf}, by which the job was submitted, is not on this machine"
+        verdict = decide(
+            Evidence(
+                history=history, now=time.time(), in_reach=not quiet, queue=row, account=account
+            )
         )
-        verdict = decide(evidence)
-        if verdict.final:
-            run.secrets.unlink(missing_ok=True)
+        if verdict.final and verdict.source != "record":
+            run.secrets.unlink(missing_ok=True)  # the job was ended before it could do so itself
         found[run.path] = RunStatus(
             run=run,
             history=history,
             plan=read_plan(run),
             verdict=verdict,
-            queue=evidence.queue,
+            queue=row,
             account=account,
             job_id=job_id,
-            out_of_reach=silence if not _is_local(history) else "",
+            out_of_reach=quiet if not _is_local(history) else "",
         )
     return found
+
+
+def _rows(transport: Transport, job_ids: Sequence[str | None]) -> list[QueueRow]:
+    """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
+    (a lost reply of sbatch), for all of the user's jobs."""
+    known = [job_id for job_id in job_ids if job_id is not None]
+    return scheduler.queue(transport, known if len(known) == len(job_ids) else ())
+
+
+def _job_id(history: History) -> str | None:
+    """The run's Slurm id: as sbatch told it, else as the job itself did."""
+    if history.submitted is not None:
+        return history.submitted.job_id
+    begin = history.last.begin if history.last else None
+    return (begin.job_id or None) if begin else None
+
+
+def _was_here(history: History) -> bool:
+    """Tell whether the run was submitted from this machine, as to a sandbox that is gone."""
+    return history.submitted is not None and history.submitted.host == socket.gethostname()
 
 
 def _row_of(run: RunFolder, history: History, rows: Sequence[QueueRow]) -> QueueRow | None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, job_environment, slurm_transport
@@ -77,12 +77,17 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     """
     run = write_run(context, prepared)
     env = job_environment(context)
-    if any(option == "account" for option, _ in prepared.plan.directives):
-        env.pop("SBATCH_ACCOUNT", None)
+    directives = dict(prepared.plan.directives)
+    for option in ("account", "partition", "qos", "constraint", "reservation"):
+        # The user's own default: sbatch would let it win over a directive, so only without one.
+        name = f"SBATCH_{option.upper()}"
+        if option not in directives and name in context.environ:
+            env[name] = context.environ[name]
     for name in prepared.plan.secrets:
         env.pop(name, None)
     transport = slurm_transport(context)
-    with _ctrl_c_waits():
+    record = submitted_record(context, None)
+    with _signals_wait():
         try:
             job_id = scheduler.submit(transport, str(run.path), env)
         except OutOfReach as error:
@@ -97,25 +102,32 @@ def submit(context: Context, prepared: Prepared) -> Submission:
         except BaseException:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
-        write_record(run.submitted, submitted_record(context, job_id))
+        record = structs.replace(record, job_id=job_id, submitted_at=time.time())
+        write_record(run.submitted, record)
     return Submission(run, job_id)
 
 
 @contextlib.contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Hold Ctrl-C back until Slurm's answer is recorded: else a job could run that nobody knows."""
-    pressed: list[int] = []
+def _signals_wait() -> Iterator[None]:
+    """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded.
+
+    Else a job could run that nobody knows.
+    """
+    caught: list[int] = []
+    before = {}
     try:
-        before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    except ValueError:  # not the main thread, which alone gets Ctrl-C
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, lambda number, frame: caught.append(number))
+    except ValueError:  # not the main thread, which alone gets signals
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
+        for known, handler in before.items():
+            signal.signal(known, handler)
+    for one in caught:
+        signal.raise_signal(one)
 
 
 def submitted_record(context: Context, job_id: str | None) -> Submitted:

@@ -13,11 +13,15 @@ from hpcrun.transport import Transport
 _CHUNK = 1 << 20
 
 
+# A line that is longer is shown in pieces.
+_LONGEST = 1 << 20
+
+
 class Tail:
     """Remembers how far each file was read; gives whole lines, so that files do not mix midway.
 
-    A line ends at a newline; a progress bar's carriage return does not end it. A file that became
-    shorter is read from its start again.
+    A line ends at a newline, and so does each state of a progress bar at its carriage return. A
+    file that became shorter is read from its start again.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -29,23 +33,28 @@ class Tail:
         """Give what is new, as (file, whole lines)."""
         for file in files:
             path = str(file.path)
-            offset = self.offsets.get(path, 0)
             while True:
+                offset = self.offsets.get(path, 0)
                 try:
                     data = self.transport.read(path, offset, _CHUNK)
                 except FileNotFoundError:
                     break
                 if not data:
                     if offset and self.transport.size(path) < offset:
-                        offset, self.rests[path] = 0, b""
+                        self.offsets[path], self.rests[path] = 0, b""
                         continue
                     break
-                offset += len(data)
-                lines, newline, rest = (self.rests.get(path, b"") + data).rpartition(b"\n")
-                self.rests[path] = rest
-                if newline:
-                    yield file, lines + newline
-            self.offsets[path] = offset
+                self.offsets[path] = offset + len(data)
+                rest = self.rests.get(path, b"")
+                # A carriage return at the very end may be half of a CRLF.
+                cut = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
+                if not cut and len(rest) + len(data) > _LONGEST:
+                    cut = len(data)
+                if not cut:
+                    self.rests[path] = rest + data
+                    continue
+                self.rests[path] = data[cut:]
+                yield file, rest + data[:cut]
 
     def finish(self, files: Sequence[LogFile]) -> Iterator[tuple[LogFile, bytes]]:
         """Give what is new, and last lines that nothing will end any more."""

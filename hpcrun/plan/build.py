@@ -80,6 +80,7 @@ def build_plan(
         "precision": spec.precision,
         "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
         "device": cluster.accelerator,
+        "fabric": decide_fabric(spec, cluster),
     }
     config: dict[str, Any] | None = None
     if deepspeed is not None:

@@ -111,7 +111,7 @@ def nccl_section(fabric: str, accelerator: str) -> Section | None:
     comments = {
         "single-node": "One node: NVLink and PCIe need nothing set.",
         "ethernet": "TCP between the nodes; the harness names the interface on each node.",
-        "auto": "NCCL finds the fabric itself; the harness names the interface of the first node.",
+        "auto": "NCCL finds the fabric itself.",
     }
     return Section(
         block="nccl", title=f"NCCL ({fabric})", variables=variables, comment=comments[fabric]

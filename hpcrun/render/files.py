@@ -67,19 +67,18 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
 def srun_argv(plan: Plan) -> list[str]:
     """Build the step: a task a node for a launcher, a task a rank for srun itself.
 
-    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is said again. A rank that fails
-    ends all others; a world that has lost its first task is ended a minute later.
+    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is said again, unless the site
+    forbids the directive. A rank that fails ends all others at once. A world whose first rank has
+    ended well is ended ten minutes later, the time-out of NCCL's collectives: rank 0 may still be
+    saving, and a site's own WaitTime may be shorter.
     """
-    tasks = plan.tasks_per_node
-    argv = [
-        "srun",
-        f"--nodes={plan.nodes}",
-        f"--ntasks-per-node={tasks}",
-        f"--cpus-per-task={plan.cpus_per_rank * plan.ranks_per_node // tasks}",
-        "--kill-on-bad-exit=1",
-    ]
+    argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks-per-node={plan.tasks_per_node}"]
+    cpus = dict(plan.directives).get("cpus-per-task")
+    if cpus is not None:
+        argv.append(f"--cpus-per-task={cpus}")
+    argv.append("--kill-on-bad-exit=1")
     if plan.launcher != "none":
-        argv.append("--wait=60")
+        argv.append("--wait=600")
     return argv
 
 

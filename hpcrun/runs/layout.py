@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,6 +28,18 @@ def make_run_id(name: str, stamp: str, chance: int) -> str:
         chance, digit = divmod(chance, len(_ALPHABET))
         tail += _ALPHABET[digit]
     return f"{stamp}-{slug}-{tail}"
+
+
+def created_at(run_id: str) -> float:
+    """Tell when a run id was made, in seconds since the epoch.
+
+    >>> created_at("20261120-081455-zero2-4gpu-7k3q")
+    1795162495.0
+    """
+    year, month, day = int(run_id[:4]), int(run_id[4:6]), int(run_id[6:8])
+    hour, minute, second = int(run_id[9:11]), int(run_id[11:13]), int(run_id[13:15])
+    moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+    return moment.timestamp()
 
 
 class RunFolder(Struct, frozen=True):

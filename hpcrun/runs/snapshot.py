@@ -71,18 +71,46 @@ def _copy(source: Path, target: Path, project: Path) -> int:
 
 def _project_files(project: Path) -> Iterator[str]:
     """List the project's files, by git where it is a checkout."""
-    if shutil.which("git") is not None:
-        listed = subprocess.run(
-            ["git", "-C", str(project), "ls-files", "-coz", "--exclude-standard"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-        if listed.returncode == 0:
-            for name in listed.stdout.split(b"\0"):
-                if name:
-                    yield os.fsdecode(name)
-            return
+    listed = _git_files(project)
+    if listed is None:
+        yield from _walk(project)
+        return
+    folders = set()
+    for name in listed:
+        path = project / name
+        if path.is_dir() and not path.is_symlink():
+            # A submodule, or a checkout within the checkout: git names its folder only.
+            for inner in _project_files(path):
+                yield f"{name.rstrip('/')}/{inner}"
+        else:
+            folders.add(path.parent)
+            yield name
+    # What was compiled in place is ignored by git, and imported by the code all the same.
+    known = set(listed)
+    for folder in sorted(folders):
+        for library in sorted(folder.glob("*.so")):
+            name = str(library.relative_to(project))
+            if name not in known:
+                yield name
+
+
+def _git_files(project: Path) -> list[str] | None:
+    """What git tracks and does not ignore; None where there is no checkout (or no git)."""
+    if shutil.which("git") is None:
+        return None
+    listed = subprocess.run(
+        ["git", "-C", str(project), "ls-files", "-coz", "--exclude-standard"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        return None
+    return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+
+
+def _walk(project: Path) -> Iterator[str]:
+    """Everything but caches and environments."""
     for where, folders, names in os.walk(str(project)):
         folder = Path(where)
         # A link to a folder is listed as a folder: it is kept as a link.

@@ -5,10 +5,12 @@ Effects: files. Writes appear by atomic rename; nothing is locked.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,6 +78,21 @@ def create_run_folder(path: Path) -> RunFolder:
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
     return folder
+
+
+def refresh(run: RunFolder) -> None:
+    """Make a network file system show what the nodes wrote.
+
+    Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
+    what it is, asks the server anew.
+    """
+    for parent in (run.path, run.attempts, run.logs):
+        with contextlib.suppress(OSError):
+            parent.chmod(S_IMODE(parent.stat().st_mode))
+    for parent in (run.attempts, run.logs):
+        for folder in parent.glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                folder.chmod(S_IMODE(folder.stat().st_mode))
 
 
 def read_history(folder: RunFolder) -> History:

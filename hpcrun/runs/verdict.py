@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from hpcrun.runs.layout import created_at
 from hpcrun.runs.records import Attempt, History
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
@@ -14,6 +15,10 @@ from hpcrun.slurm.states import UNKNOWN, is_final
 
 # The harness beats every 30 s; four missed beats, and clocks of nodes that differ a little.
 SILENT_AFTER = 150.0
+# A reply that was lost: for so long the job may still turn up (in seconds).
+UNSETTLED = 600.0
+# sacct calls a job live that squeue does not show, and it gives no sign of life: a "runaway job".
+RUNAWAY = 3600.0
 # sbatch has answered and squeue does not show the job yet: a moment, not a loss.
 GRACE = 30.0
 LOST = "LOST"
@@ -71,8 +76,17 @@ def decide(evidence: Evidence) -> Verdict:
         if is_final(account.state):
             verdict = Verdict(state=account.state, final=True, source="sacct", exit_code=exit_code)
             return _with_disagreement(verdict, last)
-        if evidence.in_reach and end is not None:
-            return _by_record(evidence, "sacct has not seen the end yet")
+        if evidence.in_reach:
+            if end is not None:
+                return _by_record(evidence, "sacct has not seen the end yet")
+            quiet = evidence.now - _last_sign(evidence)
+            if quiet < RUNAWAY:
+                return Verdict(
+                    state=UNKNOWN,
+                    final=False,
+                    source="sacct",
+                    reason=f"sacct calls it {account.state}, squeue does not show it",
+                )
     local = evidence.history.submitted is not None and evidence.history.submitted.job_id is None
     if local:
         return _local(evidence)
@@ -111,17 +125,32 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
         return Verdict(
             state=state, final=True, source="record", exit_code=end.exit_code, notes=notes
         )
+    quiet = evidence.now - _last_sign(evidence)
+    if last is not None and quiet < SILENT_AFTER:
+        return Verdict(
+            state=UNKNOWN,
+            final=False,
+            source="record",
+            reason=f"Slurm does not show the job, which gave a sign of life {quiet:.0f} s ago",
+        )
     if history.cancelled is not None:
         return Verdict(state="CANCELLED", final=True, source="record", notes=notes)
     submitted = history.submitted
-    if submitted is None:
+    if submitted is None and last is None:
+        if quiet < UNSETTLED:
+            return Verdict(
+                state=UNKNOWN,
+                final=False,
+                source="record",
+                reason="sbatch gave no answer; Slurm may still take the job",
+            )
         return Verdict(
             state="NOT_SUBMITTED",
             final=True,
             source="record",
             reason="no Slurm job has this folder: sbatch never took it",
         )
-    if evidence.now - submitted.submitted_at < GRACE:
+    if last is None and quiet < GRACE:
         return Verdict(state=UNKNOWN, final=False, source="record", reason="submitted a moment ago")
     if last is None:
         reason = "Slurm has forgotten the job, and it never began"
@@ -130,6 +159,18 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     else:
         reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
     return Verdict(state=LOST, final=True, source="record", reason=reason, notes=notes)
+
+
+def _last_sign(evidence: Evidence) -> float:
+    """When the run last showed that it is there: a beat, its begin, its submission, its making."""
+    history, last = evidence.history, evidence.history.last
+    if last is not None and last.beat is not None:
+        return last.beat
+    if last is not None and last.begin is not None:
+        return last.begin.begun_at
+    if history.submitted is not None:
+        return history.submitted.submitted_at
+    return created_at(history.run_id)
 
 
 def _local(evidence: Evidence) -> Verdict:

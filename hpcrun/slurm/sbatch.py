@@ -21,13 +21,16 @@ def sbatch_argv(script: str = SCRIPT) -> list[str]:
 def parse_sbatch(stdout: str) -> str | None:
     """Read the job id from ``sbatch --parsable``; None where there is none.
 
-    A federation adds the cluster behind a semicolon; site wrappers may print lines before.
+    A federation adds the cluster behind a semicolon; a site's wrapper may print lines before, or
+    sbatch's usual sentence in place of the bare id.
 
     >>> parse_sbatch("123\\n"), parse_sbatch("welcome\\n45;mpp2\\n"), parse_sbatch("error\\n")
     ('123', '45', None)
+    >>> parse_sbatch("Submitted batch job 630114 on cluster mpp2\\n")
+    '630114'
     """
     for line in reversed(stdout.splitlines()):
-        match = re.fullmatch(r"\s*(\d+)(;\S+)?\s*", line)
+        match = re.fullmatch(r"\s*(?:Submitted batch job )?(\d+)(;\S+| on cluster \S+)?\s*", line)
         if match:
             return match.group(1)
     return None

@@ -124,7 +124,7 @@ class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happens on the node before training starts, and which Python trains."""
+    """What happens before training starts, on the first node, and which Python trains."""
 
     modules: Annotated[
         list[str], Meta(description="environment modules to load, as in cuda/12.4")
@@ -132,7 +132,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     venv: Annotated[str | None, Meta(description="folder of a virtual environment")] = None
     python: Annotated[str | None, Meta(description="the interpreter that trains")] = None
     commands: Annotated[
-        list[str], Meta(description="bash commands to run on each node before training")
+        list[str], Meta(description="bash commands before training, run once, on the first node")
     ] = field(default_factory=list)
 
 

@@ -14,6 +14,7 @@ OWNED_VARIABLES = r"HPCRUN_.*|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT
 # directive would disagree. ``false`` drops the line, for sites that forbid it.
 SAID_ELSEWHERE = {
     "account": "resources.account",
+    "cpus-per-task": "resources.cpus_per_gpu",
     "gpus": "resources.gpus_per_node",
     "gpus-per-node": "resources.gpus_per_node",
     "gpus-per-socket": "resources.gpus_per_node",
@@ -31,10 +32,16 @@ DECIDED = {
     "ntasks-per-node": "resources.gpus_per_node",
     "array": "",
     "chdir": "",
+    "clusters": "",
     "error": "",
+    "input": "",
     "open-mode": "",
     "output": "",
     "parsable": "",
+    "quiet": "",
+    "signal": "",
+    "test-only": "",
+    "wait": "",
     "wrap": "",
 }
 
