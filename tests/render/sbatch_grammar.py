@@ -16,7 +16,7 @@ def read_arguments(line: bytes) -> list[bytes]:
     r"""Split what stands behind ``#SBATCH`` as sbatch does.
 
     >>> read_arguments(b'--a="b \\" c" -d e\\ f # g')
-    [b'--a=b " c', b'-d', b'e f']
+    [b'--a=b " c', b'-d', b'e', b'f']
     >>> read_arguments(b"--job-name=run#3")
     [b'--job-name=run']
     """
