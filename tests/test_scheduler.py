@@ -59,9 +59,17 @@ def test_a_refusal_says_what_to_change() -> None:
 
 
 def test_a_refusal_without_words_is_still_one() -> None:
-    transport = ScriptedTransport({"sbatch": (0, "", "")})
-    with pytest.raises(SchedulerRefused, match="sbatch printed no job id"):
+    transport = ScriptedTransport({"sbatch": (1, "", "")})
+    with pytest.raises(SchedulerRefused, match="sbatch ended with code 1"):
         scheduler.submit(transport, RUN_DIR, {})
+
+
+def test_a_job_that_was_taken_is_not_called_refused() -> None:
+    """A site's wrapper swallows the id: the job may be there, so its folder has to stay."""
+    transport = ScriptedTransport({"sbatch": (0, "done\n", ""), "squeue": (0, "", "")})
+    with pytest.raises(OutOfReach, match="sbatch printed no job id: 'done'") as caught:
+        scheduler.submit(transport, RUN_DIR, {})
+    assert caught.value.maybe_done
 
 
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+from calendar import timegm
 from pathlib import Path
 
 from msgspec import Struct
@@ -36,10 +36,8 @@ def created_at(run_id: str) -> float:
     >>> created_at("20261120-081455-zero2-4gpu-7k3q")
     1795162495.0
     """
-    year, month, day = int(run_id[:4]), int(run_id[4:6]), int(run_id[6:8])
-    hour, minute, second = int(run_id[9:11]), int(run_id[11:13]), int(run_id[13:15])
-    moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
-    return moment.timestamp()
+    fields = (run_id[:4], run_id[4:6], run_id[6:8], run_id[9:11], run_id[11:13], run_id[13:15])
+    return float(timegm(tuple(map(int, fields))))
 
 
 class RunFolder(Struct, frozen=True):

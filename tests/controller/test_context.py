@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_the_order_in_which_a_cluster_is_found(
     assert chosen(clean_environ, tmp_path) == "mine"
     try:
         profile(sandbox / "cluster.yaml", "sandbox")
+        (sandbox / "sandbox.json").touch()
         assert chosen(clean_environ, tmp_path) == "sandbox"
         profile(tmp_path / "hpcrun.yaml", "project")
         assert chosen(clean_environ, tmp_path) == "project"
@@ -59,8 +61,31 @@ def test_the_order_in_which_a_cluster_is_found(
         clean_environ["HPCRUN_CLUSTER"] = ""
         assert chosen(clean_environ, tmp_path) == "project"
     finally:
-        (sandbox / "cluster.yaml").unlink(missing_ok=True)
-        sandbox.rmdir()
+        shutil.rmtree(sandbox, ignore_errors=True)
+
+
+def test_what_others_put_there_is_not_read(
+    tmp_path: Path, clean_environ: Environ, clusters: Path
+) -> None:
+    """A profile runs commands: nobody else's sandbox and nobody else's /tmp/hpcrun.yaml counts."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    sandbox = Path(f"/tmp/hpcrun-test-{os.getpid()}")
+    clean_environ["HPCRUN_SANDBOX_DIR"] = str(sandbox)
+    try:
+        profile(sandbox / "cluster.yaml", "sandbox")
+        (sandbox / "sandbox.json").touch()
+        os.chown(sandbox, 12345, 12345)
+        assert chosen(clean_environ, tmp_path) == "default"
+    finally:
+        shutil.rmtree(sandbox, ignore_errors=True)
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    profile(tmp_path / "hpcrun.yaml", "theirs")
+    assert chosen(clean_environ, inner) == "theirs"
+    os.chown(tmp_path / "hpcrun.yaml", 12345, 12345)
+    assert chosen(clean_environ, inner) == "default"
+    assert chosen(clean_environ, tmp_path) == "theirs", "where one stands is one's own choice"
 
 
 def test_another_config_folder(tmp_path: Path, clean_environ: Environ, clusters: Path) -> None:

@@ -28,7 +28,7 @@ HOSTILE = 'it\'s "a" $(touch oops) `b`; c\\*é\t%j'
 def written(made: Plan) -> Path:
     """Write a run folder with a harness that tells what it is given."""
     run_dir = Path(made.run_dir)
-    run_dir.mkdir(parents=True)
+    (run_dir / "attempts" / "0").mkdir(parents=True)
     for file in render_files(made, template_loader(None)):
         text = TELL if file.name == "harness.sh" else file.text
         (run_dir / file.name).write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -40,7 +40,7 @@ def told(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, st
     done = subprocess.run(
         ["bash", str(script), *words],
         cwd=script.parent,
-        env={"PATH": os.environ["PATH"], **env},
+        env={"PATH": os.environ["PATH"], "HPCRUN_ATTEMPT": "0", **env},
         capture_output=True,
         check=True,
     )
@@ -172,12 +172,12 @@ def test_srun_argv() -> None:
     torchrun = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 4}")
     assert srun_argv(torchrun) == [
         *("srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
-        *("--kill-on-bad-exit=1", "--wait=60"),
+        *("--kill-on-bad-exit=1", "--wait=600"),
     ]
     ranks = plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}")
     assert {"--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
     # A command that ends early on one node is no failure.
-    assert "--wait=60" not in srun_argv(plan("command: [a]"))
+    assert "--wait=600" not in srun_argv(plan("command: [a]"))
 
 
 @pytest.mark.parametrize(

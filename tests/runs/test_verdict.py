@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ def account(state: str) -> AccountRow:
 
 
 BEGUN = Attempt(index=0, begin=begin())
+LIVELY = Attempt(index=0, begin=begin(), beat=NOW - 20)
 OPENED = Attempt(index=0)
 DONE = Attempt(index=0, begin=begin(), end=end())
 FAILED = Attempt(index=0, begin=begin(), end=end(3))
@@ -67,7 +69,7 @@ def verdict(
         user="me",
     )
     history = History(
-        run_id="r",
+        run_id=time.strftime("%Y%m%d-%H%M%S-job-7k3q", time.gmtime(NOW - ago)),
         submitted=sent if submitted else None,
         cancelled=Cancelled(cancelled_at=NOW, user="me") if cancelled else None,
         attempts=list(attempts),
@@ -132,6 +134,15 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ([], {"ago": GRACE + 1}, (LOST, True, "record", None)),
         # sbatch's reply was lost and no job has the folder.
         ([], {"submitted": False}, ("NOT_SUBMITTED", True, "record", None)),
+        ([], {"submitted": False, "ago": 60.0}, (UNKNOWN, False, "record", None)),
+        ([BEGUN], {"submitted": False}, (LOST, True, "record", None)),
+        # A sign of life outweighs what Slurm does not show; so does sacct, for a while.
+        ([LIVELY], {}, (UNKNOWN, False, "record", None)),
+        ([LIVELY], {"submitted": False}, (UNKNOWN, False, "record", None)),
+        ([LIVELY], {"cancelled": True}, (UNKNOWN, False, "record", None)),
+        ([LIVELY], {"account": account("RUNNING")}, (UNKNOWN, False, "sacct", None)),
+        ([], {"account": account("PENDING"), "ago": 60.0}, (UNKNOWN, False, "sacct", None)),
+        ([BEGUN], {"account": account("RUNNING")}, (LOST, True, "record", None)),
         ([], {"submitted": False, "queue": queue("RUNNING")}, ("RUNNING", False, "squeue", None)),
         # No answer: nothing is known, and nothing has ended.
         ([], SILENT, (UNKNOWN, False, "record", None)),
