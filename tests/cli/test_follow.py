@@ -1,0 +1,135 @@
+"""Following a run: to its end, through Slurm's silence, and away without touching the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller, replay
+from tests.cli.test_slurm_verbs import captured, row
+
+END = {
+    "attempt": 0,
+    "job_id": "7",
+    "exit_code": 0,
+    "signal": None,
+    "stopped_by": None,
+    "first_failure": None,
+    "begun_at": 1.0,
+    "ended_at": 2.0,
+}
+
+
+class Followed:
+    """A run in the hands of a Slurm of scripted answers, and somebody who follows it."""
+
+    def __init__(self, hpcrun: Caller) -> None:
+        self.tools = Path(hpcrun.environ["PATH"])
+        hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+        replay(self.tools, "sbatch", (0, "7\n", ""))
+        assert hpcrun("submit", "job.yaml").code == 0
+        (self.run,) = hpcrun.runs.iterdir()
+        self.scancel = replay(self.tools, "scancel", (0, "", ""))
+        self.heard = b""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.hpcrun = hpcrun
+
+    def squeue(self, answer: tuple[int, str, str]) -> None:
+        # As one change: the follower may ask at any time.
+        aside = self.tools / "aside"
+        aside.mkdir(exist_ok=True)
+        replay(aside, "squeue", answer)
+        (aside / "squeue").replace(self.tools / "squeue")
+
+    def state(self, word: str) -> None:
+        self.squeue((0, row(self.run, "7", word), ""))
+
+    def follow(self) -> None:
+        self.process = self.hpcrun.start("logs", "-f", "7")
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+
+    def hear(self, text: bytes) -> None:
+        """Wait until the follower has said this."""
+        assert self.process is not None
+        deadline = time.monotonic() + 20
+        while text not in self.heard:
+            for stream in (self.process.stdout, self.process.stderr):
+                assert stream is not None
+                self.heard += stream.read() or b""
+            assert time.monotonic() < deadline, self.heard
+            time.sleep(0.02)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".part").write_text(text)
+        path.with_suffix(".part").replace(path)
+
+    def code(self) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout=20)
+
+
+@pytest.fixture
+def followed(hpcrun: Caller) -> Iterator[Followed]:
+    made = Followed(hpcrun)
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.communicate()
+
+
+def test_through_silence_to_the_end(followed: Followed) -> None:
+    followed.squeue(captured("squeue", "no-controller"))
+    followed.follow()
+    followed.hear(b"job 7: UNKNOWN (Slurm does not answer")
+    # Its log goes on being read, whatever Slurm does.
+    followed.write("logs/0/node-0.log", "step 1\nstep")
+    followed.hear(b"step 1\n")
+    assert followed.process is not None and followed.process.poll() is None
+    followed.state("COMPLETED")
+    followed.write("attempts/0/end.json", json.dumps(END))
+    followed.hear(b"job 7: COMPLETED")
+    assert followed.code() == 0
+    assert b"step 1\nstep\n" in followed.heard
+    assert not followed.scancel.exists()
+
+
+def test_a_failure_is_its_exit_code(followed: Followed) -> None:
+    followed.state("RUNNING")
+    followed.follow()
+    followed.hear(b"job 7: RUNNING")
+    followed.state("FAILED")
+    failed = {**END, "exit_code": 3}
+    followed.write("attempts/0/end.json", json.dumps(failed))
+    followed.hear(b"job 7: FAILED, exit code 3")
+    assert followed.code() == 1
+
+
+def test_ctrl_c_ends_the_following_and_not_the_run(followed: Followed) -> None:
+    followed.state("RUNNING")
+    followed.follow()
+    followed.hear(b"job 7: RUNNING")
+    assert followed.process is not None
+    followed.process.send_signal(signal.SIGINT)
+    followed.hear(b"no longer following; the run goes on: hpcrun logs -f")
+    assert followed.code() == 130
+    assert not followed.scancel.exists() and not (followed.run / "cancelled.json").exists()
+
+
+def test_a_job_that_waits_is_asked_for_seldom(followed: Followed) -> None:
+    followed.squeue((0, row(followed.run, "7", "PENDING", "Priority"), ""))
+    followed.follow()
+    followed.hear(b"job 7: PENDING (Priority)")
+    time.sleep(1.0)
+    calls = (followed.tools / "aside" / "squeue.calls").read_text().count("--noheader")
+    assert calls <= 2
