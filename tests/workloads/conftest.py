@@ -49,3 +49,10 @@ def on_two_ranks(strategy_arguments: Callable[[str], list[object]]) -> Callable[
         return torchrun(2, *strategy_arguments(strategy), "--parameter-hash")
 
     return outcome
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder starts torch, which takes seconds."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.slow)

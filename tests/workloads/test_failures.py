@@ -12,7 +12,6 @@ import pytest
 from tests.workloads.trainer import PROGRAM, environment, torchrun, train, write_deepspeed_config
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit7", 7), ("kill", -9)])
 def test_a_fault_on_one_rank(how: str, code: int) -> None:
     outcome = torchrun(2, "--precision", "fp32", "--fail-at", f"3:1:{how}")

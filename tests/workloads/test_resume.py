@@ -10,7 +10,6 @@ import pytest
 from tests.workloads.trainer import Outcome, torchrun, train
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
 def test_a_killed_run_continues(
     strategy: str,
@@ -40,7 +39,6 @@ def test_a_killed_run_continues(
     assert (tmp_path / "latest").read_text() == "step-00000012"
 
 
-@pytest.mark.slow
 def test_what_is_resumed_must_fit(tmp_path: Path) -> None:
     arguments = ["--checkpoint-dir", tmp_path, "--precision", "fp32"]
     assert train(*arguments, "--steps", 2).returncode == 0

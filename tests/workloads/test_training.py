@@ -39,7 +39,6 @@ def test_what_a_run_prints(alone: Outcome) -> None:
     }
 
 
-@pytest.mark.slow
 def test_the_loss_falls() -> None:
     outcome = torchrun(2, "--steps", 60, "--precision", "bf16", "--eval-every", 60)
     assert outcome.returncode == 0, outcome.stderr
@@ -54,13 +53,11 @@ def test_accumulation_is_a_larger_micro_batch(alone: Outcome) -> None:
     assert_same_curve(alone, train(*COMMON, *accumulated))
 
 
-@pytest.mark.slow
 def test_four_ranks_are_one_process(alone: Outcome) -> None:
     four = torchrun(4, *COMMON, "--micro-batch-per-gpu", 2, "--activation-checkpointing")
     assert_same_curve(alone, four)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
 def test_two_ranks_are_one_process(
     strategy: str, alone: Outcome, on_two_ranks: Callable[[str], Outcome]
@@ -73,7 +70,6 @@ def test_two_ranks_are_one_process(
     assert first == second
 
 
-@pytest.mark.slow
 def test_the_seed_decides(alone: Outcome) -> None:
     other = train("--steps", 1, "--precision", "fp32", "--micro-batch-per-gpu", 8, "--seed", 1)
     assert other.curve("loss")[1, "loss"] != pytest.approx(alone.curve()[1, "loss"], rel=TOLERANCE)
