@@ -61,8 +61,12 @@ batch() {
     trap 'stop TERM' TERM
     trap 'stop INT' INT
     trap 'stop HUP' HUP
-    # Bash runs a trap only while it waits: so the body is in the background.
-    bash -- "$HPCRUN_RUN_DIR/job.sbatch" body <&0 {beat}>&- &
+    # Bash runs a trap only while it waits: so the body is in the background, where bash would
+    # have it ignore INT.
+    (
+        trap - INT QUIT
+        exec bash -- "$HPCRUN_RUN_DIR/job.sbatch" body
+    ) <&0 {beat}>&- &
     child=$!
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     await
@@ -73,7 +77,6 @@ batch() {
 stop() {
     [ -n "$stopped" ] || say "received SIG$1: stopping"
     stopped=$1
-    # Also INT arrives as TERM: a background process of bash ignores INT.
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }
 

@@ -32,28 +32,24 @@ def command(ctx: click.Context, /, job: str | None, cluster: str | None, **optio
     import signal
     from functools import partial
 
-    from hpcrun.cli.output import note, say
+    from hpcrun.cli.output import note, pairs, say
     from hpcrun.cli.show_plan import describe
     from hpcrun.cli.watch import watch
-    from hpcrun.controller.run import here, share_cpus, start, stop_all
+    from hpcrun.controller.run import here, running, share_cpus
 
     where = here(context(cluster))
     prepared = prepare_job(ctx, where, job, options, adjust=partial(share_cpus, where))
-    run, process = start(where, prepared)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
-    try:
-        from hpcrun.cli.output import pairs
-
+    with running(where, prepared) as (run, process):
         say(f"Running {prepared.plan.name} here")
         pairs(describe(prepared.plan, bare=prepared.spec.command is not None))
-        return watch(where, run, logs=True, process=process)
-    except KeyboardInterrupt:
-        note("stopping the run")
-        raise
-    finally:
-        stop_all(process)
+        try:
+            return watch(where, run, logs=True, process=process)
+        except KeyboardInterrupt:
+            note("stopping the run")
+            raise

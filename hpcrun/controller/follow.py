@@ -19,6 +19,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History
 from hpcrun.runs.store import read_history, refresh
 from hpcrun.runs.verdict import LOST, Verdict
+from hpcrun.slurm.states import UNKNOWN
 
 # Files of the run cost nothing to look at; Slurm is asked twice a minute at most while nothing
 # happens (squeue(1), PERFORMANCE), and in quick succession only around the end.
@@ -101,7 +102,10 @@ class _Watch:
             # Slurm will know in a moment.
             self.last, self.asked_since_end, self.next = signs, 0, time.monotonic()
         if time.monotonic() >= self.next and not self.status.verdict.final:
+            was_unknown = self.status.verdict.state == UNKNOWN
             self.status = status_of(self.context, [self.run])[0]
+            if was_unknown and self.status.verdict.state != UNKNOWN:
+                self.asked_since_end = 0  # Slurm is back, and learns now what it has missed
             wait = SLURM_EVERY * random.uniform(0.9, 1.1)
             if signs.ended and self.asked_since_end < len(AFTER_END):
                 wait = AFTER_END[self.asked_since_end]

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -70,37 +70,48 @@ def check_place(context: Context, prepared: Prepared) -> None:
         )
 
 
-def start(context: Context, prepared: Prepared) -> tuple[RunFolder, subprocess.Popen[bytes]]:
-    """Write the run and start its batch script here. Raises InputError."""
+@contextlib.contextmanager
+def running(
+    context: Context, prepared: Prepared
+) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
+    """Write the run and run its batch script here; when the block is left nothing of it runs.
+
+    Raises InputError.
+    """
     check_place(context, prepared)
     run = write_run(context, prepared)
     try:
         # Whatever outlives its parent becomes our child, so that stop_all() finds it.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        env = job_environment(context)
-        for name in prepared.plan.secrets:
-            env.pop(name, None)
-        allocation = {
-            name: value
-            for name, value in context.environ.items()
-            if name.startswith("SLURM") and in_allocation(context)
-        }
-        with run.batch_log.open("ab") as log:
-            process = subprocess.Popen(
-                [shutil.which("bash") or "bash", str(run.script)],
-                cwd=run.path,
-                env=env | allocation,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        process = _start(context, prepared, run)
     except BaseException:
+        end_children()
         shutil.rmtree(run.path, ignore_errors=True)
         raise
-    write_record(run.submitted, submitted_record(context, None))
-    return run, process
+    try:
+        write_record(run.submitted, submitted_record(context, None))
+        yield run, process
+    finally:
+        stop_all(process)
+
+
+def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.Popen[bytes]:
+    env = job_environment(context)
+    for name in prepared.plan.secrets:
+        env.pop(name, None)
+    if in_allocation(context):
+        env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
+    with run.batch_log.open("ab") as log:
+        return subprocess.Popen(
+            [shutil.which("bash") or "bash", str(run.script)],
+            cwd=run.path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def stop_all(process: subprocess.Popen[bytes], *, grace: float = 25.0) -> None:

@@ -22,6 +22,7 @@ _SILENCE = re.compile(
     r"|fetch_config|Could not establish a configuration source"
     r"|(Insane|Incomplete) message"
     r"|Transport endpoint"
+    r"|Unable to process configuration file"
     r"|Munge encode failed|Protocol authentication error"
     r"|No route to host",
     re.IGNORECASE,
@@ -69,7 +70,8 @@ def was_never_sent(stderr: str) -> bool:
     >>> was_never_sent("Socket timed out on send/recv operation")
     False
     """
-    return "connect failure" in stderr or "Munge encode failed" in stderr
+    causes = ("connect failure", "Munge encode failed", "Unable to process configuration file")
+    return any(cause in stderr for cause in causes)
 
 
 def is_unknown_job(stderr: str) -> bool:
