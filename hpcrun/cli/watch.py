@@ -77,7 +77,9 @@ def verdict_line(status: RunStatus) -> str:
         text += f", exit code {end.exit_code}"
         failure = end.first_failure
         if failure is not None:
-            who = "the launcher" if failure.rank is None else f"rank {failure.rank}"
+            bare = status.plan is not None and status.plan.launcher == "none"
+            who = f"rank {failure.rank}" if failure.rank is not None else "the launcher"
+            who = "the command" if bare else who
             how = f" by signal {failure.signal}" if failure.signal else ""
             text += f"; {who} on {failure.host} failed first{how}"
     if verdict.reason:
