@@ -47,12 +47,29 @@ def here(context: Context) -> Context:
 
 
 def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
-    """Give each rank its share of this machine's CPUs, unless the job says how many."""
+    """Give each rank its share of the CPUs that are here, unless the job says how many.
+
+    In an allocation the step takes what the allocation has: srun is not told a number.
+    """
     resources = spec.resources
-    if in_allocation(context) or resources.cpus_per_gpu is not None:
+    if in_allocation(context):
+        spec = structs.replace(spec, slurm={**spec.slurm, "cpus-per-task": False})
+        cpus = fewest_cpus(context.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))
+    else:
+        cpus = len(os.sched_getaffinity(0))
+    if resources.cpus_per_gpu is not None:
         return spec
-    share = max(1, len(os.sched_getaffinity(0)) // max(1, resources.gpus_per_node))
+    share = max(1, cpus // max(1, resources.gpus_per_node))
     return structs.replace(spec, resources=structs.replace(resources, cpus_per_gpu=share))
+
+
+def fewest_cpus(text: str) -> int:
+    """Read SLURM_JOB_CPUS_PER_NODE: the CPUs of the node that has the fewest.
+
+    >>> fewest_cpus("72(x2),36")
+    36
+    """
+    return min(int(part.partition("(")[0]) for part in text.split(","))
 
 
 def in_allocation(context: Context) -> bool:
