@@ -5,7 +5,8 @@ Effects: reads folders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jinja2
@@ -63,10 +64,20 @@ def find_job(name: str, project: Path, environ: Mapping[str, str]) -> Path:
     return jobs[name][1]
 
 
+class ProjectLoader(jinja2.FileSystemLoader):
+    """Loads a project's templates; a block on one line ends with a line end all the same."""
+
+    def get_source(
+        self, environment: jinja2.Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool]]:
+        source, filename, uptodate = super().get_source(environment, template)
+        return re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source), filename, uptodate
+
+
 def template_loader(project: Path | None) -> jinja2.BaseLoader:
     """Look in the project's ``templates/`` first; ``hpcrun/NAME`` is always the shipped one."""
     built_in = jinja2.FileSystemLoader(shipped("templates"))
     loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
     if project is not None and (project / "templates").is_dir():
-        loaders.insert(0, jinja2.FileSystemLoader(project / "templates"))
+        loaders.insert(0, ProjectLoader(project / "templates"))
     return jinja2.ChoiceLoader(loaders)

@@ -60,7 +60,7 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
     if is_silence(result.stderr):
         silence = OutOfReach(
             f"sbatch: Slurm does not answer: {message}",
-            fix="try again later",
+            fix="try again later; or, to try hpcrun without a cluster: hpcrun sandbox up",
             maybe_done=not was_never_sent(result.stderr),
         )
         return _settle(transport, run_dir, silence)

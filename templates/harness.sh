@@ -5,7 +5,7 @@
 #   batch           claim this attempt, run the body of job.sbatch, wait for it, record the end
 #   launch SRUN...  find the address of rank 0, write the hostfile, start one `node` per task
 #   node            on each node: log file, network interface, then node.sh
-#   rank CMD...     around each rank: check the world, run CMD, record a failure
+#   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
 #
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
 # every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
@@ -263,6 +263,8 @@ rank() {
         die "this process sees a world of ${WORLD_SIZE:-no} ranks, and the job has" \
             "$HPCRUN_WORLD_SIZE: the nodes would train apart"
     fi
+    # A file of its own: Python writes a line in pieces, and ranks would tear each other's apart.
+    exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/rank-$RANK.log" 2>&1
     guard "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$@"
 }
 
@@ -271,9 +273,13 @@ guard() {
     local who=$1 fields=$2 child='' code stopped='' signal=null
     shift 2
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT
-    # In the background so that traps run; bash would let it ignore INT, hence the reset.
+    # In the background so that traps run; bash would let it ignore INT, hence the reset. Where
+    # util-linux has the option, CMD does not outlive a guard that is killed.
     (
         trap - INT QUIT
+        if setpriv --pdeathsig KILL true 2>/dev/null; then
+            exec setpriv --pdeathsig KILL -- "$@"
+        fi
         exec "$@"
     ) <&0 &
     child=$!

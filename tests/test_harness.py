@@ -99,7 +99,9 @@ class Job:
         return self.end.first_failure
 
     def log(self, attempt: int = 0) -> str:
-        return (self.run.logs / str(attempt) / "node-0.log").read_text()
+        """What the node and the ranks wrote."""
+        files = sorted((self.run.logs / str(attempt)).glob("*.log"))
+        return "".join(file.read_text() for file in files)
 
     def processes(self) -> list[str]:
         """What still runs with this job's mark in its environment."""

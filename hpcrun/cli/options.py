@@ -72,6 +72,7 @@ def prepare_job(
     adjust: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> Prepared:
     """Prepare the named job, or the bare command after ``--``; ``adjust`` may change the spec."""
+    from hpcrun.assets import find_job
     from hpcrun.controller.prepare import command_spec, load_spec, prepare
 
     overrides = list(options["overrides"])
@@ -88,7 +89,8 @@ def prepare_job(
     words = ctx.meta["words"]
     if job is not None:
         spec = load_spec(context, job, overrides)
-        return prepare(context, adjust(spec), extra_args=words or [], after=after)
+        source = str(find_job(job, context.project, context.environ))
+        return prepare(context, adjust(spec), extra_args=words or [], after=after, source=source)
     if not words:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
     spec = adjust(command_spec(words, overrides))

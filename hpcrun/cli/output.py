@@ -67,7 +67,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as its words; on a terminal the last column is cut to fit."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns if bool(sys.stdout and sys.stdout.isatty()) else None
     for number, row in enumerate(cells):
         line = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
         if width is not None and len(line) > width:
@@ -85,17 +85,22 @@ def has_colour() -> bool:
     """Tell whether the output is a terminal that wants colours (no-color.org)."""
     import os
 
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return bool(sys.stdout and sys.stdout.isatty()) and not os.environ.get("NO_COLOR")
 
 
 def has_unicode() -> bool:
     """Tell whether the output can show more than ASCII."""
-    return (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
+    return _encoding().lower().replace("-", "").startswith("utf")
 
 
 def _printable(text: str) -> str:
     """What the terminal's encoding lacks becomes an escape, never a crash."""
-    encoding = sys.stdout.encoding or "ascii"
+    encoding = _encoding()
     if not has_unicode():
         text = text.replace("…", "...").replace("×", "x")
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _encoding() -> str:
+    """The encoding of the output; closed output has none."""
+    return (sys.stdout and sys.stdout.encoding) or "ascii"

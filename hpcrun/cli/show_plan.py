@@ -24,12 +24,13 @@ def describe(plan: Plan, *, bare: bool) -> list[tuple[str, str]]:
     if plan.gpus_per_node and plan.accelerator == "cpu":
         shape += " (CPUs stand in for them here)"
     rows.append(("shape", f"{shape}, {what}"))
+    ranks = count(plan.world_size, "rank")
     if not bare:
         rows.append(
             (
                 "batch",
                 f"{plan.micro_batch_per_gpu} per GPU × {plan.gradient_accumulation_steps} "
-                f"accumulated × {plan.world_size} ranks = {plan.effective_batch} effective",
+                f"accumulated × {ranks} = {plan.effective_batch} effective",
             )
         )
     rows.append(("folder", plan.run_dir))

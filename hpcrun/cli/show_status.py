@@ -14,6 +14,8 @@ import msgspec
 
 from hpcrun.cli.output import pairs, say, table
 from hpcrun.controller.status import ForeignStatus, RunStatus
+from hpcrun.plan.types import Plan
+from hpcrun.runs.records import Failure
 from hpcrun.runs.verdict import Verdict
 
 _COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
@@ -93,6 +95,24 @@ def state_text(verdict: Verdict) -> str:
     return click.style(verdict.state, fg=_COLOURS.get(verdict.state, "red"))
 
 
+def failure_text(status: RunStatus) -> str:
+    """Say which process failed first, and how; empty where none is on record."""
+    last = status.history.last
+    failure = last.end.first_failure if last and last.end else None
+    if failure is None:
+        return ""
+    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
+    return f"{culprit(status.plan, failure)} failed first: {how}"
+
+
+def culprit(plan: Plan | None, failure: Failure) -> str:
+    """Name the process of a failure."""
+    if failure.rank is not None:
+        return f"rank {failure.rank} on {failure.host}"
+    what = "command" if plan is not None and plan.launcher == "none" else "launcher"
+    return f"the {what} on {failure.host}"
+
+
 def show_many(statuses: Sequence[RunStatus]) -> None:
     """Print a line a run."""
     rows = [
@@ -102,7 +122,7 @@ def show_many(statuses: Sequence[RunStatus]) -> None:
             status.verdict.state,
             duration(elapsed(status)),
             f"{status.plan.nodes}x{status.plan.gpus_per_node}" if status.plan else "-",
-            status.verdict.reason,
+            status.verdict.reason or failure_text(status),
         )
         for status in statuses
     ]
@@ -129,10 +149,8 @@ def show_one(status: RunStatus) -> None:
         end = last.end
         text = str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
         rows.append(("exit code", text))
-        failure = end.first_failure
-        if failure is not None:
-            who = "launcher" if failure.rank is None else f"rank {failure.rank}"
-            rows.append(("failed", f"{who} on {failure.host} first, with code {failure.exit_code}"))
+        if end.first_failure is not None:
+            rows.append(("failed", failure_text(status)))
     if len(status.history.attempts) > 1:
         rows.append(("attempts", str(len(status.history.attempts))))
     rows.append(("folder", str(status.run.path)))

@@ -16,10 +16,11 @@ from hpcrun.cli.options import cluster_option, context, json_option
 @cluster_option
 @json_option
 def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -> int:
-    """Show a run's output: each node's, rank 0's first, then the batch script's.
+    """Show a run's output: rank by rank, then the launchers' and the batch script's.
 
-    JOB is a Slurm job id or a run id; none means the newest run. Lines of other nodes than rank
-    0's begin with nodeN:. With -f the exit code is the run's: 0 if it ended well, 1 if not.
+    JOB is a Slurm job id or a run id; none means the newest run. Lines of other ranks than rank 0
+    begin with [rankN]:, those of other nodes' launchers with nodeN:. With -f the exit code is the
+    run's: 0 if it ended well, 1 if not. With --json each line is a JSON object of its own.
     """
     from pathlib import Path
 
@@ -51,15 +52,21 @@ def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -
             return watch(where, run, logs=True)
         if follow:
             raise click.UsageError("--json and --follow do not go together")
-        # What the harness and Slurm say of the end comes last.
-        files = sorted(log_files(run), key=lambda file: file.node is None)
+        files = log_files(run)
         if not files:
             note(f"{run.run_id}: no output yet")
     tail = Tail(slurm_transport(where))
     for file, data in tail.finish(files):
         if as_json:
             for line in data.decode("utf-8", "replace").splitlines():
-                emit_json_line({"attempt": file.attempt, "node": file.node, "line": line})
+                emit_json_line(
+                    {
+                        "attempt": file.attempt,
+                        "node": file.node,
+                        "rank": file.rank,
+                        "line": line,
+                    }
+                )
         else:
             emit_bytes(prefixed(data, file.prefix))
     return 0

@@ -31,13 +31,13 @@ def up(nodes: int, gpus_per_node: int) -> int:
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.directory import sandbox_dir
 
-    begin = time.monotonic()
-    status = lifecycle.up(
-        sandbox_dir(os.environ, os.getuid()), nodes=nodes, gpus_per_node=gpus_per_node
-    )
+    begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
+    before = lifecycle.status(directory)
+    status = lifecycle.up(directory, nodes=nodes, gpus_per_node=gpus_per_node)
+    taken = f"up in {time.monotonic() - begin:.1f} s"
     say(
         f"sandbox: {status.nodes} nodes with {status.gpus_per_node} GPUs each, "
-        f"up in {time.monotonic() - begin:.1f} s"
+        f"{'up already' if before is not None and before.up else taken}"
     )
     say("  hpcrun submit zero2-4gpu --follow     train something in it")
     say(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")

@@ -10,6 +10,7 @@ import subprocess
 import click
 
 from hpcrun.cli.output import emit_bytes, note
+from hpcrun.cli.show_status import culprit
 from hpcrun.controller.context import Context
 from hpcrun.controller.follow import Lines, State, follow
 from hpcrun.controller.status import RunStatus
@@ -77,14 +78,12 @@ def verdict_line(status: RunStatus) -> str:
         text += f", exit code {end.exit_code}"
         failure = end.first_failure
         if failure is not None:
-            bare = status.plan is not None and status.plan.launcher == "none"
-            who = f"rank {failure.rank}" if failure.rank is not None else "the launcher"
-            who = "the command" if bare else who
             how = f" by signal {failure.signal}" if failure.signal else ""
-            text += f"; {who} on {failure.host} failed first{how}"
+            text += f"; {culprit(status.plan, failure)} failed first{how}"
     if verdict.reason:
         text += f" ({verdict.reason})"
     for extra in verdict.notes:
         text += f"\n  note: {extra}"
-    following = "parse" if verdict.ok else "logs"
+    trains = status.plan is not None and status.plan.launcher != "none"
+    following = "parse" if verdict.ok and trains else "logs"
     return f"{text}\n  hpcrun {following} {status.job_id or status.run.run_id}"

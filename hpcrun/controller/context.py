@@ -29,6 +29,7 @@ _SCRUB_PREFIXES = (
     "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "TORCHELASTIC_", "PMI_",
     "PMIX_", "OMPI_",
 )  # fmt: skip
+_KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR"})  # the user's choices
 _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
     | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -160,7 +161,7 @@ def job_environment(context: Context) -> dict[str, str]:
     keep = {
         name: value
         for name, value in context.environ.items()
-        if not name.startswith(_SCRUB_PREFIXES) and name not in _SCRUB_NAMES
+        if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in _SCRUB_NAMES)
     }
     conf = context.cluster.slurm_conf or context.environ.get("SLURM_CONF")
     if conf:

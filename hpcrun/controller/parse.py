@@ -26,7 +26,9 @@ def parse(context: Context, word: str | None) -> ParsedRun:
     """
     if word is not None:
         path = context.cwd / word
-        if path.is_file():
+        if path.is_dir() and find_run(context.runs_dir, word) is None:
+            raise InputError(f"{word}: a folder", fix="name the log files in it")
+        if path.exists() and not path.is_dir():
             return parse_chunks(word, [(0, _chunks(path))])
     run = find_run(context.runs_dir, word)
     if run is not None:
@@ -41,11 +43,23 @@ def parse(context: Context, word: str | None) -> ParsedRun:
 
 
 def parse_run(run: RunFolder) -> ParsedRun:
-    """Read a run's curve, attempt by attempt; rank 0's node speaks first (some print elsewhere)."""
-    files = [
-        (file.attempt, _chunks(file.path)) for file in log_files(run) if file.attempt is not None
-    ]
-    return parse_chunks(run.run_id, files)
+    """Read a run's curve, attempt by attempt.
+
+    Rank 0 prints it nearly always, the last rank in Megatron's family; else all files are read.
+    """
+    files = [file for file in log_files(run) if file.attempt is not None]
+    last = max((file.rank or 0 for file in files), default=0)
+    parsed = None
+    for chosen in (
+        [file for file in files if file.rank == 0],
+        [file for file in files if file.rank == last],
+        files,
+    ):
+        parsed = parse_chunks(run.run_id, [(f.attempt or 0, _chunks(f.path)) for f in chosen])
+        if parsed.points:
+            break
+    assert parsed is not None
+    return parsed
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -5,19 +5,21 @@ Effects: reads files, looks for the interpreter.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import secrets
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpcrun.assets import find_job, template_loader
 from hpcrun.controller.context import Context, read_text
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.placeholders import double_braces
@@ -82,26 +84,89 @@ def _no_base(name: str) -> tuple[str, str]:
 
 
 def prepare(
-    context: Context, spec: JobSpec, *, extra_args: Sequence[str] = (), after: str | None = None
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str] = (),
+    after: str | None = None,
+    source: str = "",
 ) -> Prepared:
-    """Plan and render a run, with a new run id. Raises InputError, SpecError; changes nothing."""
+    """Plan and render a run, with a new run id; nothing is changed.
+
+    ``source`` is where the job stands, for messages. Raises InputError, or SpecError with all
+    that is wrong.
+    """
     now = time.gmtime()
     run_id = make_run_id(
         spec.name or "job", time.strftime("%Y%m%d-%H%M%S", now), secrets.randbits(32)
     )
-    _check_script(context, spec)
+    errors: list[InputError] = []
+    python, plan = "", None
+    with _kept(errors):
+        _check_program(context, spec)
+    with _kept(errors):
+        python = find_python(context, spec)
     place = Place(
         run_id=run_id,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         run_dir=str(context.runs_dir / run_id),
         project_dir=str(context.project),
         cache_dir=str(context.cache_dir),
-        python=find_python(context, spec),
+        python=python,
     )
-    plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
+    with _kept(errors):
+        plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
+    if errors or plan is None:
+        raise _all_at_once(errors, source or spec.name or "job")
     files = render_files(plan, template_loader(context.project))
+    _check_templates(context, files)
     files.append(RenderedFile("spec.yaml", dump_job(_with_words(spec, plan, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files)
+
+
+@contextlib.contextmanager
+def _kept(errors: list[InputError]) -> Iterator[None]:
+    """Keep an error for later, so that all are told."""
+    try:
+        yield
+    except InputError as error:
+        errors.append(error)
+
+
+def _all_at_once(errors: Sequence[InputError], source: str) -> InputError:
+    """Make one error of several; one alone keeps its fix apart."""
+    problems: list[Problem] = []
+    for error in errors:
+        if isinstance(error, SpecError):
+            problems += error.problems
+        elif len(errors) == 1:
+            return error
+        else:
+            fix = f"; {error.fix}" if error.fix else ""
+            problems.append(Problem("", None, "", f"{error.message}{fix}"))
+    for problem in problems:
+        problem.source = problem.source or source
+    return SpecError(problems)
+
+
+def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
+    """Let bash read what a project's own templates made. Raises InputError."""
+    if not (context.project / "templates").is_dir():
+        return
+    for file in files:
+        if file.name in ("job.sbatch", "node.sh"):
+            read = subprocess.run(
+                ["bash", "-n"],
+                input=file.text.encode("utf-8", "surrogateescape"),
+                capture_output=True,
+                check=False,
+            )
+            if read.returncode != 0:
+                said = read.stderr.decode("utf-8", "replace").strip().replace("bash: ", "")
+                raise InputError(
+                    f"{file.name}, as the project's templates make it: {said}",
+                    fix=f"mend templates/{file.name}.j2",
+                )
 
 
 def _with_words(spec: JobSpec, plan: Plan, words: Sequence[str]) -> JobSpec:
@@ -117,22 +182,33 @@ def _with_words(spec: JobSpec, plan: Plan, words: Sequence[str]) -> JobSpec:
     return msgspec.structs.replace(spec, args=[*spec.args, *typed])
 
 
-def _check_script(context: Context, spec: JobSpec) -> None:
+def _check_program(context: Context, spec: JobSpec) -> None:
     """A path that is wrong is found now, not after the queue."""
+    project = context.project
+    if spec.module is not None:
+        # A module of the project; one that is installed is the interpreter's business.
+        parts = spec.module.split(".")
+        target = project.joinpath(*parts)
+        known = (project / parts[0]).is_dir() or (project / f"{parts[0]}.py").is_file()
+        if known and not target.is_dir() and not target.with_suffix(".py").is_file():
+            raise InputError(f"module: {spec.module}: the project has no {target}.py")
+        return
     if spec.script is None:
         return
-    path = context.project / spec.script
+    path = project / spec.script
     if path.is_file():
         return
+    if path.is_dir():
+        raise InputError(f"script: {path}: a folder", fix="name the Python file in it")
     near = [
-        str(file.relative_to(context.project))
+        str(file.relative_to(project))
         for pattern in ("*.py", "*/*.py")
-        for file in context.project.glob(pattern)
+        for file in project.glob(pattern)
     ]
     close = difflib.get_close_matches(spec.script, near, 1)
     raise InputError(
         f"script: {path}: no such file",
-        fix=f"did you mean {close[0]}?" if close else f"paths start at {context.project}",
+        fix=f"did you mean {close[0]}?" if close else f"paths start at {project}",
     )
 
 

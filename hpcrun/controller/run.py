@@ -85,6 +85,12 @@ def check_place(context: Context, prepared: Prepared) -> None:
             f"the job wants {nodes} nodes, and here is one machine",
             fix="hpcrun submit, or in an allocation (salloc) hpcrun run, or --nodes 1",
         )
+    plan = prepared.plan
+    if plan.launcher == "srun" and plan.world_size > 1 and not in_allocation(context):
+        raise InputError(
+            "launcher: srun: there is no Slurm allocation here for srun to start ranks in",
+            fix="--set launcher=torchrun, or hpcrun submit",
+        )
 
 
 @contextlib.contextmanager
@@ -132,12 +138,20 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
 
 
 def stop_all(process: subprocess.Popen[bytes], *, grace: float = 25.0) -> None:
-    """End the batch script, gently first, and whatever it left behind."""
+    """End the batch script, gently first, and whatever it left behind.
+
+    Another Ctrl-C meanwhile ends the gentleness, not the ending. ``grace`` is in seconds.
+    """
+    hurry: list[int] = []
+    with contextlib.suppress(ValueError):  # not the main thread
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: hurry.append(number))
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
+        deadline = time.monotonic() + grace
+        while process.poll() is None and not hurry and time.monotonic() < deadline:
+            time.sleep(0.05)
     end_children()
 
 

@@ -5,6 +5,7 @@ Effects: Slurm commands, reads files.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Sequence
@@ -15,11 +16,11 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import History
-from hpcrun.runs.store import find_run, list_runs, read_history, read_plan
+from hpcrun.runs.records import History, Seen
+from hpcrun.runs.store import find_run, list_runs, read_history, read_plan, write_record
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
@@ -122,8 +123,10 @@ def _ask(
                 history=history, now=time.time(), in_reach=not quiet, queue=row, account=account
             )
         )
-        if verdict.final and verdict.source != "record":
-            run.secrets.unlink(missing_ok=True)  # the job was ended before it could do so itself
+        if verdict.final and verdict.source in ("squeue", "sacct"):
+            with contextlib.suppress(OSError):
+                run.secrets.unlink(missing_ok=True)  # the job could not do so itself any more
+            remember(run, history, verdict)
         found[run.path] = RunStatus(
             run=run,
             history=history,
@@ -135,6 +138,15 @@ def _ask(
             out_of_reach=quiet if not _is_local(history) else "",
         )
     return found
+
+
+def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
+    """Keep a final state that Slurm will forget; a run of somebody else's stays as it is."""
+    seen = Seen(state=verdict.state, reason=verdict.reason, attempts=len(history.attempts))
+    if seen != history.seen:
+        with contextlib.suppress(OSError, HpcrunError):
+            run.seen.parent.mkdir(exist_ok=True)
+            write_record(run.seen, seen)
 
 
 def _rows(transport: Transport, job_ids: Sequence[str | None]) -> list[QueueRow]:
@@ -194,12 +206,13 @@ def dependency_on(context: Context, word: str) -> str | None:
 
     Raises InputError for a run that will never end well.
     """
+    if not word:
+        raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
     run = find_run(context.runs_dir, word)
-    if run is None:
-        if word.isdigit():
-            return word
-        raise InputError(f"{word}: no such run", fix="hpcrun status lists the runs")
-    status = status_of(context, [run])[0]
+    if run is None and not word.isdigit():
+        raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
+    # Slurm takes a job that it does not know for one that has ended well.
+    status = foreign_status(context, word) if run is None else status_of(context, [run])[0]
     if status.verdict.ok:
         return None
     if status.verdict.final or status.job_id is None:

@@ -15,31 +15,45 @@ from hpcrun.runs.layout import RunFolder
 
 
 class LogFile(Struct, frozen=True):
-    """One log file; ``attempt`` and ``node`` None: the batch script's own, of all attempts."""
+    """One log file: a rank's, a node's (the launcher's words), or the batch script's own.
+
+    The batch script's has no ``attempt``: it is one for all.
+    """
 
     path: Path
     attempt: int | None = None
     node: int | None = None
+    rank: int | None = None
 
     @property
     def prefix(self) -> str:
-        """What lines get in front where several files are shown as one: rank 0's node nothing."""
+        """What lines get in front where several files are shown as one; rank 0 gets nothing."""
+        if self.rank:
+            return f"[rank{self.rank}]: "
         return f"node{self.node}: " if self.node else ""
 
 
 def log_files(run: RunFolder) -> list[LogFile]:
-    """List the run's logs: the batch script's, then attempt by attempt, rank 0's node first."""
-    files = [LogFile(run.batch_log)] if run.batch_log.exists() else []
+    """List a run's logs: attempt by attempt the ranks, then the nodes; last the batch script's.
+
+    What the harness and Slurm say of the end is in that one.
+    """
     found = []
     for attempt in _names(run.logs):
         if not attempt.isdigit():
             continue
         for name in _names(run.logs / attempt):
-            match = re.fullmatch(r"node-(\d+)\.log", name)
+            match = re.fullmatch(r"(node|rank)-(\d+)\.log", name)
             if match:
                 path = run.logs / attempt / name
-                found.append(LogFile(path, int(attempt), int(match.group(1))))
-    return files + sorted(found, key=lambda file: (file.attempt, file.node))
+                which = {match.group(1): int(match.group(2))}
+                found.append(LogFile(path, int(attempt), **which))
+    found.sort(key=_order)
+    return found + ([LogFile(run.batch_log)] if run.batch_log.exists() else [])
+
+
+def _order(file: LogFile) -> tuple[int, bool, int]:
+    return file.attempt or 0, file.rank is None, (file.node or 0) + (file.rank or 0)
 
 
 def _names(folder: Path) -> list[str]:

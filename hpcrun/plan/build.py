@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec import structs
+
 from hpcrun import __version__
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.deepspeed import build_deepspeed_config
@@ -99,8 +101,6 @@ def build_plan(
     program += [fill_known(word, values) for word in extra_args]
     environment = _environment(spec, cluster, topology, place, values, problems, code_dir)
     if problems:
-        for problem in problems:
-            problem.source = name
         raise SpecError(problems)
     return Plan(
         hpcrun_version=__version__,
@@ -216,7 +216,19 @@ def _environment(
         user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
         user_section("job_environment", "The job", spec.env, "env"),
     ]
-    return [section for section in sections if section is not None]
+    return _last_word([section for section in sections if section is not None])
+
+
+def _last_word(sections: Sequence[Section]) -> list[Section]:
+    """Leave out what a later section sets anew: every line does something."""
+    kept: list[Section] = []
+    later: set[str] = set()
+    for section in reversed(sections):
+        variables = {k: value for k, value in section.variables.items() if k not in later}
+        later |= section.variables.keys()
+        if variables or section.prepend:
+            kept.append(structs.replace(section, variables=variables))
+    return kept[::-1]
 
 
 def _directives(

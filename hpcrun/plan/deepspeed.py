@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hpcrun.errors import Problem, SpecError
 from hpcrun.spec.job import DeepSpeed
 
 
@@ -47,7 +48,36 @@ def build_deepspeed_config(
     }
     if precision != "fp32":
         config[precision] = {"enabled": True}
-    return merge(config, deepspeed.config)
+    merged = merge(config, deepspeed.config)
+    _refuse_contradictions(config, merged)
+    return merged
+
+
+def _refuse_contradictions(decided: Mapping[str, Any], merged: Mapping[str, Any]) -> None:
+    """What a job says elsewhere cannot be another thing in the JSON: which would be trained?"""
+    batch = "resources.nodes, gpus_per_node and batch give it"
+    problems = []
+    for path, field in (
+        ("train_batch_size", batch),
+        ("train_micro_batch_size_per_gpu", "batch.micro_batch_per_gpu"),
+        ("gradient_accumulation_steps", "batch.gradient_accumulation_steps"),
+        ("bf16.enabled", "precision"),
+        ("fp16.enabled", "precision"),
+        ("zero_optimization.stage", "deepspeed.zero_stage"),
+    ):
+        wanted, got = _at(decided, path), _at(merged, path)
+        if got is not None and got != (wanted or False):
+            message = f"{got} contradicts {wanted or 'no such setting'}: say it as {field}"
+            problems.append(Problem("", None, f"deepspeed.config.{path}", message))
+    if problems:
+        raise SpecError(problems)
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import jinja2
+import jinja2.meta
 import msgspec
 
 from hpcrun.errors import InputError
@@ -40,21 +41,19 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
         autoescape=False,
     )
     environment.filters.update(FILTERS)
-    try:
-        values = {
-            "plan": plan,
-            "srun": srun_argv(plan),
-            "program_lines": program_lines(plan.program),
-        }
-        texts = {
-            name: environment.get_template(f"{name}.j2").render(values)
-            for name in ("job.sbatch", "node.sh")
-        }
-        harness, _, _ = loader.get_source(environment, "hpcrun/harness.sh")
-    except jinja2.TemplateError as error:
-        line = getattr(error, "lineno", None)
-        where = f"{getattr(error, 'name', None) or 'templates'}{f':{line}' if line else ''}"
-        raise InputError(f"{where}: {error}", fix="mend the template in templates/") from error
+    values = {"plan": plan, "srun": srun_argv(plan), "program_lines": program_lines(plan.program)}
+    texts = {}
+    for name in ("job.sbatch", "node.sh"):
+        try:
+            _check_template(environment, loader, f"{name}.j2")
+            texts[name] = environment.get_template(f"{name}.j2").render(values)
+        except (jinja2.TemplateError, UnicodeDecodeError) as error:
+            where, line = _place(error, f"{name}.j2")
+            raise InputError(
+                f"templates/{where}{f':{line}' if line else ''}: {error}",
+                fix="mend the template in templates/",
+            ) from error
+    harness, _, _ = loader.get_source(environment, "hpcrun/harness.sh")
     files = [RenderedFile(name, text) for name, text in texts.items()]
     files.append(RenderedFile("harness.sh", harness))
     if plan.deepspeed_config is not None:
@@ -62,6 +61,38 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
         files.append(RenderedFile("deepspeed.json", text))
     files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
     return files
+
+
+def _check_template(environment: jinja2.Environment, loader: jinja2.BaseLoader, name: str) -> None:
+    """A project's own template must override blocks of the shipped one. Raises InputError."""
+    source, _, _ = loader.get_source(environment, name)
+    if source == loader.get_source(environment, f"hpcrun/{name}")[0]:
+        return
+    bases = set(jinja2.meta.find_referenced_templates(environment.parse(source)))
+    if not bases:
+        raise InputError(
+            f"templates/{name}: it overrides no block of hpcrun's template, but replaces it",
+            fix=f'begin it with {{% extends "hpcrun/{name}" %}}',
+        )
+    known = environment.get_template(f"hpcrun/{name}").blocks
+    for block in environment.get_template(name).blocks:
+        if f"hpcrun/{name}" in bases and block not in known:
+            raise InputError(
+                f"templates/{name}: there is no block {block}",
+                fix=f"the blocks are {', '.join(known)}",
+            )
+
+
+def _place(error: Exception, name: str) -> tuple[str, int | None]:
+    """Where in a template an error is: Jinja's own word, else the traceback's."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.endswith(".j2"):
+            name, line = file.rpartition("/")[2], trace.tb_lineno
+        trace = trace.tb_next
+    return getattr(error, "name", None) or name, getattr(error, "lineno", None) or line
 
 
 def srun_argv(plan: Plan) -> list[str]:

@@ -45,7 +45,7 @@ class RunFolder(Struct, frozen=True):
 
     submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json
     the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/node-K.log
-    Slurm: logs/batch.log; cancel: cancelled.json
+    Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
     """
 
     path: Path
@@ -81,6 +81,10 @@ class RunFolder(Struct, frozen=True):
     @property
     def cancelled(self) -> Path:
         return self.path / "cancelled.json"
+
+    @property
+    def seen(self) -> Path:
+        return self.path / "cache" / "seen.json"
 
     @property
     def plan(self) -> Path:

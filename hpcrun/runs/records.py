@@ -26,6 +26,14 @@ class Cancelled(Struct, frozen=True, kw_only=True):
     user: str
 
 
+class Seen(Struct, frozen=True, kw_only=True):
+    """A final state that Slurm told once, of a run with so many attempts: Slurm forgets."""
+
+    state: str
+    reason: str
+    attempts: int
+
+
 class Begin(Struct, frozen=True, kw_only=True):
     """An attempt began; times are seconds since the epoch on the node that wrote them."""
 
@@ -77,6 +85,7 @@ class History(Struct, frozen=True, kw_only=True):
     run_id: str
     submitted: Submitted | None = None
     cancelled: Cancelled | None = None
+    seen: Seen | None = None
     attempts: list[Attempt] = field(default_factory=list)
 
     @property

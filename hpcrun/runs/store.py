@@ -18,7 +18,7 @@ import msgspec
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RUN_ID, RunFolder
-from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Submitted
+from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Seen, Submitted
 
 T = TypeVar("T")
 
@@ -116,6 +116,7 @@ def read_history(folder: RunFolder) -> History:
         run_id=folder.run_id,
         submitted=read_record(folder.submitted, Submitted),
         cancelled=read_record(folder.cancelled, Cancelled),
+        seen=read_record(folder.seen, Seen),
         attempts=attempts,
     )
 

@@ -38,7 +38,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A run's state with where it comes from.
 
     ``state`` is Slurm's word, LOST (it died without a trace) or UNKNOWN (ask again later);
-    ``source`` is squeue, sacct or record. ``notes`` tell of sources that disagree.
+    ``source`` is squeue, sacct, seen (what Slurm told before) or record. ``notes`` tell of sources
+    that disagree.
     """
 
     state: str
@@ -67,7 +68,8 @@ def decide(evidence: Evidence) -> Verdict:
             state=queue.state,
             final=is_final(queue.state),
             source="squeue",
-            reason="" if queue.reason == "None" else queue.reason,
+            # NonZeroExitCode says nothing that FAILED does not.
+            reason="" if queue.reason in ("None", "NonZeroExitCode") else queue.reason,
             exit_code=exit_code if is_final(queue.state) else None,
         )
         return _with_disagreement(verdict, last)
@@ -87,6 +89,13 @@ def decide(evidence: Evidence) -> Verdict:
                     source="sacct",
                     reason=f"sacct calls it {account.state}, squeue does not show it",
                 )
+    seen = evidence.history.seen
+    if queue is None and seen is not None and seen.attempts == len(evidence.history.attempts):
+        # Slurm has said so before, and forgets, or does not answer now.
+        verdict = Verdict(
+            state=seen.state, final=True, source="seen", reason=seen.reason, exit_code=exit_code
+        )
+        return _with_disagreement(verdict, last)
     local = evidence.history.submitted is not None and evidence.history.submitted.job_id is None
     if local:
         return _local(evidence)

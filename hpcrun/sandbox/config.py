@@ -273,7 +273,6 @@ gpu_types:
   "*": {{}}
 fabric: auto
 env:
-  DS_ACCELERATOR: cpu
   # All ranks share this machine's cores.
   OMP_NUM_THREADS: "1"
 """

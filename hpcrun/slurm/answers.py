@@ -70,7 +70,12 @@ def was_never_sent(stderr: str) -> bool:
     >>> was_never_sent("Socket timed out on send/recv operation")
     False
     """
-    causes = ("connect failure", "Munge encode failed", "Unable to process configuration file")
+    causes = (
+        "connect failure",
+        "Munge encode failed",
+        "Unable to process configuration file",
+        "Could not establish a configuration source",
+    )
     return any(cause in stderr for cause in causes)
 
 

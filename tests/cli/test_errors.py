@@ -82,7 +82,19 @@ def test_command_line(hpcrun: Caller, argv: list[str], said: list[str]) -> None:
         ("extends: nothing", ["bad.yaml:1: extends: nothing: no such job"]),
         ("extends: bad.yaml", ["extends: a circle"]),
         ("script: train.py\nmodule: x", ["bad.yaml:2: module: script is given too"]),
-        ("script: train.py\nargs: ['{nothing}']", ["bad: args[0]: {nothing}: no such placeholder"]),
+        (
+            "script: train.py\nargs: ['{nothing}']",
+            ["bad.yaml: args[0]: {nothing}: no such placeholder"],
+        ),
+        (
+            "script: trian.py\nargs: ['{nothing}']\nsetup: {venv: none}",
+            ["trian.py: no such file; did you mean train.py?", "none/bin/python", "{nothing}"],
+        ),
+        ("module: train.nothing", ["module: train.nothing: the project has no "]),
+        (
+            "deepspeed: {config: {train_batch_size: 7, bf16: {enabled: false}}}",
+            ["bad.yaml: deepspeed.config.train_batch_size: 7 contradicts 1", "config.bf16.enabled"],
+        ),
         ("script: train.py\nenv: {MASTER_PORT: '1'}", ["hpcrun sets this variable itself"]),
         ("script: train.py\nsetup: {venv: none}", ["setup.venv: ", "none/bin/python"]),
         ("script: train.py\nconda: x", ["bad.yaml:2: conda: "]),

@@ -57,7 +57,7 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert "COMPLETED" in hpcrun("status", run.name[-4:]).out
     assert f"{hpcrun.project}\n" in hpcrun("logs").out
     lines = [json.loads(line) for line in hpcrun("logs", "--json").out.splitlines()]
-    assert {"attempt": 0, "node": 0, "line": "wrong"} in lines
+    assert {"attempt": 0, "node": 0, "rank": None, "line": "wrong"} in lines
     over = hpcrun("cancel", run.name)
     assert over.code == 0 and "is over already: COMPLETED" in over.out
     assert hpcrun("cancel", run.name, "--json").json["cancelled"] is False

@@ -146,10 +146,13 @@ def test_every_byte_comes_once_and_in_order(pieces: list[bytes]) -> None:
 # ---- which files
 
 
-def test_log_files_are_the_batch_scripts_then_by_attempt_and_node(tmp_path: Path) -> None:
+def test_log_files_are_the_ranks_then_the_nodes_then_the_batch_scripts(
+    tmp_path: Path,
+) -> None:
     run = create_run_folder(tmp_path / "r")
     assert log_files(run) == []
-    for name in ("0/node-0.log", "0/node-10.log", "0/node-2.log", "10/node-0.log", "2/node-0.log"):
+    names = "0/node-0 0/node-10 0/node-2 10/node-0 2/rank-0 0/rank-11 0/rank-0 0/rank-2"
+    for name in (f"{name}.log" for name in names.split()):
         (run.logs / name).parent.mkdir(exist_ok=True)
         (run.logs / name).touch()
     for name in ("0/notes.txt", "x.log", "0/node-.log"):
@@ -157,11 +160,15 @@ def test_log_files_are_the_batch_scripts_then_by_attempt_and_node(tmp_path: Path
     run.batch_log.touch()
     files = log_files(run)
     assert [str(file.path.relative_to(run.logs)) for file in files] == [
-        "batch.log",
+        "0/rank-0.log",
+        "0/rank-2.log",
+        "0/rank-11.log",
         "0/node-0.log",
         "0/node-2.log",
         "0/node-10.log",
-        "2/node-0.log",
+        "2/rank-0.log",
         "10/node-0.log",
+        "batch.log",
     ]
-    assert [file.prefix for file in files] == ["", "", "node2: ", "node10: ", "", ""]
+    ranks, nodes = ["", "[rank2]: ", "[rank11]: "], ["", "node2: ", "node10: "]
+    assert [file.prefix for file in files] == [*ranks, *nodes, "", "", ""]

@@ -67,7 +67,7 @@ def test_the_profile_is_a_cluster(gpus: int) -> None:
     }
     assert profile.partition == "sandbox"
     assert list(profile.gpu_types) == ["*"]
-    assert profile.env == {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    assert profile.env == {"OMP_NUM_THREADS": "1"}
     assert profile.runs_dir == Cluster().runs_dir
 
 

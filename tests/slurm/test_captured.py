@@ -56,7 +56,7 @@ def test_what_a_failure_means(file: Path) -> None:
     captured = json.loads(file.read_text())
     case = file.stem.partition("-")[2]
     stderr = captured["stderr"]
-    assert is_silence(stderr) == case.startswith(("no-controller", "no-munge"))
+    assert is_silence(stderr) == case.startswith(("no-controller", "no-munge", "no-slurm-conf"))
     unknown_to_slurm = captured["exit_code"] != 0 and case in ("unknown", "one-forgotten")
     # scancel calls a word that is no number by the same name as an unknown job.
     word = ids(file) == "scancel/22.05.8-not-a-number"
