@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,15 @@ from tests.cluster.rig import Rig
 
 # What DeepSpeed compiles stays from one test run to the next.
 CACHE = Path.home() / ".cache" / "hpcrun-tests"
+
+
+def until(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
+    """Wait until a condition holds, and give what it gave."""
+    deadline = time.monotonic() + timeout
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
+        time.sleep(0.2)
+    return answer
 
 
 @dataclass(frozen=True)

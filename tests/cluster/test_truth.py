@@ -13,24 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.site import Site, Submitted
+from tests.cluster.site import Site, Submitted, until
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
-
-
-def until(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
-    """Wait until a condition holds, and give what it gave."""
-    deadline = time.monotonic() + timeout
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
-        time.sleep(0.2)
-    return answer
 
 
 def hold(site: Site, gate: str, exit_code: int = 0) -> list[str]:
@@ -224,7 +215,7 @@ def test_requeued_job(site: Site, calls: Calls) -> None:
         "slurm: {requeue: true}\nsecrets: [A_SECRET]\n"
     )
     run = site.submit("./job.yaml", env={"A_SECRET": "of both"})
-    log = run.folder / "logs/0/node-0.log"
+    log = run.folder / "logs/0/rank-0.log"
     until(lambda: log.exists() and '"step": 3' in log.read_text(), "the first attempt's steps")
     with following(site, "logs", "-f", run.run_id, env=calls.env) as process:
         done = site.rig.run("scontrol", "requeue", run.job_id)
