@@ -98,12 +98,14 @@ def _place(error: Exception, name: str) -> tuple[str, int | None]:
 def srun_argv(plan: Plan) -> list[str]:
     """Build the step: a task a node for a launcher, a task a rank for srun itself.
 
+    The number of tasks is said twice, or an salloc with another one would win (SLURM_NTASKS).
     srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is said again, unless the site
     forbids the directive. A rank that fails ends all others at once. A world whose first rank has
     ended well is ended ten minutes later, the time-out of NCCL's collectives: rank 0 may still be
     saving, and a site's own WaitTime may be shorter.
     """
-    argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks-per-node={plan.tasks_per_node}"]
+    argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
+    argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
     cpus = dict(plan.directives).get("cpus-per-task")
     if cpus is not None:
         argv.append(f"--cpus-per-task={cpus}")

@@ -171,11 +171,11 @@ def test_setup_runs_in_order_and_stops_at_a_failure(tmp_path: Path) -> None:
 def test_srun_argv() -> None:
     torchrun = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 4}")
     assert srun_argv(torchrun) == [
-        *("srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
+        *("srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=16"),
         *("--kill-on-bad-exit=1", "--wait=600"),
     ]
     ranks = plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}")
-    assert {"--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
+    assert {"--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=4"} <= set(srun_argv(ranks))
     # A command that ends early on one node is no failure.
     assert "--wait=600" not in srun_argv(plan("command: [a]"))
 
