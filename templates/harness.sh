@@ -263,6 +263,10 @@ rank() {
         die "this process sees a world of ${WORLD_SIZE:-no} ranks, and the job has" \
             "$HPCRUN_WORLD_SIZE: the nodes would train apart"
     fi
+    if [ "$LOCAL_RANK" -ge "$HPCRUN_RANKS_PER_NODE" ]; then
+        die "$host has more ranks than the $HPCRUN_RANKS_PER_NODE that the job wants on each node:" \
+            "has the allocation more CPUs on one node than on another? salloc --ntasks-per-node"
+    fi
     # A file of its own: Python writes a line in pieces, and ranks would tear each other's apart.
     exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/rank-$RANK.log" 2>&1
     guard "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$@"

@@ -125,6 +125,9 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
         env.pop(name, None)
     if in_allocation(context):
         env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
+        # An allocation has one CPU a node unless salloc was told more.
+        if prepared.plan.tasks_per_node > fewest_cpus(env.get("SLURM_JOB_CPUS_PER_NODE", "1")):
+            env["SLURM_OVERCOMMIT"] = "1"
     with run.batch_log.open("ab") as log:
         return subprocess.Popen(
             [shutil.which("bash") or "bash", str(run.script)],
