@@ -34,6 +34,11 @@ _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
     | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
+# By the sign of a job around: what Slurm set in it, and what hpcrun's harness did.
+_SCRUB_INSIDE = {
+    "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
+    "HPCRUN_RUN_DIR": {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"},
+}
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -158,10 +163,12 @@ def _folder(text: str, environ: Mapping[str, str], project: Path, where: str) ->
 
 def job_environment(context: Context) -> dict[str, str]:
     """The environment for Slurm's commands, which a job inherits: the user's, scrubbed."""
+    inside = (names for sign, names in _SCRUB_INSIDE.items() if sign in context.environ)
+    scrub = _SCRUB_NAMES.union(*inside)
     keep = {
         name: value
         for name, value in context.environ.items()
-        if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in _SCRUB_NAMES)
+        if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in scrub)
     }
     conf = context.cluster.slurm_conf or context.environ.get("SLURM_CONF")
     if conf:
