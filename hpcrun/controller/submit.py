@@ -60,6 +60,7 @@ def write_run(context: Context, prepared: Prepared) -> RunFolder:
                 shutil.copy2(source, run.code)
         elif plan.snapshot:
             take_snapshot(context.project, run.code, leave_out=context.runs_dir)
+            _check_copied(prepared, run)
         if plan.secrets:
             lines = [f"export {n}={quote_bash(context.environ[n])}\n" for n in plan.secrets]
             write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
@@ -67,6 +68,17 @@ def write_run(context: Context, prepared: Prepared) -> RunFolder:
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     return run
+
+
+def _check_copied(prepared: Prepared, run: RunFolder) -> None:
+    """Git may ignore the very script that is to run."""
+    script = prepared.spec.script
+    path = prepared.plan.program[1] if script is not None else ""
+    if path.startswith(f"{run.code}/") and not Path(path).exists():
+        raise InputError(
+            f"script: {script}: git ignores it, so it is not in the run's copy of the code",
+            fix="take it out of .gitignore, or say snapshot: false to run the code in place",
+        )
 
 
 def submit(context: Context, prepared: Prepared) -> Submission:
