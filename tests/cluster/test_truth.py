@@ -117,6 +117,8 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     plain = site.rig.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true")
     assert plain.returncode == 0
     well = site.submit("--", "true")
+    well_unseen = site.submit("--", "true")
+    failed_unseen = site.submit("--", "bash", "-c", "exit 4")
     failing = site.submit(*whole_node, "--", *hold(site, "fail", exit_code=3))
     site.wait_for(failing, "attempts/0/begin.json")
     ended(well, "COMPLETED")
@@ -138,34 +140,34 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     ended(failing, "FAILED")
     ended(after_failing, "CANCELLED")
     assert state(failing)[3] == 3
-    for run in (waiting, scancelled):
-        assert state(run)[:2] == ("CANCELLED", True)
+    assert state(waiting)[:2] == ("CANCELLED", True)
     assert site.hpcrun("submit", "--after", failing.run_id, "--", "true").returncode == 2
 
-    over = [well, failing, waiting, scancelled, after_failing]
-    ids = [plain.stdout.strip(), *(run.job_id for run in over)]
+    seen = [well, failing, waiting, after_failing]
+    unseen = [well_unseen, failed_unseen, scancelled]
+    ids = [plain.stdout.strip(), *(run.job_id for run in seen + unseen)]
     until(lambda: forgotten(site, *ids), "squeue to forget")
-    if not site.rig.accounting:
-        # A job that Slurm does not show is UNKNOWN for a while after its submission, then LOST.
-        until(lambda: state(scancelled)[1] and state(after_failing)[1], "a final state")
+    # A job that Slurm does not show is UNKNOWN for a while after its submission, then LOST.
+    until(lambda: state(scancelled)[1], "a final state")
     listed = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
     told = {run["run_id"]: (run["state"], run["exit_code"], run["source"]) for run in listed}
     foreign = site.hpcrun("status", "--json", plain.stdout.strip())
+    by_seen, by_unseen, scancelled_is = "seen", "record", "LOST"
     if site.rig.accounting:
-        assert {told[run.run_id][2] for run in over} == {"sacct"}
-        # Slurm alone knows who was cancelled by others.
-        gone = "CANCELLED"
+        by_seen, by_unseen, scancelled_is = "sacct", "sacct", "CANCELLED"
         assert json.loads(foreign.stdout)["runs"][0]["state"] == "COMPLETED"
     else:
-        assert {told[run.run_id][2] for run in over} == {"record"}
-        gone = "LOST"
         assert foreign.returncode == 2
-    assert [told[run.run_id][:2] for run in over] == [
-        ("COMPLETED", 0),
-        ("FAILED", 3),
-        ("CANCELLED", None),
-        (gone, None),
-        (gone, None),
+    assert [told[run.run_id] for run in seen] == [
+        ("COMPLETED", 0, by_seen),
+        ("FAILED", 3, by_seen),
+        ("CANCELLED", None, by_seen),
+        ("CANCELLED", None, by_seen),
+    ]
+    assert [told[run.run_id] for run in unseen] == [
+        ("COMPLETED", 0, by_unseen),
+        ("FAILED", 4, by_unseen),
+        (scancelled_is, None, by_unseen),
     ]
 
     assert state(running) == ("RUNNING", False, None, None)
