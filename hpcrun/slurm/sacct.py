@@ -57,15 +57,22 @@ def sacct_argv(job_ids: Sequence[str]) -> list[str]:
 
 
 def parse_sacct(stdout: str) -> list[AccountRow]:
-    r"""Read sacct's rows.
+    r"""Read sacct's rows; a newline in a name or a folder goes on with the row above.
 
     >>> row = "7|CANCELLED by 0|0:15|1|2|s|e|1|n1|gpu|me|job|/w".replace("|", "\x1f")
-    >>> parse_sacct(row + "\n")[0].state
-    'CANCELLED'
+    >>> [(row.state, row.work_dir) for row in parse_sacct(f"{row}\nb\n{row}\n")]
+    [('CANCELLED', '/w\nb'), ('CANCELLED', '/w')]
     """
+    separators = len(AccountRow.__struct_fields__) - 1
+    texts: list[str] = []
+    for line in stdout.removesuffix("\n").split("\n"):
+        if texts and (texts[-1].count(_FIELD) < separators or _FIELD not in line):
+            texts[-1] += "\n" + line
+        else:
+            texts.append(line)
     rows = []
-    for line in stdout.split("\n"):
-        fields = line.split(_FIELD)
+    for text in texts:
+        fields = text.split(_FIELD)
         if len(fields) == len(AccountRow.__struct_fields__):
             fields[1] = parse_state(fields[1])
             rows.append(AccountRow(*fields))
