@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -63,15 +64,8 @@ def parse_sacct(stdout: str) -> list[AccountRow]:
     >>> [(row.state, row.work_dir) for row in parse_sacct(f"{row}\nb\n{row}\n")]
     [('CANCELLED', '/w\nb'), ('CANCELLED', '/w')]
     """
-    separators = len(AccountRow.__struct_fields__) - 1
-    texts: list[str] = []
-    for line in stdout.removesuffix("\n").split("\n"):
-        if texts and (texts[-1].count(_FIELD) < separators or _FIELD not in line):
-            texts[-1] += "\n" + line
-        else:
-            texts.append(line)
     rows = []
-    for text in texts:
+    for text in re.split(rf"(?:^|\n)(?=[0-9][^\n{_FIELD}]*{_FIELD})", stdout.removesuffix("\n")):
         fields = text.split(_FIELD)
         if len(fields) == len(AccountRow.__struct_fields__):
             fields[1] = parse_state(fields[1])
