@@ -18,12 +18,16 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 COMMANDS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname", "env", "sleep")
+
+# A checkout or an interpreter below /tmp is software that every host has, as on a file server.
+SOFTWARE = [Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix)]
 
 # The argument list of a process and everything below it, as the shell of the init sets it up.
 # /sys is mounted anew because /sys/class/net shows the network namespace of the mount; the cgroup
@@ -36,7 +40,13 @@ mount --rbind /sys/fs/cgroup "$2/cgroup"
 mount -t sysfs sysfs /sys
 mount --rbind "$2/cgroup" /sys/fs/cgroup
 mount -t tmpfs tmpfs /dev/shm
-mount --bind "$2/tmp" /tmp
+tmp="$2/tmp"
+shift 2
+for path; do
+    mkdir -p "$tmp/${path#/tmp/}"
+    mount --rbind "$path" "$tmp/${path#/tmp/}"
+done
+mount --rbind "$tmp" /tmp
 ip link set lo up
 echo ready
 # An init that ignores SIGCHLD has its orphans reaped by the kernel.
@@ -127,7 +137,8 @@ class Network:
 
         unshare = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
         unshare += ["--kill-child", "--mount-proc", "sh", "-c", _INIT, "init"]
-        host.keeper = _spawn([*_DIE_WITH_PARENT, *unshare, host.name, str(host.folder)])
+        shared = [str(path) for path in SOFTWARE if path.is_relative_to("/tmp")]
+        host.keeper = _spawn([*_DIE_WITH_PARENT, *unshare, host.name, str(host.folder), *shared])
         assert host.keeper.stdout
         if host.keeper.stdout.readline().strip() != "ready":
             raise HostError(f"host {host.name} did not start: {host.keeper.communicate()[1]}")
