@@ -59,31 +59,13 @@ def build_plan(
     with all problems, and InputError for what the cluster cannot give.
     """
     topology = build_topology(spec, cluster)
-    launcher = decide_launcher(spec)
     deepspeed = _deepspeed(spec)
     world_size = topology.nodes * topology.ranks_per_node
     batch = spec.batch
     effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * world_size
     in_place = not spec.snapshot or _program_kind(spec) == "command"
     code_dir = place.project_dir if in_place else f"{place.run_dir}/code"
-    values = {
-        "run_id": place.run_id,
-        "run_dir": place.run_dir,
-        "project_dir": place.project_dir,
-        "code_dir": code_dir,
-        "checkpoint_dir": f"{place.run_dir}/checkpoints",
-        "nodes": str(topology.nodes),
-        "gpus_per_node": str(topology.gpus_per_node),
-        "ranks_per_node": str(topology.ranks_per_node),
-        "world_size": str(world_size),
-        "micro_batch_per_gpu": str(batch.micro_batch_per_gpu),
-        "gradient_accumulation_steps": str(batch.gradient_accumulation_steps),
-        "effective_batch": str(effective),
-        "precision": spec.precision,
-        "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
-        "device": cluster.accelerator,
-        "fabric": decide_fabric(spec, cluster),
-    }
+    values = _values(spec, cluster, place, topology, code_dir=code_dir, effective=effective)
     config: dict[str, Any] | None = None
     if deepspeed is not None:
         values["deepspeed_config"] = f"{place.run_dir}/deepspeed.json"
@@ -111,10 +93,9 @@ def build_plan(
         created=place.created,
         run_dir=place.run_dir,
         project_dir=place.project_dir,
-        working_dir=place.project_dir,
         checkpoint_dir=values["checkpoint_dir"],
         python=place.python,
-        launcher=launcher,
+        launcher=decide_launcher(spec),
         framework=spec.framework or ("deepspeed" if deepspeed else "torch"),
         accelerator=cluster.accelerator,
         precision=spec.precision,
@@ -139,6 +120,36 @@ def build_plan(
         deepspeed_config=config,
         notes=topology.notes,
     )
+
+
+def _values(
+    spec: JobSpec,
+    cluster: Cluster,
+    place: Place,
+    topology: Topology,
+    *,
+    code_dir: str,
+    effective: int,
+) -> dict[str, str]:
+    """What placeholders and HPCRUN_* variables tell the user's script."""
+    return {
+        "run_id": place.run_id,
+        "run_dir": place.run_dir,
+        "project_dir": place.project_dir,
+        "code_dir": code_dir,
+        "checkpoint_dir": f"{place.run_dir}/checkpoints",
+        "nodes": str(topology.nodes),
+        "gpus_per_node": str(topology.gpus_per_node),
+        "ranks_per_node": str(topology.ranks_per_node),
+        "world_size": str(topology.nodes * topology.ranks_per_node),
+        "micro_batch_per_gpu": str(spec.batch.micro_batch_per_gpu),
+        "gradient_accumulation_steps": str(spec.batch.gradient_accumulation_steps),
+        "effective_batch": str(effective),
+        "precision": spec.precision,
+        "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
+        "device": cluster.accelerator,
+        "fabric": decide_fabric(spec, cluster),
+    }
 
 
 def _program_kind(spec: JobSpec) -> str:

@@ -52,7 +52,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     created: str
     run_dir: str
     project_dir: str
-    working_dir: str
     checkpoint_dir: str
     python: str
     launcher: Launcher

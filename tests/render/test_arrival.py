@@ -156,7 +156,7 @@ def test_setup_runs_in_order_and_stops_at_a_failure(tmp_path: Path) -> None:
         made = structs.replace(
             plan("script: a.py"),
             run_dir=str(tmp_path / str(len(commands))),
-            working_dir=str(tmp_path),
+            project_dir=str(tmp_path),
             setup=list(commands),
         )
         done = subprocess.run(
