@@ -26,7 +26,6 @@ MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
 
 # Slurm's default MaxJobId is 67043328; the room above is left for the jobs.
 LAST_FIRST_JOB_ID = 60_000_000
-FIRST_JOB_ID_EPOCH = 1_735_689_600  # 2025-01-01 00:00 UTC
 NODE_MEMORY_MB = 4 * 1024 * 1024
 
 
@@ -163,15 +162,16 @@ def parse_version(text: str) -> tuple[int, int]:
 def first_job_id(unix_time: float) -> int:
     """Return the id of the first job of a sandbox that starts at ``unix_time`` (seconds).
 
-    One id per ten seconds since 2025: a later sandbox does not give the ids of an earlier one
-    again, so that an id still names one run after ``down`` and ``up``.
+    One id per second: a later sandbox does not give the ids of an earlier one again, which had
+    fewer jobs than seconds, so that an id still names one run after ``down`` and ``up``. The ids
+    come round again after 694 days.
 
-    >>> first_job_id(1_735_689_600), first_job_id(1_767_225_600)
-    (1, 3153601)
-    >>> first_job_id(0), first_job_id(9e9) <= LAST_FIRST_JOB_ID
-    (1, True)
+    >>> first_job_id(1_800_000_000), first_job_id(1_800_000_001)
+    (1, 2)
+    >>> 1 <= first_job_id(9e9) <= LAST_FIRST_JOB_ID
+    True
     """
-    return max(0, int(unix_time - FIRST_JOB_ID_EPOCH) // 10) % LAST_FIRST_JOB_ID + 1
+    return int(unix_time) % LAST_FIRST_JOB_ID + 1
 
 
 def slurm_conf(

@@ -97,12 +97,6 @@ def test_scancel_reaches_a_process_in_a_session_of_its_own(running: SandboxStatu
     wait_until(lambda: job_state(running, job) == "CANCELLED", timeout=20)
 
 
-@pytest.mark.slow
-def test_a_time_limit_ends_the_job(running: SandboxStatus) -> None:
-    job = submit(running, "sleep 600", "--time=1")
-    wait_until(lambda: job_state(running, job) == "TIMEOUT", timeout=180)
-
-
 def test_a_command_from_inside_a_job_does_not_saw_off_its_branch(running: SandboxStatus) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
@@ -196,7 +190,7 @@ def test_down_finds_daemons_whose_directory_was_removed(place: Path) -> None:
 def test_job_ids_are_not_given_again_after_down(place: Path) -> None:
     first = int(submit(sandbox.up(place), "true"))
     sandbox.down(place)
-    wait_until(lambda: time.time() % 10 < 1, timeout=12)
+    time.sleep(1)
     assert int(submit(sandbox.up(place), "true")) > first
 
 
