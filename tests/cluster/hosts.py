@@ -145,8 +145,11 @@ class Network:
         children = Path(f"/proc/{host.keeper.pid}/task/{host.keeper.pid}/children")
         host.init = int(children.read_text().split()[0])
         self.hosts[host.name] = host
+        # A card's address belongs to the machine: started anew it has the same, or its neighbours
+        # would for seconds send to the old one.
+        card = ":".join(["02", "00", *(f"{int(part):02x}" for part in host.address.split("."))])
         self._on_switch(
-            f"link add {host.name} type veth peer name eth0 netns {host.init}\n"
+            f"link add {host.name} type veth peer name eth0 address {card} netns {host.init}\n"
             f"link set {host.name} master br0 up"
         )
         _ip(f"addr add {host.address}/24 dev eth0\nlink set eth0 up", netns_of=host.init)
