@@ -44,7 +44,7 @@ class RunFolder(Struct, frozen=True):
     """Where everything of a run lies. Each file has one writer, named here.
 
     submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json
-    the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/node-K.log
+    the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
     Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
     """
 
