@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-Launcher = Literal["torchrun", "srun", "none"]
+Launcher = Literal["torchrun", "deepspeed", "accelerate", "srun", "none"]
 
 
 class Place(Struct, frozen=True, kw_only=True):

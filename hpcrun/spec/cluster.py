@@ -9,7 +9,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from hpcrun.spec.job import Env, Line, Memory, Positive, SbatchOptions, Setup, Time
+from hpcrun.spec.job import (
+    ContainerRuntime,
+    Env,
+    EnvironmentKind,
+    Fabric,
+    Filled,
+    Line,
+    Memory,
+    Positive,
+    SbatchOption,
+    SbatchOptions,
+    Setup,
+    Time,
+)
 
 
 class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -23,6 +36,9 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_time: Annotated[
         Time | None, Meta(description="longest job: minutes, h:m:s or days-hours")
     ] = None
+    exclusive: Annotated[
+        bool, Meta(description="the partition gives whole nodes only (OverSubscribe=EXCLUSIVE)")
+    ] = False
 
 
 class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,6 +47,12 @@ class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     gres: Annotated[Line | None, Meta(description="type in --gres=gpu:TYPE:COUNT")] = None
     constraint: Annotated[Line | None, Meta(description="node feature for --constraint")] = None
     partition: Annotated[Line | None, Meta(description="partition that has this type")] = None
+    bf16: Annotated[
+        bool | None, Meta(description="whether it has bf16 units; else known by the type's name")
+    ] = None
+    mig: Annotated[
+        bool | None, Meta(description="a slice of a GPU; else known by the gres type, as in 1g.5gb")
+    ] = None
 
 
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,6 +75,10 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cache_dir: Annotated[str, Meta(description="folder of compiled operators and caches")] = (
         "~/hpcrun/cache"
     )
+    local_dir: Annotated[
+        Filled,
+        Meta(description="the nodes' own disk, as in /local or $TMPDIR; {local_dir} is in it"),
+    ] = "/tmp"
     partition: Annotated[Line | None, Meta(description="partition of jobs that name none")] = None
     account: Annotated[Line | None, Meta(description="account of jobs that name none")] = None
     partitions: Annotated[
@@ -62,15 +88,25 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[str, GpuType], Meta(description="GPU types, by the name that jobs use")
     ] = field(default_factory=dict)
     fabric: Annotated[
-        Literal["auto", "ethernet"], Meta(description="the network between the nodes")
+        Fabric, Meta(description="the network between the nodes; auto: as the nodes show")
     ] = "auto"
     internet: Annotated[bool, Meta(description="whether compute nodes reach the internet")] = True
     python: Annotated[
         str | None, Meta(description="the interpreter that trains, where a job names none")
+    ] = None
+    environment: Annotated[
+        EnvironmentKind, Meta(description="whether jobs see the variables of the submitting shell")
+    ] = "inherit"
+    container_runtime: Annotated[
+        ContainerRuntime | None, Meta(description="what runs containers here")
     ] = None
     setup: Setup = field(default_factory=Setup)
     env: Annotated[Env, Meta(description="variables of every job")] = field(default_factory=dict)
     slurm: Annotated[
         SbatchOptions,
         Meta(description="sbatch options of every job, as in qos: high; false drops hpcrun's"),
+    ] = field(default_factory=dict)
+    rename: Annotated[
+        dict[SbatchOption, SbatchOption],
+        Meta(description="options that this site wants by another name, as in gres: gpus-per-node"),
     ] = field(default_factory=dict)

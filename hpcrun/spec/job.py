@@ -48,6 +48,9 @@ SbatchOption = Annotated[
     ),
 ]
 Env = dict[Variable, str]
+Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot"]
+EnvironmentKind = Literal["inherit", "clean"]
+ContainerRuntime = Literal["apptainer", "pyxis"]
 SbatchOptions = dict[SbatchOption, Line | bool]
 
 
@@ -71,6 +74,9 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Memory | None,
         Meta(description="memory on each node, as in 200G; else the GPUs' share of the node"),
     ] = None
+    exclusive: Annotated[
+        bool, Meta(description="whole nodes: all their CPUs and memory, and nobody else on them")
+    ] = False
 
 
 class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,14 +91,18 @@ class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What ZeRO keeps in host memory."""
+    """What ZeRO keeps in host memory, or on the node's own disk."""
 
     optimizer: Annotated[
-        Literal["none", "cpu"], Meta(description="optimizer states; needs zero_stage 1 or more")
+        Literal["none", "cpu", "nvme"],
+        Meta(description="optimizer states; needs zero_stage 1 or more, nvme needs 3"),
     ] = "none"
-    param: Annotated[Literal["none", "cpu"], Meta(description="parameters; needs zero_stage 3")] = (
-        "none"
-    )
+    param: Annotated[
+        Literal["none", "cpu", "nvme"], Meta(description="parameters; needs zero_stage 3")
+    ] = "none"
+    nvme_path: Annotated[
+        Filled | None, Meta(description="folder on the node's disk for nvme; else {local_dir}")
+    ] = None
 
 
 class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -107,8 +117,19 @@ class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = 2
     offload: Offload = field(default_factory=Offload)
+    config_file: Annotated[
+        Filled | None, Meta(description="your own DeepSpeed JSON, taken as it is")
+    ] = None
     config: Annotated[
         dict[str, Any], Meta(description="keys of DeepSpeed's own JSON; merged last, they win")
+    ] = field(default_factory=dict)
+
+
+class Accelerate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The configuration of ``accelerate launch``; ``config`` merges last into the YAML and wins."""
+
+    config: Annotated[
+        dict[str, Any], Meta(description="keys of Accelerate's own YAML; merged last, they win")
     ] = field(default_factory=dict)
 
 
@@ -116,23 +137,47 @@ class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The network between the nodes; ``env`` wins over what hpcrun sets."""
 
     fabric: Annotated[
-        Literal["auto", "ethernet"], Meta(description="the network; auto: as the profile says")
+        Fabric,
+        Meta(description="the network; auto: as the profile says, else as the nodes show"),
     ] = "auto"
     env: Annotated[Env, Meta(description="NCCL variables that win over hpcrun's")] = field(
         default_factory=dict
     )
 
 
+class Container(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The image that the ranks run in."""
+
+    image: Annotated[Line, Meta(description="a file or a registry's reference, as runtime has it")]
+    runtime: Annotated[
+        ContainerRuntime | None, Meta(description="what runs it; else the profile's")
+    ] = None
+    mounts: Annotated[
+        list[Line], Meta(description="further folders to see inside, as SRC or SRC:DST")
+    ] = field(default_factory=list)
+    options: Annotated[list[Line], Meta(description="further options of the runtime")] = field(
+        default_factory=list
+    )
+
+
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happens before training starts, on the first node, and which Python trains."""
+    """What happens before training starts, and which Python trains."""
 
     modules: Annotated[
         list[str], Meta(description="environment modules to load, as in cuda/12.4")
     ] = field(default_factory=list)
     venv: Annotated[str | None, Meta(description="folder of a virtual environment")] = None
+    conda: Annotated[Line | None, Meta(description="name or folder of a conda environment")] = None
+    uv: Annotated[
+        bool, Meta(description="make the project's .venv what uv.lock says (uv sync --frozen)")
+    ] = False
+    container: Container | None = None
     python: Annotated[str | None, Meta(description="the interpreter that trains")] = None
     commands: Annotated[
         list[str], Meta(description="bash commands before training, run once, on the first node")
+    ] = field(default_factory=list)
+    node_commands: Annotated[
+        list[str], Meta(description="bash commands before training, run once on every node")
     ] = field(default_factory=list)
 
 
@@ -157,18 +202,23 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         list[str], Meta(description="arguments of the program; {placeholders} are filled")
     ] = field(default_factory=list)
     launcher: Annotated[
-        Literal["torchrun", "srun"] | None, Meta(description="what starts the ranks")
+        Literal["torchrun", "deepspeed", "accelerate", "srun"] | None,
+        Meta(description="what starts the ranks"),
     ] = None
     framework: Annotated[
-        Literal["torch", "deepspeed"] | None,
-        Meta(description="what shards and trains; a deepspeed section implies deepspeed"),
+        Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"] | None,
+        Meta(description="what your script trains with; it fills the auto of DeepSpeed's JSON"),
     ] = None
     resources: Resources = field(default_factory=Resources)
     precision: Annotated[
         Literal["bf16", "fp16", "fp32"], Meta(description="number format of the training")
     ] = "bf16"
     batch: Batch = field(default_factory=Batch)
+    activation_checkpointing: Annotated[
+        bool, Meta(description="your script reads it: {activation_checkpointing}")
+    ] = False
     deepspeed: DeepSpeed | None = None
+    accelerate: Accelerate | None = None
     nccl: Nccl = field(default_factory=Nccl)
     env: Annotated[Env, Meta(description="variables of every rank; {placeholders} are filled")] = (
         field(default_factory=dict)
@@ -177,7 +227,22 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         list[Variable],
         Meta(description="names of variables whose values travel from your shell, unrecorded"),
     ] = field(default_factory=list)
+    environment: Annotated[
+        EnvironmentKind | None,
+        Meta(description="whether jobs see your shell's variables; else as the profile says"),
+    ] = None
     setup: Setup = field(default_factory=Setup)
+    stage: Annotated[
+        dict[Filled, Filled],
+        Meta(description="files and folders to copy to each node's own disk, as in SRC: DST"),
+    ] = field(default_factory=dict)
+    sweep: Annotated[
+        dict[Variable, Annotated[list[str], Meta(min_length=1)]],
+        Meta(description="an array of runs over all combinations, as in lr: [1e-4, 3e-4]"),
+    ] = field(default_factory=dict)
+    sweep_limit: Annotated[
+        Positive, Meta(description="how many runs of a sweep may run at the same time")
+    ] = 4
     slurm: Annotated[
         SbatchOptions,
         Meta(description="any other sbatch option, as in qos: high; false drops one of hpcrun's"),

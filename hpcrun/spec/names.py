@@ -46,20 +46,8 @@ DECIDED = {
 }
 
 # Words of the design that no type has yet: by class and key, and by path and value.
-PLANNED_KEYS = {
-    "JobSpec": {"conda", "container", "environment", "stage", "sweep"},
-    "Setup": {"conda", "container"},
-    "DeepSpeed": {"config_file"},
-    "Cluster": {"conda", "container", "environment", "host"},
-}
-PLANNED_VALUES = {
-    "launcher": {"accelerate", "deepspeed"},
-    "framework": {"accelerate", "lightning", "transformers"},
-    "nccl.fabric": {"efa", "infiniband", "roce", "slingshot"},
-    "fabric": {"efa", "infiniband", "roce", "slingshot"},
-    "deepspeed.offload.optimizer": {"nvme"},
-    "deepspeed.offload.param": {"nvme"},
-}
+PLANNED_KEYS = {"Cluster": {"host"}}
+PLANNED_VALUES: dict[str, set[str]] = {}
 
 
 def is_owned_variable(name: str) -> bool:
