@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import msgspec.inspect as mi
 
 from hpcrun.errors import Problem
-from hpcrun.spec.names import PLANNED_KEYS, PLANNED_VALUES
+from hpcrun.spec.names import PLANNED_KEYS
 from hpcrun.spec.yaml12 import List, Map, Node, Place, Scalar, core_value, is_null, join
 
 T = TypeVar("T")
@@ -271,12 +271,8 @@ def _literal(
     of: mi.LiteralType, node: Node, path: str, place: Place, problems: list[Problem]
 ) -> Any:
     legal = [str(value) for value in of.values]
-    if isinstance(node, Scalar) and not is_null(node):
-        if node.text in legal:
-            return node.text
-        if node.text in PLANNED_VALUES.get(path, ()):
-            message = f"{node.text} is not built yet; expected one of {', '.join(legal)}"
-            return _add(problems, place, path, message)
+    if isinstance(node, Scalar) and not is_null(node) and node.text in legal:
+        return node.text
     meant = _close(node.text, legal) if isinstance(node, Scalar) else []
     hint = f"; did you mean {meant[0]}?" if meant else ""
     return _add(

@@ -45,9 +45,8 @@ DECIDED = {
     "wrap": "",
 }
 
-# Words of the design that no type has yet: by class and key, and by path and value.
+# Words of the design that no type has yet, by class and key.
 PLANNED_KEYS = {"Cluster": {"host"}}
-PLANNED_VALUES: dict[str, set[str]] = {}
 
 
 def is_owned_variable(name: str) -> bool:

@@ -15,7 +15,8 @@ from tests.spec.reading import problems, read
 
 ALL_KEYS = (
     "description, name, script, module, command, args, launcher, framework, resources, "
-    "precision, batch, deepspeed, nccl, env, secrets, setup, slurm, snapshot"
+    "precision, batch, activation_checkpointing, deepspeed, accelerate, nccl, env, secrets, "
+    "environment, setup, stage, sweep, sweep_limit, slurm, snapshot"
 )
 
 
@@ -33,9 +34,6 @@ ALL_KEYS = (
         ("setup: {env: {}}", "1: setup.env: unknown key; did you mean nccl.env or env?"),
         ("qwxz: 1", f"1: qwxz: unknown key; expected one of {ALL_KEYS}"),
         ("a.b: 1", f'1: "a.b": unknown key; expected one of {ALL_KEYS}'),
-        ("sweep: {lr: [1, 2]}", "1: sweep: not built yet"),
-        ("setup: {conda: x}", "1: setup.conda: not built yet"),
-        ("deepspeed: {config_file: x}", "1: deepspeed.config_file: not built yet"),
         # whole numbers
         ("resources: {nodes: 0}", "1: resources.nodes: must be at least 1; got 0"),
         ("deepspeed: {zero_stage: 4}", "1: deepspeed.zero_stage: must be from 0 to 3; got 4"),
@@ -57,20 +55,12 @@ ALL_KEYS = (
         ("snapshot: 1", "1: snapshot: expected true or false; got 1"),
         ("snapshot: {}", "1: snapshot: expected true or false; got a map"),
         # literals
-        ("launcher: torchrn", "1: launcher: expected one of srun, torchrun; got torchrn; "
-         "did you mean torchrun?"),
+        ("launcher: torchrn", "1: launcher: expected one of accelerate, deepspeed, srun, "
+         "torchrun; got torchrn; did you mean torchrun?"),
         ("precision: 16", "1: precision: expected one of bf16, fp16, fp32; got 16; "
          "did you mean fp16?"),
         ("precision: int8", "1: precision: expected one of bf16, fp16, fp32; got int8"),
         ("precision: [bf16]", "1: precision: expected one of bf16, fp16, fp32; got a list"),
-        ("launcher: accelerate", "1: launcher: accelerate is not built yet; "
-         "expected one of srun, torchrun"),
-        ("framework: lightning", "1: framework: lightning is not built yet; "
-         "expected one of deepspeed, torch"),
-        ("nccl: {fabric: efa}", "1: nccl.fabric: efa is not built yet; "
-         "expected one of auto, ethernet"),
-        ("deepspeed: {offload: {param: nvme}}", "1: deepspeed.offload.param: nvme is not built "
-         "yet; expected one of cpu, none"),
         # text
         ("script: {a: b}", "1: script: expected text, got a map; text that holds ': ' "
          "needs quotes"),
@@ -148,7 +138,7 @@ module: b
         "job.yaml:4: resources.gpu: unknown key; did you mean resources.gpu_type?",
         'job.yaml:5: env.A: expected text, got nothing; write "" for empty text',
         "job.yaml:6: env: key given twice; first on line 5",
-        "job.yaml:7: launcher: expected one of srun, torchrun; got torch; did you mean torchrun?",
+        "job.yaml:7: launcher: expected one of accelerate, deepspeed, srun, torchrun; got torch; did you mean torchrun?",
         "job.yaml:8: module: script is given too; a job has one of script, module, command",
         "--set: oops: expected KEY=VALUE, as in resources.nodes=2",
         "--set: batch: expected keys, as in {KEY: VALUE}; got 1",
@@ -315,7 +305,7 @@ def test_a_clusters_problems() -> None:
     text = """\
 partitions: {gpu: {gpu_per_node: 4, max_time: x}}
 host: login1
-fabric: infiniband
+fabric: infinband
 slurm: {time: 60, partition: gpu, output: x, nodes: 1}
 env: {RANK: 0}
 extends: base
@@ -327,18 +317,19 @@ extends: base
         "c.yaml:1: partitions.gpu.max_time: expected a Slurm time: minutes, h:m:s or days-hours, "
         "as in 90, 24:00:00, 2-12; got x",
         "c.yaml:2: host: not built yet",
-        "c.yaml:3: fabric: infiniband is not built yet; expected one of auto, ethernet",
+        "c.yaml:3: fabric: expected one of auto, efa, ethernet, infiniband, roce, slingshot; "
+        "got infinband; did you mean infiniband?",
         "c.yaml:4: slurm.time: a job says it, as resources.time; false drops the line",
         "c.yaml:4: slurm.partition: say it as partition; false drops the line",
         "c.yaml:4: slurm.output: hpcrun decides this itself",
         "c.yaml:4: slurm.nodes: a job says it, as resources.nodes",
         "c.yaml:5: env.RANK: hpcrun sets this variable itself",
         "c.yaml:6: extends: unknown key; expected one of name, description, read_on, accelerator, "
-        "slurm_conf, runs_dir, cache_dir, partition, account, partitions, gpu_types, fabric, "
-        "internet, python, setup, env, slurm",
+        "slurm_conf, runs_dir, cache_dir, local_dir, partition, account, partitions, gpu_types, "
+        "fabric, internet, python, environment, container_runtime, setup, env, slurm, rename",
         "--set: intrnet: unknown key; did you mean internet?",
         "--set: partitions.gpu.x: unknown key; expected one of gpus_per_node, cpus_per_node, "
-        "memory_per_node, max_time",
+        "memory_per_node, max_time, exclusive",
     ]
 
 

@@ -76,7 +76,7 @@ def test_a_program_displaces_the_files() -> None:
          "(job.yaml:3); set deepspeed.config.a as a whole"),
         ("resource.nodes=1", "resource.nodes: unknown key; did you mean resources?"),
         ("resources.node=1", "resources.node: unknown key; did you mean nodes?"),
-        ("sweep.lr=1", "sweep.lr: not built yet"),
+        ("sweep.lr=1", "sweep.lr: expected a list, as in [a, b]; got 1"),
         ("extends=base", "extends: only a file can extend a job; --set gives values"),
         ("resources.nodes=x", "resources.nodes: expected a whole number; got x"),
         ("resources.nodes=", None),

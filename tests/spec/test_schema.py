@@ -153,7 +153,7 @@ INVALID_CLUSTERS = [
     "slurm: {partition: x}",
     "env: {MASTER_PORT: 1}",
     "env: {A: }",
-    "fabric: infiniband",
+    "fabric: myrinet",
 ]
 
 
