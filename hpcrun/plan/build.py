@@ -146,6 +146,7 @@ def _values(
         "gradient_accumulation_steps": str(spec.batch.gradient_accumulation_steps),
         "effective_batch": str(effective),
         "precision": spec.precision,
+        "activation_checkpointing": "true" if spec.activation_checkpointing else "false",
         "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
         "device": cluster.accelerator,
         "fabric": decide_fabric(spec, cluster),

@@ -24,7 +24,6 @@ from tests.render.sbatch_grammar import read_script
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CASES = sorted(folder.name for folder in GOLDEN.iterdir() if (folder / "job.yaml").is_file())
-PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
 
 
 def plan_of(case: str) -> Plan:
@@ -43,10 +42,6 @@ def plan_of(case: str) -> Plan:
 
 def rendered(case: str) -> list[RenderedFile]:
     return render_files(plan_of(case), template_loader(GOLDEN / case))
-
-
-def test_every_preset_is_a_case() -> None:
-    assert set(PRESETS) <= set(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -138,7 +138,8 @@ module: b
         "job.yaml:4: resources.gpu: unknown key; did you mean resources.gpu_type?",
         'job.yaml:5: env.A: expected text, got nothing; write "" for empty text',
         "job.yaml:6: env: key given twice; first on line 5",
-        "job.yaml:7: launcher: expected one of accelerate, deepspeed, srun, torchrun; got torch; did you mean torchrun?",
+        "job.yaml:7: launcher: expected one of accelerate, deepspeed, srun, torchrun; got torch; "
+        "did you mean torchrun?",
         "job.yaml:8: module: script is given too; a job has one of script, module, command",
         "--set: oops: expected KEY=VALUE, as in resources.nodes=2",
         "--set: batch: expected keys, as in {KEY: VALUE}; got 1",

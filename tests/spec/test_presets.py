@@ -11,28 +11,54 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import shipped
-from hpcrun.errors import InputError
 from hpcrun.spec.load import load_job
 from hpcrun.spec.schema import json_schema
 
 PRESETS = sorted(shipped("jobs").glob("*.yaml"))
 
 
-def _no_base(name: str) -> tuple[str, str]:
-    raise InputError(f"{name}: not expected")
+ASKED_FOR = {
+    "single-gpu": (1, 1),
+    "ddp-4gpu": (1, 4),
+    "accelerate-4gpu": (1, 4),
+    "zero1-4gpu": (1, 4),
+    "zero2-4gpu": (1, 4),
+    "zero3-4gpu": (1, 4),
+    "zero3-offload-4gpu": (1, 4),
+    "zero2-8gpu-2node": (2, 4),
+    "zero3-16gpu-2node": (2, 8),
+    "zero3-offload-16gpu-4node": (4, 4),
+}
+
+
+def _preset(name: str) -> tuple[str, str]:
+    path = shipped("jobs") / f"{name}.yaml"
+    return path.read_text(), path.name
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_preset_loads_and_describes_itself(path: Path) -> None:
-    spec = load_job(path.read_text(), source=path.name, resolve=_no_base)
+    spec = load_job(path.read_text(), source=path.name, resolve=_preset)
     assert spec.description
     assert path.read_text().startswith("# yaml-language-server: $schema=job.schema.json\n")
 
 
-def test_presets_are_there() -> None:
-    assert {"ddp-4gpu", "zero2-4gpu", "zero3-4gpu", "zero2-8gpu-2node"} <= {
-        path.stem for path in PRESETS
-    }
+@pytest.mark.parametrize(("name", "size"), ASKED_FOR.items())
+def test_a_preset_is_what_its_name_says(name: str, size: tuple[int, int]) -> None:
+    spec = load_job(*_preset(name)[:1], source=name, resolve=_preset)
+    assert (spec.resources.nodes, spec.resources.gpus_per_node) == size
+    stage = spec.deepspeed.zero_stage if spec.deepspeed else None
+    assert stage == (int(name[4]) if name.startswith("zero") else None)
+    offload = spec.deepspeed is not None and spec.deepspeed.offload.param == "cpu"
+    assert offload == ("offload" in name)
+
+
+@pytest.mark.parametrize("name", sorted(ASKED_FOR))
+def test_overrides_reshape_any_preset(name: str) -> None:
+    overrides = ["resources.nodes=3", "resources.gpus_per_node=2", "batch.micro_batch_per_gpu=7"]
+    spec = load_job(*_preset(name)[:1], source=name, resolve=_preset, overrides=overrides)
+    assert (spec.resources.nodes, spec.resources.gpus_per_node) == (3, 2)
+    assert spec.batch.micro_batch_per_gpu == 7
 
 
 def test_schema_beside_the_presets_is_current() -> None:

@@ -58,6 +58,17 @@ def fault(text: str) -> tuple[int, int, str]:
     return int(match[1]), int(match[2]), match[3]
 
 
+def truth(text: str) -> bool:
+    """Read true or false.
+
+    >>> truth("true"), truth("false")
+    (True, False)
+    """
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; on a mistake end with exit code 2 and one line on stderr."""
     parser = Parser(prog="train_gpt.py", description="Train a small GPT on bytes.")
@@ -84,7 +95,15 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="auto|never|PATH",
         help="auto: from the newest checkpoint in --checkpoint-dir, if any (%(default)s)",
     )
-    add("--activation-checkpointing", action="store_true", help="recompute layers in backward")
+    add(
+        "--activation-checkpointing",
+        type=truth,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="true|false",
+        help="recompute layers in backward (%(default)s)",
+    )
     add("--deepspeed-config", type=Path, metavar="FILE", help="train with DeepSpeed by this JSON")
     add("--deterministic", action="store_true", help="deterministic kernels only; slower")
     add("--parameter-hash", action="store_true", help="at the end every rank prints a hash")

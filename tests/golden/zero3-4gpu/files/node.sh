@@ -15,5 +15,6 @@ exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
     --micro-batch-per-gpu 4 \
     --gradient-accumulation-steps 1 \
     --precision bf16 \
+    --activation-checkpointing false \
     --checkpoint-dir /scratch/runs/20261120-081455-train-7k3q/checkpoints \
     --steps 60
