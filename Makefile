@@ -12,11 +12,12 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 demo: venv
 	.ci/demo
 
+# Most of a cluster test is waiting: two at a time, each worker with clusters of its own.
 test: lint
-	python -m pytest
+	python -m pytest -n 2 --dist loadfile
 
 check: lint
-	python -m pytest -m "not cluster and not slow"
+	python -m pytest -n 2 --dist loadfile -m "not cluster and not slow"
 
 lint: venv
 	ruff check .
