@@ -64,7 +64,7 @@ def build_plan(
     batch = spec.batch
     effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * world_size
     in_place = not spec.snapshot or _program_kind(spec) == "command"
-    code_dir = place.project_dir if in_place else f"{place.run_dir}/code"
+    code_dir = place.project_dir if in_place else place.code_dir
     values = _values(spec, cluster, place, topology, code_dir=code_dir, effective=effective)
     config: dict[str, Any] | None = None
     if deepspeed is not None:
@@ -188,7 +188,7 @@ def _program(
         start = ["-m"] if in_place else ["-c", RUN_MODULE]
         return [place.python, *start, spec.module or "", *args]
     if kind == "reference":
-        return [place.python, f"{place.run_dir}/code/{REFERENCE_TRAINER}", *args]
+        return [place.python, f"{place.code_dir}/{REFERENCE_TRAINER}", *args]
     script = posixpath.join(place.project_dir, spec.script or "")
     inside = posixpath.relpath(script, place.project_dir)
     if not inside.startswith("../"):

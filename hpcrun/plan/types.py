@@ -10,10 +10,14 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 Launcher = Literal["torchrun", "deepspeed", "accelerate", "srun", "none"]
+Framework = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """What the planner must be told because it may not look: names, times, folders."""
+    """What the planner must be told because it may not look: names, times, folders.
+
+    ``shared_code`` is the folder of a copy of the code that several runs have in common.
+    """
 
     run_id: str
     created: str
@@ -21,6 +25,12 @@ class Place(Struct, frozen=True, kw_only=True):
     project_dir: str
     cache_dir: str
     python: str
+    shared_code: str | None = None
+
+    @property
+    def code_dir(self) -> str:
+        """Where the copy of the code lies."""
+        return self.shared_code or f"{self.run_dir}/code"
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -55,7 +65,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     checkpoint_dir: str
     python: str
     launcher: Launcher
-    framework: str
+    framework: Framework
     accelerator: str
     precision: str
     nodes: int
@@ -77,4 +87,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     modules: list[str]
     secrets: list[str]
     deepspeed_config: dict[str, Any] | None = None
+    accelerate_config: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)

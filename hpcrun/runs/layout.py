@@ -14,6 +14,8 @@ from msgspec import Struct
 # Run ids: time (UTC) so that they sort, the job's name, four characters of chance.
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
+# The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
+_ARRAY = ".array"
 
 
 def make_run_id(name: str, stamp: str, chance: int) -> str:
@@ -30,6 +32,16 @@ def make_run_id(name: str, stamp: str, chance: int) -> str:
     return f"{stamp}-{slug}-{tail}"
 
 
+def task_run_id(sweep_id: str, index: int | str) -> str:
+    """Name the run of a sweep's task, so that it stands beside the others in a listing.
+
+    >>> task_run_id("20261120-081455-lr-7k3q", 3)
+    '20261120-081455-lr.3-7k3q'
+    """
+    head, _, tail = sweep_id.rpartition("-")
+    return f"{head}.{index}-{tail}"
+
+
 def created_at(run_id: str) -> float:
     """Tell when a run id was made, in seconds since the epoch.
 
@@ -43,7 +55,8 @@ def created_at(run_id: str) -> float:
 class RunFolder(Struct, frozen=True):
     """Where everything of a run lies. Each file has one writer, named here.
 
-    submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json
+    submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json;
+    for a run of a sweep task.json, and code/ and submitted.json lie in the sweep's folder
     the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
     Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
     """
@@ -87,9 +100,61 @@ class RunFolder(Struct, frozen=True):
         return self.path / "cache" / "seen.json"
 
     @property
+    def task(self) -> Path:
+        return self.path / "task.json"
+
+    @property
     def plan(self) -> Path:
         return self.path / "plan.json"
 
     @property
     def script(self) -> Path:
         return self.path / "job.sbatch"
+
+
+class SweepFolder(Struct, frozen=True):
+    """Where the array of a sweep lies: beside its runs. Submit alone writes here.
+
+    spec.yaml sweep.json job.sbatch code/ submitted.json; it is the WorkDir of all tasks.
+    """
+
+    path: Path
+
+    @property
+    def sweep_id(self) -> str:
+        return self.path.name.removesuffix(_ARRAY)
+
+    @property
+    def record(self) -> Path:
+        return self.path / "sweep.json"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def submitted(self) -> Path:
+        return self.path / "submitted.json"
+
+    def run(self, index: int) -> RunFolder:
+        """The folder of one task's run."""
+        return RunFolder(self.path.parent / task_run_id(self.sweep_id, index))
+
+
+def sweep_folder(runs_dir: Path, sweep_id: str) -> SweepFolder:
+    """Name the folder of a sweep.
+
+    >>> sweep_folder(Path("/runs"), "20261120-081455-lr-7k3q").path.name
+    '20261120-081455-lr-7k3q.array'
+    """
+    return SweepFolder(runs_dir / f"{sweep_id}{_ARRAY}")
+
+
+def sweep_id_of(name: str) -> str | None:
+    """Read the sweep's id off the name of its folder; None for any other name.
+
+    >>> sweep_id_of("20261120-081455-lr-7k3q.array"), sweep_id_of("20261120-081455-lr-7k3q")
+    ('20261120-081455-lr-7k3q', None)
+    """
+    sweep_id = name.removesuffix(_ARRAY)
+    return sweep_id if sweep_id != name and RUN_ID.fullmatch(sweep_id) else None

@@ -19,6 +19,22 @@ class Submitted(Struct, frozen=True, kw_only=True):
     user: str
 
 
+class Task(Struct, frozen=True, kw_only=True):
+    """The run is one task of a sweep's array; ``values`` are its own, by the sweep's names."""
+
+    sweep_id: str
+    index: int
+    values: dict[str, str]
+
+
+class Sweep(Struct, frozen=True, kw_only=True):
+    """An array of so many runs, at most ``limit`` of them at the same time."""
+
+    name: str
+    tasks: int
+    limit: int
+
+
 class Cancelled(Struct, frozen=True, kw_only=True):
     """hpcrun asked Slurm to cancel the run."""
 
@@ -83,6 +99,7 @@ class History(Struct, frozen=True, kw_only=True):
     """All that the run folder itself knows of a run."""
 
     run_id: str
+    task: Task | None = None
     submitted: Submitted | None = None
     cancelled: Cancelled | None = None
     seen: Seen | None = None

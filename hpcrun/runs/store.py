@@ -8,17 +8,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
-from hpcrun.runs.layout import RUN_ID, RunFolder
-from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Seen, Submitted
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
+from hpcrun.runs.records import (
+    Attempt,
+    Begin,
+    Cancelled,
+    End,
+    History,
+    Seen,
+    Submitted,
+    Sweep,
+    Task,
+)
 
 T = TypeVar("T")
 
@@ -112,9 +124,11 @@ def read_history(folder: RunFolder) -> History:
                 end=read_record(where / "end.json", End),
             )
         )
+    task = read_task(folder)
     return History(
         run_id=folder.run_id,
-        submitted=read_record(folder.submitted, Submitted),
+        task=task,
+        submitted=_read_submitted(folder, task),
         cancelled=read_record(folder.cancelled, Cancelled),
         seen=read_record(folder.seen, Seen),
         attempts=attempts,
@@ -126,43 +140,137 @@ def read_plan(folder: RunFolder) -> Plan | None:
     return read_record(folder.plan, Plan)
 
 
+def read_task(folder: RunFolder) -> Task | None:
+    """Read which task of which sweep a run is; None for a run of its own."""
+    # The id tells nearly all others apart, without a look at the disk.
+    if not re.search(r"\.\d+-[0-9a-z]{4}$", folder.run_id):
+        return None
+    return read_record(folder.task, Task)
+
+
+def _read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
+    """The run's own record, or what the record of its sweep's one sbatch says of the task."""
+    if task is None:
+        return read_record(folder.submitted, Submitted)
+    whole = read_record(sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
+    if whole is None or whole.job_id is None:
+        return whole
+    return structs.replace(whole, job_id=f"{whole.job_id}_{task.index}")
+
+
+def read_sweep(folder: SweepFolder) -> Sweep:
+    """Read a sweep's record. Raises InputError where it is missing or damaged."""
+    found = read_record(folder.record, Sweep)
+    if found is None:
+        raise InputError(f"{folder.record}: no record of a sweep")
+    return found
+
+
+def runs_of(sweep: SweepFolder) -> list[RunFolder]:
+    """List the runs of a sweep, task by task."""
+    return [sweep.run(index) for index in range(read_sweep(sweep).tasks)]
+
+
 def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
-    """List the runs, newest first."""
+    """List the runs, newest first; those of one sweep in the order of its tasks."""
+    for name in sorted(_names(runs_dir), key=_order):
+        if RUN_ID.fullmatch(name):
+            yield RunFolder(runs_dir / name)
+
+
+def _names(runs_dir: Path) -> list[str]:
     try:
-        names = [entry.name for entry in os.scandir(runs_dir) if RUN_ID.fullmatch(entry.name)]
+        return [entry.name for entry in os.scandir(runs_dir)]
     except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in sorted(names, reverse=True):
-        yield RunFolder(runs_dir / name)
+        return []
+
+
+def _order(name: str) -> tuple[int, list[tuple[int, str]]]:
+    """Newest second first, then by name, with numbers in it as numbers."""
+    stamp = re.match(r"(\d{8})-(\d{6})", name)
+    when = int(stamp[1] + stamp[2]) if stamp else 0
+    parts = re.split(r"(\d+)", name)
+    return -when, [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
 
 
 def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
-    """Find a run: by its id or the unique start or end of it, by Slurm id, or the newest (None).
+    """Find a run as find() does. Raises InputError where the word means a whole sweep."""
+    found = find(runs_dir, word)
+    if not isinstance(found, SweepFolder):
+        return found
+    first = found.run(0)
+    submitted = _read_submitted(first, read_task(first))
+    tasks = read_sweep(found).tasks
+    one = submitted.job_id if submitted and submitted.job_id else first.run_id
+    raise InputError(
+        f"{word or found.sweep_id}: a sweep of {tasks} run{'s' if tasks > 1 else ''}",
+        fix=f"name one of them, as {one}",
+    )
 
-    A Slurm id that two runs had (a cluster may start counting anew) means the newer one. Raises
-    InputError for a word that fits several runs.
+
+def find(runs_dir: Path, word: str | None) -> RunFolder | SweepFolder | None:
+    """Find a run or a sweep: by its id or the unique start or end of it, by Slurm id, or the
+    newest (None).
+
+    123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may start
+    counting anew) means the newer one. Raises InputError for a word that fits several runs.
     """
     if word is None:
-        return next(list_runs(runs_dir), None)
+        newest = next(list_runs(runs_dir), None)
+        task = read_task(newest) if newest is not None else None
+        return sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
         return RunFolder(runs_dir / word)
-    if word.isdigit():
-        found = next((run for run in list_runs(runs_dir) if _job_id(run) == word), None)
+    sweep_id = sweep_id_of(word) or word
+    if RUN_ID.fullmatch(sweep_id) and sweep_folder(runs_dir, sweep_id).path.is_dir():
+        return sweep_folder(runs_dir, sweep_id)
+    if is_job_id(word):
+        found = _find_job(runs_dir, word)
         if found is not None or len(word) < 8:  # a longer one may be the date of a run id
             return found
-    fits = [
-        run
-        for run in list_runs(runs_dir)
-        if run.run_id.startswith(word) or run.run_id.endswith("-" + word)
-    ]
-    if len(fits) > 1:
+    return _find_by_part(runs_dir, word)
+
+
+def is_job_id(word: str) -> bool:
+    """Tell whether a word has the form of a job's id, or of an array's task.
+
+    >>> [is_job_id(word) for word in ("123", "123_4", "123_[4-5]", "x")]
+    [True, True, False, False]
+    """
+    return re.fullmatch(r"[0-9]+(_[0-9]+)?", word) is not None
+
+
+def _find_job(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
+    for run in list_runs(runs_dir):
+        task = read_task(run)
+        submitted = _read_submitted(run, task)
+        job_id = submitted.job_id if submitted else None
+        if job_id == word:
+            return run
+        if task is not None and job_id == f"{word}_{task.index}":
+            return sweep_folder(runs_dir, task.sweep_id)
+    return None
+
+
+def _find_by_part(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
+    def fits(id_: str) -> bool:
+        return id_.startswith(word) or id_.endswith("-" + word)
+
+    names = sorted(_names(runs_dir), key=_order)
+    sweeps = [id_ for id_ in map(sweep_id_of, names) if id_ is not None and fits(id_)]
+    runs = []
+    for run in (RunFolder(runs_dir / name) for name in names if RUN_ID.fullmatch(name)):
+        if fits(run.run_id):
+            task = read_task(run)
+            # A word that fits a sweep fits its runs too, and means the sweep.
+            if task is None or task.sweep_id not in sweeps:
+                runs.append(run)
+    found = sorted([*sweeps, *(run.run_id for run in runs)], key=_order)
+    if len(found) > 1:
         raise InputError(
-            f"{word}: fits {len(fits)} runs, from {fits[-1].run_id} to {fits[0].run_id}",
+            f"{word}: fits {len(found)} runs, from {found[-1]} to {found[0]}",
             fix="give more of the id",
         )
-    return fits[0] if fits else None
-
-
-def _job_id(run: RunFolder) -> str | None:
-    submitted = read_record(run.submitted, Submitted)
-    return submitted.job_id if submitted else None
+    if sweeps:
+        return sweep_folder(runs_dir, sweeps[0])
+    return runs[0] if runs else None

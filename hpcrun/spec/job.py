@@ -47,6 +47,13 @@ SbatchOption = Annotated[
         description="the long name of an sbatch option without its dashes, as in mail-type",
     ),
 ]
+SweepKey = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*$",
+        description="a name, as in lr, or a key of the job, as in deepspeed.zero_stage",
+    ),
+]
 Env = dict[Variable, str]
 Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot"]
 EnvironmentKind = Literal["inherit", "clean"]
@@ -237,8 +244,11 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(description="files and folders to copy to each node's own disk, as in SRC: DST"),
     ] = field(default_factory=dict)
     sweep: Annotated[
-        dict[Variable, Annotated[list[str], Meta(min_length=1)]],
-        Meta(description="an array of runs over all combinations, as in lr: [1e-4, 3e-4]"),
+        dict[SweepKey, Annotated[list[str], Meta(min_length=1)]],
+        Meta(
+            description="an array of runs over all combinations, as in lr: [1e-4, 3e-4] for {lr} "
+            "in args, or batch.micro_batch_per_gpu: [4, 8] for a key of the job"
+        ),
     ] = field(default_factory=dict)
     sweep_limit: Annotated[
         Positive, Meta(description="how many runs of a sweep may run at the same time")
