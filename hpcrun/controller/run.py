@@ -23,6 +23,7 @@ from hpcrun.controller.submit import submitted_record, write_run
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
+from hpcrun.slurm.nodelist import expand_counts
 from hpcrun.spec.cluster import GpuType
 from hpcrun.spec.job import JobSpec
 
@@ -66,10 +67,12 @@ def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
 def fewest_cpus(text: str) -> int:
     """Read SLURM_JOB_CPUS_PER_NODE: the CPUs of the node that has the fewest.
 
+    Raises InputError.
+
     >>> fewest_cpus("72(x2),36")
     36
     """
-    return min(int(part.partition("(")[0]) for part in text.split(","))
+    return min(expand_counts(text))
 
 
 def in_allocation(context: Context) -> bool:
