@@ -6,6 +6,7 @@ Pure: the template loader is an argument.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import jinja2
 import jinja2.meta
@@ -32,6 +33,24 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
     template that is wrong, and for a value that Slurm cannot carry.
     """
     check_carried(plan)
+    environment = make_environment(loader)
+    values = {"plan": plan, "srun": srun_argv(plan), "program_lines": program_lines(plan.program)}
+    texts = {
+        name: render_template(environment, loader, name, values)
+        for name in ("job.sbatch", "node.sh")
+    }
+    harness, _, _ = loader.get_source(environment, "hpcrun/harness.sh")
+    files = [RenderedFile(name, text) for name, text in texts.items()]
+    files.append(RenderedFile("harness.sh", harness))
+    if plan.deepspeed_config is not None:
+        text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
+        files.append(RenderedFile("deepspeed.json", text))
+    files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
+    return files
+
+
+def make_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
+    """Make what templates are rendered in: a value that is missing is an error."""
     environment = jinja2.Environment(
         loader=loader,
         undefined=jinja2.StrictUndefined,
@@ -41,26 +60,25 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
         autoescape=False,
     )
     environment.filters.update(FILTERS)
-    values = {"plan": plan, "srun": srun_argv(plan), "program_lines": program_lines(plan.program)}
-    texts = {}
-    for name in ("job.sbatch", "node.sh"):
-        try:
-            _check_template(environment, loader, f"{name}.j2")
-            texts[name] = environment.get_template(f"{name}.j2").render(values)
-        except (jinja2.TemplateError, UnicodeDecodeError) as error:
-            where, line = _place(error, f"{name}.j2")
-            raise InputError(
-                f"templates/{where}{f':{line}' if line else ''}: {error}",
-                fix="mend the template in templates/",
-            ) from error
-    harness, _, _ = loader.get_source(environment, "hpcrun/harness.sh")
-    files = [RenderedFile(name, text) for name, text in texts.items()]
-    files.append(RenderedFile("harness.sh", harness))
-    if plan.deepspeed_config is not None:
-        text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
-        files.append(RenderedFile("deepspeed.json", text))
-    files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
-    return files
+    return environment
+
+
+def render_template(
+    environment: jinja2.Environment,
+    loader: jinja2.BaseLoader,
+    name: str,
+    values: Mapping[str, object],
+) -> str:
+    """Render ``NAME.j2``. Raises InputError for a template that is wrong."""
+    try:
+        _check_template(environment, loader, f"{name}.j2")
+        return environment.get_template(f"{name}.j2").render(values)
+    except (jinja2.TemplateError, UnicodeDecodeError) as error:
+        where, line = _place(error, f"{name}.j2")
+        raise InputError(
+            f"templates/{where}{f':{line}' if line else ''}: {error}",
+            fix="mend the template in templates/",
+        ) from error
 
 
 def _check_template(environment: jinja2.Environment, loader: jinja2.BaseLoader, name: str) -> None:

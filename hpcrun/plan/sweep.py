@@ -1,0 +1,260 @@
+"""A sweep to its runs: one job for each combination of the values, and the array that holds them.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.plan.placeholders import fill_known
+from hpcrun.plan.types import Plan
+from hpcrun.slurm.sbatch import quote_pattern
+from hpcrun.spec.check import plain_value
+from hpcrun.spec.dump import dump_job
+from hpcrun.spec.job import JobSpec
+from hpcrun.spec.load import load_job
+from hpcrun.spec.overrides import SOURCE
+from hpcrun.spec.yaml12 import Place, Scalar
+
+# Each run has a folder with a dozen files. Slurm's own limit, MaxArraySize, is 1001 as shipped.
+MAX_RUNS = 10_000
+
+# What Slurm is asked for once for the whole array, or what a sweep itself is.
+_SHARED = {
+    "resources": "the runs of a sweep are one Slurm array, and share its resources",
+    "slurm": "the runs of a sweep are one Slurm array, and share its options",
+    "snapshot": "the runs of a sweep share one copy of the code",
+    "secrets": "the runs of a sweep have the same secrets",
+    "name": "the runs of a sweep are named after it",
+    "sweep": "a sweep cannot change itself",
+    "sweep_limit": "a sweep cannot change itself",
+}
+# Directives that are each run's own: its name, and where its output goes.
+_OWN = ("job-name", "output")
+
+
+class SweepRun(Struct, frozen=True, kw_only=True):
+    """One combination of a sweep's values, and the job that it makes; no sweep is left in it."""
+
+    index: int
+    values: dict[str, str]
+    spec: JobSpec
+    words: list[str]
+
+
+def build_runs(spec: JobSpec, words: Sequence[str] = ()) -> list[SweepRun]:
+    """Make a job of every combination, the last key's values varying fastest.
+
+    A name of the sweep is a placeholder, ``{lr}``; a key of the job, ``precision`` or
+    ``deepspeed.zero_stage``, is set in each run. ``words`` are those after ``--`` on the command
+    line. Raises SpecError with all problems.
+
+    >>> sweep = {"lr": ["1e-4", "3e-4"], "batch.micro_batch_per_gpu": ["8"]}
+    >>> job = JobSpec(args=["--lr={lr}"], sweep=sweep)
+    >>> [(run.spec.args, run.spec.batch.micro_batch_per_gpu) for run in build_runs(job)]
+    [(['--lr=1e-4'], 8), (['--lr=3e-4'], 8)]
+    """
+    problems = _check_keys(spec, words)
+    number = math.prod(len(values) for values in spec.sweep.values())
+    if number > MAX_RUNS:
+        message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
+        problems.append(Problem("", None, "sweep", message))
+    if problems:
+        raise SpecError(problems)
+    plain = structs.replace(spec, sweep={}, sweep_limit=JobSpec().sweep_limit)
+    known: dict[tuple[tuple[str, str], ...], JobSpec] = {}
+    runs = []
+    for index, combination in enumerate(itertools.product(*spec.sweep.values())):
+        values = dict(zip(spec.sweep, combination, strict=True))
+        keys = tuple((key, value) for key, value in values.items() if _is_job_key(key))
+        if keys not in known:
+            known[keys] = _set_keys(plain, dict(keys), problems)
+        names = {key: value for key, value in values.items() if not _is_job_key(key)}
+        filled = _fill_names(known[keys], names)
+        name = f"{spec.name or 'job'}.{index}"
+        runs.append(
+            SweepRun(
+                index=index,
+                values=values,
+                spec=structs.replace(filled, name=name),
+                words=[fill_known(word, names) for word in words],
+            )
+        )
+    if problems:
+        raise SpecError(list({str(problem): problem for problem in problems}.values()))
+    return runs
+
+
+def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
+    """Refuse names that are hpcrun's own placeholders already. Raises SpecError.
+
+    >>> check_placeholders(JobSpec(sweep={"lr": ["1"]}), {"nodes"})
+    """
+    problems = [
+        Problem("", None, f"sweep.{name}", f"{{{name}}} is a placeholder of hpcrun's own")
+        for name in spec.sweep
+        if not _is_job_key(name) and name in taken
+    ]
+    if problems:
+        raise SpecError(problems)
+
+
+def label(values: Mapping[str, str]) -> str:
+    """Say a run's values in a few words.
+
+    >>> label({"lr": "1e-4", "deepspeed.zero_stage": "2"})
+    'lr=1e-4 zero_stage=2'
+    """
+    heads = column_names(values)
+    return " ".join(f"{head}={value}" for head, value in zip(heads, values.values(), strict=True))
+
+
+def column_names(keys: Collection[str]) -> list[str]:
+    """Shorten a sweep's keys to their last part where that tells them apart.
+
+    >>> column_names(["lr", "deepspeed.zero_stage"]), column_names(["env.a", "nccl.env.a"])
+    (['lr', 'zero_stage'], ['env.a', 'nccl.env.a'])
+    """
+    last = [key.rpartition(".")[2] for key in keys]
+    return [end if last.count(end) == 1 else key for key, end in zip(keys, last, strict=True)]
+
+
+def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
+    """Make the plan of the array's own script from those of its runs.
+
+    One sbatch asks for all: so the runs must want the same of Slurm. Raises InputError naming what
+    differs.
+    """
+    first = plans[0]
+    common = _shared_directives(first)
+    for plan in plans[1:]:
+        other = _shared_directives(plan)
+        for option in [*common, *(option for option in other if option not in common)]:
+            one, two = _said(common, option), _said(other, option)
+            if one != two:
+                raise InputError(
+                    f"sweep: {first.name} asks Slurm for {one} and {plan.name} for {two}; "
+                    "the runs of a sweep are one Slurm array, which asks once for all",
+                    fix="submit one sweep for each",
+                )
+    own = {
+        "job-name": spec.name or "job",
+        "output": _output(first, sweep_id),
+    }
+    directives = [(option, own.get(option, value)) for option, value in first.directives]
+    limit = f"%{spec.sweep_limit}" if spec.sweep_limit < len(plans) else ""
+    directives.append(("array", f"0-{len(plans) - 1}{limit}"))
+    return structs.replace(
+        first, run_id=sweep_id, name=own["job-name"], directives=directives, notes=[]
+    )
+
+
+def _check_keys(spec: JobSpec, words: Sequence[str]) -> list[Problem]:
+    """What is wrong with the sweep's keys themselves."""
+    problems = []
+    texts = [*spec.args, *(spec.command or []), *spec.env.values(), *spec.nccl.env.values()]
+    used = {name for text in texts for name in re.findall(r"\{\{|\}\}|\{(\w+)\}", text)}
+    used |= {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
+    for key in spec.sweep:
+        reason = _SHARED.get(key.partition(".")[0])
+        if reason:
+            problems.append(Problem("", None, f"sweep.{key}", f"{reason}; submit once for each"))
+        elif not _is_job_key(key) and key not in used:
+            message = (
+                f"nothing reads it: write {{{key}}} into args, env or command, "
+                "or name a key of the job, as in batch.micro_batch_per_gpu"
+            )
+            problems.append(Problem("", None, f"sweep.{key}", message))
+    return problems
+
+
+def _is_job_key(key: str) -> bool:
+    return "." in key or key in JobSpec.__struct_fields__
+
+
+def _set_keys(spec: JobSpec, keys: Mapping[str, str], problems: list[Problem]) -> JobSpec:
+    """Set keys of a job as ``--set`` does, with all its checks."""
+    if not keys:
+        return spec
+    # The words of a bare command come from the command line: its job file has none.
+    bare = spec.command == []
+    text = dump_job(structs.replace(spec, command=["-"]) if bare else spec)
+    try:
+        loaded = load_job(
+            text,
+            source="",
+            resolve=_nothing,
+            overrides=[f"{key}={_as_yaml(value)}" for key, value in keys.items()],
+        )
+    except SpecError as error:
+        for problem in error.problems:
+            path = f"sweep.{problem.path}" if problem.source == SOURCE else problem.path
+            problems.append(Problem("", None, path, problem.message))
+        return spec
+    return structs.replace(loaded, command=[]) if bare else loaded
+
+
+def _nothing(name: str) -> tuple[str, str]:
+    raise InputError(f"{name}: no such job")
+
+
+def _as_yaml(value: str) -> str:
+    r"""Write a value so that a number or a boolean is one, and all else is text.
+
+    >>> print(_as_yaml("8"), _as_yaml("true"), _as_yaml("a: b"), _as_yaml(""))
+    8 true "a: b" ""
+    """
+    core = plain_value(Scalar(value, True, Place("")))
+    if core is not None and not isinstance(core, str):
+        return value
+    text = "".join(
+        char if char.isprintable() and char not in '\\"' else f"\\U{ord(char):08x}"
+        for char in value
+    )
+    return f'"{text}"'
+
+
+def _fill_names(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
+    """Fill the sweep's own placeholders; a value is the job file's text, as if written there."""
+
+    def one(text: str) -> str:
+        return re.sub(r"\{\{|\}\}|\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
+
+    def env(variables: Mapping[str, str]) -> dict[str, str]:
+        return {name: one(value) for name, value in variables.items()}
+
+    return structs.replace(
+        spec,
+        args=[one(arg) for arg in spec.args],
+        command=None if spec.command is None else [one(word) for word in spec.command],
+        env=env(spec.env),
+        nccl=structs.replace(spec.nccl, env=env(spec.nccl.env)),
+    )
+
+
+def _shared_directives(plan: Plan) -> dict[str, str | None]:
+    return {option: value for option, value in plan.directives if option not in _OWN}
+
+
+def _said(directives: Mapping[str, str | None], option: str) -> str:
+    if option not in directives:
+        return f"no --{option}"
+    value = directives[option]
+    return f"--{option}" if value is None else f"--{option}={value}"
+
+
+def _output(plan: Plan, sweep_id: str) -> str:
+    """The log of each task in its own folder; %a is the task's index (sbatch(1))."""
+    log = dict(plan.directives).get("output") or "logs/batch.log"
+    runs_dir, _, _ = plan.run_dir.rpartition("/")
+    head, _, tail = sweep_id.rpartition("-")
+    # Relative to the array's folder, as a run's own is to the run's, unless that had to be whole.
+    start = f"{quote_pattern(runs_dir)}/" if log.startswith("/") else "../"
+    return f"{start}{head}.%a-{tail}/logs/batch.log"

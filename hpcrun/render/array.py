@@ -1,0 +1,26 @@
+"""The script of a sweep's array.
+
+Pure: the template loader is an argument.
+"""
+
+from __future__ import annotations
+
+import jinja2
+
+from hpcrun.plan.build import check_carried
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import RenderedFile, make_environment, render_template
+
+
+def render_array(plan: Plan, loader: jinja2.BaseLoader) -> RenderedFile:
+    """Render the array's job.sbatch: the directives of its runs, and the way to a task's run.
+
+    It is the runs' own template but for the part after the directives, so that a project's
+    template speaks here too. Raises InputError as render_files() does.
+    """
+    check_carried(plan)
+    runs_dir, _, _ = plan.run_dir.rpartition("/")
+    head, _, tail = plan.run_id.rpartition("-")
+    values = {"plan": plan, "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
+    text = render_template(make_environment(loader), loader, "array.sbatch", values)
+    return RenderedFile("job.sbatch", text)
