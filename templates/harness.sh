@@ -40,7 +40,7 @@ batch() {
         exit 93
     fi
     export HPCRUN_ATTEMPT=$attempt
-    mkdir -p -- "$dir/failures" "$HPCRUN_RUN_DIR/logs/$attempt"
+    mkdir -p -- "$dir/failures" "$dir/ended" "$HPCRUN_RUN_DIR/logs/$attempt"
     begun=$(now)
     write_record "$dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
@@ -168,6 +168,9 @@ launch() {
     fi
     # A job submitted with --export=NONE would hand its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
+    # From salloc --gpus-per-task and the like: each rank would see one GPU, and reach no other.
+    unset SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_GPU_BIND SLURM_TRES_BIND \
+        SLURM_TRES_PER_TASK
     if [ -n "${SLURM_STEP_ID-}" ]; then
         # Inside a step (srun --pty bash), which holds the allocation's CPUs and has its own binding.
         set -- "$1" --overlap "${@:2}"
@@ -225,25 +228,34 @@ free_port() {
 # ---- node and rank -----------------------------------------------------------------------------
 
 node() {
-    local interface
+    local interface trouble=''
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
     exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
     interface=$(interface_to "$MASTER_ADDR")
     if [ -n "$interface" ]; then
         export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
-        if [ "${HPCRUN_FABRIC-}" = ethernet ]; then
-            # "=" names this interface and not all whose names begin like it. With a faster fabric
-            # NCCL chooses better itself: Slurm's address may be that of a slow network.
-            export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
-        fi
     elif [ "$HPCRUN_NODES" -gt 1 ] && PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; then
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/world.sh" || exit 1
+    set_nccl_devices '' "$interface" || die "$host: $trouble"
+    check_gpus || die "$host: $trouble"
+    check_allocation || die "$host: $trouble"
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
         say "node $HPCRUN_NODE_RANK is $host, interface ${interface:-unknown}"
+        [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die "$host: $trouble"
+        [ "$HPCRUN_NODE_RANK" -eq 0 ] || reach "$MASTER_ADDR" "$MASTER_PORT" || die "$host: $trouble"
     fi
-    guard "node-$HPCRUN_NODE_RANK" '"rank": null' bash -- "$HPCRUN_RUN_DIR/node.sh"
+    keep_overwritten
+    guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
+    # DeepSpeed's launcher ends with 0 when it is killed: what counts is how the ranks ended.
+    if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
+        printf 'hpcrun: error: %s: %s\n' "$host" "$trouble" >&2
+        code=1
+    fi
+    finish_guarded "node-$HPCRUN_NODE_RANK" '"rank": null'
 }
 
 # interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
@@ -269,13 +281,21 @@ rank() {
     fi
     # A file of its own: Python writes a line in pieces, and ranks would tear each other's apart.
     exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/rank-$RANK.log" 2>&1
-    guard "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$@"
+    # What only some launchers set.
+    export NODE_RANK=$HPCRUN_NODE_RANK GROUP_RANK=$HPCRUN_NODE_RANK
+    export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/world.sh" || exit 1
+    restore_overwritten
+    guarded "$@"
+    [ "$code" -ne 0 ] || : >"$attempt_dir/ended/node-$HPCRUN_NODE_RANK-$LOCAL_RANK"
+    finish_guarded "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK"
 }
 
-# guard WHO FIELDS CMD...: run CMD, pass on a request to stop, record a failure with its time.
-guard() {
-    local who=$1 fields=$2 child='' code stopped='' signal=null
-    shift 2
+# guarded CMD...: run CMD and pass on a request to stop; sets $code and $stopped.
+guarded() {
+    local child=''
+    code='' stopped=''
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT
     # In the background so that traps run; bash would let it ignore INT, hence the reset. Where
     # util-linux has the option, CMD does not outlive a guard that is killed.
@@ -294,6 +314,11 @@ guard() {
         wait "$child"
         code=$?
     done
+}
+
+# finish_guarded WHO FIELDS: end with $code; record a failure with its time.
+finish_guarded() {
+    local who=$1 fields=$2 signal=null
     if [ "$code" -ne 0 ] && [ -z "$stopped" ]; then
         [ "$code" -le 128 ] || signal=$((code - 128))
         write_record "$attempt_dir/failures/$(date +%s%6N)-$who.json" \

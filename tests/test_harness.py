@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import shipped
+from hpcrun.render.files import FIXED
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, End, Failure
@@ -30,7 +31,8 @@ class Job:
         self.run = RunFolder(path)
         self.run.attempts.mkdir()
         self.run.logs.mkdir()
-        (path / "harness.sh").write_bytes((shipped("templates") / "harness.sh").read_bytes())
+        for name in FIXED:
+            (path / name).write_bytes((shipped("templates") / name).read_bytes())
         # Whatever the job starts is found by it, in whatever session.
         self.mark = uuid.uuid4().hex
         self.write()

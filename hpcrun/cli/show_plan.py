@@ -11,7 +11,7 @@ import click
 
 from hpcrun.cli.output import emit_json, pairs, say
 from hpcrun.plan.types import Plan
-from hpcrun.render.files import RenderedFile
+from hpcrun.render.files import FIXED, RenderedFile
 
 
 def describe(plan: Plan, *, bare: bool) -> list[tuple[str, str]]:
@@ -66,7 +66,7 @@ def show_files(files: Sequence[RenderedFile], *, as_json: bool) -> None:
     if as_json:
         emit_json({file.name: file.text for file in files})
         return
-    shown = [file for file in files if file.name not in ("harness.sh", "plan.json")]
+    shown = [file for file in files if file.name not in (*FIXED, "plan.json")]
     for file in shown:
         say(click.style(f"==> {file.name} <==", bold=True))
         say(file.text)

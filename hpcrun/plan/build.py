@@ -14,22 +14,25 @@ from msgspec import structs
 
 from hpcrun import __version__
 from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.plan.accelerate import build_accelerate_config
 from hpcrun.plan.deepspeed import build_deepspeed_config
 from hpcrun.plan.environment import (
     accelerator_section,
-    decide_fabric,
     hub_section,
-    nccl_section,
     process_section,
     run_section,
 )
-from hpcrun.plan.placeholders import fill, fill_known
-from hpcrun.plan.topology import (
-    Topology,
-    build_topology,
+from hpcrun.plan.launch import (
+    ON_ACCELERATE,
+    check_launcher,
+    decide_framework,
     decide_launcher,
+    framework_section,
     tasks_per_node,
 )
+from hpcrun.plan.nccl import decide_fabric, nccl_sections
+from hpcrun.plan.placeholders import fill, fill_known
+from hpcrun.plan.topology import Topology, build_topology
 from hpcrun.plan.types import Place, Plan, Section
 from hpcrun.slurm.sbatch import quote_pattern
 from hpcrun.spec.cluster import Cluster
@@ -78,7 +81,17 @@ def build_plan(
             effective_batch=effective,
         )
     name = spec.name or "job"
-    problems: list[Problem] = []
+    problems: list[Problem] = check_launcher(spec)
+    accelerate: dict[str, Any] | None = None
+    if decide_launcher(spec) == "accelerate":
+        values["accelerate_config"] = f"{place.run_dir}/accelerate.yaml"
+        accelerate = build_accelerate_config(
+            spec,
+            nodes=topology.nodes,
+            ranks_per_node=topology.ranks_per_node,
+            deepspeed_config=values.get("deepspeed_config"),
+            problems=problems,
+        )
     program = _program(spec, place, code_dir, values, problems)
     program += [fill_known(word, values) for word in extra_args]
     environment = _environment(spec, cluster, topology, place, values, problems, code_dir)
@@ -96,7 +109,7 @@ def build_plan(
         checkpoint_dir=values["checkpoint_dir"],
         python=place.python,
         launcher=decide_launcher(spec),
-        framework=spec.framework or ("deepspeed" if deepspeed else "torch"),
+        framework=decide_framework(spec),
         accelerator=cluster.accelerator,
         precision=spec.precision,
         nodes=topology.nodes,
@@ -118,6 +131,7 @@ def build_plan(
         modules=[*cluster.setup.modules, *spec.setup.modules],
         secrets=spec.secrets,
         deepspeed_config=config,
+        accelerate_config=accelerate,
         notes=topology.notes,
     )
 
@@ -149,6 +163,7 @@ def _values(
         "activation_checkpointing": "true" if spec.activation_checkpointing else "false",
         "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
         "device": cluster.accelerator,
+        "launcher": decide_launcher(spec),
         "fabric": decide_fabric(spec, cluster),
     }
 
@@ -221,9 +236,15 @@ def _environment(
         process_section(
             topology, place, code_dir=None if _program_kind(spec) == "command" else code_dir
         ),
-        accelerator_section(cluster, topology),
+        accelerator_section(
+            cluster,
+            topology,
+            accelerate_deepspeed=decide_framework(spec) in ON_ACCELERATE
+            and "deepspeed_config" in values,
+        ),
+        framework_section(spec, place.run_id, values.get("deepspeed_config")),
         hub_section(cluster),
-        nccl_section(decide_fabric(spec, cluster), cluster.accelerator),
+        *nccl_sections(decide_fabric(spec, cluster), cluster.accelerator),
         user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
         user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
         user_section("job_environment", "The job", spec.env, "env"),
@@ -237,7 +258,8 @@ def _last_word(sections: Sequence[Section]) -> list[Section]:
     later: set[str] = set()
     for section in reversed(sections):
         variables = {k: value for k, value in section.variables.items() if k not in later}
-        later |= section.variables.keys()
+        if not section.fabrics:  # these are alternatives: none takes from another
+            later |= section.variables.keys()
         if variables or section.prepend:
             kept.append(structs.replace(section, variables=variables))
     return kept[::-1]

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from hpcrun.plan.topology import Topology
 from hpcrun.plan.types import Place, Section
 from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec
 
 
 def run_section(values: dict[str, str]) -> Section:
@@ -55,19 +54,27 @@ def process_section(topology: Topology, place: Place, *, code_dir: str | None) -
     return Section(block="environment", title="Processes", variables=variables, prepend=prepend)
 
 
-def accelerator_section(cluster: Cluster, topology: Topology) -> Section | None:
-    """What a cluster without GPUs needs so that the same script trains on CPUs."""
+def accelerator_section(
+    cluster: Cluster, topology: Topology, *, accelerate_deepspeed: bool
+) -> Section | None:
+    """What a cluster without GPUs needs so that the same script trains on CPUs.
+
+    With ACCELERATE_USE_CPU an Accelerator would leave DeepSpeed out, without a word
+    (accelerate/state.py, AcceleratorState): ``accelerate_deepspeed`` says that it must not.
+    """
     if cluster.accelerator == "cuda":
         return None
+    variables = {
+        "DS_ACCELERATOR": "cpu",
+        # DeepSpeed's CPU accelerator takes its device count from it.
+        "LOCAL_SIZE": str(topology.ranks_per_node),
+    }
+    if not accelerate_deepspeed:
+        variables["ACCELERATE_USE_CPU"] = "true"
     return Section(
         block="environment",
         title="CPUs instead of GPUs",
-        variables={
-            "DS_ACCELERATOR": "cpu",
-            "ACCELERATE_USE_CPU": "true",
-            # DeepSpeed's CPU accelerator takes its device count from it.
-            "LOCAL_SIZE": str(topology.ranks_per_node),
-        },
+        variables=variables,
         comment=f"Cluster {cluster.name} has none that torch could use.",
     )
 
@@ -86,33 +93,4 @@ def hub_section(cluster: Cluster) -> Section | None:
             "WANDB_MODE": "offline",
         },
         comment="Hub downloads would hang until they time out.",
-    )
-
-
-def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
-    """The network that joins the nodes: the job's word, else the profile's; one node has none."""
-    if spec.resources.nodes == 1:
-        return "single-node"
-    return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
-
-
-def nccl_section(fabric: str, accelerator: str) -> Section | None:
-    """NCCL's variables: only what something reads, and only what the fabric needs.
-
-    The interface is chosen on each node by the harness, since names differ between nodes.
-    """
-    if accelerator != "cuda":
-        return None
-    # Unset, NCCL prints nothing, not even its warnings; silent when all is well.
-    variables = {"NCCL_DEBUG": "WARN"}
-    if fabric == "ethernet":
-        # A half-configured InfiniBand card is not tried, and a broken plugin is an error.
-        variables["NCCL_NET"] = "Socket"
-    comments = {
-        "single-node": "One node: NVLink and PCIe need nothing set.",
-        "ethernet": "TCP between the nodes; the harness names the interface on each node.",
-        "auto": "NCCL finds the fabric itself.",
-    }
-    return Section(
-        block="nccl", title=f"NCCL ({fabric})", variables=variables, comment=comments[fabric]
     )

@@ -37,7 +37,9 @@ class Section(Struct, frozen=True, kw_only=True):
     """Environment variables that belong together, with the reason as a comment.
 
     ``block`` is the template's block that lays it out; ``prepend`` holds search paths that go
-    before what is there.
+    before what is there. ``reasons`` are comments by variable; of the variables in ``keeps`` a
+    value that is there already stays (a module's, an image's). With ``fabrics`` the section counts
+    where the job's first node shows one of these.
     """
 
     block: Literal["run", "environment", "nccl", "job_environment"]
@@ -45,6 +47,9 @@ class Section(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = field(default_factory=dict)
     prepend: dict[str, str] = field(default_factory=dict)
     comment: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+    keeps: list[str] = field(default_factory=list)
+    fabrics: list[str] = field(default_factory=list)
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -11,11 +11,16 @@ from collections.abc import Mapping
 import jinja2
 import jinja2.meta
 import msgspec
+import yaml
 
 from hpcrun.errors import InputError
 from hpcrun.plan.build import check_carried
 from hpcrun.plan.types import Plan
 from hpcrun.render.quoting import FILTERS, quote_bash
+
+
+# Files that are the same in every run.
+FIXED = ("harness.sh", "hardware.sh", "world.sh")
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -26,7 +31,7 @@ class RenderedFile(msgspec.Struct, frozen=True):
 
 
 def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
-    """Render job.sbatch, node.sh, harness.sh, deepspeed.json and plan.json.
+    """Render job.sbatch, node.sh, deepspeed.json and plan.json; add harness.sh, hardware.sh.
 
     A project's own ``templates/job.sbatch.j2`` that begins with
     ``{% extends "hpcrun/job.sbatch.j2" %}`` overrides single blocks. Raises InputError for a
@@ -39,12 +44,16 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
         name: render_template(environment, loader, name, values)
         for name in ("job.sbatch", "node.sh")
     }
-    harness, _, _ = loader.get_source(environment, "hpcrun/harness.sh")
     files = [RenderedFile(name, text) for name, text in texts.items()]
-    files.append(RenderedFile("harness.sh", harness))
+    for name in FIXED:
+        source, _, _ = loader.get_source(environment, f"hpcrun/{name}")
+        files.append(RenderedFile(name, source))
     if plan.deepspeed_config is not None:
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
+    if plan.accelerate_config is not None:
+        text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
+        files.append(RenderedFile("accelerate.yaml", text))
     files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
     return files
 
@@ -124,6 +133,9 @@ def srun_argv(plan: Plan) -> list[str]:
     """
     argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
     argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
+    if plan.launcher == "srun":
+        # Ranks of a node follow one another, whatever the site's or the shell's default is.
+        argv.append("--distribution=block")
     cpus = dict(plan.directives).get("cpus-per-task")
     if cpus is not None:
         argv.append(f"--cpus-per-task={cpus}")

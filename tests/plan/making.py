@@ -38,6 +38,14 @@ def plan(text: str, profile: str = "", *, words: list[str] | None = None, **more
     return build_plan(job(text), cluster(profile), PLACE, extra_args=words or [], **more)
 
 
-def variables(made: Plan) -> dict[str, str]:
-    """All variables as bash leaves them: a later section wins."""
-    return {k: v for section in made.environment for k, v in section.variables.items()}
+def variables(made: Plan, network: str = "") -> dict[str, str]:
+    """All variables as bash leaves them: a later section wins.
+
+    ``network`` is what the first node shows where the plan leaves the fabric to it.
+    """
+    return {
+        k: v
+        for section in made.environment
+        if not section.fabrics or network in section.fabrics
+        for k, v in section.variables.items()
+    }

@@ -168,10 +168,10 @@ def test_the_users_sections_are_the_last_and_win() -> None:
     made = plan(
         "script: a.py\nresources: {nodes: 2}\nnccl: {env: {NCCL_DEBUG: INFO, BOTH: nccl}}\n"
         "env: {OMP_NUM_THREADS: '2', BOTH: job, CLUSTER: job}",
-        "env: {CLUSTER: profile, PROFILE: profile, OMP_NUM_THREADS: '7'}",
+        "fabric: infiniband\nenv: {CLUSTER: profile, PROFILE: profile, OMP_NUM_THREADS: '7'}",
     )
     assert [section.block for section in made.environment] == [
-        *("run", "environment", "environment", "nccl", "job_environment"),
+        *("run", "environment", "nccl", "environment", "nccl", "job_environment"),
     ]
     # Each variable is set once, so the order in which the template lays blocks out is no matter.
     pairs = [pair for section in made.environment for pair in section.variables.items()]
@@ -198,22 +198,6 @@ def test_nodes_without_internet() -> None:
     offline = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "WANDB_MODE"}
     assert offline <= variables(plan("script: a.py", "internet: false")).keys()
     assert not offline & variables(plan("script: a.py")).keys()
-
-
-@pytest.mark.parametrize(
-    ("job", "profile", "fabric", "net"),
-    [
-        ("", "fabric: ethernet", "single-node", None),
-        ("resources: {nodes: 2}", "", "auto", None),
-        ("resources: {nodes: 2}", "fabric: ethernet", "ethernet", "Socket"),
-        ("resources: {nodes: 2}\nnccl: {fabric: ethernet}", "", "ethernet", "Socket"),
-    ],
-)
-def test_fabric(job: str, profile: str, fabric: str, net: str | None) -> None:
-    made = plan(f"script: a.py\n{job}", profile)
-    assert made.fabric == fabric
-    assert variables(made).get("NCCL_NET") == net
-    assert variables(made)["NCCL_DEBUG"] == "WARN"
 
 
 def test_search_paths() -> None:

@@ -17,7 +17,7 @@ from msgspec import structs
 from hpcrun.assets import find_job, shipped, template_loader
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
-from hpcrun.render.files import RenderedFile, render_files
+from hpcrun.render.files import FIXED, RenderedFile, render_files
 from hpcrun.spec.load import load_cluster, load_job
 from tests.plan.making import PLACE
 from tests.render.sbatch_grammar import read_script
@@ -47,8 +47,8 @@ def rendered(case: str) -> list[RenderedFile]:
 @pytest.mark.parametrize("case", CASES)
 def test_files(case: str, pytestconfig: pytest.Config) -> None:
     wanted = {file.name: file.text.encode() for file in rendered(case)}
-    harness = wanted.pop("harness.sh")
-    assert harness == (shipped("templates") / "harness.sh").read_bytes()
+    for name in FIXED:
+        assert wanted.pop(name) == (shipped("templates") / name).read_bytes()
     folder = GOLDEN / case / "files"
     if pytestconfig.getoption("update_golden"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -80,10 +80,8 @@ def test_scripts_are_clean(tmp_path: Path) -> None:
                 path = tmp_path / f"{case}-{file.name}"
                 path.write_text(file.text)
                 files.append(str(path))
-    harness = shipped("templates") / "harness.sh"
-    done = subprocess.run(
-        ["shellcheck", *files, str(harness)], capture_output=True, text=True, check=False
-    )
+    files += [str(shipped("templates") / name) for name in FIXED]
+    done = subprocess.run(["shellcheck", *files], capture_output=True, text=True, check=False)
     assert done.stdout == "" and done.returncode == 0
 
 

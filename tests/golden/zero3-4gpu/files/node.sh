@@ -2,7 +2,7 @@
 # Runs once on every node, then as every rank, started by the harness, which has set
 # MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
 if [ "${1-}" != rank ]; then
-    # torchrun rewrites $$ and ${local_rank} in the words that it passes on: it gets none of yours.
+    # Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
     # shellcheck disable=SC2016 # the rank's shell expands it
     exec /opt/env/bin/python -m torch.distributed.run \
         --nnodes=1 --nproc_per_node=4 --node_rank="$HPCRUN_NODE_RANK" \

@@ -1,0 +1,100 @@
+"""What NCCL is told, by fabric: only what something reads, each with the reason.
+
+Pure.
+
+Nothing here is one of NCCL's debugging variables, which its user guide wants in no script; the
+RoCE address index (NCCL_IB_GID_INDEX) is not set because NCCL >= 2.21 finds it itself, the
+time-out and the traffic class are the site's to say (``nccl: {env: ...}``), and a single node
+needs nothing, with NVLink or without. Names of interfaces and cards are set on each node, by
+``hardware.sh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from hpcrun.plan.types import Section
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import JobSpec
+
+SINGLE_NODE = "single-node"
+
+# NCCL_NET: aws-ofi-nccl answers to this name in all its versions, though it has another since 1.12
+# (its src/nccl_ofi_interface_nvidia.cpp).
+_OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin, or an error: not TCP unasked")
+_IB = ("NCCL_NET", "IB", "verbs, or an error: not TCP unasked")
+
+# By fabric: name, value, why. What a site's module or image has set already stays.
+FABRICS: dict[str, list[tuple[str, str, str]]] = {
+    "infiniband": [_IB],
+    "roce": [_IB],
+    "ethernet": [("NCCL_NET", "Socket", "TCP; no half-configured RDMA card is tried")],
+    # The plugin sets the rest itself since 1.7 (its doc/efa-env-var.md).
+    "efa": [_OFI],
+    # libfabric's cxi provider, fi_cxi(7); the values are those of the sites' own documentation
+    # (CSCS, NERSC, Isambard).
+    "slingshot": [
+        _OFI,
+        ("NCCL_CROSS_NIC", "1", "one network: rings may cross cards"),
+        ("FI_MR_CACHE_MONITOR", "userfaultfd", "the default one can deadlock with CUDA"),
+        ("FI_CXI_DISABLE_HOST_REGISTER", "1", "it can deadlock with NCCL"),
+        ("FI_CXI_DEFAULT_CQ_SIZE", "131072", "room for the completions of many ranks"),
+        ("FI_CXI_RX_MATCH_MODE", "hybrid", "a full match list is not fatal"),
+    ],
+}
+
+
+def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
+    """The network that joins the nodes: the job's word, else the profile's; one node has none.
+
+    ``auto`` is decided when the job starts, on its first node.
+    """
+    if spec.resources.nodes == 1:
+        return SINGLE_NODE
+    return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
+
+
+def nccl_sections(fabric: str, accelerator: str) -> list[Section]:
+    """NCCL's variables for a fabric; for ``auto`` a section for each that it may turn out to be."""
+    if accelerator != "cuda":
+        return []
+    comment = {
+        SINGLE_NODE: "One node: NVLink, PCIe and shared memory need nothing set.",
+        "auto": "Besides what the network wants, which the job's first node shows.",
+    }
+    general = Section(
+        block="nccl",
+        title="NCCL" if fabric == "auto" else f"NCCL ({fabric})",
+        variables={"NCCL_DEBUG": "WARN"},
+        reasons={"NCCL_DEBUG": "unset, not even errors are printed"},
+        comment=comment.get(fabric, ""),
+    )
+    if fabric == SINGLE_NODE:
+        return [general]
+    if fabric != "auto":
+        own = _section(FABRICS[fabric])
+        return [
+            structs.replace(
+                own,
+                title=general.title,
+                variables=general.variables | own.variables,
+                reasons=general.reasons | own.reasons,
+            )
+        ]
+    alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    for name, rows in FABRICS.items():
+        alike.setdefault(tuple(rows), []).append(name)
+    return [general, *(_section(rows, names) for rows, names in alike.items())]
+
+
+def _section(rows: Sequence[tuple[str, str, str]], fabrics: Sequence[str] = ()) -> Section:
+    return Section(
+        block="nccl",
+        title="NCCL",
+        variables={name: value for name, value, _ in rows},
+        reasons={name: why for name, _, why in rows},
+        keeps=[name for name, _, _ in rows],
+        fabrics=list(fabrics),
+    )

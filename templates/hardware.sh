@@ -1,0 +1,113 @@
+#!/bin/bash
+# What a node has, for hpcrun's harness, which takes these functions in. It needs bash 4.2. A check
+# that fails says why in $trouble.
+#
+#   bash hardware.sh fabric [ROOT]   print the network that this node would train over, by what
+#                                    the kernel shows below ROOT/sys; the devices go to stderr
+set -u
+
+# find_fabric ROOT: slingshot, efa, infiniband, roce, omni-path or ethernet. Ports that are down
+# do not count. The order is that of speed, where a node has several.
+find_fabric() {
+    local fabric=ethernet devices='' kind
+    for kind in slingshot efa infiniband roce omni-path; do
+        devices=$("${kind}_devices" "$1")
+        if [ -n "$devices" ]; then
+            fabric=$kind
+            break
+        fi
+    done
+    devices=${devices//$'\n'/, }
+    printf 'hpcrun: fabric: %s (%s)\n' "$fabric" "${devices:-no other network is up}" >&2
+    printf '%s\n' "$fabric"
+}
+
+# Slingshot: a card of the cxi driver. (Its first generation is RoCE, and shows as such.)
+slingshot_devices() {
+    local device state
+    for device in "$1"/sys/class/cxi/cxi*; do
+        [ -e "$device" ] || continue
+        for state in "$device"/device/net/*/operstate; do
+            [ ! -e "$state" ] || [ "$(<"$state")" != down ] || continue 2
+        done
+        printf '%s\n' "${device##*/}"
+    done
+}
+
+efa_devices() { rdma_devices "$1" efa Unspecified; }
+infiniband_devices() { rdma_devices "$1" verbs InfiniBand; }
+roce_devices() { rdma_devices "$1" verbs Ethernet; }
+omni-path_devices() { rdma_devices "$1" omni-path InfiniBand; }
+
+# rdma_devices ROOT KIND LAYER: those of the kind that have a port of this link layer that is up.
+rdma_devices() {
+    local device port
+    for device in "$1"/sys/class/infiniband/*; do
+        [ "$(rdma_kind "$device")" = "$2" ] || continue
+        for port in "$device"/ports/*; do
+            if [ "$(cat -- "$port/link_layer" 2>/dev/null)" = "$3" ] &&
+                [[ $(cat -- "$port/state" 2>/dev/null) == *ACTIVE* ]]; then
+                printf '%s\n' "${device##*/}"
+                break
+            fi
+        done
+    done
+}
+
+# rdma_kind DEVICE: by its driver. EFA and Omni-Path are there too, and want plugins of their own.
+rdma_kind() {
+    local driver
+    driver=$(readlink -- "$1/device/driver")
+    case ${driver##*/} in
+    efa) printf 'efa\n' ;;
+    hfi1*) printf 'omni-path\n' ;;
+    *) printf 'verbs\n' ;;
+    esac
+}
+
+# set_nccl_devices ROOT INTERFACE: tell NCCL of this very node, since names differ between nodes.
+# What is set already stays.
+set_nccl_devices() {
+    local infiniband other
+    case ${HPCRUN_FABRIC-} in
+    ethernet | infiniband | roce | efa | slingshot)
+        # The way to rank 0 is known to work; NCCL would take the first interface that it finds,
+        # a virtual one perhaps. "=": this one, and not all whose names begin like it.
+        [ -z "$2" ] || export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=$2}"
+        ;;
+    esac
+    [ "${NCCL_NET-}" = IB ] || return 0
+    infiniband=$(infiniband_devices "$1")
+    other=$(
+        roce_devices "$1"
+        omni-path_devices "$1"
+    )
+    if [ -z "$infiniband$other" ]; then
+        trouble="no InfiniBand or RoCE port is up, and NCCL_NET=IB would stop NCCL:"
+        trouble+=" nccl.fabric: ethernet trains over TCP"
+        return 1
+    fi
+    if [ "${HPCRUN_FABRIC-}" = infiniband ] && [ -n "$infiniband" ] && [ -n "$other" ]; then
+        # A port in Ethernet mode beside them belongs to storage or to Slurm.
+        export NCCL_IB_HCA="${NCCL_IB_HCA:-=${infiniband//$'\n'/,}}"
+    fi
+}
+
+# check_gpus: bf16 needs compute capability 8.0; below, it is refused, or many times slower. An old
+# driver does not tell.
+check_gpus() {
+    local capability name
+    [ -n "${HPCRUN_NEEDS_BF16-}" ] || return 0
+    while IFS=, read -r capability name; do
+        if [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] && [ "${capability%.*}" -lt 8 ]; then
+            trouble="${name# } has no bf16 units (compute capability $capability):"
+            trouble+=" set precision: fp16 (--set precision=fp16)"
+            return 1
+        fi
+    done < <(nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
+        ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>/dev/null)
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1-}" = fabric ]; then
+    find_fabric "${2-}"
+fi

@@ -1,0 +1,92 @@
+"""What NCCL is told on each network, and what it is never told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hpcrun.assets import template_loader
+from hpcrun.plan.nccl import FABRICS
+from hpcrun.render.files import render_files
+from tests.plan.making import plan, variables
+
+TWO_NODES = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
+
+
+def told(env: dict[str, str]) -> dict[str, str]:
+    return {k: v for k, v in env.items() if re.match("NCCL|FI_|TORCH_NCCL", k)}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "wanted"),
+    [
+        ("infiniband", {"NCCL_NET": "IB"}),
+        ("roce", {"NCCL_NET": "IB"}),
+        ("ethernet", {"NCCL_NET": "Socket"}),
+        ("efa", {"NCCL_NET": "AWS Libfabric"}),
+        (
+            "slingshot",
+            {
+                "NCCL_NET": "AWS Libfabric",
+                "NCCL_CROSS_NIC": "1",
+                "FI_MR_CACHE_MONITOR": "userfaultfd",
+                "FI_CXI_DISABLE_HOST_REGISTER": "1",
+                "FI_CXI_DEFAULT_CQ_SIZE": "131072",
+                "FI_CXI_RX_MATCH_MODE": "hybrid",
+            },
+        ),
+    ],
+)
+def test_a_network_is_forced_where_nccl_would_fall_back_to_tcp(
+    fabric: str, wanted: dict[str, str]
+) -> None:
+    wanted = {"NCCL_DEBUG": "WARN", **wanted}
+    assert told(variables(plan(TWO_NODES, f"fabric: {fabric}"))) == wanted
+    assert told(variables(plan(f"{TWO_NODES}nccl: {{fabric: {fabric}}}"))) == wanted
+    # Left open, the node decides, and then it is the same.
+    assert told(variables(plan(TWO_NODES), network=fabric)) == wanted
+
+
+def test_one_node_needs_nothing_whatever_the_network() -> None:
+    made = plan("script: a.py\nresources: {gpus_per_node: 8}", "fabric: infiniband")
+    assert made.fabric == "single-node"
+    assert told(variables(made)) == {"NCCL_DEBUG": "WARN"}
+
+
+def test_cpus_and_jobs_without_gpus_have_no_nccl() -> None:
+    assert not told(variables(plan(TWO_NODES, "accelerator: cpu"), network="infiniband"))
+
+
+def test_a_network_that_no_rule_knows_is_left_to_nccl() -> None:
+    assert told(variables(plan(TWO_NODES), network="omni-path")) == {"NCCL_DEBUG": "WARN"}
+
+
+def test_the_jobs_own_settings_win_in_every_alternative() -> None:
+    text = f"{TWO_NODES}nccl: {{env: {{NCCL_NET: gIB}}}}\nenv: {{FI_CXI_DEFAULT_CQ_SIZE: '7'}}"
+    for network in FABRICS:
+        env = variables(plan(text), network)
+        assert (env["NCCL_NET"], env["FI_CXI_DEFAULT_CQ_SIZE"]) == ("gIB", "7")
+    assert variables(plan(TWO_NODES, "env: {NCCL_NET: gIB}"), "roce")["NCCL_NET"] == "gIB"
+
+
+def test_no_debugging_switch_and_no_address_index_is_ever_set() -> None:
+    never = r"NCCL_(P2P|IB|SHM)_DISABLE|NCCL_(ALGO|PROTO|BUFFSIZE|NTHREADS)|NCCL_IB_GID_INDEX"
+    never += r"|NCCL_NET_GDR_LEVEL|NCCL_M(IN|AX)_\w+|FI_EFA_\w+|FI_PROVIDER|RDMAV_FORK_SAFE"
+    names = {name for rows in FABRICS.values() for name, _, _ in rows}
+    assert not [name for name in names if re.fullmatch(never, name)]
+
+
+@pytest.mark.parametrize("fabric", [*FABRICS, "auto"])
+def test_each_line_says_why_and_a_modules_value_stays(fabric: str) -> None:
+    files = render_files(plan(TWO_NODES, f"fabric: {fabric}"), template_loader(None))
+    script = next(file.text for file in files if file.name == "job.sbatch")
+    lines = re.findall(r"^ *export ((?:NCCL|FI)_\w+)=(.*)$", script, re.MULTILINE)
+    assert len(lines) > 1
+    for name, rest in lines:
+        assert re.search(r" # \w", rest), name
+        if name != "NCCL_DEBUG":
+            assert rest.startswith(f'"${{{name}:-')
+    # What stands between quotes there is bash's: only plain characters.
+    values = {value for rows in FABRICS.values() for _, value, _ in rows}
+    assert all(re.fullmatch(r"[A-Za-z0-9 ]+", value) for value in values)
