@@ -173,7 +173,7 @@ def runs_of(sweep: SweepFolder) -> list[RunFolder]:
 
 def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
     """List the runs, newest first; those of one sweep in the order of its tasks."""
-    for name in sorted(_names(runs_dir), key=_order):
+    for name in sorted(_names(runs_dir), key=_newness, reverse=True):
         if RUN_ID.fullmatch(name):
             yield RunFolder(runs_dir / name)
 
@@ -185,12 +185,10 @@ def _names(runs_dir: Path) -> list[str]:
         return []
 
 
-def _order(name: str) -> tuple[int, list[tuple[int, str]]]:
-    """Newest second first, then by name, with numbers in it as numbers."""
-    stamp = re.match(r"(\d{8})-(\d{6})", name)
-    when = int(stamp[1] + stamp[2]) if stamp else 0
-    parts = re.split(r"(\d+)", name)
-    return -when, [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
+def _newness(name: str) -> tuple[str, int]:
+    """The newest is the greatest; of a sweep the first task is."""
+    task = re.fullmatch(r"(.+)\.(\d+)(-[0-9a-z]{4})", name)
+    return (task[1] + task[3], -int(task[2])) if task else (name, 0)
 
 
 def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
@@ -256,7 +254,7 @@ def _find_by_part(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
-    names = sorted(_names(runs_dir), key=_order)
+    names = sorted(_names(runs_dir), key=_newness, reverse=True)
     sweeps = [id_ for id_ in map(sweep_id_of, names) if id_ is not None and fits(id_)]
     runs = []
     for run in (RunFolder(runs_dir / name) for name in names if RUN_ID.fullmatch(name)):
@@ -265,7 +263,7 @@ def _find_by_part(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
             # A word that fits a sweep fits its runs too, and means the sweep.
             if task is None or task.sweep_id not in sweeps:
                 runs.append(run)
-    found = sorted([*sweeps, *(run.run_id for run in runs)], key=_order)
+    found = sorted([*sweeps, *(run.run_id for run in runs)], key=_newness, reverse=True)
     if len(found) > 1:
         raise InputError(
             f"{word}: fits {len(found)} runs, from {found[-1]} to {found[0]}",
