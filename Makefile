@@ -23,7 +23,7 @@ lint: venv
 	ruff check .
 	ruff format --check .
 	mypy
-	shellcheck templates/harness.sh .ci/run .ci/demo .ci/packages
+	shellcheck templates/*.sh .ci/run .ci/demo .ci/packages
 
 venv: $(VENV)/.ready
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hpcrun.errors import InputError
-from hpcrun.plan.types import Launcher
 from hpcrun.spec.cluster import Cluster, GpuType, Partition
 from hpcrun.spec.job import JobSpec
 
@@ -44,13 +43,6 @@ def parse_memory_mb(text: str) -> int:
     return int(digits) * kib // 1024
 
 
-def decide_launcher(spec: JobSpec) -> Launcher:
-    """A script or module is started by torchrun; a bare command once per node, unless said."""
-    if spec.launcher is not None:
-        return spec.launcher
-    return "none" if spec.command is not None else "torchrun"
-
-
 def _gpu_type(spec: JobSpec, cluster: Cluster) -> GpuType:
     wanted = spec.resources.gpu_type
     if wanted is None:
@@ -73,11 +65,6 @@ def _partition_facts(name: str | None, cluster: Cluster) -> Partition:
     if len(cluster.partitions) == 1:
         return next(iter(cluster.partitions.values()))
     return Partition()
-
-
-def tasks_per_node(spec: JobSpec, topology: Topology) -> int:
-    """One task a node where a launcher makes the ranks, one task a rank where srun does."""
-    return topology.ranks_per_node if decide_launcher(spec) == "srun" else 1
 
 
 def build_topology(spec: JobSpec, cluster: Cluster) -> Topology:

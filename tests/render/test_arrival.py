@@ -140,7 +140,6 @@ def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
     )
     assert words == ["rank", *made.program]
     assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == ("5", "1", "8")
-    assert (env["LOCAL_WORLD_SIZE"], env["NODE_RANK"]) == ("4", "1")
 
 
 def test_a_bare_command_runs_as_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Who starts the ranks, and what the framework in them must be told.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcrun.errors import Problem
+from hpcrun.plan.topology import Topology
+from hpcrun.plan.types import Framework, Launcher, Section
+from hpcrun.spec.job import JobSpec
+
+# Frameworks whose ranks hold an Accelerator, which reads ACCELERATE_* variables.
+ON_ACCELERATE: Sequence[Framework] = ("accelerate", "transformers")
+
+
+def decide_framework(spec: JobSpec) -> Framework:
+    """Decide what the script trains with: the job's word, else what its sections need.
+
+    >>> decide_framework(JobSpec(launcher="accelerate")), decide_framework(JobSpec())
+    ('accelerate', 'torch')
+    """
+    if spec.framework is not None:
+        return spec.framework
+    if spec.launcher == "accelerate":
+        return "accelerate"
+    return "torch" if spec.deepspeed is None else "deepspeed"
+
+
+def decide_launcher(spec: JobSpec) -> Launcher:
+    """Decide what starts the ranks: accelerate for its own scripts, else torchrun.
+
+    A bare command is started once per node, unless the job names a launcher.
+
+    >>> decide_launcher(JobSpec()), decide_launcher(JobSpec(framework="accelerate"))
+    ('torchrun', 'accelerate')
+    >>> decide_launcher(JobSpec(command=["make"]))
+    'none'
+    """
+    if spec.launcher is not None:
+        return spec.launcher
+    if spec.command is not None:
+        return "none"
+    return "accelerate" if spec.framework == "accelerate" else "torchrun"
+
+
+def tasks_per_node(spec: JobSpec, topology: Topology) -> int:
+    """One task a node where a launcher makes the ranks, one task a rank where srun does."""
+    return topology.ranks_per_node if decide_launcher(spec) == "srun" else 1
+
+
+def check_launcher(spec: JobSpec) -> list[Problem]:
+    """Find what no combination of launcher and framework can do."""
+    problems = []
+    launcher = decide_launcher(spec)
+    if spec.accelerate is not None and launcher != "accelerate":
+        message = f"launcher {launcher} does not read it; say launcher: accelerate, or leave it out"
+        problems.append(Problem("", None, "accelerate", message))
+    if launcher == "none" and spec.framework == "accelerate":
+        message = "accelerate, but the command is started as it is; say launcher: accelerate too"
+        problems.append(Problem("", None, "framework", message))
+    return problems
+
+
+def framework_section(spec: JobSpec, run_id: str, deepspeed_config: str | None) -> Section | None:
+    """Tell the framework what the job says, whichever launcher starts it.
+
+    Accelerate's variables are those that ``accelerate launch`` would set (utils/launch.py), so
+    that a script trains alike under any launcher. Lightning asks whether torchrun has started it
+    before it believes RANK and WORLD_SIZE; else it counts Slurm's tasks, of which there is one a
+    node (accelerator_connector.py, _choose_and_init_cluster_environment).
+    """
+    framework, launcher = decide_framework(spec), decide_launcher(spec)
+    variables: dict[str, str] = {}
+    if framework in ON_ACCELERATE:
+        precision = "no" if spec.precision == "fp32" else spec.precision
+        variables["ACCELERATE_MIXED_PRECISION"] = precision
+        if deepspeed_config is not None:
+            variables["ACCELERATE_USE_DEEPSPEED"] = "true"
+            variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = deepspeed_config
+        if framework == "accelerate":
+            steps = str(spec.batch.gradient_accumulation_steps)
+            variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = steps
+    if framework == "lightning" and launcher in ("deepspeed", "srun"):
+        variables["TORCHELASTIC_RUN_ID"] = run_id
+    if not variables:
+        return None
+    title = {"accelerate": "Accelerate", "transformers": "The Trainer's Accelerate"}
+    comments = {
+        "accelerate": "What Accelerator() takes where the script says nothing.",
+        "transformers": "Precision, and DeepSpeed's configuration, for any launcher.",
+        "lightning": "Lightning then takes the ranks as they are, and not Slurm's tasks for ranks.",
+    }
+    return Section(
+        block="environment",
+        title=title.get(framework, "Lightning"),
+        variables=variables,
+        comment=comments[framework],
+    )
