@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import shipped
+from hpcrun.render.files import FIXED
 from hpcrun.spec.load import load_job
 from tests.cli.calling import Caller
 
 PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
-COMMON = {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"}
+COMMON = {"job.sbatch", "node.sh", "plan.json", "spec.yaml", *FIXED}
 
 
 @pytest.fixture(autouse=True)

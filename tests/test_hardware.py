@@ -1,0 +1,191 @@
+"""What a node says of its network and GPUs: hardware.sh over a /sys of the test's own.
+
+Effects: files, processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import shipped
+
+HARDWARE = shipped("templates") / "hardware.sh"
+
+
+class Node:
+    """A machine: the part of /sys that the kernel shows for network cards, and its nvidia-smi."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.bin.mkdir(parents=True)
+
+    def rdma(self, name: str, layer: str, driver: str = "mlx5_core", *states: str) -> None:
+        """Plug in a verbs device with a port for each state."""
+        device = self.root / "sys/class/infiniband" / name
+        for number, state in enumerate(states or ("4: ACTIVE",), 1):
+            port = device / "ports" / str(number)
+            port.mkdir(parents=True)
+            (port / "link_layer").write_text(f"{layer}\n")
+            (port / "state").write_text(f"{state}\n")
+        target = self.root / "sys/bus/pci/drivers" / driver
+        target.mkdir(parents=True, exist_ok=True)
+        (device / "device").mkdir()
+        (device / "device" / "driver").symlink_to(target)
+
+    def cxi(self, name: str, interface: str, state: str = "up") -> None:
+        """Plug in a Slingshot card."""
+        folder = self.root / "sys/class/cxi" / name / "device/net" / interface
+        folder.mkdir(parents=True)
+        (folder / "operstate").write_text(f"{state}\n")
+
+    def gpus(self, *lines: str, code: int = 0) -> None:
+        """Let nvidia-smi print these lines when asked for its GPUs; it tells how it was asked."""
+        smi = self.bin / "nvidia-smi"
+        listed = "".join(f"printf '%s\\n' '{line}'\n" for line in lines)
+        asked = 'printf "%s\\n" "$*" >"${0%/*}/../asked"'
+        smi.write_text(f"#!/bin/bash\n{asked}\n{listed}exit {code}\n")
+        smi.chmod(0o755)
+
+    def fabric(self) -> tuple[str, str]:
+        done = self._bash(["bash", str(HARDWARE), "fabric", str(self.root)])
+        assert done.returncode == 0
+        return done.stdout.strip(), done.stderr.strip()
+
+    def check(self, call: str, **env: str) -> tuple[str, dict[str, str]]:
+        """Call a function as the harness does: its trouble, and what it exported."""
+        script = f'. "{HARDWARE}"; trouble=; {call} || {{ echo "$trouble"; exit 1; }}; env -0'
+        done = self._bash(["bash", "-uc", script, "hpcrun", str(self.root)], **env)
+        assert done.stderr == ""
+        if done.returncode:
+            return done.stdout.strip(), {}
+        return "", dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+    def _bash(self, argv: Sequence[str], **env: str) -> subprocess.CompletedProcess[str]:
+        path = f"{self.bin}:{os.environ['PATH']}"
+        return subprocess.run(
+            argv, env={"PATH": path, **env}, capture_output=True, text=True, check=False
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "it's a $(node)")
+
+
+def test_a_node_with_nothing_special_has_ethernet(node: Node) -> None:
+    assert node.fabric() == ("ethernet", "hpcrun: fabric: ethernet (no other network is up)")
+
+
+@pytest.mark.parametrize(
+    ("layer", "driver", "fabric"),
+    [
+        ("InfiniBand", "mlx5_core", "infiniband"),
+        ("InfiniBand", "mlx4_core", "infiniband"),
+        ("Ethernet", "mlx5_core", "roce"),
+        ("Ethernet", "bnxt_en", "roce"),
+        ("Unspecified", "efa", "efa"),
+        ("InfiniBand", "hfi1", "omni-path"),
+    ],
+)
+def test_verbs_devices_tell_the_network(node: Node, layer: str, driver: str, fabric: str) -> None:
+    node.rdma("dev_0", layer, driver)
+    node.rdma("dev_1", layer, driver)
+    assert node.fabric() == (fabric, f"hpcrun: fabric: {fabric} (dev_0, dev_1)")
+
+
+@pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED"])
+def test_ports_that_are_down_do_not_count(node: Node, state: str) -> None:
+    node.rdma("mlx5_0", "InfiniBand", "mlx5_core", state)
+    assert node.fabric()[0] == "ethernet"
+    node.rdma("mlx5_1", "InfiniBand", "mlx5_core", state, "4: ACTIVE")
+    assert node.fabric() == ("infiniband", "hpcrun: fabric: infiniband (mlx5_1)")
+
+
+def test_the_fastest_of_several_networks_is_taken(node: Node) -> None:
+    node.rdma("mlx5_bond_0", "Ethernet")
+    assert node.fabric()[0] == "roce"
+    node.rdma("mlx5_0", "InfiniBand")
+    assert node.fabric() == ("infiniband", "hpcrun: fabric: infiniband (mlx5_0)")
+
+
+def test_slingshot_is_told_by_its_cards(node: Node) -> None:
+    node.cxi("cxi0", "hsn0", "down")
+    assert node.fabric()[0] == "ethernet"
+    node.cxi("cxi1", "hsn1")
+    assert node.fabric() == ("slingshot", "hpcrun: fabric: slingshot (cxi1)")
+
+
+@pytest.mark.parametrize("fabric", ["ethernet", "infiniband", "roce", "efa", "slingshot"])
+def test_nccl_meets_on_the_way_to_rank_0(node: Node, fabric: str) -> None:
+    node.rdma("mlx5_0", "InfiniBand")
+    trouble, env = node.check('set_nccl_devices "$1" eth1', HPCRUN_FABRIC=fabric)
+    assert (trouble, env["NCCL_SOCKET_IFNAME"]) == ("", "=eth1")
+    assert "NCCL_IB_HCA" not in env
+    own = {"HPCRUN_FABRIC": fabric, "NCCL_SOCKET_IFNAME": "^docker"}
+    assert node.check('set_nccl_devices "$1" eth1', **own)[1]["NCCL_SOCKET_IFNAME"] == "^docker"
+
+
+@pytest.mark.parametrize("fabric", ["single-node", "omni-path", ""])
+def test_elsewhere_nccl_chooses_its_interface(node: Node, fabric: str) -> None:
+    env = node.check('set_nccl_devices "$1" eth1', HPCRUN_FABRIC=fabric)[1]
+    assert "NCCL_SOCKET_IFNAME" not in env
+    env = node.check('set_nccl_devices "$1" ""', HPCRUN_FABRIC="ethernet")[1]
+    assert "NCCL_SOCKET_IFNAME" not in env
+
+
+def test_a_node_without_a_port_that_is_up_is_told_before_nccl_stops(node: Node) -> None:
+    call, env = 'set_nccl_devices "$1" eth1', {"HPCRUN_FABRIC": "infiniband", "NCCL_NET": "IB"}
+    node.rdma("mlx5_0", "InfiniBand", "mlx5_core", "1: DOWN")
+    assert node.check(call, **env)[0].startswith("no InfiniBand or RoCE port is up, and NCCL_NET")
+    assert node.check(call, HPCRUN_FABRIC="infiniband", NCCL_NET="gIB")[0] == ""
+    node.rdma("mlx5_1", "InfiniBand")
+    assert node.check(call, **env)[0] == ""
+
+
+def test_ports_in_ethernet_mode_are_kept_out_of_an_infiniband_job(node: Node) -> None:
+    call, env = 'set_nccl_devices "$1" eth1', {"HPCRUN_FABRIC": "infiniband", "NCCL_NET": "IB"}
+    for name in ("mlx5_0", "mlx5_1"):
+        node.rdma(name, "InfiniBand")
+    assert "NCCL_IB_HCA" not in node.check(call, **env)[1]
+    node.rdma("mlx5_2", "Ethernet")
+    assert node.check(call, **env)[1]["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+    assert node.check(call, **env, NCCL_IB_HCA="mlx5_1")[1]["NCCL_IB_HCA"] == "mlx5_1"
+    roce = {**env, "HPCRUN_FABRIC": "roce"}
+    assert "NCCL_IB_HCA" not in node.check(call, **roce)[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "bad"),
+    [
+        ("7.0, Tesla V100-SXM2-32GB", True),
+        ("7.5, Tesla T4", True),
+        ("6.1, NVIDIA GeForce GTX 1080 Ti", True),
+        ("8.0, NVIDIA A100-SXM4-80GB", False),
+        ("9.0, NVIDIA H200", False),
+        ("10.0, NVIDIA B200", False),
+        ("12.0, NVIDIA GeForce RTX 5090", False),
+    ],
+)
+def test_bf16_needs_gpus_that_have_it(node: Node, line: str, bad: bool) -> None:
+    node.gpus("9.0, NVIDIA H100", line)
+    trouble, _ = node.check("check_gpus", HPCRUN_NEEDS_BF16="1")
+    capability, _, name = line.partition(", ")
+    wanted = f"{name} has no bf16 units (compute capability {capability}): set precision: fp16"
+    assert trouble == (f"{wanted} (--set precision=fp16)" if bad else "")
+    assert node.check("check_gpus")[0] == ""
+
+
+def test_only_the_jobs_gpus_are_asked_and_an_old_driver_is_not_believed(node: Node) -> None:
+    assert node.check("check_gpus", HPCRUN_NEEDS_BF16="1")[0] == ""  # no nvidia-smi at all
+    node.gpus('Field "compute_cap" is not a valid field to query.', code=2)
+    env = {"HPCRUN_NEEDS_BF16": "1", "CUDA_VISIBLE_DEVICES": "2,3"}
+    assert node.check("check_gpus", **env)[0] == ""
+    assert (node.root / "asked").read_text().split() == [
+        *("--query-gpu=compute_cap,name", "--format=csv,noheader", "--id=2,3"),
+    ]
