@@ -9,6 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.job_nodes import (
+    JobNodes,
+    parse_job_nodes,
+    parse_sacct_nodes,
+    sacct_nodes_argv,
+    show_job_nodes_argv,
+)
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
 from hpcrun.slurm.sbatch import parse_sbatch, sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
@@ -125,6 +132,23 @@ def stdout_path(transport: Transport, job_id: str) -> str | None:
     """Ask where a job's output goes; None when Slurm has forgotten the job."""
     result = _ask(transport, show_job_argv(job_id))
     return parse_stdout_path(result.stdout) if result.exit_code == 0 else None
+
+
+def job_nodes(transport: Transport, job_id: str) -> list[JobNodes]:
+    """Ask for a job's nodes, in the accounting where slurmctld has forgotten it; empty: unknown.
+
+    An array or a heterogeneous job gives one for each of its jobs. Raises OutOfReach.
+    """
+    result = _ask(transport, show_job_nodes_argv(job_id))
+    if result.exit_code == 0:
+        return parse_job_nodes(result.stdout)
+    if not is_unknown_job(result.stderr):
+        raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
+    try:
+        result = transport.run(sacct_nodes_argv(job_id), timeout=TIMEOUT)
+    except OutOfReach:
+        return []
+    return parse_sacct_nodes(result.stdout) if result.exit_code == 0 else []
 
 
 def cancel(transport: Transport, job_id: str) -> bool:

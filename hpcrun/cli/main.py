@@ -24,6 +24,7 @@ VERBS = {
     "cancel": "Cancel a run.",
     "jobs": "List the jobs that can be submitted.",
     "show": "Show a job, or all that is known of a run.",
+    "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
     "schema": "Print the JSON Schema of job or cluster files.",
     "sandbox": "A real Slurm on this machine, to try things out.",
 }

@@ -1,0 +1,125 @@
+"""Finds the hosts that a hostfile shall name: of a node list, a job or another hostfile.
+
+Effects: reads and writes files, Slurm commands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, read_text, slurm_transport
+from hpcrun.errors import InputError
+from hpcrun.runs.layout import RUN_ID
+from hpcrun.runs.store import find_run, read_history, write_file
+from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
+from hpcrun.slurm.job_nodes import JobNodes
+from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.states import is_final
+
+_JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")
+# A single word that is no file but is called like one is not taken for a host.
+_LIKE_A_FILE = re.compile(
+    r"(host|machine)s?(file)?|.*/.*|.*\.(txt|hosts?|hostfile|machines?|conf|ya?ml)"
+)
+
+
+class Pool(Struct, frozen=True):
+    """Hosts and where they come from; ``note`` is what the user should know about them."""
+
+    source: str
+    hosts: list[Host]
+    note: str = ""
+
+
+def find_hosts(context: Context, word: str | None, form: Form | None, slots: int | None) -> Pool:
+    """Find the hosts that a word names; ``slots`` replaces what is said of each host's slots.
+
+    A number is a Slurm job id, a run id its job, a file a hostfile (of this ``form``), all else a
+    node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
+    """
+    pool = _find(context, word, form)
+    if slots is None:
+        return pool
+    return structs.replace(pool, hosts=[Host(host.name, slots) for host in pool.hosts])
+
+
+def _find(context: Context, word: str | None, form: Form | None) -> Pool:
+    if word is None:
+        word = context.environ.get("SLURM_JOB_ID")
+        if word is None:
+            raise InputError(
+                "whose hosts? Here is no Slurm job",
+                fix="name a node list, a job or a hostfile: hpcrun hostfile 'node[01-04]'",
+            )
+    if not word:
+        raise InputError("no hosts are named", fix="name some, as in node[01-04,07]")
+    if _JOB.fullmatch(word) or RUN_ID.fullmatch(word):
+        return _of_job(context, word)
+    path = context.cwd / word
+    if path.is_dir():
+        raise InputError(f"{word}: a folder", fix="name a hostfile in it")
+    if path.exists():
+        return Pool(word, parse_hostfile(read_text(path), word, form))
+    if _LIKE_A_FILE.fullmatch(word):
+        raise InputError(f"{word}: no such file", fix="name a hostfile, a job, or a node list")
+    return Pool(word, [Host(name) for name in expand(word)])
+
+
+def _of_job(context: Context, word: str) -> Pool:
+    """Ask Slurm for a job's nodes, by its id or a run's."""
+    job_id, conf = word, None
+    run = find_run(context.runs_dir, word) if RUN_ID.fullmatch(word) or word.isdigit() else None
+    submitted = read_history(run).submitted if run is not None else None
+    if run is not None and submitted is not None:
+        if submitted.job_id is None:
+            raise InputError(
+                f"{run.run_id}: it ran without Slurm",
+                fix=f"its hosts are in {run.attempts}/0/hostfile",
+            )
+        job_id, conf = submitted.job_id, submitted.slurm_conf
+    elif RUN_ID.fullmatch(word):
+        raise InputError(
+            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
+        )
+    job = _only(scheduler.job_nodes(slurm_transport(context, conf), job_id), job_id)
+    if not job.hosts:
+        why = f"{job.state}, {job.reason}" if job.reason not in ("", "None") else job.state
+        raise InputError(
+            f"job {job.job_id} has had no nodes ({why})"
+            if is_final(job.state)
+            else f"job {job.job_id} has no nodes yet ({why})",
+            fix="" if is_final(job.state) else "ask again when it runs: hpcrun status",
+        )
+    slots: Sequence[int | None] = job.slots or [None] * len(job.hosts)
+    hosts = [Host(name, count) for name, count in zip(job.hosts, slots, strict=True)]
+    ended = f"job {job.job_id} has ended ({job.state}): these were its nodes"
+    return Pool(f"job {job.job_id}", hosts, ended if is_final(job.state) else "")
+
+
+def _only(jobs: Sequence[JobNodes], job_id: str) -> JobNodes:
+    """The one job that is meant. Raises InputError for none, and for an array's many."""
+    if not jobs:
+        raise InputError(
+            f"{job_id}: Slurm knows no such job",
+            fix="squeue --me lists yours; name a host of digits alone as [8]",
+        )
+    if len(jobs) > 1:
+        listed = ", ".join(job.job_id for job in jobs[:4]) + (" ..." if len(jobs) > 4 else "")
+        raise InputError(f"{job_id}: that is {len(jobs)} jobs", fix=f"name one: {listed}")
+    return jobs[0]
+
+
+def write_hostfile(context: Context, name: str, text: str) -> None:
+    """Write a hostfile whole or not at all. Raises InputError, HpcrunError."""
+    path = (context.cwd / name).resolve()  # a link stays a link
+    if path.is_dir():
+        raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+        path.write_text(text)
+    else:
+        write_file(path, text.encode())
