@@ -15,7 +15,13 @@ from msgspec import structs
 from hpcrun import __version__
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.accelerate import build_accelerate_config
-from hpcrun.plan.deepspeed import build_deepspeed_config
+from hpcrun.plan.deepspeed import (
+    Given,
+    Training,
+    build_deepspeed_config,
+    model_parallel,
+)
+from hpcrun.plan.deepspeed_rules import stage_of
 from hpcrun.plan.environment import (
     accelerator_section,
     hub_section,
@@ -54,34 +60,36 @@ def build_plan(
     *,
     extra_args: Sequence[str] = (),
     after: str | None = None,
+    deepspeed_given: Given | None = None,
 ) -> Plan:
     """Decide everything about a run.
 
     ``extra_args`` are the words after ``--`` on the command line, passed on as typed but for known
-    placeholders; ``after`` is the Slurm id of a job that must end well first. Raises SpecError
-    with all problems, and InputError for what the cluster cannot give.
+    placeholders; ``after`` is the Slurm id of a job that must end well first; ``deepspeed_given``
+    is what was found out about the user's own DeepSpeed JSON. Raises SpecError with all problems,
+    and InputError for what the cluster cannot give.
     """
+    problems: list[Problem] = check_launcher(spec)
+    notes: list[str] = []
+    given = deepspeed_given or Given()
     topology = build_topology(spec, cluster)
     deepspeed = _deepspeed(spec)
     world_size = topology.nodes * topology.ranks_per_node
     batch = spec.batch
-    effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * world_size
+    copies = _model_copies(world_size, deepspeed, given, problems)
+    effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * copies
     in_place = not spec.snapshot or _program_kind(spec) == "command"
     code_dir = place.project_dir if in_place else place.code_dir
     values = _values(spec, cluster, place, topology, code_dir=code_dir, effective=effective)
     config: dict[str, Any] | None = None
     if deepspeed is not None:
         values["deepspeed_config"] = f"{place.run_dir}/deepspeed.json"
-        values["zero_stage"] = str(deepspeed.zero_stage)
+        training = _training(spec, deepspeed, values, effective, problems)
         config = build_deepspeed_config(
-            deepspeed,
-            precision=spec.precision,
-            micro_batch_per_gpu=batch.micro_batch_per_gpu,
-            gradient_accumulation_steps=batch.gradient_accumulation_steps,
-            effective_batch=effective,
+            deepspeed, training, given=given, problems=problems, notes=notes
         )
+        values["zero_stage"] = str(stage_of(config))
     name = spec.name or "job"
-    problems: list[Problem] = check_launcher(spec)
     accelerate: dict[str, Any] | None = None
     if decide_launcher(spec) == "accelerate":
         values["accelerate_config"] = f"{place.run_dir}/accelerate.yaml"
@@ -132,7 +140,7 @@ def build_plan(
         secrets=spec.secrets,
         deepspeed_config=config,
         accelerate_config=accelerate,
-        notes=topology.notes,
+        notes=[*topology.notes, *notes],
     )
 
 
@@ -180,6 +188,40 @@ def _deepspeed(spec: JobSpec) -> DeepSpeed | None:
     if spec.deepspeed is None and spec.framework == "deepspeed":
         return DeepSpeed()
     return spec.deepspeed
+
+
+def _model_copies(
+    world_size: int, deepspeed: DeepSpeed | None, given: Given, problems: list[Problem]
+) -> int:
+    """How many copies of the model see samples of their own."""
+    together = model_parallel(deepspeed, given.file) if deepspeed is not None else 1
+    if world_size % together:
+        message = f"{together} ranks hold one copy of the model together, and {world_size} ranks "
+        message += "are no multiple of that"
+        problems.append(Problem("", None, "deepspeed", message))
+    return max(1, world_size // together)
+
+
+def _training(
+    spec: JobSpec,
+    deepspeed: DeepSpeed,
+    values: Mapping[str, str],
+    effective: int,
+    problems: list[Problem],
+) -> Training:
+    """What DeepSpeed's JSON must agree with."""
+    path = deepspeed.offload.nvme_path
+    return Training(
+        framework=decide_framework(spec),
+        precision=spec.precision,
+        micro_batch_per_gpu=spec.batch.micro_batch_per_gpu,
+        gradient_accumulation_steps=spec.batch.gradient_accumulation_steps,
+        effective_batch=effective,
+        nvme_path=fill(path, values, "deepspeed.offload.nvme_path", problems)
+        if path
+        else values.get("local_dir", "${HPCRUN_LOCAL_DIR}"),
+        own_optimizer=_program_kind(spec) == "reference",
+    )
 
 
 def _program(

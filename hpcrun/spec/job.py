@@ -116,13 +116,12 @@ class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How DeepSpeed shards; ``config`` merges last into the JSON and wins."""
 
     zero_stage: Annotated[
-        int,
+        Annotated[int, Meta(ge=0, le=3)] | None,
         Meta(
-            ge=0,
-            le=3,
-            description="what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too",
+            description="what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too; "
+            "else as config_file says, else 2",
         ),
-    ] = 2
+    ] = None
     offload: Offload = field(default_factory=Offload)
     config_file: Annotated[
         Filled | None, Meta(description="your own DeepSpeed JSON, taken as it is")

@@ -71,8 +71,8 @@ def _decided(option: str, *, drops: bool, job: bool) -> str:
 def settle_framework(spec: JobSpec) -> JobSpec:
     """Give framework deepspeed its section, and a deepspeed section its framework.
 
-    >>> settle_framework(JobSpec(framework="deepspeed")).deepspeed.zero_stage
-    2
+    >>> settle_framework(JobSpec(framework="deepspeed")).deepspeed == DeepSpeed()
+    True
     """
     if spec.framework == "deepspeed" and spec.deepspeed is None:
         return structs.replace(spec, deepspeed=DeepSpeed())
@@ -93,24 +93,37 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
         _complain(tree, problems, message, "framework")
         return
     stage = zero_stage(section)
-    if section.offload.param != "none" and stage < 3:
-        message = f"needs zero_stage 3; it is {stage}"
-        _complain(tree, problems, message, "deepspeed", "offload", "param")
-    if section.offload.optimizer != "none" and stage < 1:
-        message = f"needs zero_stage 1, 2 or 3; it is {stage}"
-        _complain(tree, problems, message, "deepspeed", "offload", "optimizer")
+    if stage is None:
+        return
+    offload = section.offload
+    for part, least in (
+        ("param", 0 if offload.param == "none" else 3),
+        ("optimizer", {"none": 0, "cpu": 1, "nvme": 3}[offload.optimizer]),
+    ):
+        if stage < least:
+            needed = "3" if least == 3 else "1, 2 or 3"
+            message = f"needs zero_stage {needed}; it is {stage}"
+            _complain(tree, problems, message, "deepspeed", "offload", part)
 
 
-def zero_stage(section: DeepSpeed) -> int:
-    """Give the stage that counts: the one of ``config``, which merges last, if it has one.
+def zero_stage(section: DeepSpeed) -> int | None:
+    """Give the stage that counts: of ``config``, which merges last, else of the field, else 2.
+
+    None: a file of the user's own says it.
 
     >>> zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
     3
+    >>> zero_stage(DeepSpeed()), zero_stage(DeepSpeed(config_file="ds.json"))
+    (2, None)
     """
     zero = section.config.get("zero_optimization")
     stage = zero.get("stage") if isinstance(zero, dict) else None
     whole = isinstance(stage, (int, float)) and not isinstance(stage, bool) and stage == stage // 1
-    return int(stage) if whole and stage is not None else section.zero_stage
+    if whole and stage is not None:
+        return int(stage)
+    if section.zero_stage is None:
+        return None if section.config_file else 2
+    return section.zero_stage
 
 
 def _at(tree: Map, *keys: str) -> Entry | None:

@@ -168,12 +168,17 @@ def _not_both(first: str, second: str) -> Schema:
 def _offload_rules() -> list[Schema]:
     """Say which ZeRO stage offload needs, as ``rules.check_deepspeed`` does."""
     rules = []
-    for part, least in (("param", 3), ("optimizer", 1)):
-        offloads = _has({"offload": _has({part: {"const": "cpu"}})})
-        # Without zero_stage it is 2.
+    for part, devices, least in (
+        ("param", ["cpu", "nvme"], 3),
+        ("optimizer", ["cpu"], 1),
+        ("optimizer", ["nvme"], 3),
+    ):
+        offloads = _has({"offload": _has({part: {"enum": devices}})})
+        # Without zero_stage it is 2, or what a file of the user's own says.
         stage = {"properties": {"zero_stage": {"type": ["integer", "null"], "minimum": least}}}
         if least > 2:
-            stage = _has({"zero_stage": {"type": "integer", "minimum": least}})
+            said = _has({"zero_stage": {"type": "integer", "minimum": least}})
+            stage = {"anyOf": [said, {**_has({"config_file": _GIVEN}), **stage}]}
         wins = _stage_in_config({"type": "integer"})
         enough = {"if": wins, "then": _stage_in_config({"minimum": least}), "else": stage}
         rules.append({"properties": {"deepspeed": {"if": offloads, "then": enough}}})

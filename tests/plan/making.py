@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Place, Plan
@@ -33,7 +35,7 @@ def cluster(text: str = "") -> Cluster:
     return load_cluster(text, source="hpcrun.yaml")
 
 
-def plan(text: str, profile: str = "", *, words: list[str] | None = None, **more: str) -> Plan:
+def plan(text: str, profile: str = "", *, words: list[str] | None = None, **more: Any) -> Plan:
     """Plan a job on a cluster."""
     return build_plan(job(text), cluster(profile), PLACE, extra_args=words or [], **more)
 

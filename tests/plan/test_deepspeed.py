@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.errors import SpecError
 from hpcrun.plan.deepspeed import merge
-from tests.plan.making import plan
+from tests.plan.making import PLACE, plan
 
 
 def config(section: str, rest: str = "") -> dict[str, Any]:
@@ -30,21 +31,33 @@ def test_no_section_no_file() -> None:
     ("stage", "zero"),
     [
         (0, {"stage": 0}),
-        (1, {"stage": 1}),
-        (2, {"stage": 2, "overlap_comm": True, "contiguous_gradients": True}),
+        (1, {"stage": 1, "reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8}),
+        (
+            2,
+            {
+                "stage": 2,
+                "overlap_comm": True,
+                "contiguous_gradients": True,
+                "reduce_bucket_size": 2e8,
+                "allgather_bucket_size": 2e8,
+            },
+        ),
         (
             3,
             {
                 "stage": 3,
                 "overlap_comm": True,
                 "contiguous_gradients": True,
+                "reduce_bucket_size": 2e8,
                 "stage3_gather_16bit_weights_on_model_save": True,
             },
         ),
     ],
 )
 def test_stages(stage: int, zero: dict[str, Any]) -> None:
-    assert config(f"zero_stage: {stage}")["zero_optimization"] == zero
+    made = config(f"zero_stage: {stage}")
+    assert made["zero_optimization"] == zero
+    assert made["log_level"] == "info" and made["steps_per_print"] == 10
 
 
 def test_offload() -> None:
@@ -53,6 +66,54 @@ def test_offload() -> None:
     assert zero["offload_optimizer"] == pinned and "offload_param" not in zero
     zero = config("zero_stage: 3, offload: {optimizer: cpu, param: cpu}")["zero_optimization"]
     assert zero["offload_optimizer"] == zero["offload_param"] == pinned
+
+
+def test_offload_to_the_nodes_own_disk() -> None:
+    zero = config("zero_stage: 3, offload: {optimizer: nvme, param: nvme}")["zero_optimization"]
+    assert zero["offload_optimizer"]["device"] == zero["offload_param"]["device"] == "nvme"
+    assert "HPCRUN_LOCAL_DIR" in zero["offload_optimizer"]["nvme_path"]
+    made = config("zero_stage: 3, offload: {param: nvme, nvme_path: '/nvme/{run_id}'}")
+    zero = made["zero_optimization"]
+    assert zero["offload_param"]["nvme_path"] == f"/nvme/{PLACE.run_id}"
+    assert "offload_optimizer" not in zero
+
+
+def test_offload_to_disk_needs_stage_3() -> None:
+    for section in ("optimizer: nvme", "param: nvme"):
+        with pytest.raises(SpecError, match="needs zero_stage 3; it is 2"):
+            plan(f"script: a.py\ndeepspeed: {{offload: {{{section}}}}}")
+
+
+def test_offload_tells_which_optimizer_the_script_needs() -> None:
+    told = "DeepSpeedCPUAdam"
+    section = "deepspeed: {offload: {optimizer: cpu}}"
+    assert any(told in note for note in plan(f"script: a.py\n{section}").notes)
+    assert any(
+        told in note for note in plan(f"script: a.py\n{section}\nframework: lightning").notes
+    )
+    # The reference trainer knows, Accelerate puts its own in, and DeepSpeed makes the JSON's.
+    for text in (
+        section,
+        f"script: a.py\n{section}\nframework: accelerate",
+        f"script: a.py\n{section}\nframework: transformers",
+        "script: a.py\ndeepspeed: {offload: {optimizer: cpu}, "
+        "config: {optimizer: {type: AdamW, params: {lr: 1.0e-4}}}}",
+        "script: a.py\ndeepspeed: {offload: {optimizer: cpu}, "
+        "config: {zero_force_ds_cpu_optimizer: false}}",
+    ):
+        assert not any(told in note for note in plan(text).notes), text
+
+
+def test_ranks_that_share_a_model_share_its_samples() -> None:
+    text = (
+        "script: a.py\nresources: {gpus_per_node: 8}\nbatch: {micro_batch_per_gpu: 3}\n"
+        "deepspeed: {config: {tensor_parallel: {autotp_size: %d}}}"
+    )
+    made = plan(text % 4)
+    assert made.deepspeed_config is not None
+    assert made.effective_batch == made.deepspeed_config["train_batch_size"] == 6
+    with pytest.raises(SpecError, match="3 ranks hold one copy of the model together"):
+        plan(text % 3)
 
 
 def test_batch_sizes_fit_together() -> None:
@@ -82,7 +143,8 @@ def test_the_users_config_merges_last() -> None:
     )
     assert made["gradient_clipping"] == 0.5
     assert made["steps_per_print"] == 10
-    assert made["zero_optimization"] == {"stage": 2, "overlap_comm": False}
+    zero = made["zero_optimization"]
+    assert zero["overlap_comm"] is False and "contiguous_gradients" not in zero
 
 
 MAPS = st.dictionaries(

@@ -57,7 +57,7 @@ def test_null_takes_away() -> None:
     assert spec.slurm == {"exclusive": True}
     assert spec.setup.modules == []
     assert spec.deepspeed is not None
-    assert spec.deepspeed.zero_stage == 2
+    assert spec.deepspeed.zero_stage is None
     assert spec.deepspeed.config == {"zero_optimization": {"stage": 3}}
 
 

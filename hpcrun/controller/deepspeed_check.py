@@ -1,0 +1,210 @@
+"""The user's own DeepSpeed JSON: read, and shown to the DeepSpeed that will train.
+
+Effects: reads the file; starts the interpreter that trains; keeps its answers in the cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrun.controller.context import Context, read_text
+from hpcrun.errors import InputError
+from hpcrun.plan.deepspeed import Given, Training, compose_deepspeed_config
+from hpcrun.plan.deepspeed_check import Answer
+from hpcrun.plan.launch import decide_framework
+from hpcrun.spec.hjson import Document, parse_hjson
+from hpcrun.spec.job import JobSpec
+
+# seconds; importing torch and deepspeed from a cold network file system takes a minute.
+PATIENCE = 90
+VERSION_PATIENCE = 20
+
+_VERSION = """
+import importlib.metadata
+print(importlib.metadata.version("deepspeed"))
+"""
+
+# Runs in the interpreter that trains, so it is a text of its own. The map notes which keys
+# DeepSpeed asks for; what it refuses is taken out, key by key, until the rest is accepted.
+_PROBE = r'''
+import collections.abc, json, os, sys
+answer_fd = os.dup(1)
+os.dup2(2, 1)  # what libraries print at import is not the answer
+config = json.load(sys.stdin)
+read = set()
+
+class Keys(collections.abc.KeysView):
+    def __contains__(self, key):
+        self._mapping.note(key)
+        return dict.__contains__(self._mapping, key)
+
+class Noting(dict):
+    def __init__(self, plain, path=()):
+        self.path = path
+        super().__init__(
+            (key, Noting(value, (*path, key)) if isinstance(value, dict) else value)
+            for key, value in plain.items()
+        )
+    def note(self, key):
+        read.add(".".join((*self.path, str(key))))
+    def get(self, key, default=None):
+        self.note(key)
+        return super().get(key, default)
+    def __getitem__(self, key):
+        self.note(key)
+        return super().__getitem__(key)
+    def __contains__(self, key):
+        self.note(key)
+        return super().__contains__(key)
+    def keys(self):
+        return Keys(self)
+    def __copy__(self):
+        return self
+
+import deepspeed
+from deepspeed.runtime.config import DeepSpeedConfig
+
+def refused(plain):
+    """Return None, or the place below a section and the message of what is refused first."""
+    try:
+        DeepSpeedConfig(Noting(plain))
+    except Exception as error:
+        listed = getattr(error, "errors", None)
+        if callable(listed):
+            return [(".".join(str(x) for x in e["loc"]), e["msg"]) for e in listed()]
+        return [("", str(error).split("\n")[0] or type(error).__name__)]
+    return None
+
+def without(plain, key):
+    return {k: v for k, v in plain.items() if k != key}
+
+# The batch is checked against the real world elsewhere; here there is one rank.
+for key in ("train_batch_size", "gradient_accumulation_steps"):
+    config.pop(key, None)
+config["train_micro_batch_size_per_gpu"] = 1
+problems = []
+wrong = refused(config)
+while wrong:
+    culprit = next((k for k in config if refused(without(config, k)) != wrong), None)
+    for place, message in wrong:
+        path = ".".join(part for part in (culprit, place) if part)
+        problems.append((path, message))
+    if culprit is None or culprit == "train_micro_batch_size_per_gpu":
+        break
+    config = without(config, culprit)
+    wrong = refused(config)
+answer = {"version": deepspeed.__version__, "read": sorted(read), "problems": problems}
+os.write(answer_fd, json.dumps(answer).encode())
+os._exit(0)  # no waiting for threads of libraries
+'''
+
+
+def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> tuple[Given, list[str]]:
+    """Read the user's own JSON and ask the DeepSpeed that will train about it.
+
+    A job that brings no keys of its own costs nothing. ``python`` is the interpreter that trains;
+    one that cannot be asked is a note, the second value. Raises InputError, or SpecError for a
+    file that cannot be read.
+    """
+    section = spec.deepspeed
+    if section is None or not (section.config_file or section.config):
+        return Given(), []
+    file = _read(context, section.config_file) if section.config_file else None
+    if "/" not in python or spec.setup.container is not None:
+        return Given(file=file), []
+    training = Training(
+        framework=decide_framework(spec),
+        precision=spec.precision,
+        micro_batch_per_gpu=1,
+        gradient_accumulation_steps=1,
+        effective_batch=1,
+        nvme_path="/tmp",
+    )
+    config = compose_deepspeed_config(section, training, file=file)
+    answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
+    return Given(file=file, answer=answer), [note] if note else []
+
+
+def _read(context: Context, name: str) -> Document:
+    home = context.environ.get("HOME", "/")
+    path = context.project / (home + name[1:] if name.startswith("~/") else name)
+    if not path.is_file():
+        raise InputError(
+            f"deepspeed.config_file: {path}: {'a folder' if path.is_dir() else 'no such file'}",
+            fix=f"name a JSON file; paths start at {context.project}",
+        )
+    return parse_hjson(read_text(path), name)
+
+
+def ask_deepspeed(
+    python: str, config: Mapping[str, Any], cache_dir: Path, environ: Mapping[str, str]
+) -> tuple[Answer | None, str]:
+    """Ask an interpreter's DeepSpeed what it thinks of a configuration, or remember what it said.
+
+    No answer where it has no DeepSpeed; with a note, the second value, where it cannot be asked.
+    """
+    code, version, fault = _run(python, _VERSION, "", environ, VERSION_PATIENCE)
+    if fault:
+        return None, f"{python} could not be asked about the DeepSpeed JSON: {fault}"
+    version = version.strip()
+    if code != 0 or not version:
+        return None, ""
+    text = json.dumps(config, sort_keys=True)
+    key = hashlib.sha256("\0".join((python, version, _PROBE, text)).encode()).hexdigest()[:32]
+    kept = cache_dir / "deepspeed-answers" / f"{key}.json"
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(kept.read_bytes(), type=Answer), ""
+    code, said, fault = _run(python, _PROBE, text, environ, PATIENCE)
+    if not fault:
+        try:
+            answer = msgspec.json.decode(said, type=Answer)
+        except msgspec.DecodeError:
+            fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
+    if fault:
+        return None, f"{python} could not be asked about the DeepSpeed JSON: {fault}"
+    _keep(kept, said)
+    return answer, ""
+
+
+def _run(
+    python: str, program: str, text: str, environ: Mapping[str, str], patience: float
+) -> tuple[int, str, str]:
+    """Run a program in an interpreter: its code, its output, and why there is none."""
+    try:
+        # Elsewhere than in the project: a folder named deepspeed must not stand in for it.
+        done = subprocess.run(
+            [python, "-c", program],
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=dict(environ),
+            cwd="/",
+            timeout=patience,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "", f"no answer within {patience:g} s"
+    except OSError as error:
+        return 1, "", error.strerror or str(error)
+    return done.returncode, done.stdout, ""
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write an answer for the next time; a cache that cannot be written is none."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
