@@ -5,9 +5,11 @@ Effects: reads and writes files, Slurm commands.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from msgspec import Struct, structs
 
@@ -61,13 +63,24 @@ def _find(context: Context, word: str | None, form: Form | None) -> Pool:
     if _JOB.fullmatch(word) or RUN_ID.fullmatch(word):
         return _of_job(context, word)
     path = context.cwd / word
-    if path.is_dir():
+    mode = _mode(path)
+    if mode is not None and S_ISDIR(mode):
         raise InputError(f"{word}: a folder", fix="name a hostfile in it")
-    if path.exists():
+    if mode is not None:
         return Pool(word, parse_hostfile(read_text(path), word, form))
     if _LIKE_A_FILE.fullmatch(word):
         raise InputError(f"{word}: no such file", fix="name a hostfile, a job, or a node list")
     return Pool(word, [Host(name) for name in expand(word)])
+
+
+def _mode(path: Path) -> int | None:
+    """The file's mode; None where there is no file, as for a node list longer than a file name."""
+    try:
+        return path.stat().st_mode
+    except PermissionError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except OSError:
+        return None
 
 
 def _of_job(context: Context, word: str) -> Pool:
@@ -116,10 +129,11 @@ def _only(jobs: Sequence[JobNodes], job_id: str) -> JobNodes:
 
 def write_hostfile(context: Context, name: str, text: str) -> None:
     """Write a hostfile whole or not at all. Raises InputError, HpcrunError."""
-    path = (context.cwd / name).resolve()  # a link stays a link
-    if path.is_dir():
+    path = Path(os.path.realpath(context.cwd / name))  # a link stays a link
+    mode = _mode(path)
+    if mode is not None and S_ISDIR(mode):
         raise InputError(f"{name}: a folder", fix=f"-o {Path(name) / 'hostfile'}")
-    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+    if mode is not None and not S_ISREG(mode):  # a device or a pipe cannot be replaced
         path.write_text(text)
     else:
         write_file(path, text.encode())

@@ -1,0 +1,125 @@
+"""What a job has on each node, from what Slurm 22.05.8 printed; the rest of each record is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.slurm.job_nodes import count_gpus, parse_job_nodes, parse_sacct_nodes
+
+HEAD = """\
+JobId={id} JobName=x NodeList=forged[1-3]
+   JobState={state} Reason=None Dependency=(null)
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList={nodes}
+"""
+GPUS = """\
+   NumNodes=2 NumCPUs=2 NumTasks=2 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   TRES=cpu=2,mem=4000M,node=2,billing=2,gres/gpu=2
+   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+   JOB_GRES=gpu:2
+     Nodes=n[1-2] CPU_IDs=0 Mem=2000 GRES={gres}
+   MinCPUsNode=1 MinMemoryCPU=2000M MinTmpDiskNode=0
+   {asked}
+"""
+UNEVEN_GPUS = """\
+   NumNodes=2 NumCPUs=3 NumTasks=3 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   TRES=cpu=3,mem=6000M,node=2,billing=3,gres/gpu=3
+   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+   JOB_GRES=gpu:3
+     Nodes=n2 CPU_IDs=1 Mem=2000 GRES=gpu:1(IDX:1)
+     Nodes=n1 CPU_IDs=1-2 Mem=4000 GRES=gpu:2(IDX:1-2)
+   TresPerJob=gres:gpu:3
+"""
+TASKS = """\
+   NumNodes=2 NumCPUs=5 NumTasks={tasks} CPUs/Task={each} ReqB:S:C:T=0:0:*:*
+   TRES=cpu=5,mem=10000M,node=2,billing=5
+   Socks/Node=* NtasksPerN:B:S:C={per_node}:0:*:* CoreSpec=*
+   JOB_GRES=(null)
+     Nodes=n1 CPU_IDs=0-2,7 Mem=8000 GRES=
+     Nodes=n2 CPU_IDs=2 Mem=2000 GRES=
+"""
+
+
+def slots(rest: str, nodes: str = "n[1-2]", state: str = "RUNNING") -> list[int]:
+    (job,) = parse_job_nodes(HEAD.format(id=7, state=state, nodes=nodes) + rest)
+    assert (job.job_id, job.state) == ("7", state)
+    return job.slots
+
+
+def test_gpus() -> None:
+    assert slots(GPUS.format(gres="gpu:1(IDX:0)", asked="TresPerNode=gres:gpu:1")) == [1, 1]
+    assert slots(GPUS.format(gres="gpu:a100:4(IDX:0-3),gpu:v100:1(IDX:5)", asked="")) == [5, 5]
+    assert slots(UNEVEN_GPUS) == [2, 1]
+
+
+def test_gpus_of_a_job_that_has_ended() -> None:
+    """Slurm clears GRES= then, and the sum is left: tasks would be a wrong answer."""
+    ended = GPUS.format(gres="", asked="TresPerNode=gres:gpu:1")
+    assert slots(ended, state="COMPLETED") == [1, 1]
+    assert slots(GPUS.format(gres="", asked="TresPerJob=gres:gpu:2"), state="COMPLETED") == []
+    assert slots(GPUS.format(gres="", asked=""), nodes="n1", state="COMPLETED") == [2]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "each", "per_node", "expected"),
+    [
+        (5, 1, 0, [4, 1]),
+        (2, 1, 0, [1, 1]),
+        (4, 1, 2, [2, 2]),
+        (5, 1, 4, [4, 1]),  # beside --ntasks, --ntasks-per-node is but a limit
+        (4, 2, 0, []),
+        (3, 1, 0, []),
+    ],
+)
+def test_tasks(tasks: int, each: int, per_node: int, expected: list[int]) -> None:
+    assert slots(TASKS.format(tasks=tasks, each=each, per_node=per_node)) == expected
+
+
+def test_a_job_without_nodes() -> None:
+    for nodes in ("", " SchedNodeList=n2", "(null)"):
+        (job,) = parse_job_nodes(HEAD.format(id=7, state="PENDING", nodes=nodes) + TASKS)
+        assert (job.hosts, job.slots) == ([], [])
+        assert job.reason == "None"
+    assert parse_job_nodes("") == []
+
+
+def test_each_job_of_many_has_its_name() -> None:
+    text = "\n".join(
+        HEAD.format(id=words, state="RUNNING", nodes="n1")
+        for words in (
+            "5 ArrayJobId=5 ArrayTaskId=1",
+            "8 ArrayJobId=5 ArrayTaskId=0",
+            "6 HetJobId=6 HetJobOffset=0",
+            "7 HetJobId=6 HetJobOffset=1",
+        )
+    )
+    assert [job.job_id for job in parse_job_nodes(text)] == ["5_1", "5_0", "6+0", "6+1"]
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("", 0),
+        ("gpu:4(S:0-1)", 4),
+        ("gpu:4090:2(IDX:0,3)", 2),  # a type of digits
+        ("gres/gpu:h100:8", 8),
+        ("gpu:1g.5gb:2,shard:7,gpumem:3", 2),
+        ("license:gpu:4", 0),
+    ],
+)
+def test_counting_gpus(gres: str, count: int) -> None:
+    assert count_gpus(gres) == count
+
+
+def test_the_accounting() -> None:
+    rows = parse_sacct_nodes(
+        "sacct: note\n"
+        "5_0|COMPLETED|n1|billing=1,cpu=1,gres/gpu=2,gres/gpu:a100=2,node=1\n"
+        "6|CANCELLED by 0|n[1-2]|cpu=2,gres/gpu=4,node=2\n"
+        "9|PENDING|None assigned|\n"
+    )
+    assert [(row.job_id, row.state, row.hosts, row.slots) for row in rows] == [
+        ("5_0", "COMPLETED", ["n1"], [2]),
+        ("6", "CANCELLED", ["n1", "n2"], []),
+        ("9", "PENDING", [], []),
+    ]
