@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 
-.PHONY: demo test check lint venv packages clean
+.PHONY: demo test check lint venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -18,6 +18,11 @@ test: lint
 
 check: lint
 	python -m pytest -n 2 --dist loadfile -m "not cluster and not slow"
+
+# Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
+# below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.
+test-slurm-versions: venv
+	python -m tests.versions
 
 lint: venv
 	ruff check .

@@ -1,0 +1,105 @@
+"""Keeps what Slurm's commands answer as files under tests/captured/VERSION/COMMAND/CASE.json.
+
+Effects: runs Slurm's commands on a rig; writes files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrun.slurm.sacct import parse_sacct, sacct_argv
+from hpcrun.slurm.sbatch import parse_sbatch
+from hpcrun.slurm.scontrol import parse_stdout_path
+from hpcrun.slurm.squeue import parse_squeue
+from tests.versions.neutral import neutral
+from tests.versions.rig import ReleaseRig
+
+# What hpcrun makes of an answer; of the others it reads errors only.
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "sacct": parse_sacct,
+    "sbatch": parse_sbatch,
+    "scontrol": parse_stdout_path,
+    "squeue": parse_squeue,
+}
+
+
+@dataclass(frozen=True)
+class Book:
+    """Where the answers of one rig are kept: ``folder`` is that of its version."""
+
+    rig: ReleaseRig
+    folder: Path
+    source: str
+
+    def clear(self) -> None:
+        """Throw away what was captured before."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def take(
+        self,
+        case: str,
+        argv: Sequence[str],
+        *,
+        cwd: str = "/",
+        env: Mapping[str, str] | None = None,
+        command: str = "",
+        parse: bool = True,
+    ) -> str:
+        """Run a command, keep all that comes back, and return its standard output."""
+        done = self.rig.ask(argv, cwd=cwd, env=env)
+        command = command or argv[0]
+        stdout = self._neutral(done.stdout)
+        kept = {
+            "source": self.source,
+            "argv": [self._neutral(word) for word in argv],
+            "exit_code": done.returncode,
+            "stdout": stdout,
+            "stderr": self._neutral(done.stderr),
+        }
+        if parse and command in PARSERS:
+            kept["parsed"] = msgspec.to_builtins(PARSERS[command](stdout))
+        file = self.folder / command / f"{case}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(kept, indent=1) + "\n")
+        return done.stdout
+
+    def states(self, job_id: str) -> list[str]:
+        """Ask, without keeping it, for the states of a job or of an array's tasks."""
+        argv = ["squeue", "--noheader", "--states=all", "--array", f"--jobs={job_id}"]
+        return self.rig.ask([*argv, "--format=%T"]).stdout.split()
+
+    def wait(self, job_id: str, *states: str, seconds: float = 60) -> None:
+        """Wait until each of ``states`` is seen of a job, or of some task of an array.
+
+        Raises TimeoutError.
+        """
+        deadline = time.monotonic() + seconds
+        while not set(states) <= set(found := self.states(job_id)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"job {job_id}: {found} after {seconds:g} s, not {states}")
+            time.sleep(0.3)
+
+    def accounted(self, job_ids: Sequence[str], *states: str) -> None:
+        """Wait until sacct tells of each of ``states`` for some of the jobs.
+
+        Raises TimeoutError.
+        """
+        deadline = time.monotonic() + 150
+        argv = sacct_argv(job_ids)
+        while not set(states) <= {row.state for row in parse_sacct(self.rig.ask(argv).stdout)}:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"jobs {', '.join(job_ids)}: sacct does not tell of {states}")
+            time.sleep(0.5)
+
+    def _neutral(self, text: str) -> str:
+        rig = self.rig
+        link = rig.network.link
+        return neutral(text, link=link, shared=str(rig.shared), root=str(rig.root))

@@ -1,0 +1,204 @@
+"""Drives hpcrun from submission to the accounting's last word on a rig of another release.
+
+Effects: runs hpcrun and jobs on the rig.
+
+hpcrun runs outside of the release, as on a login host or a laptop with a newer Python (Debian 11
+has 3.9): all that it knows of the cluster comes from the release's own sbatch, squeue, sacct,
+scancel and scontrol, and the jobs run with the release's bash and Python.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.site import Site, Submitted, until
+from tests.versions.rig import ReleaseRig
+
+# In seconds: what ended is soon asked for from the accounting (slurmctld forgets every minute).
+MIN_JOB_AGE = 2
+# Each rank meets the others at the address and port that hpcrun gave, and tells a loss.
+_TRAIN = """\
+import os, socket, sys, time
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+meeting = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    server = socket.create_server(("", meeting[1]), backlog=world)
+    for _ in range(world - 1):
+        server.accept()[0].sendall(b"hello")
+else:
+    for _ in range(100):
+        try:
+            with socket.create_connection(meeting, timeout=30) as peer:
+                assert peer.recv(5) == b"hello"
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    else:
+        sys.exit("rank 0 cannot be reached")
+print(f"rank {rank} of {world} on {socket.gethostname()}", flush=True)
+for step in range(1, 4):
+    print(f"step={step} loss={1 / step:.4f}", flush=True)
+"""
+_JOB = "script: train.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 2, time: '10'}\n"
+_OUT_OF_REACH, _REFUSED = 4, 3
+
+
+@dataclass(frozen=True)
+class ReleaseSite(Site):
+    """A project on a rig of another release, whose clients hpcrun finds in ``clients``."""
+
+    rig: ReleaseRig
+    clients: Path = Path()
+
+    def environ(self) -> dict[str, str]:
+        """Put the release's Slurm before this machine's, and this checkout before any other."""
+        env = super().environ()
+        checkout = str(Path(__file__).parents[2])
+        return {**env, "PATH": f"{self.clients}:{env['PATH']}", "PYTHONPATH": checkout}
+
+    def command(self, words: str, *options: str) -> Submitted:
+        """Submit a line of bash, without a GPU."""
+        return self.submit("--gpus-per-node", "0", *options, "--", "bash", "-c", words)
+
+    def wait_state(self, run: Submitted, state: str, timeout: float = 60) -> None:
+        """Wait until hpcrun tells this state of a run."""
+        until(lambda: self.status(run)["state"] == state, f"{run.run_id} to be {state}", timeout)
+
+
+def drive(rig: ReleaseRig, clients: Path, say: Callable[[str], None]) -> None:
+    """Go the whole road; takes about two minutes. Raises AssertionError."""
+    rig.write_clients(clients)
+    profile = {"python": "/usr/bin/python3", "cache_dir": str(rig.shared / "cache")}
+    site = ReleaseSite(rig, rig.shared / "project", profile, clients)
+    site.prepare()
+    (site.project / "train.py").write_text(_TRAIN)
+    (site.project / "job.yaml").write_text(_JOB)
+    unseen = site.command("exit 5")
+    foreign = _foreign(site)
+    for step in (_ends_well, _ends_badly, _is_cancelled, _is_requeued, _is_refused, _is_silent):
+        began = time.monotonic()
+        step(site)
+        say(f"{step.__doc__} ({time.monotonic() - began:.0f} s)")
+    began = time.monotonic()
+    _is_forgotten(site, unseen, foreign)
+    say(f"{_is_forgotten.__doc__} ({time.monotonic() - began:.0f} s)")
+
+
+def _ends_well(site: ReleaseSite) -> None:
+    """Two nodes with two ranks each meet, are followed to their end, and give a loss curve."""
+    run = site.submit("./job.yaml")
+    followed = site.follow(run)
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    log = run.log()
+    names = site.rig.node_names
+    for rank in range(4):
+        assert f"rank {rank} of 4 on {names[rank // 2]}" in log, log
+    status = site.status(run)
+    assert (status["state"], status["exit_code"]) == ("COMPLETED", 0), status
+    parsed = site.hpcrun("parse", "--json", run.run_id)
+    assert parsed.returncode == 0, parsed.stderr
+    assert '"loss"' in parsed.stdout
+
+
+def _ends_badly(site: ReleaseSite) -> None:
+    """A rank that fails: its code and its node are told, and waiting ends with code 1."""
+    script = "import os, sys; sys.exit(7 if os.environ['RANK'] == '3' else 0)\n"
+    (site.project / "fail.py").write_text(script)
+    (site.project / "fail.yaml").write_text(_JOB.replace("train.py", "fail.py"))
+    run = site.submit("./fail.yaml")
+    followed = site.follow(run)
+    assert followed.returncode == 1, followed.stdout + followed.stderr
+    status = site.status(run)
+    assert (status["state"], status["exit_code"]) == ("FAILED", 7), status
+    assert site.rig.node_names[1] in followed.stdout + followed.stderr
+
+
+def _is_cancelled(site: ReleaseSite) -> None:
+    """A running job is cancelled; so is one that waits; one that is over is told to be so."""
+    run, held = site.command("sleep 600"), site.command("sleep 600")
+    site.rig.run("scontrol", "hold", held.job_id)
+    site.wait_state(run, "RUNNING")
+    for one in (run, held):
+        done = site.hpcrun("cancel", one.run_id)
+        assert done.returncode == 0, done.stderr
+        site.wait_state(one, "CANCELLED")
+    done = site.hpcrun("cancel", run.run_id)
+    assert done.returncode == 0, done.stderr
+    assert "CANCELLED" in done.stdout + done.stderr, done
+
+
+def _is_requeued(site: ReleaseSite) -> None:
+    """A job that Slurm starts anew has a second attempt, whose end counts."""
+    script = '[ "${SLURM_RESTART_COUNT:-0}" = 1 ] || sleep 600'
+    run = site.command(script, "--set", "slurm.requeue=true")
+    site.wait_for(run, "attempts/0/begin.json")
+    done = site.rig.run("scontrol", "requeue", run.job_id)
+    assert done.returncode == 0, done.stderr
+    followed = site.follow(run)
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    status = site.status(run)
+    assert (status["state"], len(status["attempts"])) == ("COMPLETED", 2), status
+
+
+def _is_refused(site: ReleaseSite) -> None:
+    """What Slurm refuses is told with its words and a fix, and leaves no run."""
+    before = len(list((site.rig.shared / "runs").iterdir()))
+    done = site.hpcrun("submit", "--partition", "nowhere", "--", "true")
+    assert done.returncode == _REFUSED, done.stderr
+    assert "nvalid partition" in done.stderr, done.stderr
+    assert "fix:" in done.stderr, done.stderr
+    assert len(list((site.rig.shared / "runs").iterdir())) == before
+
+
+def _is_silent(site: ReleaseSite) -> None:
+    """While slurmctld is down nothing is called failed, and the job goes on."""
+    run = site.command(f"until [ -e {site.rig.shared}/go ]; do sleep 0.2; done")
+    site.wait_state(run, "RUNNING")
+    site.rig.stop_controller()
+    try:
+        status = site.status(run)
+        assert (status["state"], status["final"]) == ("UNKNOWN", False), status
+        done = site.hpcrun("submit", "--", "true")
+        assert done.returncode == _OUT_OF_REACH, done.stderr
+    finally:
+        site.rig.start_controller()
+    (site.rig.shared / "go").touch()
+    site.wait_state(run, "COMPLETED")
+
+
+def _foreign(site: ReleaseSite) -> dict[str, str]:
+    """Submit jobs that hpcrun knows nothing of; returns the state that each will have."""
+    place = site.rig.shared / "foreign"
+    place.mkdir()
+    jobs = {}
+    for state, line in (("COMPLETED", "exit 0"), ("FAILED", "exit 3"), ("CANCELLED", "sleep 99")):
+        (place / "job.sh").write_text(f"#!/bin/bash\n{line}\n")
+        done = site.rig.ask(["sbatch", "--parsable", "--mem=100", "job.sh"], cwd=str(place))
+        jobs[done.stdout.strip()] = state
+        if state == "CANCELLED":
+            site.rig.run("scancel", done.stdout.strip())
+    (place / "job.sh").write_text("#!/bin/bash\nexit $((SLURM_ARRAY_TASK_ID % 2))\n")
+    argv = ["sbatch", "--parsable", "--mem=100", "--array=1-2", "job.sh"]
+    array = site.rig.ask(argv, cwd=str(place)).stdout.strip()
+    return {**jobs, f"{array}_1": "FAILED", f"{array}_2": "COMPLETED"}
+
+
+def _is_forgotten(site: ReleaseSite, unseen: Submitted, foreign: dict[str, str]) -> None:
+    """What squeue has forgotten is asked for from the accounting, array tasks too."""
+
+    def remembered() -> str:
+        return site.rig.run("squeue", "--noheader", "--states=all", "--format=%i").stdout
+
+    until(lambda: not remembered().strip(), "slurmctld to forget", 180)
+    status = site.status(unseen)
+    told = (status["state"], status["source"], status["exit_code"])
+    assert told == ("FAILED", "sacct", 5), status
+    for job_id, state in foreign.items():
+        done = site.hpcrun("status", "--json", job_id)
+        assert done.returncode == 0, f"{job_id}: {done.stderr}"
+        row = json.loads(done.stdout)["runs"][0]
+        assert (row["state"], row["source"]) == (state, "sacct"), row
