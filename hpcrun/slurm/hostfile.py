@@ -156,10 +156,9 @@ def _merge(lines: Sequence[_Line], form: Form) -> list[Host]:
     for line in lines:
         new = structs.replace(line.host, slots=line.host.slots or 1)
         old = hosts.get(new.name, Host(new.name, 0))
+        slots = (old.slots or 0) + (new.slots or 1)
         most = [count for count in (old.max_slots, new.max_slots) if count is not None]
-        hosts[new.name] = Host(
-            new.name, (old.slots or 0) + (new.slots or 1), max(most) if most else None
-        )
+        hosts[new.name] = Host(new.name, slots, max(slots, *most) if most else None)
     return list(hosts.values())
 
 

@@ -25,7 +25,7 @@ _DIGITS = 18  # more do not fit into the 64 bits that Slurm counts in
 _PIECE = re.compile(r"((?:[^\s,\[\]]|\[[^\[\]]*\])+)|[\s,]+|([\[\]])")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RANGE = re.compile(r"([0-9]{1,64})(?:-([0-9]{1,64}))?")
-_NUMBERED = re.compile(rf"(.*?)((?<![0-9])[0-9]{{1,{_DIGITS}}})?", re.DOTALL)
+_NUMBERED = re.compile(rf"(.*?)([0-9]{{1,{_DIGITS}}})?", re.DOTALL)
 _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 

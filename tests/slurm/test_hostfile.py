@@ -29,6 +29,8 @@ def read(text: str, form: Form | None = None) -> list[tuple[str, int | None, int
         ("n1 slots=4 max_slots=8\nn2 slots=2\n", [("n1", 4, 8), ("n2", 2, None)]),
         ("n1 slots = 4 max-slots = 8\n", [("n1", 4, 8)]),
         ("n1 cpu=4\nn1 count=2 count_max=9\n", [("n1", 6, 9)]),
+        ("n1 max_slots=3\nn1 max_slots=9\nn1 max_slots=2\n", [("n1", 3, 9)]),
+        ("n1 slots=4 max_slots=4\nn1 slots=4 max_slots=4\n", [("n1", 8, 8)]),
         ("n1 max_slots=8\nn1\nn2\n", [("n1", 2, 8), ("n2", 1, None)]),
         ("n1:4\nn2\nn1:2\n", [("n1", 6, None), ("n2", 1, None)]),
         ("n1\nn2\n", [("n1", None, None), ("n2", None, None)]),

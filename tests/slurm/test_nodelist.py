@@ -207,6 +207,23 @@ def test_any_text_is_expanded_or_refused(text: str) -> None:
     assert expand(compress(found)) == found
 
 
+@pytest.mark.parametrize(
+    ("hosts", "text"),
+    [
+        ("n1 n02 n3", "n[1,02,3]"),
+        ("n08 n9", "n[08,9]"),
+        ("n9 n10 n011", "n[9-10,011]"),
+        ("n3 n2 n2", "n[3,2,2]"),
+        ("8 9", "[8-9]"),
+        ("n1-ib n2-ib", "n1-ib,n2-ib"),  # a suffix is what Slurm before 23.11 cannot read
+        ("n1 m1 n2", "n1,m1,n2"),
+    ],
+)
+def test_compress(hosts: str, text: str, scontrol: Ask) -> None:
+    assert compress(hosts.split()) == text
+    assert scontrol("hostlist", [",".join(hosts.split())]) == [text]
+
+
 def test_neighbours_beyond_the_limit_are_two_ranges() -> None:
     names = [f"n{i}" for i in range(HOST_LIMIT + 1)]
     assert compress(names) == "n[0-65535,65536]"
