@@ -102,7 +102,7 @@ def find_by_folder(transport: Transport, run_dir: str) -> str | None:
     for row in queue(transport):
         # A job that sbatch refused for its constraints shows in the queue all the same.
         if row.reason != "BadConstraints" and row.work_dir.rstrip("/").rpartition("/")[2] == run_id:
-            return row.job_id
+            return row.job_id.partition("_")[0]  # of an array, not of one of its tasks
     return None
 
 

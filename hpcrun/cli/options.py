@@ -14,7 +14,6 @@ import click
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.controller.prepare import Prepared
     from hpcrun.spec.job import JobSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,17 +62,12 @@ def job_options(command: F) -> F:
     return command
 
 
-def prepare_job(
-    ctx: click.Context,
-    context: Context,
-    job: str | None,
-    options: dict[str, Any],
-    after: str | None = None,
-    adjust: Callable[[JobSpec], JobSpec] = lambda spec: spec,
-) -> Prepared:
-    """Prepare the named job, or the bare command after ``--``; ``adjust`` may change the spec."""
+def asked_job(
+    ctx: click.Context, context: Context, job: str | None, options: dict[str, Any]
+) -> tuple[JobSpec, list[str], str]:
+    """Load the named job, or the bare command after ``--``: the job, the words, where it stands."""
     from hpcrun.assets import find_job
-    from hpcrun.controller.prepare import command_spec, load_spec, prepare
+    from hpcrun.controller.prepare import command_spec, load_spec
 
     overrides = list(options["overrides"])
     for option, path in (
@@ -89,12 +83,10 @@ def prepare_job(
     words = ctx.meta["words"]
     if job is not None:
         spec = load_spec(context, job, overrides)
-        source = str(find_job(job, context.project, context.environ))
-        return prepare(context, adjust(spec), extra_args=words or [], after=after, source=source)
+        return spec, words or [], str(find_job(job, context.project, context.environ))
     if not words:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    spec = adjust(command_spec(words, overrides))
-    return prepare(context, spec, extra_args=words, after=after)
+    return command_spec(words, overrides), words, ""
 
 
 def _as_yaml(value: str | int) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from hpcrun.cli.output import pairs, say, table
 from hpcrun.controller.status import ForeignStatus, RunStatus
+from hpcrun.plan.sweep import label
 from hpcrun.plan.types import Plan
 from hpcrun.runs.records import Failure
 from hpcrun.runs.verdict import Verdict
@@ -36,6 +37,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "submitted_at": submitted.submitted_at if submitted else None,
         "elapsed_seconds": elapsed(status),
         "run_dir": str(status.run.path),
+        "task": msgspec.to_builtins(status.history.task),
         "attempts": msgspec.to_builtins(status.history.attempts),
     }
 
@@ -122,11 +124,20 @@ def show_many(statuses: Sequence[RunStatus]) -> None:
             status.verdict.state,
             duration(elapsed(status)),
             f"{status.plan.nodes}x{status.plan.gpus_per_node}" if status.plan else "-",
-            status.verdict.reason or failure_text(status),
+            remarks(status),
         )
         for status in statuses
     ]
     table(["RUN", "JOBID", "STATE", "TIME", "GPUS", ""], rows)
+
+
+def remarks(status: RunStatus) -> str:
+    """What the last column of a listing says: a sweep's values, why it waits or how it failed."""
+    task = status.history.task
+    values = label(task.values) if task else ""
+    return "; ".join(
+        text for text in (values, status.verdict.reason or failure_text(status)) if text
+    )
 
 
 def show_one(status: RunStatus) -> None:
@@ -137,6 +148,8 @@ def show_one(status: RunStatus) -> None:
     rows = [("run", status.run.run_id), ("state", f"{state}, by {verdict.source}")]
     if status.job_id:
         rows.append(("job", status.job_id))
+    if status.history.task is not None:
+        rows.append(("sweep", label(status.history.task.values)))
     if plan is not None:
         rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {plan.launcher}"))
         if plan.launcher != "none":

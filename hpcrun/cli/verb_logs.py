@@ -18,9 +18,10 @@ from hpcrun.cli.options import cluster_option, context, json_option
 def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -> int:
     """Show a run's output: rank by rank, then the launchers' and the batch script's.
 
-    JOB is a Slurm job id or a run id; none means the newest run. Lines of other ranks than rank 0
-    begin with [rankN]:, those of other nodes' launchers with nodeN:. With -f the exit code is the
-    run's: 0 if it ended well, 1 if not. With --json each line is a JSON object of its own.
+    JOB is a Slurm job id, as 123 or 123_4, or a run id; none means the newest run. Lines of other
+    ranks than rank 0 begin with [rankN]:, those of other nodes' launchers with nodeN:. With -f the
+    exit code is the run's: 0 if it ended well, 1 if not. With --json each line is a JSON object of
+    its own.
     """
     from pathlib import Path
 
@@ -32,10 +33,10 @@ def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -
     from hpcrun.errors import InputError
     from hpcrun.logs.files import LogFile, log_files
     from hpcrun.logs.tail import Tail
-    from hpcrun.runs.store import find_run
+    from hpcrun.runs.store import find, is_job_id
 
     where = context(cluster)
-    if job is not None and job.isdigit() and find_run(where.runs_dir, job) is None:
+    if job is not None and is_job_id(job) and find(where.runs_dir, job) is None:
         path = scheduler.stdout_path(slurm_transport(where), job)
         if path is None:
             raise InputError(f"{job}: neither a run of hpcrun nor a job that Slurm still knows")

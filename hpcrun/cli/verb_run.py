@@ -11,10 +11,10 @@ import click
 
 from hpcrun.cli.options import (
     WordsAfterDashes,
+    asked_job,
     cluster_option,
     context,
     job_options,
-    prepare_job,
 )
 
 
@@ -30,15 +30,16 @@ def command(ctx: click.Context, /, job: str | None, cluster: str | None, **optio
     Ctrl-C ends it.
     """
     import signal
-    from functools import partial
 
     from hpcrun.cli.output import note, pairs, say
     from hpcrun.cli.show_plan import describe
     from hpcrun.cli.watch import watch
+    from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, running, share_cpus
 
     where = here(context(cluster))
-    prepared = prepare_job(ctx, where, job, options, adjust=partial(share_cpus, where))
+    spec, words, source = asked_job(ctx, where, job, options)
+    prepared = prepare(where, share_cpus(where, spec), extra_args=words, source=source)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

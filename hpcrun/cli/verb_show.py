@@ -18,7 +18,7 @@ from hpcrun.cli.options import cluster_option, context, json_option
 def command(what: str | None, name: str | None, cluster: str | None, as_json: bool) -> int:
     """Show a job as it would be submitted, or a run's job and files.
 
-    WHAT is a job's name, a run id or a Slurm job id; none means the newest run.
+    WHAT is a job's name, a run id, a sweep's id or a Slurm job id; none means the newest run.
     """
     import msgspec
 
@@ -26,8 +26,9 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     from hpcrun.cli.output import emit_json, say
     from hpcrun.controller.context import read_text
     from hpcrun.controller.prepare import load_spec
-    from hpcrun.controller.status import resolve
+    from hpcrun.controller.status import resolve_any
     from hpcrun.errors import InputError
+    from hpcrun.runs.layout import SECRETS
     from hpcrun.spec.dump import dump_job
 
     where = context(cluster)
@@ -44,24 +45,25 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
         else:
             say(dump_job(spec).rstrip("\n"))
         return 0
-    run = resolve(where, what)
+    run = resolve_any(where, what)
+    secrets = run.path / SECRETS
     files = sorted(
         str(path.relative_to(run.path))
         for path in run.path.rglob("*")
-        if path.is_file() and not path.is_relative_to(run.code) and path != run.secrets
+        if path.is_file() and not path.is_relative_to(run.code) and path != secrets
     )
     if name is not None:
         if name not in files:
-            raise InputError(f"{run.run_id} has no file {name}", fix=f"it has {' '.join(files)}")
+            raise InputError(f"{run.path.name} has no file {name}", fix=f"it has {' '.join(files)}")
         say(read_text(run.path / name).rstrip("\n"))
         return 0
     spec_text = read_text(run.path / "spec.yaml")
     if as_json:
         emit_json(
-            {"run_id": run.run_id, "run_dir": str(run.path), "spec": spec_text, "files": files}
+            {"run_id": run.path.name, "run_dir": str(run.path), "spec": spec_text, "files": files}
         )
         return 0
-    say(f"# {run.run_id}, in {run.path}")
+    say(f"# {run.path.name}, in {run.path}")
     say(spec_text.rstrip("\n"))
     say("# files: hpcrun show RUN --file NAME")
     for file in files:

@@ -16,9 +16,10 @@ from hpcrun.cli.options import cluster_option, context, json_option
 @cluster_option
 @json_option
 def command(job: str | None, count: int, cluster: str | None, as_json: bool) -> int:
-    """Tell the state of the newest runs, or of one run in detail.
+    """Tell the state of the newest runs, of one run in detail, or of all runs of a sweep.
 
-    JOB is a Slurm job id or a run id. The exit code is 4 when Slurm does not answer.
+    JOB is a Slurm job id, as 123 or 123_4, a run id or a sweep's id. The exit code is 4 when Slurm
+    does not answer.
     """
     from hpcrun.cli.output import emit_json, note, say
     from hpcrun.cli.show_status import (
@@ -28,27 +29,35 @@ def command(job: str | None, count: int, cluster: str | None, as_json: bool) -> 
         show_one,
         status_json,
     )
-    from hpcrun.controller.status import foreign_status, newest, status_of
-    from hpcrun.runs.store import find_run
+    from hpcrun.cli.show_sweep import show_sweep
+    from hpcrun.controller.status import foreign_status, newest, resolve_any, status_of
+    from hpcrun.runs.layout import SweepFolder
+    from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
 
     where = context(cluster)
-    if job is not None and job.isdigit() and find_run(where.runs_dir, job) is None:
+    if job is not None and is_job_id(job) and find(where.runs_dir, job) is None:
         foreign = foreign_status(where, job)
         if as_json:
-            emit_json({"runs": [foreign_json(foreign)]})
+            emit_json({"runs": [foreign_json(one) for one in foreign]})
         else:
-            show_foreign(foreign)
+            for one in foreign:
+                show_foreign(one)
         return 0
+    sweep = None
     if job is not None:
-        from hpcrun.controller.status import resolve
-
-        runs = [resolve(where, job)]
+        found = resolve_any(where, job)
+        if isinstance(found, SweepFolder):
+            sweep, runs = read_sweep(found), runs_of(found)
+        else:
+            runs = [found]
     else:
         runs = newest(where, count)
     statuses = status_of(where, runs)
     silent = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
     if as_json:
         emit_json({"runs": [status_json(status) for status in statuses]})
+    elif sweep is not None:
+        show_sweep(sweep, statuses)
     elif job is not None:
         show_one(statuses[0])
     elif statuses:

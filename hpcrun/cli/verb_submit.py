@@ -11,11 +11,11 @@ import click
 
 from hpcrun.cli.options import (
     WordsAfterDashes,
+    asked_job,
     cluster_option,
     context,
     job_options,
     json_option,
-    prepare_job,
 )
 
 
@@ -49,13 +49,28 @@ def command(
     from hpcrun.cli.output import emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
     from hpcrun.cli.watch import watch
+    from hpcrun.controller.prepare import prepare
     from hpcrun.controller.status import dependency_on
     from hpcrun.controller.submit import submit
 
     where = context(cluster)
-    prepared = prepare_job(
-        ctx, where, job, options, after=dependency_on(where, after) if after else None
-    )
+    spec, words, source = asked_job(ctx, where, job, options)
+    first = dependency_on(where, after) if after else None
+    if spec.sweep:
+        from hpcrun.cli.show_sweep import submit_and_show
+
+        return submit_and_show(
+            where,
+            spec,
+            words,
+            after=first,
+            source=source,
+            dry_run=dry_run,
+            follow=follow,
+            wait=wait,
+            as_json=as_json,
+        )
+    prepared = prepare(where, spec, extra_args=words, after=first, source=source)
     if dry_run:
         show_files(prepared.files, as_json=as_json)
         return 0

@@ -13,33 +13,42 @@ from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.parse import ParsedRun, parse_chunks
-from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import find_run
+from hpcrun.plan.sweep import label
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.store import find, is_job_id, read_task, runs_of
 
 _CHUNK = 1 << 20
 
 
-def parse(context: Context, word: str | None) -> ParsedRun:
-    """Read the metrics of a log file, a run, or a Slurm job; none means the newest run.
+def parse(context: Context, word: str | None) -> list[ParsedRun]:
+    """Read the metrics of a log file, a run, a sweep's runs, or a Slurm job; none: the newest.
 
     Raises InputError when there is no such thing.
     """
     if word is not None:
         path = context.cwd / word
-        if path.is_dir() and find_run(context.runs_dir, word) is None:
+        if path.is_dir() and find(context.runs_dir, word) is None:
             raise InputError(f"{word}: a folder", fix="name the log files in it")
         if path.exists() and not path.is_dir():
-            return parse_chunks(word, [(0, _chunks(path))])
-    run = find_run(context.runs_dir, word)
+            return [parse_chunks(word, [(0, _chunks(path))])]
+    run = find(context.runs_dir, word)
+    if isinstance(run, SweepFolder):
+        return [parse_run(each) for each in runs_of(run)]
     if run is not None:
-        return parse_run(run)
+        return [parse_run(run)]
     if word is None:
         raise InputError(f"no runs yet in {context.runs_dir}", fix="hpcrun parse FILE")
-    if word.isdigit():
+    if is_job_id(word):
         found = scheduler.stdout_path(slurm_transport(context), word)
         if found is not None and Path(found).is_file():
-            return parse_chunks(found, [(0, _chunks(Path(found)))])
+            return [parse_chunks(found, [(0, _chunks(Path(found)))])]
     raise InputError(f"{word}: no such file, run or job", fix="hpcrun status lists the runs")
+
+
+def curve_label(context: Context, source: str) -> str:
+    """What a curve is called in a drawing: a sweep's run by its values, all else as it is."""
+    task = read_task(RunFolder(context.runs_dir / source))
+    return f"{task.index}: {label(task.values)}" if task is not None else source
 
 
 def parse_run(run: RunFolder) -> ParsedRun:

@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.placeholders import double_braces
+from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Place, Plan
 from hpcrun.render.files import RenderedFile, render_files
 from hpcrun.render.quoting import quote_comment
@@ -90,16 +91,19 @@ def prepare(
     extra_args: Sequence[str] = (),
     after: str | None = None,
     source: str = "",
+    run_id: str | None = None,
+    shared_code: Path | None = None,
 ) -> Prepared:
-    """Plan and render a run, with a new run id; nothing is changed.
+    """Plan and render a run, with a new run id unless it is said; nothing is changed.
 
-    ``source`` is where the job stands, for messages. Raises InputError, or SpecError with all
-    that is wrong.
+    ``source`` is where the job stands, for messages; ``shared_code`` a copy of the code that
+    several runs have in common. Raises InputError, or SpecError with all that is wrong.
     """
     now = time.gmtime()
-    run_id = make_run_id(
-        spec.name or "job", time.strftime("%Y%m%d-%H%M%S", now), secrets.randbits(32)
-    )
+    if spec.sweep:
+        spec, extra_args = _only_run(spec, extra_args, source)
+    if run_id is None:
+        run_id = new_run_id(spec)
     errors: list[InputError] = []
     python, plan = "", None
     with _kept(errors):
@@ -113,15 +117,38 @@ def prepare(
         project_dir=str(context.project),
         cache_dir=str(context.cache_dir),
         python=python,
+        shared_code=None if shared_code is None else str(shared_code),
     )
     with _kept(errors):
         plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
     if errors or plan is None:
-        raise _all_at_once(errors, source or spec.name or "job")
+        raise all_at_once(errors, source or spec.name or "job")
     files = render_files(plan, template_loader(context.project))
     _check_templates(context, files)
-    files.append(RenderedFile("spec.yaml", dump_job(_with_words(spec, plan, extra_args))))
+    known = placeholder_names(plan.environment)
+    files.append(RenderedFile("spec.yaml", dump_job(with_words(spec, known, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files)
+
+
+def _only_run(spec: JobSpec, words: Sequence[str], source: str) -> tuple[JobSpec, list[str]]:
+    """The one run of a sweep with one combination. Raises InputError for more of them."""
+    try:
+        runs = build_runs(spec, words)
+    except SpecError as error:
+        raise all_at_once([error], source or spec.name or "job") from error
+    if len(runs) > 1:
+        one = ", ".join(f"{key}: [{value}]" for key, value in runs[0].values.items())
+        raise InputError(
+            f"{spec.name or 'job'} is a sweep of {len(runs)} runs",
+            fix=f"hpcrun submit, or one of the runs here: --set 'sweep={{{one}}}'",
+        )
+    return msgspec.structs.replace(runs[0].spec, name=spec.name), runs[0].words
+
+
+def new_run_id(spec: JobSpec) -> str:
+    """Make an id of the job's name, the time and chance."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return make_run_id(spec.name or "job", stamp, secrets.randbits(32))
 
 
 @contextlib.contextmanager
@@ -133,7 +160,7 @@ def _kept(errors: list[InputError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _all_at_once(errors: Sequence[InputError], source: str) -> InputError:
+def all_at_once(errors: Sequence[InputError], source: str) -> InputError:
     """Make one error of several; one alone keeps its fix apart."""
     problems: list[Problem] = []
     for error in errors:
@@ -169,12 +196,12 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
                 )
 
 
-def _with_words(spec: JobSpec, plan: Plan, words: Sequence[str]) -> JobSpec:
+def with_words(spec: JobSpec, known: Collection[str], words: Sequence[str]) -> JobSpec:
     """The job with the words of the command line in it, as its file would have them.
 
-    Bytes that are not UTF-8 have no place in YAML; the plan has them as they are.
+    ``known`` are the placeholders that there are. Bytes that are not UTF-8 have no place in YAML;
+    the plan has them as they are.
     """
-    known = placeholder_names(plan.environment)
     text = [word.encode("utf-8", "replace").decode() for word in words]
     typed = [double_braces(word, known) for word in text]
     if spec.command == []:

@@ -18,9 +18,18 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
-from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import History, Seen
-from hpcrun.runs.store import find_run, list_runs, read_history, read_plan, write_record
+from hpcrun.runs.store import (
+    find,
+    find_run,
+    is_job_id,
+    list_runs,
+    read_history,
+    read_plan,
+    runs_of,
+    write_record,
+)
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
@@ -53,15 +62,27 @@ def resolve(context: Context, word: str | None) -> RunFolder:
     """Find the run that a word names; none means the newest. Raises InputError."""
     run = find_run(context.runs_dir, word)
     if run is None:
-        if word is None:
-            raise InputError(
-                f"no runs yet in {context.runs_dir}",
-                fix="hpcrun submit JOB; hpcrun jobs lists them",
-            )
-        raise InputError(
-            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
-        )
+        raise _no_such_run(context, word)
     return run
+
+
+def resolve_any(context: Context, word: str | None) -> RunFolder | SweepFolder:
+    """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
+    found = find(context.runs_dir, word)
+    if found is None:
+        raise _no_such_run(context, word)
+    return found
+
+
+def _no_such_run(context: Context, word: str | None) -> InputError:
+    if word is None:
+        return InputError(
+            f"no runs yet in {context.runs_dir}",
+            fix="hpcrun submit JOB; hpcrun jobs lists them",
+        )
+    return InputError(
+        f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
+    )
 
 
 def newest(context: Context, count: int) -> list[RunFolder]:
@@ -104,15 +125,16 @@ def _ask(
     queued = {run.path: _row_of(run, histories[run.path], rows) for run in runs}
     missing = [job_id for path, job_id in job_ids.items() if job_id and queued[path] is None]
     if missing and asked and not conf_is_gone:
-        accounts = {row.job_id: row for row in scheduler.accounting(transport, missing) or []}
+        told = scheduler.accounting(transport, _whole_arrays(missing)) or []
+        accounts = {row.job_id: row for row in told}
+    arrays = {job_id.partition("_")[0]: row for job_id, row in accounts.items() if "_" in job_id}
     found = {}
     for run in runs:
         row = queued[run.path]
         job_id = job_ids[run.path] or (row.job_id if row else None)
-        account = accounts.get(job_id or "")
-        # A cluster that counts anew may have given the number to another job.
-        if account is not None and Path(account.work_dir or run.run_id).name != run.run_id:
-            account = None
+        tag = _tag(run, histories[run.path])
+        account = _own(accounts.get(job_id or ""), tag)
+        array = _own(arrays.get((job_id or "").partition("_")[0]), tag)
         # Read again: the job may have ended while Slurm was asked.
         history = read_history(run)
         quiet = silence
@@ -120,7 +142,12 @@ def _ask(
             quiet = f"{conf}, by which the job was submitted, is not on this machine"
         verdict = decide(
             Evidence(
-                history=history, now=time.time(), in_reach=not quiet, queue=row, account=account
+                history=history,
+                now=time.time(),
+                in_reach=not quiet,
+                queue=row,
+                account=account,
+                struck=account is None and array is not None,
             )
         )
         if verdict.final and verdict.source in ("squeue", "sacct"):
@@ -153,7 +180,25 @@ def _rows(transport: Transport, job_ids: Sequence[str | None]) -> list[QueueRow]
     """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
     (a lost reply of sbatch), for all of the user's jobs."""
     known = [job_id for job_id in job_ids if job_id is not None]
-    return scheduler.queue(transport, known if len(known) == len(job_ids) else ())
+    complete = len(known) == len(job_ids)
+    return scheduler.queue(transport, _whole_arrays(known) if complete else ())
+
+
+def _whole_arrays(job_ids: Sequence[str]) -> list[str]:
+    """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
+    return list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
+
+
+def _tag(run: RunFolder, history: History) -> str:
+    """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
+    if history.task is None:
+        return run.run_id
+    return sweep_folder(run.path.parent, history.task.sweep_id).path.name
+
+
+def _own(row: AccountRow | None, tag: str) -> AccountRow | None:
+    """A cluster that counts anew may have given the number to another job: then None."""
+    return row if row is not None and Path(row.work_dir or tag).name == tag else None
 
 
 def _job_id(history: History) -> str | None:
@@ -171,7 +216,10 @@ def _was_here(history: History) -> bool:
 
 def _row_of(run: RunFolder, history: History, rows: Sequence[QueueRow]) -> QueueRow | None:
     """The run's row: its WorkDir tells, since a cluster that counts anew gives ids out again."""
-    own = [row for row in rows if row.work_dir.rstrip("/").rpartition("/")[2] == run.run_id]
+    tag, task = _tag(run, history), history.task
+    own = [row for row in rows if row.work_dir.rstrip("/").rpartition("/")[2] == tag]
+    if task is not None:
+        own = [row for row in own if row.job_id.endswith(f"_{task.index}")]
     submitted = history.submitted
     if submitted is not None:
         return next((row for row in own if row.job_id == submitted.job_id), None)
@@ -183,22 +231,42 @@ def _is_local(history: History) -> bool:
     return history.submitted is not None and history.submitted.job_id is None
 
 
-def foreign_status(context: Context, job_id: str) -> ForeignStatus:
-    """Ask Slurm about a job that hpcrun did not submit. Raises InputError, OutOfReach."""
+def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
+    """Ask Slurm about a job that hpcrun did not submit, or about all tasks of an array.
+
+    Raises InputError, OutOfReach.
+    """
     transport = slurm_transport(context)
-    rows = scheduler.queue(transport, [job_id])
-    queue = rows[0] if rows else None
-    accounts = None if queue else scheduler.accounting(transport, [job_id])
-    account = accounts[0] if accounts else None
-    if queue is None and account is None:
+    queue = {_shown_id(row, job_id): row for row in scheduler.queue(transport, [job_id])}
+    # Tasks of an array that have ended may be in the accounting alone.
+    asked = not queue or any("_" in known for known in queue)
+    told = (scheduler.accounting(transport, [job_id]) or []) if asked else []
+    accounts = {_shown_id(row, job_id): row for row in told if not queue or "[" not in row.job_id}
+    if not queue and not accounts:
         raise InputError(
             f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
             fix="hpcrun status lists the runs",
         )
-    verdict = decide(
-        Evidence(history=History(run_id=job_id), now=time.time(), queue=queue, account=account)
-    )
-    return ForeignStatus(job_id=job_id, verdict=verdict, queue=queue, account=account)
+    found = []
+    for known in sorted({*queue, *accounts}, key=_task_order):
+        row, account = queue.get(known), accounts.get(known)
+        evidence = Evidence(
+            history=History(run_id=known), now=time.time(), queue=row, account=account
+        )
+        found.append(
+            ForeignStatus(job_id=known, verdict=decide(evidence), queue=row, account=account)
+        )
+    return found
+
+
+def _shown_id(row: QueueRow | AccountRow, job_id: str) -> str:
+    """A task's own id; else the one that was asked for."""
+    return row.job_id if "_" in row.job_id else job_id
+
+
+def _task_order(job_id: str) -> tuple[int, str]:
+    task = job_id.partition("_")[2]
+    return (int(task), "") if task.isdigit() else (-1, job_id)
 
 
 def dependency_on(context: Context, word: str) -> str | None:
@@ -208,13 +276,22 @@ def dependency_on(context: Context, word: str) -> str | None:
     """
     if not word:
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
-    run = find_run(context.runs_dir, word)
-    if run is None and not word.isdigit():
+    run = find(context.runs_dir, word)
+    if run is None and not is_job_id(word):
         raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
-    # Slurm takes a job that it does not know for one that has ended well.
-    status = foreign_status(context, word) if run is None else status_of(context, [run])[0]
-    if status.verdict.ok:
+    statuses: Sequence[RunStatus | ForeignStatus]
+    if run is None:
+        # Slurm takes a job that it does not know for one that has ended well.
+        statuses = foreign_status(context, word)
+    else:
+        statuses = status_of(context, runs_of(run) if isinstance(run, SweepFolder) else [run])
+    waiting = [status for status in statuses if not status.verdict.ok]
+    if not waiting:
         return None
-    if status.verdict.final or status.job_id is None:
-        raise InputError(f"--after {word}: that run is {status.verdict.state}")
-    return status.job_id
+    for status in waiting:
+        if status.verdict.final or status.job_id is None:
+            which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
+            raise InputError(f"--after {word}: that run{which} is {status.verdict.state}")
+    job_id = waiting[0].job_id or ""
+    # afterok of an array waits for all its tasks.
+    return job_id.partition("_")[0] if len(statuses) > 1 else job_id

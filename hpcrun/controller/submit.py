@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -20,8 +20,9 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
+from hpcrun.plan.types import Plan
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.layout import SUBMITTED, RunFolder
 from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, write_file, write_record
@@ -43,38 +44,53 @@ def write_run(context: Context, prepared: Prepared) -> RunFolder:
     Whole or not at all: whatever goes wrong, Ctrl-C included, the folder is taken away again.
     Raises InputError.
     """
-    plan = prepared.plan
-    missing = [name for name in plan.secrets if name not in context.environ]
-    if missing:
-        raise InputError(
-            f"secrets: {', '.join(missing)}: not set in your environment",
-            fix=f"export {missing[0]}=... and submit again",
-        )
-    run = create_run_folder(Path(plan.run_dir))
+    check_secrets(context, prepared.plan)
+    run = create_run_folder(Path(prepared.plan.run_dir))
     try:
-        for file in prepared.files:
-            write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
-        if plan.reference_trainer:
-            run.code.mkdir()
-            for source in REFERENCE.glob("*.py"):
-                shutil.copy2(source, run.code)
-        elif plan.snapshot:
-            take_snapshot(context.project, run.code, leave_out=context.runs_dir)
-            _check_copied(prepared, run)
-        if plan.secrets:
-            lines = [f"export {n}={quote_bash(context.environ[n])}\n" for n in plan.secrets]
-            write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
+        write_code(context, prepared.plan, run.code)
+        fill_run(context, prepared, run, run.code)
     except BaseException:
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     return run
 
 
-def _check_copied(prepared: Prepared, run: RunFolder) -> None:
+def check_secrets(context: Context, plan: Plan) -> None:
+    """Insist that all secrets have values. Raises InputError."""
+    missing = [name for name in plan.secrets if name not in context.environ]
+    if missing:
+        raise InputError(
+            f"secrets: {', '.join(missing)}: not set in your environment",
+            fix=f"export {missing[0]}=... and submit again",
+        )
+
+
+def write_code(context: Context, plan: Plan, code: Path) -> None:
+    """Copy the code that the plan runs to ``code``; nothing where it is run in place."""
+    if plan.reference_trainer:
+        code.mkdir()
+        for source in REFERENCE.glob("*.py"):
+            shutil.copy2(source, code)
+    elif plan.snapshot:
+        take_snapshot(context.project, code, leave_out=context.runs_dir)
+
+
+def fill_run(context: Context, prepared: Prepared, run: RunFolder, code: Path) -> None:
+    """Write all of a run but its code, which lies in ``code`` already. Raises InputError."""
+    _check_copied(prepared, code)
+    for file in prepared.files:
+        write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+    names = prepared.plan.secrets
+    if names:
+        lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in names]
+        write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
+
+
+def _check_copied(prepared: Prepared, code: Path) -> None:
     """Git may ignore the very script that is to run."""
     script = prepared.spec.script
     path = prepared.plan.program[1] if script is not None else ""
-    if path.startswith(f"{run.code}/") and not Path(path).exists():
+    if path.startswith(f"{code}/") and not Path(path).exists():
         raise InputError(
             f"script: {script}: git ignores it, so it is not in the run's copy of the code",
             fix="take it out of .gitignore, or say snapshot: false to run the code in place",
@@ -88,35 +104,51 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
     """
     run = write_run(context, prepared)
+    job_id = hand_over(context, prepared.plan, run.path, [run.path])
+    return Submission(run, job_id)
+
+
+def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path]) -> str:
+    """Hand ``folder/job.sbatch`` to Slurm, record the answer in the folder, return the job id.
+
+    ``written`` are the folders that are taken away again where Slurm refuses. Raises as submit().
+    """
     env = job_environment(context)
-    directives = dict(prepared.plan.directives)
+    directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):
         # The user's own default: sbatch would let it win over a directive, so only without one.
         name = f"SBATCH_{option.upper()}"
         if option not in directives and name in context.environ:
             env[name] = context.environ[name]
-    for name in prepared.plan.secrets:
+    for name in plan.secrets:
         env.pop(name, None)
     transport = slurm_transport(context)
     record = submitted_record(context, None)
     with _signals_wait():
         try:
-            job_id = scheduler.submit(transport, str(run.path), env)
+            job_id = scheduler.submit(transport, str(folder), env)
         except OutOfReach as error:
             if not error.maybe_done:
-                shutil.rmtree(run.path, ignore_errors=True)
+                take_away(written)
                 raise
             raise OutOfReach(
                 error.message,
-                fix=f"it may have taken the job all the same: hpcrun status {run.run_id} will tell",
+                fix="it may have taken the job all the same: "
+                f"hpcrun status {plan.run_id} will tell",
                 maybe_done=True,
             ) from error
         except BaseException:
-            shutil.rmtree(run.path, ignore_errors=True)
+            take_away(written)
             raise
         record = structs.replace(record, job_id=job_id, submitted_at=time.time())
-        write_record(run.submitted, record)
-    return Submission(run, job_id)
+        write_record(folder / SUBMITTED, record)
+    return job_id
+
+
+def take_away(folders: Sequence[Path]) -> None:
+    """Remove what was written for a submission that did not come about."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

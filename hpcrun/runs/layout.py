@@ -14,6 +14,10 @@ from msgspec import Struct
 # Run ids: time (UTC) so that they sort, the job's name, four characters of chance.
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
+# Values of variables that are not recorded; it goes when the run is over.
+SECRETS = "secrets.env"
+# What sbatch answered; in the folder of a run, or of a sweep for all its runs.
+SUBMITTED = "submitted.json"
 # The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
 _ARRAY = ".array"
 
@@ -85,11 +89,11 @@ class RunFolder(Struct, frozen=True):
 
     @property
     def secrets(self) -> Path:
-        return self.path / "secrets.env"
+        return self.path / SECRETS
 
     @property
     def submitted(self) -> Path:
-        return self.path / "submitted.json"
+        return self.path / SUBMITTED
 
     @property
     def cancelled(self) -> Path:
@@ -134,7 +138,7 @@ class SweepFolder(Struct, frozen=True):
 
     @property
     def submitted(self) -> Path:
-        return self.path / "submitted.json"
+        return self.path / SUBMITTED
 
     def run(self, index: int) -> RunFolder:
         """The folder of one task's run."""

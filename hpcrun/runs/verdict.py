@@ -25,13 +25,17 @@ LOST = "LOST"
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """What was found out: ``in_reach`` False means that Slurm gave no answer."""
+    """What was found out: ``in_reach`` False means that Slurm gave no answer.
+
+    ``struck`` tells that the accounting knows the run's array and has no such task.
+    """
 
     history: History
     now: float
     in_reach: bool = True
     queue: QueueRow | None = None
     account: AccountRow | None = None
+    struck: bool = False
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -89,6 +93,10 @@ def decide(evidence: Evidence) -> Verdict:
                     source="sacct",
                     reason=f"sacct calls it {account.state}, squeue does not show it",
                 )
+    # Slurm keeps no record of a task that is cancelled while it waits.
+    struck = evidence.struck and evidence.in_reach and queue is None and last is None
+    if struck and evidence.now - _last_sign(evidence) > GRACE:
+        return Verdict(state="CANCELLED", final=True, source="sacct", reason="before it began")
     seen = evidence.history.seen
     if queue is None and seen is not None and seen.attempts == len(evidence.history.attempts):
         # Slurm has said so before, and forgets, or does not answer now.

@@ -47,6 +47,11 @@ _FIXES = [
         r"node count",
         "check resources.nodes against the partition's limits: scontrol show partition",
     ),
+    (
+        r"job array specification",
+        "a sweep has more runs than this Slurm takes in an array (scontrol show config: "
+        "MaxArraySize): submit it in parts",
+    ),
     (r"qos", "your QOS does not allow this: sacctmgr show qos lists the limits"),
 ]
 

@@ -44,7 +44,9 @@ class AccountRow(Struct, frozen=True):
 def sacct_argv(job_ids: Sequence[str]) -> list[str]:
     """Ask for the last start of each job, without its steps.
 
-    With --jobs the default window is all time (sacct(1), DEFAULT TIME WINDOW).
+    Tasks of an array that never began have no rows of their own, but share one, as 7_[3-9%4]:
+    it shows where 7 is asked for. With --jobs the default window is all time (sacct(1), DEFAULT
+    TIME WINDOW).
     """
     return [
         "sacct",

@@ -37,10 +37,11 @@ class QueueRow(Struct, frozen=True):
 def squeue_argv(job_ids: Sequence[str] = ()) -> list[str]:
     """Ask for all my jobs, or for some jobs, finished ones that Slurm still knows included.
 
-    One call serves any number of jobs: squeue in a loop burdens the whole cluster (squeue(1),
-    PERFORMANCE).
+    A task is asked for as 7_3, all tasks of its array as 7. One call serves any number of jobs:
+    squeue in a loop burdens the whole cluster (squeue(1), PERFORMANCE).
     """
-    argv = ["squeue", "--noheader", "--states=all", f"--format={_FORMAT}{_ROW}"]
+    # --array: a row for each task of an array; else one stands for all that wait, as 7_[3-9%4].
+    argv = ["squeue", "--noheader", "--states=all", "--array", f"--format={_FORMAT}{_ROW}"]
     argv.append("--jobs=" + ",".join(job_ids) if job_ids else "--me")
     return argv
 

@@ -79,8 +79,8 @@ def test_a_refusal_has_its_fix(case: str, fix: str) -> None:
 @pytest.mark.parametrize(
     ("command", "case", "argv"),
     [
-        ("squeue", "mine", squeue_argv()),
-        ("squeue", "two-one-of-them-unknown", squeue_argv(["5947790", "999999"])),
+        ("squeue", "tasks", squeue_argv()),
+        ("squeue", "tasks-one-struck", squeue_argv(["10"])),
         ("sbatch", "taken", sbatch_argv()),
         ("scancel", "unknown", scancel_argv("999999")),
         ("scontrol", "unknown", show_job_argv("999999")),

@@ -1,0 +1,217 @@
+"""Sweeps on the command line: what they look like, submitted, cancelled and on their way.
+
+Effects: prints; those of the controller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import click
+
+from hpcrun.cli.output import emit_json, note, pairs, say, table
+from hpcrun.cli.show_plan import describe, show_files
+from hpcrun.cli.show_status import duration, elapsed, failure_text
+from hpcrun.cli.watch import state_line, verdict_line
+from hpcrun.controller.context import Context
+from hpcrun.controller.status import RunStatus
+from hpcrun.controller.sweep import (
+    PreparedSweep,
+    SweepSubmission,
+    cancel_sweep,
+    follow_sweep,
+    prepare_sweep,
+    submit_sweep,
+)
+from hpcrun.errors import InputError
+from hpcrun.plan.sweep import column_names, label
+from hpcrun.runs.layout import SweepFolder
+from hpcrun.runs.records import Sweep
+from hpcrun.spec.job import JobSpec
+
+
+def submit_and_show(
+    context: Context,
+    spec: JobSpec,
+    words: Sequence[str],
+    *,
+    after: str | None,
+    source: str,
+    dry_run: bool,
+    follow: bool,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Submit a sweep, or show what would be; return the exit code.
+
+    Raises InputError for --follow: a sweep has many logs.
+    """
+    if follow and not dry_run:
+        raise InputError(
+            "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
+        )
+    sweep = prepare_sweep(context, spec, extra_args=words, after=after, source=source)
+    if dry_run:
+        _show_files(sweep, as_json=as_json)
+        return 0
+    submission = submit_sweep(context, sweep)
+    if as_json:
+        emit_json(_submission_json(sweep, submission))
+    else:
+        _show_submission(sweep, submission)
+    return _watch(context, submission.sweep, quiet=as_json) if wait else 0
+
+
+def _submission_json(sweep: PreparedSweep, submission: SweepSubmission) -> dict[str, object]:
+    return {
+        "sweep_id": submission.sweep.sweep_id,
+        "job_id": submission.job_id,
+        "sweep_dir": str(submission.sweep.path),
+        "cluster": sweep.plan.cluster,
+        "runs": [
+            {
+                "run_id": run.plan.run_id,
+                "job_id": f"{submission.job_id}_{index}",
+                "run_dir": run.plan.run_dir,
+                "values": values,
+                "effective_batch": run.plan.effective_batch,
+            }
+            for index, (run, values) in enumerate(zip(sweep.runs, sweep.values, strict=True))
+        ],
+    }
+
+
+def _size(runs: int, limit: int) -> str:
+    """Say how many runs there are, and how many of them may run at once.
+
+    >>> _size(6, 4), _size(2, 4)
+    ('6 runs, at most 4 at a time', '2 runs')
+    """
+    count = f"{runs} run{'' if runs == 1 else 's'}"
+    return f"{count}, at most {limit} at a time" if limit < runs else count
+
+
+def _show_files(sweep: PreparedSweep, *, as_json: bool) -> None:
+    """Print what a submission would write: the array's script, the runs, the first one's files."""
+    if as_json:
+        emit_json(
+            {file.name: file.text for file in sweep.files}
+            | {
+                "runs": [
+                    {"values": values, "files": {file.name: file.text for file in run.files}}
+                    for run, values in zip(sweep.runs, sweep.values, strict=True)
+                ]
+            }
+        )
+        return
+    shown = [file for file in sweep.files if file.name == "job.sbatch"]
+    show_files(shown, as_json=False)
+    say(click.style(f"==> {_size(len(sweep.runs), sweep.spec.sweep_limit)} <==", bold=True))
+    _values_table(sweep)
+    say()
+    say(click.style("==> the files of the first run <==", bold=True))
+    show_files([file for file in sweep.runs[0].files if file.name != "task.json"], as_json=False)
+
+
+def _values_table(sweep: PreparedSweep) -> None:
+    batches = [run.plan.effective_batch for run in sweep.runs]
+    several = len(set(batches)) > 1
+    header = ["TASK", *column_names(list(sweep.spec.sweep)), *(["batch"] if several else [])]
+    rows = [
+        [str(index), *values.values(), *([str(batch)] if several else [])]
+        for index, (values, batch) in enumerate(zip(sweep.values, batches, strict=True))
+    ]
+    table([*header, ""], [[*row, ""] for row in rows])
+
+
+def _show_submission(sweep: PreparedSweep, submission: SweepSubmission) -> None:
+    """Say what was submitted, and what to type next."""
+    plan, job_id = sweep.plan, submission.job_id
+    size = _size(len(sweep.runs), sweep.spec.sweep_limit)
+    say(f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}: {size}")
+    told = dict(describe(plan, bare=sweep.spec.command is not None))
+    if len({run.plan.effective_batch for run in sweep.runs}) > 1:
+        told.pop("batch", None)
+    told.pop("run", None)
+    told["folder"] = str(submission.sweep.path)
+    pairs([("sweep", plan.run_id), *told.items()])
+    _values_table(sweep)
+    say("Next")
+    for verb, why in (
+        (f"status {job_id}", "the state of all its runs"),
+        (f"logs -f {job_id}_0", "the output of one as it comes"),
+        (f"parse {job_id}", "a loss curve for each"),
+        (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
+    ):
+        say(f"  hpcrun {verb:<16} {click.style(why, dim=True)}")
+
+
+def show_sweep(sweep: Sweep, statuses: Sequence[RunStatus]) -> None:
+    """Print a line for each run of a sweep."""
+    counts = Counter(status.verdict.state for status in statuses)
+    told = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    say(f"{click.style(sweep.name, bold=True)}: {_size(sweep.tasks, sweep.limit)}: {told}")
+    values: list[Mapping[str, str]] = [
+        status.history.task.values if status.history.task else {} for status in statuses
+    ]
+    keys = list(dict.fromkeys(key for each in values for key in each))
+    rows = [
+        [
+            status.job_id or status.run.run_id,
+            status.verdict.state,
+            duration(elapsed(status)),
+            *(each.get(key, "-") for key in keys),
+            status.verdict.reason or failure_text(status),
+        ]
+        for status, each in zip(statuses, values, strict=True)
+    ]
+    table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows)
+
+
+def cancel_and_show(context: Context, sweep: SweepFolder, *, as_json: bool) -> int:
+    """Cancel all runs of a sweep and say what they were."""
+    before = cancel_sweep(context, sweep)
+    live = [status for status in before if not status.verdict.final]
+    if as_json:
+        emit_json(
+            {
+                "sweep_id": sweep.sweep_id,
+                "runs": [
+                    {
+                        "run_id": status.run.run_id,
+                        "job_id": status.job_id,
+                        "state_before": status.verdict.state,
+                        "cancelled": not status.verdict.final,
+                    }
+                    for status in before
+                ],
+            }
+        )
+    elif live:
+        counts = Counter(status.verdict.state for status in live)
+        told = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+        say(f"{sweep.sweep_id}: {len(live)} of {len(before)} runs are being cancelled: {told}")
+    else:
+        say(f"{sweep.sweep_id}: all {len(before)} runs are over already")
+    return 0
+
+
+def _watch(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
+    """Wait for all runs; 0 if all ended well and 1 if not. Ctrl-C ends the waiting alone."""
+    ok: dict[str, bool] = {}
+    try:
+        for status in follow_sweep(context, sweep):
+            ok[status.run.run_id] = status.verdict.ok
+            if quiet:
+                continue
+            values = f" [{label(status.history.task.values)}]" if status.history.task else ""
+            if status.verdict.final:
+                first, _, rest = verdict_line(status).partition("\n")
+                note(f"{first}{values}" + (f"\n{rest}" if rest else ""))
+            else:
+                note(f"{state_line(status)}{values}")
+    except KeyboardInterrupt:
+        note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
+        raise
+    return 0 if all(ok.values()) else 1

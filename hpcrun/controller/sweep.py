@@ -1,0 +1,229 @@
+"""Prepares, submits, cancels and awaits sweeps: one array of Slurm's, and a run for each task.
+
+Effects: files, Slurm commands.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hpcrun import scheduler
+from hpcrun.assets import template_loader
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.prepare import Prepared, all_at_once, new_run_id, prepare, with_words
+from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.submit import check_secrets, fill_run, hand_over, take_away, write_code
+from hpcrun.errors import InputError, SpecError
+from hpcrun.plan.environment import placeholder_names
+from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
+from hpcrun.plan.types import Plan
+from hpcrun.render.array import render_array
+from hpcrun.render.files import RenderedFile
+from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder, task_run_id
+from hpcrun.runs.records import Cancelled, Sweep, Task
+from hpcrun.runs.store import create_run_folder, runs_of, write_file, write_record
+from hpcrun.spec.dump import dump_job
+from hpcrun.spec.job import JobSpec
+
+# How often the files of the runs are looked at, and Slurm is asked, in seconds.
+FILES_EVERY = 1.0
+SLURM_EVERY = 30.0
+AFTER_NEWS = (1.0, 2.0, 4.0, 8.0)
+
+
+class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep that could be submitted; ``plan`` and ``files`` are the array's own."""
+
+    spec: JobSpec
+    plan: Plan
+    files: list[RenderedFile]
+    runs: list[Prepared]
+    values: list[dict[str, str]]
+
+
+class SweepSubmission(msgspec.Struct, frozen=True):
+    """A sweep that Slurm took as one array."""
+
+    sweep: SweepFolder
+    job_id: str
+
+
+def prepare_sweep(
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str] = (),
+    after: str | None = None,
+    source: str = "",
+) -> PreparedSweep:
+    """Plan and render all runs of a sweep and its array; nothing is changed.
+
+    Raises InputError, or SpecError with all that is wrong in any of the runs.
+    """
+    source = source or spec.name or "job"
+    sweep_id = new_run_id(spec)
+    code = sweep_folder(context.runs_dir, sweep_id).code
+    runs: list[Prepared] = []
+    errors: dict[str, InputError] = {}
+    try:
+        made = build_runs(spec, extra_args)
+        for one in made:
+            try:
+                runs.append(_prepare_run(context, one, sweep_id, code, after, source))
+            except InputError as error:
+                errors.setdefault(str(error), error)
+        if errors:
+            raise all_at_once(_distinct(list(errors.values())), source)
+        known = placeholder_names(runs[0].plan.environment)
+        check_placeholders(spec, known)
+        plan = build_array([run.plan for run in runs], spec, sweep_id)
+    except SpecError as error:
+        raise all_at_once([error], source) from error
+    record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
+    files = [
+        render_array(plan, template_loader(context.project)),
+        _json("sweep.json", record),
+        RenderedFile(
+            "spec.yaml", dump_job(with_words(spec, known | spec.sweep.keys(), extra_args))
+        ),
+    ]
+    values = [one.values for one in made]
+    return PreparedSweep(spec=spec, plan=plan, files=files, runs=runs, values=values)
+
+
+def _prepare_run(
+    context: Context, one: SweepRun, sweep_id: str, code: Path, after: str | None, source: str
+) -> Prepared:
+    prepared = prepare(
+        context,
+        one.spec,
+        extra_args=one.words,
+        after=after,
+        source=source,
+        run_id=task_run_id(sweep_id, one.index),
+        shared_code=code,
+    )
+    task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
+    return msgspec.structs.replace(prepared, files=[*prepared.files, _json("task.json", task)])
+
+
+def _distinct(errors: Sequence[InputError]) -> list[InputError]:
+    """Take the problems out that an error before has told already."""
+    told: set[str] = set()
+    left: list[InputError] = []
+    for error in errors:
+        if not isinstance(error, SpecError):
+            left.append(error)
+            continue
+        problems = [problem for problem in error.problems if str(problem) not in told]
+        told |= {str(problem) for problem in problems}
+        if problems:
+            left.append(SpecError(problems))
+    return left
+
+
+def _json(name: str, record: msgspec.Struct) -> RenderedFile:
+    return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")
+
+
+def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
+    """Write the array and its runs, and hand them to Slurm with one sbatch.
+
+    Raises as submit() does; whatever goes wrong before Slurm has it, all folders are taken away.
+    """
+    check_secrets(context, sweep.plan)
+    written: list[Path] = []
+    try:
+        folder = _write(context, sweep, written)
+    except BaseException:
+        take_away(written)
+        raise
+    return SweepSubmission(folder, hand_over(context, sweep.plan, folder.path, written))
+
+
+def _write(context: Context, sweep: PreparedSweep, written: list[Path]) -> SweepFolder:
+    """Write everything, noting each folder in ``written`` as soon as it is there."""
+    folder = sweep_folder(context.runs_dir, sweep.plan.run_id)
+    try:
+        folder.path.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename}: cannot make the sweep's folder: {error.strerror}",
+            fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
+        ) from error
+    written.append(folder.path)
+    for file in sweep.files:
+        write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+    write_code(context, sweep.plan, folder.code)
+    for prepared in sweep.runs:
+        run = create_run_folder(Path(prepared.plan.run_dir))
+        written.append(run.path)
+        fill_run(context, prepared, run, folder.code)
+    return folder
+
+
+def cancel_sweep(context: Context, sweep: SweepFolder) -> list[RunStatus]:
+    """Ask for the end of all runs that are not over; return the states that they had before.
+
+    Raises InputError, SchedulerRefused, OutOfReach.
+    """
+    statuses = status_of(context, runs_of(sweep))
+    live = [status for status in statuses if not status.verdict.final]
+    if not live:
+        return statuses
+    job_id = live[0].job_id
+    if job_id is None:
+        raise InputError(
+            f"{sweep.sweep_id}: no Slurm job of it is known", fix="hpcrun status tells when it is"
+        )
+    submitted = live[0].history.submitted
+    transport = slurm_transport(context, submitted.slurm_conf if submitted else None)
+    scheduler.cancel(transport, job_id.partition("_")[0])
+    record = Cancelled(cancelled_at=time.time(), user=getpass.getuser())
+    for status in live:
+        write_record(status.run.cancelled, record)
+    return statuses
+
+
+def follow_sweep(
+    context: Context, sweep: SweepFolder, *, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[RunStatus]:
+    """Give each run's status when its state changes, until all are over.
+
+    Slurm is asked when the runs' own files show news, in quick succession until it says so too,
+    and else twice a minute.
+    """
+    runs = runs_of(sweep)
+    shown: dict[Path, tuple[str, str]] = {}
+    signs: list[tuple[int, bool]] = []
+    pauses: Iterator[float] = iter(())
+    due = time.monotonic()
+    while True:
+        now_signs = [_signs(run) for run in runs]
+        if now_signs != signs:
+            signs, pauses, due = now_signs, iter(AFTER_NEWS), time.monotonic()
+        if time.monotonic() >= due:
+            statuses = status_of(context, runs)
+            for status in statuses:
+                state = (status.verdict.state, status.verdict.reason)
+                if shown.get(status.run.path) != state:
+                    shown[status.run.path] = state
+                    yield status
+            if all(status.verdict.final for status in statuses):
+                return
+            due = time.monotonic() + next(pauses, SLURM_EVERY * random.uniform(0.9, 1.1))
+        sleep(FILES_EVERY)
+
+
+def _signs(run: RunFolder) -> tuple[int, bool]:
+    """How many attempts a run's folder shows, and whether the last one has ended."""
+    attempts = [int(path.name) for path in run.attempts.glob("[0-9]*")]
+    last = run.attempts / str(max(attempts, default=0))
+    return len(attempts), (last / "end.json").exists()
