@@ -14,10 +14,10 @@ demo: venv
 
 # Most of a cluster test is waiting: two at a time, each worker with clusters of its own.
 test: lint
-	python -m pytest -n 2 --dist loadfile
+	python -m pytest -n 2 --dist worksteal
 
 check: lint
-	python -m pytest -n 2 --dist loadfile -m "not cluster and not slow"
+	python -m pytest -n 2 --dist worksteal -m "not cluster and not slow"
 
 # Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.
