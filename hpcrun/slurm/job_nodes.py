@@ -88,7 +88,9 @@ def _slots(record: str, hosts: list[str]) -> list[int]:
             gpus[host] = gpus.get(host, 0) + count_gpus(gres)
     if any(gpus.values()):
         return [gpus.get(host, 0) for host in hosts]
-    total = count_gpus(_value(r"^ +JOB_GRES=(\S+)", record)) or count_tres_gpus(record)
+    # AllocTRES since 23.02, below a ReqTRES that may say another number; before it was TRES.
+    tres = _value(r"^ +(?:Alloc)?TRES=(\S+)", record)
+    total = count_gpus(_value(r"^ +JOB_GRES=(\S+)", record)) or count_tres_gpus(tres)
     if total:
         # Of a job that has ended Slurm keeps the sum alone; --gpus-per-node says it is even.
         is_even = len(hosts) == 1 or count_gpus(_value(r"^ +TresPerNode=(\S+)", record)) > 0

@@ -57,7 +57,12 @@ def test_gpus_of_a_job_that_has_ended() -> None:
     ended = GPUS.format(gres="", asked="TresPerNode=gres:gpu:1")
     assert slots(ended, state="COMPLETED") == [1, 1]
     assert slots(GPUS.format(gres="", asked="TresPerJob=gres:gpu:2"), state="COMPLETED") == []
-    assert slots(GPUS.format(gres="", asked=""), nodes="n1", state="COMPLETED") == [2]
+    one = GPUS.format(gres="", asked="")
+    assert slots(one, nodes="n1", state="COMPLETED") == [2]
+    by_tres = one.replace("JOB_GRES=gpu:2", "JOB_GRES=")
+    assert slots(by_tres, nodes="n1", state="COMPLETED") == [2]
+    since_23_02 = by_tres.replace("TRES=cpu", "ReqTRES=gres/gpu=8,cpu=2\n   AllocTRES=cpu")
+    assert slots(since_23_02, nodes="n1", state="COMPLETED") == [2]
 
 
 @pytest.mark.parametrize(
