@@ -31,7 +31,10 @@ VERSION_PATIENCE = 20
 
 _VERSION = """
 import importlib.metadata
-print(importlib.metadata.version("deepspeed"))
+try:
+    print(importlib.metadata.version("deepspeed"))
+except importlib.metadata.PackageNotFoundError:
+    print("none")
 """
 
 # Runs in the interpreter that trains, so it is a text of its own. The map notes which keys
@@ -82,7 +85,7 @@ def refused(plain):
         listed = getattr(error, "errors", None)
         if callable(listed):
             return [(".".join(str(x) for x in e["loc"]), e["msg"]) for e in listed()]
-        return [("", str(error).split("\n")[0] or type(error).__name__)]
+        return [("", str(error).split("\n")[0].split(" See http")[0] or type(error).__name__)]
     return None
 
 def without(plain, key):
@@ -109,19 +112,19 @@ os._exit(0)  # no waiting for threads of libraries
 '''
 
 
-def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> tuple[Given, list[str]]:
+def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     """Read the user's own JSON and ask the DeepSpeed that will train about it.
 
     A job that brings no keys of its own costs nothing. ``python`` is the interpreter that trains;
-    one that cannot be asked is a note, the second value. Raises InputError, or SpecError for a
-    file that cannot be read.
+    one that cannot be asked is a note. Raises InputError, or SpecError for a file that cannot be
+    read.
     """
     section = spec.deepspeed
     if section is None or not (section.config_file or section.config):
-        return Given(), []
+        return Given()
     file = _read(context, section.config_file) if section.config_file else None
     if "/" not in python or spec.setup.container is not None:
-        return Given(file=file), []
+        return Given(file=file)
     training = Training(
         framework=decide_framework(spec),
         precision=spec.precision,
@@ -132,7 +135,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> tuple[Giv
     )
     config = compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
-    return Given(file=file, answer=answer), [note] if note else []
+    return Given(file=file, answer=answer, note=note)
 
 
 def _read(context: Context, name: str) -> Document:
@@ -153,11 +156,12 @@ def ask_deepspeed(
 
     No answer where it has no DeepSpeed; with a note, the second value, where it cannot be asked.
     """
+    cannot = f"{python} could not be asked about the DeepSpeed JSON: "
     code, version, fault = _run(python, _VERSION, "", environ, VERSION_PATIENCE)
-    if fault:
-        return None, f"{python} could not be asked about the DeepSpeed JSON: {fault}"
     version = version.strip()
-    if code != 0 or not version:
+    if fault or code != 0 or not version:
+        return None, cannot + (fault or f"it ended with code {code} and printed nothing")
+    if version == "none":
         return None, ""
     text = json.dumps(config, sort_keys=True)
     key = hashlib.sha256("\0".join((python, version, _PROBE, text)).encode()).hexdigest()[:32]
@@ -171,7 +175,7 @@ def ask_deepspeed(
         except msgspec.DecodeError:
             fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
     if fault:
-        return None, f"{python} could not be asked about the DeepSpeed JSON: {fault}"
+        return None, cannot + fault
     _keep(kept, said)
     return answer, ""
 

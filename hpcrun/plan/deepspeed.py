@@ -26,13 +26,18 @@ from hpcrun.spec.job import DeepSpeed
 # Elements, not bytes. DeepSpeed's own default of 5e8 is 1 GB a bucket in 16 bits, and with
 # overlap_comm there are several; its own ZeRO tutorial and the Trainer's examples take 2e8.
 BUCKET = 200_000_000
+DEFAULT_STAGE = 2
 
 
 class Given(Struct, frozen=True, kw_only=True):
-    """What was found out about the user's own JSON: the file as read, and what DeepSpeed said."""
+    """What was found out about the user's own JSON: the file as read, and what DeepSpeed said.
+
+    ``note`` tells why it could not be asked.
+    """
 
     file: Document | None = None
     answer: Answer | None = None
+    note: str = ""
 
 
 class Training(Struct, frozen=True, kw_only=True):
@@ -64,6 +69,8 @@ def build_deepspeed_config(
     What is wrong is added to ``problems``, what does nothing to ``notes``.
     """
     file, answer = given.file, given.answer
+    if given.note:
+        notes.append(given.note)
     config = compose_deepspeed_config(deepspeed, training, file=file)
     if file is None and not deepspeed.config:
         _advise(config, training, notes)
@@ -99,8 +106,11 @@ def compose_deepspeed_config(
         "bf16.enabled": training.precision == "bf16",
         "fp16.enabled": training.precision == "fp16",
     }
+    stage = DEFAULT_STAGE if file is None else None
     if deepspeed.zero_stage is not None:
-        known["zero_optimization.stage"] = deepspeed.zero_stage
+        stage = deepspeed.zero_stage
+    if stage is not None:
+        known["zero_optimization.stage"] = stage
     config = fill(merged, known)
     gaps = {} if training.framework == "lightning" else _batch(training)
     for key, value in gaps.items():
@@ -171,7 +181,7 @@ def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     model's width is left to it (transformers' integrations/deepspeed.py: reduce bucket h * h,
     prefetch 0.9 h * h, persistence 10 h).
     """
-    stage = 2 if deepspeed.zero_stage is None else deepspeed.zero_stage
+    stage = DEFAULT_STAGE if deepspeed.zero_stage is None else deepspeed.zero_stage
     zero: dict[str, Any] = {"stage": stage}
     if stage >= 2:
         zero["overlap_comm"] = True

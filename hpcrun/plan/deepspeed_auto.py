@@ -53,16 +53,6 @@ FILLED_BY: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-# What a job says: hpcrun fills these, in every framework.
-FILLED_BY_HPCRUN = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "bf16.enabled",
-    "fp16.enabled",
-    "zero_optimization.stage",
-)
-
 
 def explain_auto(path: Path, framework: str) -> str:
     """Say what would happen to an "auto" that nobody fills; "" where somebody does.
@@ -73,7 +63,7 @@ def explain_auto(path: Path, framework: str) -> str:
     '"auto" is filled by nobody with framework deepspeed: DeepSpeed takes it for a value and fails'
     """
     dotted = ".".join(path)
-    if dotted in FILLED_BY.get(framework, ()) or dotted in FILLED_BY_HPCRUN:
+    if dotted in FILLED_BY.get(framework, ()):
         return ""
     start = f'"auto" is filled by nobody with framework {framework}: '
     if framework == "accelerate":

@@ -9,6 +9,7 @@ else; in its sections an unknown key stops the job, after the queue. Here both a
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -91,7 +92,11 @@ def check_keys(
                 notes.append(str(problem))
         elif dotted not in REMOVED and expected is None and _unknown(path, answer):
             tell(path, _no_such_key(path))
-        message = _mistyped(value, expected, path, framework) if expected is not None else ""
+        message = ""
+        if expected is not None:
+            # The classes of its own sections know their bounds; a newer one may know more words.
+            bounded = answer is None or _is_asked(path, answer)
+            message = _mistyped(value, expected, path, framework, bounded)
         if message:
             tell(path, message)
     for refused, message in answer.problems if answer is not None else ():
@@ -132,11 +137,15 @@ def _unknown(path: Path, answer: Answer | None) -> bool:
     """Tell whether DeepSpeed has no such key: by the table, else by what it said."""
     if answer is None:
         return True
-    dotted = ".".join(path)
-    if dotted in answer.read:
-        return False
+    return ".".join(path) not in answer.read and _is_asked(path, answer)
+
+
+def _is_asked(path: Path, answer: Answer) -> bool:
+    """Tell whether DeepSpeed asks for the keys of this section by name.
+
+    A section that is a class of its own is not asked: it refuses what it does not know.
+    """
     above = ".".join(path[:-1])
-    # A section that is a class of its own was not asked for its keys: it refuses them.
     return len(path) == 1 or any(key.startswith(f"{above}.") for key in answer.read)
 
 
@@ -160,7 +169,9 @@ def _all_paths(section: Section, start: str = "") -> Iterator[str]:
             yield from _all_paths(below, f"{start}{key}.")
 
 
-def _mistyped(value: Any, expected: Key | Section, path: Path, framework: str) -> str:
+def _mistyped(
+    value: Any, expected: Key | Section, path: Path, framework: str, bounded: bool
+) -> str:
     """Say what is wrong with a value; "" where nothing is."""
     if isinstance(expected, dict):
         null = path[-1] in ("offload_param", "offload_optimizer", "zenflow") and value is None
@@ -169,7 +180,7 @@ def _mistyped(value: Any, expected: Key | Section, path: Path, framework: str) -
         return "" if expected.auto else explain_auto(path, framework)
     if value is None:
         return "" if expected.null or expected.shape == "any" else "null; leave the key out"
-    return _shape_fault(value, expected) or _bound_fault(value, expected)
+    return _shape_fault(value, expected) or (_bound_fault(value, expected) if bounded else "")
 
 
 def _shape_fault(value: Any, key: Key) -> str:
@@ -188,7 +199,7 @@ def _shape_fault(value: Any, key: Key) -> str:
     kinds: dict[str, tuple[type, str]] = {
         "text": (str, "text"),
         "list": (list, "a list"),
-        "map": (Mapping, "keys and values"),
+        "map": (Mapping, "a map"),
     }
     of, name = kinds[key.shape]
     return "" if isinstance(value, of) else f"{_show(value)}; {name} is needed"
@@ -200,9 +211,8 @@ def _bound_fault(value: Any, key: Key) -> str:
         if word not in key.choices:
             near = difflib.get_close_matches(str(value), [str(c) for c in key.choices], 1)
             legal = ", ".join(str(choice) for choice in key.choices)
-            return f"{_show(value)} is none of {legal}" + (
-                f"; did you mean {near[0]}?" if near else ""
-            )
+            hint = f"; did you mean {near[0]}?" if near else ""
+            return f"{json.dumps(value)} is none of {legal}{hint}"
     if key.least is not None and value < key.least:
         return f"{value} is too small; {key.least:g} or more"
     if key.most is not None and value > key.most:

@@ -53,8 +53,8 @@ def parse_hjson(text: str, source: str) -> Document:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines: dict[Path, int] = {}
     problems: list[Problem] = []
-    start = _skip(text, 0)
     try:
+        start = _skip(text, 0)
         if text[start : start + 1] == "[":
             raise _Broken(start, "a list; a map of keys is needed")
         braces = text[start : start + 1] == "{"

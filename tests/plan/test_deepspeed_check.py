@@ -1,0 +1,479 @@
+"""A user's own DeepSpeed JSON: every guard, one by one, and all at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.deepspeed import Given
+from hpcrun.plan.deepspeed_check import Answer
+from hpcrun.plan.types import Plan
+from hpcrun.spec.hjson import parse_hjson
+from tests.plan.making import plan
+
+
+def from_file(text: str, rest: str = "", *, answer: Answer | None = None) -> Plan:
+    """Plan a job whose deepspeed.config_file holds this text."""
+    file = parse_hjson(text, "ds.json")
+    job = f"script: a.py\ndeepspeed: {{config_file: ds.json}}\n{rest}"
+    return plan(job, deepspeed_given=Given(file=file, answer=answer))
+
+
+def refused(job: str, **given: Any) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        plan(job, deepspeed_given=Given(**given))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def in_config(config: str, rest: str = "", **given: Any) -> list[str]:
+    return refused(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}\n{rest}", **given)
+
+
+def notes(config: str, rest: str = "") -> list[str]:
+    made = plan(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}\n{rest}")
+    return [note for note in made.notes if note.startswith("deepspeed.")]
+
+
+NO_KEY = "DeepSpeed has no such key"
+NEEDS_INT = "is text; a whole number is needed"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        # Unknown: DeepSpeed ignores the first two and stops at the others, after the queue.
+        ("gradient_cliping: 0.5", f"gradient_cliping: {NO_KEY}; did you mean gradient_clipping?"),
+        ("stage: 2", f"stage: {NO_KEY}; did you mean zero_optimization.stage?"),
+        ("qwxz: 2", f"qwxz: {NO_KEY}; a key of your own starts with _"),
+        (
+            "zero_optimization: {overlap_com: true}",
+            f"zero_optimization.overlap_com: {NO_KEY}; did you mean overlap_comm?",
+        ),
+        (
+            "zero_optimization: {offload_optimizer: {devise: cpu}}",
+            f"zero_optimization.offload_optimizer.devise: {NO_KEY}; did you mean device?",
+        ),
+        (
+            "bf16: {loss_scale: 0}",
+            f"bf16.loss_scale: {NO_KEY}; did you mean fp16.loss_scale?",
+        ),
+        ("aio: {thread_count: 1}", f"aio.thread_count: {NO_KEY}; a key of your own starts with _"),
+        # Of another type.
+        (
+            "zero_optimization: {reduce_bucket_size: '5e7'}",
+            f'zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
+        ),
+        (
+            "zero_optimization: {sub_group_size: 0.5}",
+            "zero_optimization.sub_group_size: 0.5 is a number; a whole number is needed",
+        ),
+        (
+            "wall_clock_breakdown: 'false'",
+            'wall_clock_breakdown: "false" is text; true or false is needed',
+        ),
+        (
+            "zero_optimization: {overlap_comm: 'true'}",
+            'zero_optimization.overlap_comm: "true" is text; true or false is needed',
+        ),
+        (
+            "zero_optimization: {sub_group_size: true}",
+            "zero_optimization.sub_group_size: true is true or false; a whole number is needed",
+        ),
+        ("gradient_clipping: '1.0'", 'gradient_clipping: "1.0" is text; a number is needed'),
+        ("gradient_clipping: -1", "gradient_clipping: -1 is too small; 0 or more"),
+        ("tensorboard: {job_name: 3}", "tensorboard.job_name: 3 is a number; text is needed"),
+        ("comms_logger: {prof_ops: all}", 'comms_logger.prof_ops: "all" is text; a list is needed'),
+        ("optimizer: Adam", 'optimizer: "Adam" is text; keys are needed here'),
+        (
+            "optimizer: {type: Adam, params: 3}",
+            "optimizer.params: 3 is a number; a map is needed",
+        ),
+        ("zero_optimization: true", "zero_optimization: true is true or false; keys are needed"),
+        ("steps_per_print: 0", "steps_per_print: 0 is too small; 1 or more"),
+        (
+            "zero_optimization: {offload_optimizer: {device: CPU}}",
+            'zero_optimization.offload_optimizer.device: "CPU" is none of none, cpu, nvme',
+        ),
+        (
+            "zero_optimization: {offload_optimizer: {cpuadam_cores_perc: 1.5}}",
+            "zero_optimization.offload_optimizer.cpuadam_cores_perc: 1.5 is too big; 1 or less",
+        ),
+        ("log_level: verbose", 'log_level: "verbose" is none of debug, info, warning'),
+        # Gone, even where it is switched off.
+        ("elasticity: {enabled: false}", "elasticity: DeepSpeed has removed this and stops at it"),
+        (
+            "amp: {enabled: false}",
+            "amp: DeepSpeed has removed this and stops at it, even at false; use fp16, bf16 or "
+            "torch_autocast",
+        ),
+        (
+            "zero_optimization: {mics_shard_size: 8}",
+            "zero_optimization.mics_shard_size: DeepSpeed has removed this",
+        ),
+        # Nobody fills it.
+        (
+            "gradient_clipping: auto",
+            'gradient_clipping: "auto" is filled by nobody with framework deepspeed: DeepSpeed '
+            "takes it for a value and fails",
+        ),
+        (
+            "zero_optimization: {reduce_bucket_size: auto}",
+            'zero_optimization.reduce_bucket_size: "auto" is filled by nobody with framework '
+            "deepspeed: DeepSpeed drops it without a word and takes its default",
+        ),
+        (
+            "optimizer: {type: Adam, params: {lr: auto}}",
+            'optimizer.params.lr: "auto" is filled by nobody',
+        ),
+        # Against what the job says.
+        ("train_batch_size: 3", "train_batch_size: 3 contradicts the job's 1"),
+        (
+            "train_micro_batch_size_per_gpu: 3",
+            "train_micro_batch_size_per_gpu: 3 contradicts the job's 1: say it as "
+            "batch.micro_batch_per_gpu",
+        ),
+        (
+            "gradient_accumulation_steps: 3",
+            "gradient_accumulation_steps: 3 contradicts the job's 1: say it as "
+            "batch.gradient_accumulation_steps",
+        ),
+        ("bf16: null", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
+        ("bf16: {enabled: false}", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
+        # Against one another.
+        ("fp16: {enabled: true}", "fp16.enabled: bf16 is enabled too; one of the two"),
+        (
+            "zero_optimization: {offload_param: {device: cpu}}",
+            "zero_optimization.offload_param.device: needs stage 3; it is 2",
+        ),
+        (
+            "zero_optimization: {offload_optimizer: {device: nvme, nvme_path: /x}}",
+            "zero_optimization.offload_optimizer.device: nvme needs stage 3; it is 2",
+        ),
+        (
+            "zero_optimization: {offload_optimizer: {ratio: 0.5}}",
+            "zero_optimization.offload_optimizer.ratio: needs stage 3; it is 2",
+        ),
+        (
+            "zero_optimization: {cpu_offload: false, offload_optimizer: {device: cpu}}",
+            "zero_optimization.cpu_offload: offload_optimizer is given too",
+        ),
+        (
+            "zero_optimization: {legacy_stage1: true}",
+            "zero_optimization.legacy_stage1: is gone since 0.5.9",
+        ),
+        (
+            "activation_checkpointing: {contiguous_memory_optimization: true, "
+            "partition_activations: true}",
+            "activation_checkpointing.contiguous_memory_optimization: needs number_checkpoints",
+        ),
+        (
+            "activation_checkpointing: {contiguous_memory_optimization: true, "
+            "number_checkpoints: 4}",
+            "activation_checkpointing.contiguous_memory_optimization: needs partition_activations",
+        ),
+        (
+            "zero_optimization: {compute_grad_norm: false}",
+            "zero_optimization.compute_grad_norm: false needs gradient_clipping: 0",
+        ),
+        (
+            "bf16: {bf16_optimizer_states: true}",
+            "bf16.bf16_optimizer_states: needs bf16_master_weights_and_grads: true",
+        ),
+        (
+            "optimizer: {type: Adam, params: {max_grad_norm: 1}}",
+            "optimizer.params.max_grad_norm: say it as gradient_clipping",
+        ),
+        ("optimizer: {type: Lamb}", "optimizer.type: ZeRO does not know Lamb"),
+        (
+            "scheduler: {type: WarmupLR, params: {warmup_num_steps: 0}}",
+            "scheduler.params.warmup_num_steps: 0 is too small",
+        ),
+    ],
+)
+def test_one_thing_wrong(config: str, expected: str) -> None:
+    found = in_config(config)
+    assert len(found) == 1, found
+    assert found[0].startswith(f"deepspeed.config.{expected}")
+
+
+@pytest.mark.parametrize(
+    ("stage", "config", "expected"),
+    [
+        (
+            0,
+            "zero_optimization: {offload_optimizer: {device: cpu}}",
+            "zero_optimization.offload_optimizer.device: needs stage 1 or more; it is 0",
+        ),
+        (
+            3,
+            "zero_optimization: {offload_param: {device: nvme}}",
+            "zero_optimization.offload_param.device: nvme needs nvme_path beside it",
+        ),
+        (3, "gradient_allreduce_op: SUM", "gradient_allreduce_op: sum does not go with stage 3"),
+        (
+            3,
+            "zero_optimization: {compute_grad_norm: false}, gradient_clipping: 0",
+            "zero_optimization.compute_grad_norm: false needs stage 1 or 2; it is 3",
+        ),
+        (
+            0,
+            "bf16: {bf16_master_weights_and_grads: true}",
+            "bf16.bf16_master_weights_and_grads: needs stage 1, 2 or 3; it is 0",
+        ),
+        (2, "zero_optimization: {stage: 3}", "zero_optimization.stage: 3 contradicts the job's 2"),
+        (
+            3,
+            "zero_optimization: {cpu_offload_param: true, offload_param: {device: cpu}}",
+            "zero_optimization.cpu_offload_param: offload_param is given too",
+        ),
+        (
+            3,
+            "zero_optimization: {stage3_gather_fp16_weights_on_model_save: true}",
+            "zero_optimization.stage3_gather_fp16_weights_on_model_save: "
+            "stage3_gather_16bit_weights_on_model_save is given too",
+        ),
+    ],
+)
+def test_what_a_stage_cannot_do(stage: int, config: str, expected: str) -> None:
+    found = refused(f"script: a.py\ndeepspeed: {{zero_stage: {stage}, config: {{{config}}}}}")
+    assert len(found) == 1, found
+    assert found[0].startswith(f"deepspeed.config.{expected}")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "zero_optimization: {reduce_bucket_size: 5e7}",  # YAML 1.2: a number
+        "zero_optimization: {overlap_comm: 1}",
+        "zero_optimization: {prefetch_bucket_size: 5}",
+        "_comment: mine, wall_clock_breakdown: true",
+        "zero_optimization: {_why: mine}",
+        "log_level: WARNING",
+        "data_types: {grad_accum_dtype: float32, keep_in_fp32_modules: auto}",
+        "optimizer: {type: Lamb}, zero_allow_untested_optimizer: true",
+        "optimizer: {type: adamw, params: {lr: 1.0e-4, anything: [1]}}",
+        "autotuning: {enabled: true, anything: 3}",
+        "train_batch_size: 1, train_micro_batch_size_per_gpu: 1, gradient_accumulation_steps: 1",
+        "train_batch_size: auto, bf16: {enabled: auto}, fp16: {enabled: auto}",
+        "train_batch_size: 1.0",
+        "zero_optimization: {stage: auto}",
+        "gradient_clipping: 0, zero_optimization: {compute_grad_norm: false}",
+        "zero_optimization: {offload_optimizer: {device: cpu, pin_memory: false}}",
+    ],
+)
+def test_nothing_wrong(config: str) -> None:
+    made = plan(f"script: a.py\ndeepspeed: {{config: {{{config}}}}}")
+    assert made.deepspeed_config is not None
+    trio = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    assert [made.deepspeed_config[key] for key in trio] == [1, 1, 1]
+    assert made.deepspeed_config["bf16"]["enabled"] is True
+    assert made.deepspeed_config["zero_optimization"]["stage"] == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "rest", "expected"),
+    [
+        (
+            "zero_optimization: {cpu_offload: true}",
+            "",
+            "zero_optimization.cpu_offload: is deprecated; write offload_optimizer: {device: cpu}",
+        ),
+        (
+            "zero_optimization: {stage3_max_live_parameters: 1e9}",
+            "",
+            "zero_optimization.stage3_max_live_parameters: does nothing with stage 2",
+        ),
+        (
+            "activation_checkpointing: {partition_activations: true}",
+            "framework: transformers",
+            "activation_checkpointing: only deepspeed.checkpointing reads it",
+        ),
+        ("steps_per_print: 5", "framework: accelerate", "steps_per_print: Accelerate switches"),
+    ],
+)
+def test_what_does_nothing_is_noted(config: str, rest: str, expected: str) -> None:
+    found = notes(config, rest)
+    assert len(found) == 1, found
+    assert found[0].startswith(f"deepspeed.config.{expected}")
+
+
+def test_nothing_is_noted_where_it_is_read() -> None:
+    assert notes("activation_checkpointing: {partition_activations: true}") == []
+    assert notes("steps_per_print: 5", "framework: lightning") == []
+
+
+def test_who_fills_auto() -> None:
+    everywhere = (
+        "gradient_clipping: auto, optimizer: {type: AdamW, params: {lr: auto, betas: auto}}"
+    )
+    made = plan(f"script: a.py\nframework: transformers\ndeepspeed: {{config: {{{everywhere}}}}}")
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["optimizer"]["params"]["betas"] == "auto"
+    found = in_config(everywhere, "framework: accelerate")
+    assert found == [
+        'deepspeed.config.optimizer.params.betas: "auto" is filled by nobody with framework '
+        "accelerate: Accelerate stops at it"
+    ]
+    assert len(in_config(everywhere, "framework: lightning")) == 3
+
+
+def test_lightning_refuses_the_accumulation() -> None:
+    found = in_config("gradient_accumulation_steps: 1", "framework: lightning")
+    assert len(found) == 1
+    assert "accumulate_grad_batches" in found[0]
+
+
+def test_all_problems_at_once() -> None:
+    found = in_config(
+        "zero_optimisation: {stage: 3}, amp: {enabled: false}, train_batch_size: 7, "
+        "zero_optimization: {reduce_bucket_size: '5e7', offload_param: {device: cpu}}"
+    )
+    assert len(found) == 5
+
+
+FILE = """{ // buckets for our machine
+  "train_batch_size": "auto",
+  "zero_optimization": {
+    "stage": 3,
+    "reduce_bucket_size": 5e7, # whole
+  },
+  "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}
+}"""
+
+
+def test_a_file_is_taken_as_it_is_but_for_what_it_leaves_open() -> None:
+    made = from_file(FILE, "batch: {micro_batch_per_gpu: 2}\nresources: {gpus_per_node: 4}")
+    assert made.deepspeed_config == {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 50_000_000},
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+    }
+
+
+def test_config_merges_over_the_file() -> None:
+    file = parse_hjson(FILE, "ds.json")
+    job = "script: a.py\ndeepspeed: {config_file: ds.json, config: {gradient_clipping: 0.5}}"
+    made = plan(job, deepspeed_given=Given(file=file))
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["gradient_clipping"] == 0.5
+
+
+def test_lightning_gets_no_accumulation_from_hpcrun() -> None:
+    made = from_file('{"bf16": {"enabled": true}}', "framework: lightning")
+    assert made.deepspeed_config == {"bf16": {"enabled": True}}
+
+
+def test_problems_of_a_file_have_its_lines() -> None:
+    text = FILE.replace("5e7", '"5e7"').replace('"auto",\n', '3,\n  "typo_key": 1,\n', 1)
+    with pytest.raises(SpecError) as caught:
+        from_file(text)
+    assert [str(problem) for problem in caught.value.problems] == [
+        "ds.json:3: typo_key: DeepSpeed has no such key; a key of your own starts with _",
+        f'ds.json:6: zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
+        "ds.json:2: train_batch_size: 3 contradicts the job's 1: resources.nodes, gpus_per_node "
+        "and batch give it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "rest", "expected"),
+    [
+        # Without a word on the number format DeepSpeed trains in fp32.
+        ("{}", "", "", "ds.json: bf16.enabled: trains in fp32, and the job's precision is bf16"),
+        (
+            '{"fp16": {"enabled": true}}',
+            "",
+            "",
+            "ds.json:1: fp16.enabled: trains in fp16, and the job's precision is bf16",
+        ),
+        (
+            '{"bf16": {"enabled": true}}',
+            ", zero_stage: 3",
+            "",
+            "ds.json: zero_optimization.stage: 0 contradicts the job's 3",
+        ),
+        (
+            '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}',
+            ", offload: {optimizer: cpu}",
+            "",
+            "ds.json: zero_optimization.offload_optimizer.device: none contradicts the job's cpu",
+        ),
+        (
+            '{"bf16": {"enabled": true},\n "train_micro_batch_size_per_gpu": 4}',
+            "",
+            "batch: {micro_batch_per_gpu: 2}",
+            "ds.json:2: train_micro_batch_size_per_gpu: 4 contradicts the job's 2",
+        ),
+        ('{"bf16": null}', "", "precision: fp32", "ds.json:1: bf16: null; keys are needed here"),
+    ],
+)
+def test_a_file_that_contradicts_the_job(text: str, section: str, rest: str, expected: str) -> None:
+    file = parse_hjson(text, "ds.json")
+    job = f"script: a.py\ndeepspeed: {{config_file: ds.json{section}}}\n{rest}"
+    found = refused(job, file=file)
+    assert len(found) == 1, found
+    assert found[0].startswith(expected)
+
+
+def test_an_auto_stage_that_nobody_knows() -> None:
+    text = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": "auto"}}'
+    found = refused(
+        "script: a.py\ndeepspeed: {config_file: ds.json}", file=parse_hjson(text, "ds.json")
+    )
+    assert found[0].startswith('ds.json:1: zero_optimization.stage: "auto" is filled by nobody')
+    made = plan(
+        "script: a.py\ndeepspeed: {config_file: ds.json, zero_stage: 1}",
+        deepspeed_given=Given(file=parse_hjson(text, "ds.json")),
+    )
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["zero_optimization"]["stage"] == 1
+
+
+def test_the_files_stage_is_the_stage() -> None:
+    made = from_file('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}')
+    section = next(s for s in made.environment if "HPCRUN_ZERO_STAGE" in s.variables)
+    assert section.variables["HPCRUN_ZERO_STAGE"] == "3"
+
+
+READ = ["zero_optimization", "brand_new", "aio", "aio.brand_new", "bf16", "amp"]
+
+
+def test_the_deepspeed_that_trains_knows_which_keys_there_are() -> None:
+    answer = Answer(version="9.9", read=READ)
+    text = "brand_new: 1, aio: {brand_new: 2}, amp: {}, zero_optimization: {brand_new: 3}"
+    made = plan(
+        f"script: a.py\ndeepspeed: {{config: {{{text}}}}}", deepspeed_given=Given(answer=answer)
+    )
+    assert made.deepspeed_config is not None
+    # What neither it nor the table knows is a typo all the same.
+    assert in_config("brand_nwe: 1", answer=answer) == [
+        f"deepspeed.config.brand_nwe: {NO_KEY}; a key of your own starts with _"
+    ]
+    assert len(in_config("aio: {thread_count: 1}", answer=answer)) == 1
+
+
+def test_what_the_deepspeed_that_trains_refuses() -> None:
+    answer = Answer(
+        version="9.9",
+        read=READ,
+        problems=[
+            ("zero_optimization.brand_new", "Extra inputs are not permitted"),
+            ("zero_optimization.reduce_bucket_size", "Input should be a valid integer"),
+            ("fp16", "something of the whole section"),
+        ],
+    )
+    assert in_config(
+        "zero_optimization: {brand_new: 3, reduce_bucket_size: '5e7'}, fp16: {hysteresis: 1}",
+        answer=answer,
+    ) == [
+        # Told once, in hpcrun's words, where both know it.
+        f'deepspeed.config.zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
+        "deepspeed.config.zero_optimization.brand_new: DeepSpeed 9.9 refuses it: "
+        "Extra inputs are not permitted",
+        "deepspeed.config.fp16: DeepSpeed 9.9 refuses it: something of the whole section",
+    ]

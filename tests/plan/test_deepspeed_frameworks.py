@@ -1,0 +1,176 @@
+"""The generated JSON in the hands of the real frameworks: what they fill, check and refuse."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.plan.deepspeed_auto import FILLED_BY
+from tests.plan.making import plan
+
+PROBE = Path(__file__).with_name("framework_probe.py")
+
+pytestmark = pytest.mark.slow
+
+
+def generated(framework: str, stage: int, precision: str = "bf16") -> dict[str, Any]:
+    made = plan(
+        f"script: a.py\nframework: {framework}\nprecision: {precision}\n"
+        "batch: {micro_batch_per_gpu: 2, gradient_accumulation_steps: 4}\n"
+        f"deepspeed: {{zero_stage: {stage}}}"
+    )
+    assert made.deepspeed_config is not None
+    assert (made.effective_batch, made.world_size) == (8, 1)
+    return made.deepspeed_config
+
+
+def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Show the cases to a framework, in a process of its own."""
+    pytest.importorskip(framework)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    full = [{"folder": str(folder), "loader_batch": 2, "script": {}, **case} for case in cases]
+    done = subprocess.run(
+        [sys.executable, str(PROBE), framework, str(port)],
+        input=json.dumps(full),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        cwd=folder,
+    )
+    assert "ANSWERS" in done.stdout, done.stderr[-3000:]
+    answers: list[dict[str, Any]] = json.loads(done.stdout.rpartition("ANSWERS")[2])
+    return answers
+
+
+def trained(
+    stage: int, clipping: float, *, bf16: bool = True, fp16: bool = False
+) -> dict[str, Any]:
+    return {
+        "batch": [8, 2, 4],
+        "clipping": clipping,
+        "bf16": bf16,
+        "fp16": fp16,
+        "stage": stage,
+    }
+
+
+def every_auto(framework: str) -> dict[str, Any]:
+    """Make a JSON with "auto" in all places that the framework fills."""
+    config: dict[str, Any] = {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+        "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW", "params": {}},
+        "scheduler": {"type": "WarmupDecayLR", "params": {}},
+    }
+    for path in FILLED_BY[framework]:
+        *sections, key = path.split(".")
+        section = config
+        for name in sections:
+            section = section[name]
+        section[key] = "auto"
+    return config
+
+
+def test_transformers(tmp_path: Path) -> None:
+    script = {
+        "bf16": True,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 4,
+        "max_grad_norm": 0.7,
+    }
+    unfilled = every_auto("transformers")
+    unfilled["zero_optimization"]["sub_group_size"] = "auto"
+    two, three, other, narrow, wide, filled, left = ask(
+        "transformers",
+        tmp_path,
+        [
+            {"config": generated("transformers", 2), "script": script},
+            {"config": generated("transformers", 3), "script": script},
+            {
+                "config": generated("transformers", 2),
+                "script": {**script, "per_device_train_batch_size": 3},
+            },
+            {"config": generated("transformers", 2), "script": {**script, "bf16": False}},
+            {"config": generated("transformers", 2, "fp32"), "script": script},
+            {"config": every_auto("transformers"), "script": script},
+            {"config": unfilled, "script": script},
+        ],
+    )
+    assert two["trains"] == trained(2, 0.7)
+    assert three["trains"] == trained(3, 0.7)
+    # A script that trains something else than hpcrun shows is stopped.
+    assert "per_device_train_batch_size=3" in other["error"]
+    assert "bf16.enabled=True" in narrow["error"]
+    assert "bf16.enabled=False" in wide["error"]
+    assert filled == {"left": None, "trains": trained(3, 0.7)}
+    assert left["left"]["zero_optimization"]["sub_group_size"] == "auto"
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    unfilled = every_auto("accelerate")
+    unfilled["optimizer"]["params"]["betas"] = "auto"
+    two, three, other, filled, left = ask(
+        "accelerate",
+        tmp_path,
+        [
+            {
+                "config": generated("accelerate", 2),
+                "script": {"gradient_accumulation_steps": 4},
+            },
+            {"config": generated("accelerate", 3, "fp16")},
+            {"config": generated("accelerate", 2), "script": {"mixed_precision": "fp16"}},
+            {"config": every_auto("accelerate")},
+            {"config": unfilled},
+        ],
+    )
+    assert two["trains"] == trained(2, 1.0)
+    # The job's accumulation, though the script's Accelerator says none.
+    assert three["trains"] == trained(3, 1.0, bf16=False, fp16=True)
+    assert "when `bf16` is set in the DeepSpeed config file" in other["error"]
+    assert filled == {"left": None, "trains": trained(3, 1.0)}
+    assert "`optimizer.params.betas` not found in kwargs" in left["error"]
+
+
+def test_lightning(tmp_path: Path) -> None:
+    script = {
+        "precision": "bf16-mixed",
+        "accumulate_grad_batches": 4,
+        "gradient_clip_val": 0.7,
+    }
+    told = {**generated("lightning", 2), "gradient_accumulation_steps": 4}
+    two, three, steps, loader, refused, left = ask(
+        "lightning",
+        tmp_path,
+        [
+            {"config": generated("lightning", 2), "script": script},
+            {"config": generated("lightning", 3), "script": script},
+            {
+                "config": generated("lightning", 2),
+                "script": {**script, "accumulate_grad_batches": 3},
+            },
+            {"config": generated("lightning", 2), "script": script, "loader_batch": 3},
+            {"config": told, "script": script},
+            {
+                "config": {**generated("lightning", 2), "gradient_clipping": "auto"},
+                "script": script,
+            },
+        ],
+    )
+    assert two["trains"] == trained(2, 0.7)
+    assert three["trains"] == trained(3, 0.7)
+    assert "train_batch_size is not equal" in steps["error"]
+    assert "train_batch_size is not equal" in loader["error"]
+    assert "Do not set `gradient_accumulation_steps`" in refused["error"]
+    assert left["left"]["gradient_clipping"] == "auto"

@@ -1,0 +1,113 @@
+"""JSON as DeepSpeed reads it: against the hjson package itself, with lines and errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hpcrun.errors import SpecError
+from hpcrun.spec.hjson import parse_hjson
+
+TOKENS = [
+    *"{}[]:,ab \n/-",
+    *("'x y'", "1", "-2.5", "5e7", "1e12", "true", "null", "# c\n", "// c\n", "/* c */"),
+    *('"\\u00e9\\n"', "'''\n  t\n  u\n  '''", "w o", "01", "nan", '"\\ud83d\\ude00"', "false,"),
+    *("1e999", "\r\n", "\t", '"open', "'\\''", '"\\x"'),
+]
+
+
+def ours(text: str) -> Any:
+    try:
+        return parse_hjson(text, "ds.json").value
+    except SpecError:
+        return "refused"
+
+
+def theirs(text: str) -> Any:
+    hjson = pytest.importorskip("hjson")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise ValueError("a key twice")  # as DeepSpeed has it
+        return dict(pairs)
+
+    try:
+        value = hjson.loads(text, object_pairs_hook=once)
+    except (ValueError, OverflowError, IndexError, RecursionError):
+        return "refused"
+    return value if isinstance(value, dict) else "refused"
+
+
+@settings(max_examples=1500)
+@given(st.lists(st.sampled_from(TOKENS), max_size=12).map("".join), st.booleans())
+@example("1, /* c */ ", True)
+@example('{"a": {"b": [1, 2,, ]}', False)
+@example("", False)
+def test_as_hjson_reads_it(text: str, wrapped: bool) -> None:
+    text = f'{{"k": {text}}}' if wrapped else text
+    expected = theirs(text)
+    got = ours(text)
+    assert got == expected and repr(got) == repr(expected), text
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.text(), PLAIN, max_size=4), st.sampled_from([None, 2]))
+def test_plain_json(value: dict[str, Any], indent: int | None) -> None:
+    assert ours(json.dumps(value, indent=indent)) == value
+
+
+def test_lines() -> None:
+    document = parse_hjson('{ // mine\n "a": {\n\n  "b": [1,\n 2]},\n "c": 1\n}', "ds.json")
+    assert document.value == {"a": {"b": [1, 2]}, "c": 1}
+    assert document.lines[("a", "b")] == 4
+    assert document.lines[("a", "b", "1")] == 5
+    assert document.lines[("c",)] == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1,\n "b": 2,\n "a": 3}', "ds.json:3: a: is there twice; it stands on line 1 too"),
+        ('{"z": {"a": 1,\n"a": 1}}', "ds.json:2: z.a: is there twice; it stands on line 1 too"),
+        ('{"a": {\n', "ds.json:1: { is never closed"),
+        ('{\n"a": [1, ', "ds.json:2: [ is never closed"),
+        ('{\n"a": "x\n}', 'ds.json:2: " is never closed on its line'),
+        ('{\n"a" 1}', "ds.json:2: '1}' where a : should follow 'a'"),
+        ("[1]", "ds.json:1: a list; a map of keys is needed"),
+        ("{}\n}", "ds.json:2: '}' after the end"),
+        ('{"a": }', "ds.json:1: '}' where a value should stand"),
+        ("/* x", "ds.json:1: /* is never closed"),
+        ('{"a": 1e999}', "ds.json:1: 1e999 is too big a number"),
+    ],
+)
+def test_errors_have_their_line(text: str, expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_hjson(text, "ds.json")
+    assert str(caught.value) == expected
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert ours('\ufeff{"a": 1}') == {"a": 1}
+
+
+def test_two_duplicates_are_told_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_hjson('{"a": 1, "a": 2,\n"b": 1,\n"b": 2}', "ds.json")
+    assert len(caught.value.problems) == 2
+
+
+def test_depth_has_an_end() -> None:
+    for opening in ("[", '{"a":'):
+        with pytest.raises(SpecError, match="in one another"):
+            parse_hjson('{"a": ' + opening * 5000, "ds.json")
