@@ -20,7 +20,7 @@ LOST_REPLIES = pytest.mark.parametrize("answer", [SILENT, (1, "", TIMED_OUT)], i
 
 
 def captured(command: str, case: str) -> tuple[int, str, str]:
-    file = Path(__file__).parent / "captured" / command / f"22.05.8-{case}.json"
+    file = Path(__file__).parent / "captured" / "22.05.8" / command / f"{case}.json"
     read = json.loads(file.read_text())
     return read["exit_code"], read["stdout"], read["stderr"]
 
@@ -43,7 +43,7 @@ def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
             return super().run(argv)
 
     transport = Recording({"sbatch": captured("sbatch", "taken")})
-    assert scheduler.submit(transport, RUN_DIR, {"A": "b"}) == "5947790"
+    assert scheduler.submit(transport, RUN_DIR, {"A": "b"}) == "2"
     assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
     assert seen == [{"cwd": RUN_DIR, "env": {"A": "b"}, "timeout": scheduler.TIMEOUT}]
 
@@ -113,8 +113,8 @@ def test_a_lost_reply_and_a_silent_queue(answer: Exception | tuple[int, str, str
 
 
 def test_the_queue() -> None:
-    transport = ScriptedTransport({"squeue": captured("squeue", "mine")})
-    assert len(scheduler.queue(transport)) == 9
+    transport = ScriptedTransport({"squeue": captured("squeue", "all")})
+    assert len(scheduler.queue(transport)) == captured("squeue", "all")[1].count("\x1e") > 9
     assert transport.asked[0][-1] == "--me"
 
 
@@ -131,9 +131,9 @@ def test_a_queue_that_cannot_be_read_is_not_an_empty_one(case: str) -> None:
 
 
 def test_accounting() -> None:
-    transport = ScriptedTransport({"sacct": captured("sacct", "six-jobs")})
+    transport = ScriptedTransport({"sacct": captured("sacct", "jobs")})
     rows = scheduler.accounting(transport, ["1", "2"])
-    assert rows is not None and len(rows) == 6
+    assert rows is not None and len({row.job_id for row in rows}) > 9
     assert transport.asked[0][-1] == "--jobs=1,2"
     assert scheduler.accounting(ScriptedTransport({}), []) == []
 
@@ -149,13 +149,13 @@ def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, 
 
 def test_stdout_path() -> None:
     transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
-    path = scheduler.stdout_path(transport, "5947790")
+    path = scheduler.stdout_path(transport, "2")
     assert path == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
     forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
     assert scheduler.stdout_path(forgotten, "999999") is None
     silent = ScriptedTransport({"scontrol": captured("scontrol", "no-controller")})
     with pytest.raises(OutOfReach):
-        scheduler.stdout_path(silent, "5947790")
+        scheduler.stdout_path(silent, "2")
 
 
 OVER = "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n"

@@ -38,10 +38,24 @@ _FIXES = [
         "(sacctmgr show assoc user=$USER lists yours)",
     ),
     (r"time limit", "ask for less time: --time, or resources.time"),
+    (r"--time specification", "write the time as 90 (minutes), 24:00:00 or 2-12 (days-hours)"),
+    (
+        r"feature specification",
+        "no node has this feature: check slurm.constraint and the profile's gpu_types against "
+        "sinfo -o '%P %f'",
+    ),
+    (r"reservation", "name a reservation that you may use: scontrol show reservation lists them"),
+    (
+        # 24.11 and later; before, Slurm took an unknown job for one that has ended well.
+        r"dependency",
+        "Slurm does not know the job to wait for (any more): submit without --after, or name "
+        "another job",
+    ),
     (
         r"node configuration is not available|invalid generic resource|invalid gres",
-        "no node has what the job asks for: check resources.gpus_per_node, gpu_type, "
-        "cpus_per_gpu and memory_per_node against sinfo -o '%P %G %c %m'",
+        "no node has what the job asks for, or too few have it: check resources.nodes, "
+        "gpus_per_node, gpu_type, cpus_per_gpu and memory_per_node against "
+        "sinfo -o '%P %D %G %c %m'",
     ),
     (
         r"node count",

@@ -18,7 +18,7 @@ CAPTURED = Path(__file__).parent.parent / "captured"
 
 
 def captured(command: str, case: str) -> tuple[int, str, str]:
-    read = json.loads((CAPTURED / command / f"22.05.8-{case}.json").read_text())
+    read = json.loads((CAPTURED / "22.05.8" / command / f"{case}.json").read_text())
     return read["exit_code"], read["stdout"], read["stderr"]
 
 
@@ -56,16 +56,16 @@ def test_submit(hpcrun: Caller, tools: Path) -> None:
     asked = replay(tools, "sbatch", captured("sbatch", "taken"))
     done = submit(hpcrun)
     assert done.code == 0 and done.err == "", done
-    assert done.out.startswith("Submitted job to default as job 5947790\n")
+    assert done.out.startswith("Submitted job to default as job 2\n")
     (run,) = hpcrun.runs.iterdir()
     assert calls(asked) == [f"{run}|--parsable job.sbatch"]
     written = json.loads((run / "submitted.json").read_text())
-    assert written["job_id"] == "5947790"
+    assert written["job_id"] == "2"
     assert {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"} <= {
         path.name for path in run.iterdir()
     }
     as_json = submit(hpcrun, "--json").json
-    assert (as_json["job_id"], as_json["cluster"]) == ("5947790", "default")
+    assert (as_json["job_id"], as_json["cluster"]) == ("2", "default")
     assert Path(as_json["run_dir"]).name == as_json["run_id"]
 
 
@@ -175,11 +175,11 @@ def test_cancel(hpcrun: Caller, tools: Path) -> None:
 
 def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     asked = replay(tools, "squeue", captured("squeue", "one"))
-    code, (shown,) = state(hpcrun, "5947790")
+    code, (shown,) = state(hpcrun, "2")
     assert (code, shown["run_id"], shown["state"]) == (0, None, "RUNNING")
     assert shown["name"] == "two words"
-    assert calls(asked)[0].endswith("--jobs=5947790")
-    assert "not submitted by hpcrun" in hpcrun("status", "5947790").out
+    assert calls(asked)[0].endswith("--jobs=2")
+    assert "not submitted by hpcrun" in hpcrun("status", "2").out
     replay(tools, "squeue", captured("squeue", "unknown"))
     replay(tools, "sacct", captured("sacct", "no-accounting"))
     done = hpcrun("status", "999999")

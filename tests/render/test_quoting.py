@@ -73,7 +73,7 @@ def test_sbatch_reads_the_value_back(value: str) -> None:
 @pytest.mark.parametrize(
     ("line", "arguments"),
     [
-        # As Slurm 22.05 took it: tests/captured/squeue/22.05.8-mine.json has the name.
+        # As Slurm 22.05 took it: tests/captured/22.05.8/squeue/all.json has the name.
         (rb'--job-name="pipe|and, \"quotes\""', [b'--job-name=pipe|and, "quotes"']),
         (b"--job-name=run#3", [b"--job-name=run"]),
         (b"--a='b # c'", [b"--a=b # c"]),

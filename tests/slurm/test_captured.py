@@ -1,112 +1,320 @@
-"""The parsers on what Slurm really printed: tests/captured/COMMAND/VERSION-CASE.json.
+"""The parsers on what Slurm really printed: tests/captured/VERSION/COMMAND/CASE.json.
 
-Each file holds where it was captured, the command line, all that came back, and what it means.
+Each file holds where it was captured, the command line, all that came back, and what the parser
+made of it. ``make test-slurm-versions`` writes them (tests/versions). What the jobs were, and so
+what must be read, stands here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix
-from hpcrun.slurm.sacct import parse_sacct, sacct_argv
+from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
 from hpcrun.slurm.sbatch import parse_sbatch, sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import parse_stdout_path, show_job_argv
-from hpcrun.slurm.squeue import parse_squeue, squeue_argv
+from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
+from hpcrun.slurm.states import UNKNOWN
+from tests.versions.book import PARSERS
 
 CAPTURED = Path(__file__).parent.parent / "captured"
-FILES = sorted(CAPTURED.glob("*/*.json"))
+VERSIONS = sorted(folder.name for folder in CAPTURED.iterdir())
+FILES = sorted(CAPTURED.glob("*/*/*.json"))
+every_version = pytest.mark.parametrize("version", VERSIONS)
 
-PARSERS: dict[str, Callable[[str], Any]] = {
-    "sacct": parse_sacct,
-    "sbatch": parse_sbatch,
-    "scontrol": parse_stdout_path,
-    "squeue": parse_squeue,
+# What each job of tests/versions/capture.py came to, by its name.
+STATES = {
+    "timeout": "TIMEOUT",
+    "two words": "RUNNING",
+    "ok": "COMPLETED",
+    "failed": "FAILED",
+    "code 131": "FAILED",
+    "killed": "FAILED",
+    "oom": "FAILED",
+    "waiting": "PENDING",
+    "later": "PENDING",
+    "preempted": "PREEMPTED",
+    "preempting": "RUNNING",
+    "requeued": "RUNNING",
+    "deaf": "CANCELLED",
 }
+HELD = 'pipe|and, "quotes"'
 
 
-def load(command: str, case: str) -> Any:
-    return json.loads((CAPTURED / command / f"22.05.8-{case}.json").read_text())
+def load(version: str, command: str, case: str) -> Any:
+    return json.loads((CAPTURED / version / command / f"{case}.json").read_text())
+
+
+def queue(version: str, case: str) -> list[QueueRow]:
+    return parse_squeue(load(version, "squeue", case)["stdout"])
+
+
+def accounts(version: str, case: str) -> list[AccountRow]:
+    return parse_sacct(load(version, "sacct", case)["stdout"])
 
 
 def ids(file: Path) -> str:
-    return f"{file.parent.name}/{file.stem}"
+    return "/".join([*file.parts[-3:-1], file.stem])
 
 
-def test_every_command_is_captured() -> None:
-    assert {file.parent.name for file in FILES} == {*PARSERS, "scancel"}
+def task(job_id: str) -> str:
+    return job_id.partition("_")[2]
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_the_releases_that_hpcrun_is_made_for() -> None:
+    assert [version[:5] for version in VERSIONS] == ["20.11", "22.05", "24.11", "26.05"]
+
+
+@every_version
+def test_every_version_was_asked_the_same(version: str) -> None:
+    asked = {ids(file).partition("/")[2] for file in FILES if file.parts[-3] == version}
+    assert asked == {ids(file).partition("/")[2] for file in FILES}
 
 
 @pytest.mark.parametrize("file", FILES, ids=ids)
 def test_parser(file: Path) -> None:
     captured = json.loads(file.read_text())
-    parse = PARSERS.get(file.parent.name)
-    if parse is not None:
+    if "parsed" in captured:
+        parse = PARSERS[file.parent.name]
         assert msgspec.to_builtins(parse(captured["stdout"])) == captured["parsed"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=ids)
 def test_what_a_failure_means(file: Path) -> None:
     captured = json.loads(file.read_text())
-    case = file.stem.partition("-")[2]
-    stderr = captured["stderr"]
-    assert is_silence(stderr) == case.startswith(("no-controller", "no-munge", "no-slurm-conf"))
-    unknown_to_slurm = captured["exit_code"] != 0 and case in ("unknown", "one-forgotten")
-    # scancel calls a word that is no number by the same name as an unknown job.
-    word = ids(file) == "scancel/22.05.8-not-a-number"
-    assert is_unknown_job(stderr) == (unknown_to_slurm or word)
+    command, case, stderr = file.parent.name, file.stem, captured["stderr"]
+    silent = ("no-controller", "no-munge", "no-slurm-conf", "no-database")
+    assert is_silence(stderr) == (case in silent)
+    unknown = case == "unknown" and command in ("squeue", "scontrol")
+    # A word that is no number goes by the same name as an unknown job.
+    word = case == "not-a-number" and command in ("squeue", "scancel")
+    assert is_unknown_job(stderr) == (unknown or word)
 
 
+@every_version
+@pytest.mark.parametrize("case", ["no-controller", "no-munge"])
+def test_what_never_left_is_told_from_what_may_have_arrived(version: str, case: str) -> None:
+    assert was_never_sent(load(version, "sbatch", case)["stderr"])
+
+
+@every_version
+def test_what_sbatch_takes(version: str) -> None:
+    for case in ("taken", "taken-short", "taken-array", "taken-from-a-folder-with-a-newline"):
+        captured = load(version, "sbatch", case)
+        assert captured["exit_code"] == 0
+        assert captured["stdout"] == f"{parse_sbatch(captured['stdout'])}\n"
+    (row,) = queue(version, "one")
+    assert row.job_id == parse_sbatch(load(version, "sbatch", "taken")["stdout"])
+
+
+@every_version
 @pytest.mark.parametrize(
     ("case", "fix"),
     [
         ("refused-invalid-partition", "name a partition of this cluster"),
-        ("refused-no-such-gres", "no node has what the job asks for"),
+        ("refused-no-such-gres", "no node has what the job asks for, or too few"),
+        ("refused-too-many-gpus", "no node has what the job asks for, or too few"),
+        ("test-only-refused", "no node has what the job asks for, or too few"),
+        ("refused-invalid-account", "name your account"),
+        ("refused-invalid-qos", "your QOS"),
+        ("refused-invalid-time", "write the time as"),
+        ("refused-invalid-constraint", "no node has this feature"),
+        ("refused-invalid-reservation", "name a reservation"),
+        ("refused-unknown-option", ""),
         ("refused-dos-line-ends", ""),
+        ("refused-no-file", ""),
     ],
 )
-def test_a_refusal_has_its_fix(case: str, fix: str) -> None:
-    found = refusal_fix(load("sbatch", case)["stderr"])
+def test_a_refusal_has_its_fix(version: str, case: str, fix: str) -> None:
+    captured = load(version, "sbatch", case)
+    assert captured["exit_code"] != 0 and parse_sbatch(captured["stdout"]) is None
+    found = refusal_fix(captured["stderr"])
     assert found.startswith(fix) and bool(found) == bool(fix)
 
 
+@every_version
+def test_what_only_some_releases_refuse(version: str) -> None:
+    """Too many nodes wait for ever, but for 24.11; an unknown job to wait for is refused since."""
+    many = load(version, "sbatch", "too-many-nodes")
+    assert (many["exit_code"] != 0) == version.startswith("24.11.")
+    assert many["exit_code"] == 0 or "resources.nodes" in refusal_fix(many["stderr"])
+    after = load(version, "sbatch", "dependency-on-unknown")
+    assert (after["exit_code"] != 0) == (release(version) >= (24, 11))
+    assert after["exit_code"] == 0 or "--after" in refusal_fix(after["stderr"])
+
+
+@every_version
 @pytest.mark.parametrize(
     ("command", "case", "argv"),
     [
-        ("squeue", "tasks", squeue_argv()),
-        ("squeue", "tasks-one-struck", squeue_argv(["10"])),
+        ("squeue", "mine", squeue_argv()),
+        ("squeue", "unknown", squeue_argv(["999999"])),
         ("sbatch", "taken", sbatch_argv()),
         ("scancel", "unknown", scancel_argv("999999")),
         ("scontrol", "unknown", show_job_argv("999999")),
-        ("sacct", "six-jobs", sacct_argv(["1", "2", "3", "4", "5", "6"])),
+        ("sacct", "unknown", sacct_argv(["999999"])),
     ],
 )
 def test_the_captured_command_is_the_one_that_hpcrun_types(
-    command: str, case: str, argv: list[str]
+    version: str, command: str, case: str, argv: list[str]
 ) -> None:
-    assert load(command, case)["argv"] == argv
+    assert load(version, command, case)["argv"] == argv
 
 
-def test_names_and_folders_come_through_whole() -> None:
-    rows = {row.job_id: row for row in parse_squeue(load("squeue", "mine")["stdout"])}
-    assert rows["5947791"].name == 'pipe|and, "quotes"'
-    assert rows["5947791"].work_dir == "/scratch/runs/new\nline"
-    assert rows["5947790"].work_dir == "/scratch/runs/20261120-081455-a b-7k3q"
-    assert rows["5947790"].name == "two words"
-    # A job that sbatch refused with "Requested node configuration is not available".
-    assert rows["5947794"].reason == "BadConstraints"
+@every_version
+def test_states(version: str) -> None:
+    rows = {row.name: row for row in queue(version, "all") if row.name != "array"}
+    assert {name: row.state for name, row in rows.items()} == {**STATES, HELD: "PENDING"}
+    assert rows[HELD].reason == "JobHeldUser"
+    assert rows["timeout"].reason == "TimeLimit"
+    assert rows["two words"].nodes == "2" and rows["two words"].node_list == "node[1-2]"
+    told = {row.name: row for row in accounts(version, "jobs") if row.name != "array"}
+    # The accounting turns quotes into backticks.
+    assert {name: row.state for name, row in told.items()} == {
+        **STATES,
+        HELD.replace('"', "`"): "PENDING",
+    }
+    for file in (file for file in FILES if file.parts[-3] == version):
+        for row in json.loads(file.read_text()).get("parsed") or []:
+            assert not isinstance(row, dict) or row["state"] != UNKNOWN, ids(file)
 
 
-def test_accounting_states() -> None:
-    rows = {row.job_id: row for row in parse_sacct(load("sacct", "six-jobs")["stdout"])}
-    assert [rows[str(job)].state for job in range(1, 7)] == [
-        *("RUNNING", "COMPLETED", "FAILED", "FAILED", "CANCELLED", "PENDING"),
-    ]
-    assert rows["4"].exit_code == "0:9"
-    assert rows["1"].name == "two | words"
+@every_version
+def test_exit_codes(version: str) -> None:
+    told = {row.name: row.exit_code for row in accounts(version, "jobs")}
+    assert (told["ok"], told["failed"], told["killed"]) == ("0:0", "3:0", "0:9")
+    # Before 25.11 sacct takes 128 off.
+    assert told["code 131"] == ("131:0" if release(version) >= (25, 11) else "3:0")
+
+
+@every_version
+def test_names_and_folders_come_through_whole(version: str) -> None:
+    rows = {row.name: row for row in queue(version, "all")}
+    assert rows[HELD].work_dir == "/scratch/runs/new\nline"
+    assert rows["two words"].work_dir == "/scratch/runs/20261120-081455-a b-7k3q"
+    told = {row.job_id: row for row in accounts(version, "jobs")}
+    assert told[rows[HELD].job_id].work_dir == "/scratch/runs/new\nline"
+    path = parse_stdout_path(load(version, "scontrol", "running")["stdout"])
+    assert path == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+
+
+@every_version
+def test_one_job_among_others(version: str) -> None:
+    assert [row.name for row in queue(version, "two-one-of-them-unknown")] == ["two words"]
+    assert queue(version, "none") == queue(version, "unknown") == []
+    assert accounts(version, "unknown") == []
+
+
+@every_version
+def test_a_job_that_is_ending_is_not_over(version: str) -> None:
+    (row,) = queue(version, "completing")
+    assert row.state == "COMPLETING"
+    # sacct calls it over while its processes still run.
+    (told,) = accounts(version, "completing")
+    assert told.state == "CANCELLED"
+
+
+@every_version
+def test_a_requeued_job(version: str) -> None:
+    (row,) = queue(version, "requeued")
+    assert (row.state, row.reason) == ("PENDING", "BeginTime")
+    (row,) = queue(version, "requeued-running")
+    assert row.state == "RUNNING"
+    (told,) = accounts(version, "requeued")
+    assert told.state == "RUNNING"
+    starts = accounts(version, "requeued-duplicates")
+    assert [start.state for start in starts] == ["REQUEUED", "RUNNING"]
+    assert len({start.job_id for start in starts}) == 1
+
+
+@every_version
+def test_a_lost_node(version: str) -> None:
+    (row,) = queue(version, "node-fail")
+    (told,) = accounts(version, "node-fail")
+    assert (row.state, row.reason, told.state) == ("NODE_FAIL", "NodeDown", "NODE_FAIL")
+
+
+@every_version
+def test_tasks_of_an_array(version: str) -> None:
+    together = {task(row.job_id): row.state for row in queue(version, "array")}
+    running = {"1": "COMPLETED", "2": "FAILED", "3": "RUNNING", "4": "RUNNING"}
+    assert together == {**running, "[5-6%2]": "PENDING"}
+    each = queue(version, "array-each-task")
+    assert {task(row.job_id): row.state for row in each} == {
+        **running,
+        "5": "PENDING",
+        "6": "PENDING",
+    }
+    (fresh,) = queue(version, "array-fresh")
+    assert task(fresh.job_id) == "[1-6%2]"
+    for case, state in (("array-fresh-each-task", "PENDING"), ("array-all-cancelled", "CANCELLED")):
+        rows = {task(row.job_id): row.state for row in queue(version, case)}
+        assert rows == {str(number): state for number in range(1, 7)}
+    array = parse_sbatch(load(version, "sbatch", "taken-array")["stdout"])
+    for case, number in (("array-one-task", 4), ("array-one-waiting-task", 6)):
+        assert [row.job_id for row in queue(version, case)] == [f"{array}_{number}"]
+    assert queue(version, "array-no-such-task") == []
+
+
+@every_version
+def test_tasks_of_an_array_in_the_accounting(version: str) -> None:
+    told = {task(row.job_id): row.state for row in accounts(version, "array")}
+    assert {number: told[number] for number in ("1", "2")} == {"1": "COMPLETED", "2": "FAILED"}
+    # One row stands for all that wait, and asking for one of these gives none.
+    assert told["[5-6%2]"] == "PENDING"
+    assert accounts(version, "array-one-waiting-task") == []
+    (second,) = accounts(version, "array-one-task")
+    assert (task(second.job_id), second.state, second.exit_code) == ("2", "FAILED", "7:0")
+
+
+@every_version
+def test_a_cancelled_task_that_never_began_may_lose_its_number(version: str) -> None:
+    """Task 6 was cancelled as the last that waited: Slurm may show it as the array itself."""
+    rows = {task(row.job_id): row.state for row in queue(version, "array-after-scancel")}
+    assert rows.pop("6", None) or rows.pop("") == "CANCELLED"
+    assert rows == {
+        "1": "COMPLETED",
+        "2": "FAILED",
+        "3": "CANCELLED",
+        "4": "RUNNING",
+        "5": "RUNNING",
+    }
+    told = {task(row.job_id): row.state for row in accounts(version, "array-after-scancel")}
+    # The old range may stay, over task 5, which runs.
+    assert told.get("6", told.get("[5-6%2]", told.get(""))) == "CANCELLED"
+
+
+@every_version
+def test_an_array_that_never_began_is_one_row_of_the_accounting(version: str) -> None:
+    """Of what ended a moment after it was submitted there may be half a row only."""
+    (row,) = accounts(version, "array-all-cancelled")
+    assert row.state == "CANCELLED"
+    whole, half = ("[1-6%2]", "/scratch/runs/fresh array"), ("", "")
+    assert (task(row.job_id), row.work_dir) in (whole, half)
+
+
+@every_version
+def test_cancelling_tells_little(version: str) -> None:
+    """What is over, unknown or cancelled: the answer is the same, and the queue has to tell."""
+    for case in ("taken", "ended", "unknown", "array-taken-task", "array-ended-task"):
+        captured = load(version, "scancel", case)
+        assert (captured["exit_code"], captured["stdout"], captured["stderr"]) == (0, "", "")
+
+
+@every_version
+def test_the_expected_start(version: str) -> None:
+    """To the answer of --test-only, 26.05 adds a stray word behind the time."""
+    captured = load(version, "sbatch", "test-only")
+    assert (captured["exit_code"], captured["stdout"]) == (0, "")
+    stray = " a" if version.startswith("26.05") else ""
+    assert f"{stray} using 2 processors on nodes node[1-2] in partition debug" in captured["stderr"]

@@ -127,6 +127,13 @@ def _queue(book: Book, jobs: dict[str, str]) -> None:
 
 
 def _arrays(book: Book, jobs: dict[str, str]) -> None:
+    fresh = submit(book, "fresh array", "#SBATCH --array=1-6%2", "#SBATCH --hold", _LONG)
+    book.take("array-fresh", _rows(squeue_argv([fresh]), each_task=False))
+    book.take("array-fresh-each-task", _rows(squeue_argv([fresh]), each_task=True))
+    book.take("array-taken", scancel_argv(fresh))
+    book.take("array-all-cancelled", _rows(squeue_argv([fresh]), each_task=True))
+    book.accounted([fresh], "CANCELLED")
+    book.take("array-all-cancelled", sacct_argv([fresh]))
     # 1 ends well, 2 fails, 3 runs and is cancelled, 4 runs, 5 and 6 wait.
     lines = ("case $SLURM_ARRAY_TASK_ID in 1) exit 0 ;; 2) exit 7 ;; esac", _LONG)
     jobs["array"] = array = submit(
@@ -137,8 +144,6 @@ def _arrays(book: Book, jobs: dict[str, str]) -> None:
         *lines,
         case="taken-array",
     )
-    book.take("array-fresh", _rows(squeue_argv([array]), each_task=False))
-    book.take("array-fresh-each-task", _rows(squeue_argv([array]), each_task=True))
     book.wait(array, "COMPLETED", "FAILED", "RUNNING", "PENDING")
     deadline = time.monotonic() + 30
     while book.states(array).count("RUNNING") < 2 and time.monotonic() < deadline:
