@@ -1,0 +1,209 @@
+"""Sweeps on a real Slurm: arrays of two-node jobs, each task a run with a fate of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.site import Site, until
+
+
+def submit(site: Site, *args: str, **env: str) -> tuple[str, Path, list[Path]]:
+    """Submit a sweep: the array's job id, its folder, and the folders of its runs."""
+    done = site.hpcrun("submit", "--json", *args, env=env)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    runs = [Path(run["run_dir"]) for run in answer["runs"]]
+    assert [run["job_id"] for run in answer["runs"]] == [
+        f"{answer['job_id']}_{index}" for index in range(len(runs))
+    ]
+    return answer["job_id"], Path(answer["sweep_dir"]), runs
+
+
+def told(site: Site, word: str) -> dict[str, dict[str, Any]]:
+    """What status says of each run, by job id."""
+    done = site.hpcrun("status", "--json", word)
+    assert done.returncode == 0, done.stderr
+    return {run["job_id"]: run for run in json.loads(done.stdout)["runs"]}
+
+
+def states(site: Site, word: str) -> list[str]:
+    return [run["state"] for run in told(site, word).values()]
+
+
+def most_at_once(runs: list[dict[str, Any]]) -> int:
+    """How many runs were between their begin and their end at the same time."""
+    moments = []
+    for run in runs:
+        for attempt in run["attempts"]:
+            moments.append((attempt["end"]["begun_at"], 1))
+            moments.append((attempt["end"]["ended_at"], -1))
+    now = most = 0
+    for _, change in sorted(moments):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
+    done = site.hpcrun(
+        *("submit", "sweep-lr", "--wait", "--json", "--nodes", "2", "--time", "10"),
+        *("--set", "sweep={lr: [1e-4, 1e-2], seed: [1, 2]}", "--set", "sweep_limit=2"),
+        *("--", "--steps", "10"),
+        timeout=280,
+    )
+    answer = json.loads(done.stdout)
+    job_id = answer["job_id"]
+    runs = list(told(site, job_id).values())
+    logs = [path.read_text() for path in site.rig.shared.glob("runs/*/logs/batch.log")]
+    assert done.returncode == 0, "\n".join([done.stderr, *logs])
+    assert [run["state"] for run in runs] == ["COMPLETED"] * 4
+    assert most_at_once(runs) == 2, "the limit, and no less"
+
+    parsed = json.loads(site.hpcrun("parse", "--json", job_id).stdout)["runs"]
+    assert [run["source"] for run in parsed] == [run["run_id"] for run in runs]
+    loss = [run["metrics"]["loss"] for run in parsed]
+    assert [each["count"] for each in loss] == [10] * 4
+    # Two seeds, so two first losses; two learning rates, so four last ones.
+    assert len({each["first"]["value"] for each in loss}) == 2
+    assert len({each["last"]["value"] for each in loss}) == 4
+    ports = set()
+    for run in runs:
+        folder = Path(run["run_dir"])
+        assert {path.name for path in (folder / "logs/0").glob("rank-*")} == {
+            "rank-0.log",
+            "rank-1.log",
+        }
+        assert not (folder / "code").exists(), "the array has the one copy of the code"
+        begins = (folder / "logs/batch.log").read_text().splitlines()
+        ports.add(next(line.split()[-1] for line in begins if " port " in line))
+    assert len(ports) == 4
+
+    drawn = site.hpcrun("parse", job_id).stdout
+    assert all(f"{index}: lr=" in drawn for index in range(4))
+    listed = site.hpcrun("status", job_id).stdout
+    assert listed.startswith("sweep-lr: 4 runs, at most 2 at a time: 4 COMPLETED\n")
+    assert site.hpcrun("logs", f"{job_id}_3").stdout.count('"loss"') >= 10
+    refused = site.hpcrun("logs", job_id)
+    assert refused.returncode == 2 and f"name one of them, as {job_id}_0" in refused.stderr
+    assert json.loads(
+        site.hpcrun("submit", "--dry-run", "--json", "--after", job_id, "--", "true").stdout
+    )
+
+
+FATES = """\
+command: [bash, -c, '
+  echo "$A_SECRET" | wc -c;
+  case {fate} in
+    well) exit 0 ;;
+    fails) exit 7 ;;
+    again) [ "$HPCRUN_ATTEMPT" = 1 ] || sleep 600 ;;
+    *) sleep 600 ;;
+  esac']
+resources: {nodes: 2, gpus_per_node: 0, time: "10"}
+sweep: {fate: [fails, again, ended, well, waits, struck, waits]}
+sweep_limit: 2
+secrets: [A_SECRET]
+slurm: {requeue: true}
+"""
+
+
+def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
+    (site.project / "fates.yaml").write_text(FATES)
+    job_id, folder, runs = submit(site, "./fates.yaml", A_SECRET="of all")
+    began = time.monotonic()
+
+    def state(index: int) -> str:
+        return str(told(site, f"{job_id}_{index}")[f"{job_id}_{index}"]["state"])
+
+    def waits_to_be(index: int, wanted: str) -> None:
+        until(lambda: state(index) == wanted, f"task {index} to be {wanted}")
+
+    # Waiting: one ended by hpcrun, one by its user behind hpcrun's back.
+    assert states(site, job_id)[4:] == ["PENDING"] * 3
+    done = site.hpcrun("cancel", f"{job_id}_4")
+    assert done.returncode == 0 and "was PENDING" in done.stdout, done.stdout + done.stderr
+    assert site.rig.run("scancel", f"{job_id}_5").returncode == 0
+    waits_to_be(4, "CANCELLED")
+    assert state(5) in ("UNKNOWN", "CANCELLED"), "a moment, and no loss"
+
+    waits_to_be(0, "FAILED")
+    assert told(site, f"{job_id}_0")[f"{job_id}_0"]["exit_code"] == 7
+    until(lambda: (runs[1] / "attempts/0/launched").exists(), "the one that runs again")
+    assert site.rig.run("scontrol", "requeue", f"{job_id}_1").returncode == 0
+    waits_to_be(1, "PENDING")
+    assert site.rig.run("scontrol", "update", f"jobid={job_id}_1", "StartTime=now").returncode == 0
+
+    until(lambda: (runs[2] / "attempts/0/launched").exists(), "the one that is ended")
+    assert site.hpcrun("cancel", runs[2].name).returncode == 0
+    waits_to_be(2, "CANCELLED")
+    waits_to_be(3, "COMPLETED")
+    waits_to_be(1, "COMPLETED")
+    again = told(site, f"{job_id}_1")[f"{job_id}_1"]["attempts"]
+    assert [(attempt["index"], attempt["end"]["exit_code"]) for attempt in again] == [
+        (0, 143),
+        (1, 0),
+    ]
+    begins = [attempt["begin"] for attempt in again]
+    assert begins[0]["job_id"] == begins[1]["job_id"] != job_id
+
+    # What is left goes with the whole array; what is over stays as it was.
+    time.sleep(max(0.0, 31 - (time.monotonic() - began)))
+    done = site.hpcrun("cancel", "--json", job_id)
+    assert [run["cancelled"] for run in json.loads(done.stdout)["runs"]] == [
+        *(False, False, False, False, False, False, True)
+    ]
+    waits_to_be(6, "CANCELLED")
+    wanted = ["FAILED", "COMPLETED", "CANCELLED", "COMPLETED", *["CANCELLED"] * 3]
+    assert states(site, job_id) == states(site, folder.name) == wanted
+    assert not list(folder.parent.rglob("secrets.env"))
+    listed = site.hpcrun("status", job_id).stdout
+    assert "3 CANCELLED" not in listed and "4 CANCELLED, 2 COMPLETED, 1 FAILED" in listed
+    refused = site.hpcrun("submit", "--after", job_id, "--dry-run", "--", "true")
+    assert refused.returncode == 2 and f"run {job_id}_0 is FAILED" in refused.stderr
+
+
+def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
+    (site.project / "many.yaml").write_text(
+        "command: [echo, '{a}{b}']\nresources: {gpus_per_node: 0}\n"
+        f"sweep: {{a: {list(range(10))}, b: {list(range(6))}}}\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpcrun", "submit", "./many.yaml"],
+        cwd=site.project,
+        env=site.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    runs = site.rig.shared / "runs"
+    until(lambda: len(list(runs.glob("*-many.*"))) > 3, "the first runs' folders")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == "", out + err
+    assert list(runs.iterdir()) == []
+    assert site.rig.run("squeue", "-h").stdout == ""
+
+
+def test_a_lost_answer_of_sbatch_is_settled_for_the_whole_array(site: Site) -> None:
+    sbatch = site.project / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(
+        '#!/bin/sh\nPATH=${PATH#*:} sbatch "$@" >/dev/null\n'
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv' >&2\n"
+        "exit 1\n"
+    )
+    sbatch.chmod(0o755)
+    job_id, _, runs = submit(
+        site,
+        *("--gpus-per-node", "0", "--set", "sweep.word=[a, b]", "--", "echo", "{word}"),
+        PATH=f"{sbatch.parent}:{site.environ()['PATH']}",
+    )
+    until(lambda: states(site, job_id) == ["COMPLETED"] * 2, "both runs")
+    assert [(run / "logs/0/node-0.log").read_text().splitlines()[-1] for run in runs] == ["a", "b"]
