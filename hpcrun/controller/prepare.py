@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import jinja2
 import msgspec
 
 from hpcrun.assets import find_job, template_loader
@@ -93,11 +94,12 @@ def prepare(
     source: str = "",
     run_id: str | None = None,
     shared_code: Path | None = None,
+    loader: jinja2.BaseLoader | None = None,
 ) -> Prepared:
     """Plan and render a run, with a new run id unless it is said; nothing is changed.
 
     ``source`` is where the job stands, for messages; ``shared_code`` a copy of the code that
-    several runs have in common. Raises InputError, or SpecError with all that is wrong.
+    several runs have in common, ``loader`` the templates, for many runs in a row. Raises InputError, or SpecError with all that is wrong.
     """
     now = time.gmtime()
     if spec.sweep:
@@ -123,7 +125,7 @@ def prepare(
         plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
     if errors or plan is None:
         raise all_at_once(errors, source or spec.name or "job")
-    files = render_files(plan, template_loader(context.project))
+    files = render_files(plan, loader or template_loader(context.project))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
     files.append(RenderedFile("spec.yaml", dump_job(with_words(spec, known, extra_args))))

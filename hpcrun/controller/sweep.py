@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import jinja2
 import msgspec
 
 from hpcrun import scheduler
@@ -70,13 +71,14 @@ def prepare_sweep(
     source = source or spec.name or "job"
     sweep_id = new_run_id(spec)
     code = sweep_folder(context.runs_dir, sweep_id).code
+    loader = template_loader(context.project)
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
     try:
         made = build_runs(spec, extra_args)
         for one in made:
             try:
-                runs.append(_prepare_run(context, one, sweep_id, code, after, source))
+                runs.append(_prepare_run(context, one, sweep_id, code, loader, after, source))
             except InputError as error:
                 errors.setdefault(str(error), error)
         if errors:
@@ -88,7 +90,7 @@ def prepare_sweep(
         raise all_at_once([error], source) from error
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
-        render_array(plan, template_loader(context.project)),
+        render_array(plan, loader),
         _json("sweep.json", record),
         RenderedFile(
             "spec.yaml", dump_job(with_words(spec, known | spec.sweep.keys(), extra_args))
@@ -99,7 +101,13 @@ def prepare_sweep(
 
 
 def _prepare_run(
-    context: Context, one: SweepRun, sweep_id: str, code: Path, after: str | None, source: str
+    context: Context,
+    one: SweepRun,
+    sweep_id: str,
+    code: Path,
+    loader: jinja2.BaseLoader,
+    after: str | None,
+    source: str,
 ) -> Prepared:
     prepared = prepare(
         context,
@@ -109,6 +117,7 @@ def _prepare_run(
         source=source,
         run_id=task_run_id(sweep_id, one.index),
         shared_code=code,
+        loader=loader,
     )
     task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
     return msgspec.structs.replace(prepared, files=[*prepared.files, _json("task.json", task)])

@@ -31,6 +31,7 @@ _SHARED = {
     "resources": "the runs of a sweep are one Slurm array, and share its resources",
     "slurm": "the runs of a sweep are one Slurm array, and share its options",
     "snapshot": "the runs of a sweep share one copy of the code",
+    "environment": "the runs of a sweep are submitted from one environment",
     "secrets": "the runs of a sweep have the same secrets",
     "name": "the runs of a sweep are named after it",
     "sweep": "a sweep cannot change itself",

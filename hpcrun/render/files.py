@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 
 import jinja2
 import jinja2.meta
@@ -58,8 +59,13 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
     return files
 
 
+@lru_cache(maxsize=1)
 def make_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
-    """Make what templates are rendered in: a value that is missing is an error."""
+    """Make what templates are rendered in: a value that is missing is an error.
+
+    Kept for the next call, since compiling templates takes longer than all else: the runs of a
+    sweep share a loader.
+    """
     environment = jinja2.Environment(
         loader=loader,
         undefined=jinja2.StrictUndefined,
