@@ -19,8 +19,9 @@ import msgspec
 
 from hpcrun.controller.context import Context, read_text
 from hpcrun.errors import InputError
-from hpcrun.plan.deepspeed import Given, Training, compose_deepspeed_config
+from hpcrun.plan.deepspeed import Given, Training, compose_deepspeed_config, own_precision
 from hpcrun.plan.deepspeed_check import Answer
+from hpcrun.plan.gpus import decide_precision
 from hpcrun.plan.launch import decide_framework
 from hpcrun.spec.hjson import Document, parse_hjson
 from hpcrun.spec.job import JobSpec
@@ -127,7 +128,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
         return Given(file=file)
     training = Training(
         framework=decide_framework(spec),
-        precision=spec.precision,
+        precision=decide_precision(spec, context.cluster, [], told=own_precision(section, file)),
         micro_batch_per_gpu=1,
         gradient_accumulation_steps=1,
         effective_batch=1,

@@ -60,6 +60,7 @@ STARTS_ALL = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "MULTI_GPU", "MULTI_HPU", "MUL
 def build_accelerate_config(
     spec: JobSpec,
     *,
+    precision: str,
     nodes: int,
     ranks_per_node: int,
     deepspeed_config: str | None,
@@ -74,7 +75,12 @@ def build_accelerate_config(
     that Accelerate does not know, or that contradict the job, are added to ``problems``.
 
     >>> made = build_accelerate_config(
-    ...     JobSpec(), nodes=2, ranks_per_node=4, deepspeed_config=None, problems=[]
+    ...     JobSpec(),
+    ...     precision="bf16",
+    ...     nodes=2,
+    ...     ranks_per_node=4,
+    ...     deepspeed_config=None,
+    ...     problems=[],
     ... )
     >>> made["distributed_type"], made["num_processes"]
     ('MULTI_GPU', 8)
@@ -82,7 +88,7 @@ def build_accelerate_config(
     config: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE"}
     if deepspeed_config is None:
         config["distributed_type"] = "MULTI_GPU"
-        config["mixed_precision"] = "no" if spec.precision == "fp32" else spec.precision
+        config["mixed_precision"] = "no" if precision == "fp32" else precision
     else:
         config["distributed_type"] = "DEEPSPEED"
         config["deepspeed_config"] = {

@@ -6,28 +6,30 @@ Pure.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import structs
 
 from hpcrun import __version__
-from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.errors import Problem, SpecError
 from hpcrun.plan.accelerate import build_accelerate_config
 from hpcrun.plan.deepspeed import (
     Given,
     Training,
     build_deepspeed_config,
     model_parallel,
+    own_precision,
 )
 from hpcrun.plan.deepspeed_rules import stage_of
+from hpcrun.plan.directives import build_directives
 from hpcrun.plan.environment import (
     accelerator_section,
     hub_section,
     process_section,
     run_section,
 )
+from hpcrun.plan.gpus import decide_precision, gpu_section
 from hpcrun.plan.launch import (
     ON_ACCELERATE,
     check_launcher,
@@ -40,7 +42,6 @@ from hpcrun.plan.nccl import decide_fabric, nccl_sections
 from hpcrun.plan.placeholders import fill, fill_known
 from hpcrun.plan.topology import Topology, build_topology
 from hpcrun.plan.types import Place, Plan, Section
-from hpcrun.slurm.sbatch import quote_pattern
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import DeepSpeed, JobSpec
 
@@ -50,7 +51,6 @@ RUN_MODULE = (
     "import os, runpy, sys; sys.path[0] = os.environ['HPCRUN_CODE_DIR']; del sys.argv[0]; "
     "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
-MAX_NAME = 1024  # bytes; slurmctld's _validate_job_create_req
 
 
 def build_plan(
@@ -72,15 +72,27 @@ def build_plan(
     problems: list[Problem] = check_launcher(spec)
     notes: list[str] = []
     given = deepspeed_given or Given()
-    topology = build_topology(spec, cluster)
+    topology = build_topology(spec, cluster, problems)
+    if not topology.gpus_per_node:
+        cluster = structs.replace(cluster, accelerator="cpu")
     deepspeed = _deepspeed(spec)
+    told = own_precision(deepspeed, given.file) if deepspeed is not None else None
+    precision = decide_precision(spec, cluster, problems, told=told)
     world_size = topology.nodes * topology.ranks_per_node
     batch = spec.batch
     copies = _model_copies(world_size, deepspeed, given, problems)
     effective = batch.micro_batch_per_gpu * batch.gradient_accumulation_steps * copies
     in_place = not spec.snapshot or _program_kind(spec) == "command"
     code_dir = place.project_dir if in_place else place.code_dir
-    values = _values(spec, cluster, place, topology, code_dir=code_dir, effective=effective)
+    values = _values(
+        spec,
+        cluster,
+        place,
+        topology,
+        code_dir=code_dir,
+        effective=effective,
+        precision=precision,
+    )
     config: dict[str, Any] | None = None
     if deepspeed is not None:
         values["deepspeed_config"] = f"{place.run_dir}/deepspeed.json"
@@ -95,6 +107,7 @@ def build_plan(
         values["accelerate_config"] = f"{place.run_dir}/accelerate.yaml"
         accelerate = build_accelerate_config(
             spec,
+            precision=precision,
             nodes=topology.nodes,
             ranks_per_node=topology.ranks_per_node,
             deepspeed_config=values.get("deepspeed_config"),
@@ -103,6 +116,15 @@ def build_plan(
     program = _program(spec, place, code_dir, values, problems)
     program += [fill_known(word, values) for word in extra_args]
     environment = _environment(spec, cluster, topology, place, values, problems, code_dir)
+    directives = build_directives(
+        spec,
+        cluster,
+        topology,
+        place,
+        tasks_per_node=tasks_per_node(spec, topology),
+        after=after,
+        problems=problems,
+    )
     if problems:
         raise SpecError(problems)
     return Plan(
@@ -119,7 +141,7 @@ def build_plan(
         launcher=decide_launcher(spec),
         framework=decide_framework(spec),
         accelerator=cluster.accelerator,
-        precision=spec.precision,
+        precision=precision,
         nodes=topology.nodes,
         gpus_per_node=topology.gpus_per_node,
         ranks_per_node=topology.ranks_per_node,
@@ -133,7 +155,7 @@ def build_plan(
         program=program,
         reference_trainer=_program_kind(spec) == "reference",
         snapshot=not in_place,
-        directives=_directives(spec, cluster, topology, place, after),
+        directives=directives,
         environment=environment,
         setup=[*cluster.setup.commands, *spec.setup.commands],
         modules=[*cluster.setup.modules, *spec.setup.modules],
@@ -152,6 +174,7 @@ def _values(
     *,
     code_dir: str,
     effective: int,
+    precision: str,
 ) -> dict[str, str]:
     """What placeholders and HPCRUN_* variables tell the user's script."""
     return {
@@ -167,7 +190,7 @@ def _values(
         "micro_batch_per_gpu": str(spec.batch.micro_batch_per_gpu),
         "gradient_accumulation_steps": str(spec.batch.gradient_accumulation_steps),
         "effective_batch": str(effective),
-        "precision": spec.precision,
+        "precision": precision,
         "activation_checkpointing": "true" if spec.activation_checkpointing else "false",
         "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
         "device": cluster.accelerator,
@@ -182,6 +205,18 @@ def _program_kind(spec: JobSpec) -> str:
     if spec.module is not None:
         return "module"
     return "command" if spec.command is not None else "reference"
+
+
+def _reads_precision(spec: JobSpec, values: Mapping[str, str]) -> bool:
+    """Tell whether anything of the run trains in the plan's precision, as far as can be seen."""
+    texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
+    return (
+        spec.precision is not None
+        or _program_kind(spec) == "reference"
+        or decide_framework(spec) in ON_ACCELERATE
+        or "deepspeed_config" in values
+        or any("{precision}" in text for text in texts)
+    )
 
 
 def _deepspeed(spec: JobSpec) -> DeepSpeed | None:
@@ -213,7 +248,7 @@ def _training(
     path = deepspeed.offload.nvme_path
     return Training(
         framework=decide_framework(spec),
-        precision=spec.precision,
+        precision=values["precision"],
         micro_batch_per_gpu=spec.batch.micro_batch_per_gpu,
         gradient_accumulation_steps=spec.batch.gradient_accumulation_steps,
         effective_batch=effective,
@@ -284,7 +319,15 @@ def _environment(
             accelerate_deepspeed=decide_framework(spec) in ON_ACCELERATE
             and "deepspeed_config" in values,
         ),
-        framework_section(spec, place.run_id, values.get("deepspeed_config")),
+        framework_section(
+            spec,
+            place.run_id,
+            precision=values["precision"],
+            deepspeed_config=values.get("deepspeed_config"),
+        ),
+        gpu_section(
+            spec, cluster, precision=values["precision"], is_read=_reads_precision(spec, values)
+        ),
         hub_section(cluster),
         *nccl_sections(decide_fabric(spec, cluster), cluster.accelerator),
         user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
@@ -305,67 +348,3 @@ def _last_word(sections: Sequence[Section]) -> list[Section]:
         if variables or section.prepend:
             kept.append(structs.replace(section, variables=variables))
     return kept[::-1]
-
-
-def _directives(
-    spec: JobSpec, cluster: Cluster, topology: Topology, place: Place, after: str | None
-) -> list[tuple[str, str | None]]:
-    """sbatch's options, in the order in which people read them."""
-    tasks = tasks_per_node(spec, topology)
-    cpus = topology.cpus_per_rank * topology.ranks_per_node // tasks
-    wanted: list[tuple[str, str | None]] = [
-        ("job-name", spec.name or "job"),
-        ("partition", topology.partition),
-        ("account", topology.account),
-        ("nodes", str(topology.nodes)),
-        ("ntasks-per-node", str(tasks)),
-        ("cpus-per-task", str(cpus)),
-        ("gres", topology.gres),
-        ("constraint", topology.constraint),
-        ("mem", topology.memory),
-        ("time", spec.resources.time),
-        ("dependency", f"afterok:{after}" if after else None),
-        # Without it the job would stay pending for ever when the other one fails.
-        ("kill-on-invalid-dep", "yes" if after else None),
-        ("output", _batch_log(place.run_dir)),
-    ]
-    directives: list[tuple[str, str | None]] = [(k, v) for k, v in wanted if v is not None]
-    # A requeue must not wipe the log of the attempt before.
-    directives.append(("open-mode", "append"))
-    # A script that cannot resume must not start over unasked: slurm: {requeue: true} allows it.
-    restart = {"requeue", "no-requeue"} & (spec.slurm.keys() | cluster.slurm.keys())
-    if not restart:
-        directives.append(("no-requeue", None))
-    merged = dict(directives)
-    for option, value in {**cluster.slurm, **spec.slurm}.items():
-        if value is False:
-            merged.pop(option, None)
-        else:
-            merged[option] = None if value is True else str(value)
-    return list(merged.items())
-
-
-def _batch_log(run_dir: str) -> str:
-    """Slurm would take a % or a backslash of the run's folder for its own, if it were unsaid."""
-    log = "logs/batch.log"
-    return quote_pattern(f"{run_dir}/{log}") if re.search(r"[%\\]", run_dir) else log
-
-
-def check_carried(plan: Plan) -> None:
-    """Refuse what Slurm itself cannot carry, naming the field. Raises InputError."""
-    fields = {"job-name": "name", "output": "runs_dir"}
-    for option, value in plan.directives:
-        field = fields.get(option, f"slurm.{option}")
-        # A directive is a line, and U+001E and U+001F part the rows and fields of squeue's answer.
-        if value is not None and re.search(r"[\0\n\r\x1e\x1f]", value):
-            raise InputError(
-                f"{field}: {value!r}: Slurm's options and listings cannot carry a newline or "
-                "the separators U+001E and U+001F"
-                + (" beside % or \\" if field == "runs_dir" else ""),
-                fix="take it out",
-            )
-        if option == "job-name" and value is not None and len(value.encode()) > MAX_NAME:
-            raise InputError(
-                f"name: {len(value.encode())} bytes long, and Slurm takes {MAX_NAME} at most",
-                fix="shorten it",
-            )

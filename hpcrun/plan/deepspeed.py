@@ -132,6 +132,17 @@ def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
     return ranks
 
 
+def own_precision(deepspeed: DeepSpeed, file: Document | None) -> str | None:
+    """Give the 16-bit format that the user's own JSON enables; None where it enables none.
+
+    >>> own_precision(DeepSpeed(config={"fp16": {"enabled": True}}), None)
+    'fp16'
+    """
+    config = merge(file.value if file is not None else {}, deepspeed.config)
+    name = precision_of(config)
+    return None if name == "fp32" else name
+
+
 def _batch(training: Training) -> dict[str, Any]:
     return {
         "train_batch_size": training.effective_batch,

@@ -75,7 +75,7 @@ def accelerator_section(
         block="environment",
         title="CPUs instead of GPUs",
         variables=variables,
-        comment=f"Cluster {cluster.name} has none that torch could use.",
+        comment="The job has none that torch could use.",
     )
 
 

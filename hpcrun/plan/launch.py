@@ -64,7 +64,9 @@ def check_launcher(spec: JobSpec) -> list[Problem]:
     return problems
 
 
-def framework_section(spec: JobSpec, run_id: str, deepspeed_config: str | None) -> Section | None:
+def framework_section(
+    spec: JobSpec, run_id: str, *, precision: str, deepspeed_config: str | None
+) -> Section | None:
     """Tell the framework what the job says, whichever launcher starts it.
 
     Accelerate's variables are those that ``accelerate launch`` would set (utils/launch.py), so
@@ -75,8 +77,7 @@ def framework_section(spec: JobSpec, run_id: str, deepspeed_config: str | None) 
     framework, launcher = decide_framework(spec), decide_launcher(spec)
     variables: dict[str, str] = {}
     if framework in ON_ACCELERATE:
-        precision = "no" if spec.precision == "fp32" else spec.precision
-        variables["ACCELERATE_MIXED_PRECISION"] = precision
+        variables["ACCELERATE_MIXED_PRECISION"] = "no" if precision == "fp32" else precision
         if deepspeed_config is not None:
             variables["ACCELERATE_USE_DEEPSPEED"] = "true"
             variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = deepspeed_config

@@ -5,9 +5,12 @@ Pure.
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
-from hpcrun.errors import InputError
+from hpcrun.errors import Problem
+from hpcrun.plan.gpus import check_type_name, gpu_notes, is_slice
 from hpcrun.spec.cluster import Cluster, GpuType, Partition
 from hpcrun.spec.job import JobSpec
 
@@ -17,13 +20,18 @@ DEFAULT_CPUS_PER_GPU = 4
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster."""
+    """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster.
+
+    ``asks_cpus``: the number of CPUs is known, and asked for. ``exclusive``: --exclusive is said.
+    """
 
     nodes: int
     gpus_per_node: int
     ranks_per_node: int
     cpus_per_rank: int
+    asks_cpus: bool
     memory: str | None
+    exclusive: bool
     partition: str | None
     account: str | None
     gres: str | None
@@ -43,20 +51,44 @@ def parse_memory_mb(text: str) -> int:
     return int(digits) * kib // 1024
 
 
-def _gpu_type(spec: JobSpec, cluster: Cluster) -> GpuType:
+def parse_seconds(text: str) -> float:
+    """Turn Slurm's time text into seconds; UNLIMITED is infinite (sbatch.1, --time).
+
+    >>> parse_seconds("90"), parse_seconds("1:30"), parse_seconds("24:00:00"), parse_seconds("2-12")
+    (5400, 90, 86400, 216000)
+    >>> parse_seconds("UNLIMITED")
+    inf
+    """
+    if not re.match("[0-9]", text):
+        return float("inf")
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:  # days-hours[:minutes[:seconds]]
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if len(parts) == 1:
+        return parts[0] * 60
+    total = 0
+    for part in parts:
+        total = total * 60 + part
+    return total
+
+
+def _gpu_type(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> GpuType:
     wanted = spec.resources.gpu_type
     if wanted is None:
         return GpuType()
     if not cluster.gpu_types:
+        message = check_type_name(wanted)
+        if message:
+            problems.append(Problem("", None, "resources.gpu_type", message))
         return GpuType(gres=wanted)
     found = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
     if found is None:
-        raise InputError(
-            f"resources.gpu_type: {wanted}: cluster {cluster.name} has "
-            + ", ".join(sorted(cluster.gpu_types)),
-            fix="name one of these, or leave gpu_type out to take any",
-        )
-    return found
+        message = f"{wanted}: cluster {cluster.name} has " + ", ".join(sorted(cluster.gpu_types))
+        message += "; name one of these, or leave it out to take any"
+        problems.append(Problem("", None, "resources.gpu_type", message))
+    return found or GpuType()
 
 
 def _partition_facts(name: str | None, cluster: Cluster) -> Partition:
@@ -67,44 +99,111 @@ def _partition_facts(name: str | None, cluster: Cluster) -> Partition:
     return Partition()
 
 
-def build_topology(spec: JobSpec, cluster: Cluster) -> Topology:
+def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> Topology:
     """Lay the job out on nodes.
 
-    CPUs and memory are the GPUs' share of a node when the profile knows the nodes. Raises
-    InputError for what the profile knows to be impossible.
+    CPUs and memory are the GPUs' share of a node where the profile knows the nodes, and all of it
+    where nodes are given or asked for whole. What the profile knows to be impossible is added to
+    ``problems``.
     """
-    resources, notes = spec.resources, []
+    resources = spec.resources
     gpus = resources.gpus_per_node
-    gpu_type = _gpu_type(spec, cluster)
+    ranks = max(1, gpus)  # a job without GPUs has one rank a node
+    gpu_type = _gpu_type(spec, cluster, problems)
     partition = resources.partition or gpu_type.partition or cluster.partition
     facts = _partition_facts(partition, cluster)
-    if facts.gpus_per_node is not None and gpus > facts.gpus_per_node:
-        raise InputError(
-            f"resources.gpus_per_node: {gpus}: the nodes of "
-            f"{partition or cluster.name} have {facts.gpus_per_node}",
-            fix=f"--gpus-per-node {facts.gpus_per_node} with more --nodes",
-        )
-    cpus_per_gpu = resources.cpus_per_gpu
-    if cpus_per_gpu is None and facts.cpus_per_node and facts.gpus_per_node:
-        cpus_per_gpu = max(1, facts.cpus_per_node // facts.gpus_per_node)
-    if cpus_per_gpu is None:
-        cpus_per_gpu = DEFAULT_CPUS_PER_GPU
-        notes.append(
-            f"{cpus_per_gpu} CPUs per GPU by default: the cluster profile does not know its nodes"
-        )
+    exclusive = resources.exclusive or {**cluster.slurm, **spec.slurm}.get("exclusive") is True
+    whole = exclusive or facts.exclusive
+    cpus, notes = _cpus_per_rank(spec, facts, ranks, whole=whole)
     memory = resources.memory_per_node
-    if memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
+    if memory is None and whole:
+        memory = "0"  # sbatch.1, --mem: all of the node's
+    elif memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
         memory = f"{parse_memory_mb(facts.memory_per_node) * gpus // facts.gpus_per_node}M"
-    ranks = max(1, gpus)  # a job without GPUs has one rank a node
-    return Topology(
+    made = Topology(
         nodes=resources.nodes,
         gpus_per_node=gpus,
         ranks_per_node=ranks,
-        cpus_per_rank=cpus_per_gpu,
+        cpus_per_rank=cpus or DEFAULT_CPUS_PER_GPU,
+        asks_cpus=cpus is not None,
         memory=memory,
+        exclusive=exclusive,
         partition=partition,
         account=resources.account or cluster.account,
         gres=(f"gpu:{gpu_type.gres}:{gpus}" if gpu_type.gres else f"gpu:{gpus}") if gpus else None,
         constraint=gpu_type.constraint,
-        notes=notes,
+        notes=[*notes, *gpu_notes(spec, cluster)],
     )
+    _check_gpu_type(spec, gpu_type, made, problems)
+    _check_facts(spec, cluster, facts, made, problems)
+    return made
+
+
+def _cpus_per_rank(
+    spec: JobSpec, facts: Partition, ranks: int, *, whole: bool
+) -> tuple[int | None, list[str]]:
+    """The CPUs of a rank, and what to tell; None for all of a node that nobody knows."""
+    resources = spec.resources
+    if resources.cpus_per_gpu is not None:
+        return resources.cpus_per_gpu, []
+    if facts.cpus_per_node and whole:
+        return max(1, facts.cpus_per_node // ranks), []
+    if facts.cpus_per_node and facts.gpus_per_node and resources.gpus_per_node:
+        return max(1, facts.cpus_per_node // facts.gpus_per_node), []
+    if whole:
+        return None, [
+            f"the ranks share all CPUs of a node, with {DEFAULT_CPUS_PER_GPU} OpenMP threads each: "
+            "the cluster profile does not know how many CPUs there are"
+        ]
+    if not resources.gpus_per_node:
+        note = f"{DEFAULT_CPUS_PER_GPU} CPUs on each node by default: resources.cpus_per_gpu"
+        return DEFAULT_CPUS_PER_GPU, [f"{note} says another number"]
+    note = f"{DEFAULT_CPUS_PER_GPU} CPUs per GPU by default"
+    return DEFAULT_CPUS_PER_GPU, [f"{note}: the cluster profile does not know its nodes"]
+
+
+def _check_gpu_type(
+    spec: JobSpec, gpu_type: GpuType, made: Topology, problems: list[Problem]
+) -> None:
+    wanted = spec.resources.gpu_type or ""
+    ranks = made.nodes * made.gpus_per_node
+    names = [name for name in (wanted, gpu_type.gres) if name]
+    if ranks > 1 and is_slice(names, gpu_type):
+        # NCCL's user guide, Using MIG instances: there is no way between them but the network.
+        message = f"{ranks} ranks on slices of GPUs ({wanted}): NCCL cannot join MIG slices; "
+        message += "take one slice, or whole GPUs"
+        problems.append(Problem("", None, "resources.gpu_type", message))
+    only_place = gpu_type.partition if not (gpu_type.gres or gpu_type.constraint) else None
+    if only_place not in (None, made.partition):
+        message = f"{wanted}: it is told by its partition, {only_place}; leave partition out"
+        problems.append(Problem("", None, "resources.partition", message))
+
+
+def _check_facts(
+    spec: JobSpec, cluster: Cluster, facts: Partition, made: Topology, problems: list[Problem]
+) -> None:
+    """Refuse what no node of the partition has, as far as the profile knows."""
+    resources = spec.resources
+    nodes = f"the nodes of {made.partition or cluster.name} have"
+    dated = f" (read on {cluster.read_on})" if cluster.read_on else " (says the profile)"
+
+    def refuse(field: str, message: str) -> None:
+        problems.append(Problem("", None, f"resources.{field}", message))
+
+    has = facts.gpus_per_node
+    if has is not None and made.gpus_per_node > has:
+        message = f"{made.gpus_per_node}: {nodes} {has}{dated}; --gpus-per-node {has} with more "
+        refuse("gpus_per_node", f"{message}--nodes")
+    cpus = made.cpus_per_rank * made.ranks_per_node
+    has = facts.cpus_per_node
+    if has is not None and resources.cpus_per_gpu is not None and cpus > has:
+        message = f"{resources.cpus_per_gpu} for each of {made.ranks_per_node} are {cpus}: "
+        message += f"{nodes} {has}{dated}; {has // made.ranks_per_node} at most"
+        refuse("cpus_per_gpu", message)
+    memory, there = resources.memory_per_node, facts.memory_per_node
+    if memory and there and parse_memory_mb(memory) > parse_memory_mb(there):
+        refuse("memory_per_node", f"{memory}: {nodes} {there}{dated}; 0 takes all of it")
+    limit = facts.max_time
+    if resources.time and limit and parse_seconds(resources.time) > parse_seconds(limit):
+        message = f"{resources.time}: {made.partition or cluster.name} gives {limit} at most{dated}"
+        refuse("time", message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import jinja2
 
-from hpcrun.plan.build import check_carried
+from hpcrun.plan.directives import check_carried
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile, make_environment, render_template
 

@@ -15,10 +15,9 @@ import msgspec
 import yaml
 
 from hpcrun.errors import InputError
-from hpcrun.plan.build import check_carried
+from hpcrun.plan.directives import check_carried
 from hpcrun.plan.types import Plan
 from hpcrun.render.quoting import FILTERS, quote_bash
-
 
 # Files that are the same in every run.
 FIXED = ("harness.sh", "hardware.sh", "world.sh")
@@ -133,17 +132,18 @@ def srun_argv(plan: Plan) -> list[str]:
 
     The number of tasks is said twice, or an salloc with another one would win (SLURM_NTASKS).
     srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is said again, unless the site
-    forbids the directive. A rank that fails ends all others at once. A world whose first rank has
-    ended well is ended ten minutes later, the time-out of NCCL's collectives: rank 0 may still be
-    saving, and a site's own WaitTime may be shorter.
+    forbids the directive or has another word for it: 23.11 and later refuse --cpus-per-gpu beside
+    it. A rank that fails ends all others at once. A world whose first rank has ended well is ended
+    ten minutes later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's
+    own WaitTime may be shorter.
     """
     argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
     argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
     if plan.launcher == "srun":
         # Ranks of a node follow one another, whatever the site's or the shell's default is.
         argv.append("--distribution=block")
-    cpus = dict(plan.directives).get("cpus-per-task")
-    if cpus is not None:
+    if "cpus-per-task" in dict(plan.directives):
+        cpus = plan.cpus_per_rank * plan.ranks_per_node // plan.tasks_per_node
         argv.append(f"--cpus-per-task={cpus}")
     argv.append("--kill-on-bad-exit=1")
     if plan.launcher != "none":

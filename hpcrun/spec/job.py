@@ -217,8 +217,9 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     resources: Resources = field(default_factory=Resources)
     precision: Annotated[
-        Literal["bf16", "fp16", "fp32"], Meta(description="number format of the training")
-    ] = "bf16"
+        Literal["bf16", "fp16", "fp32"] | None,
+        Meta(description="number format; else bf16, or fp16 where the GPUs have no bf16 units"),
+    ] = None
     batch: Batch = field(default_factory=Batch)
     activation_checkpointing: Annotated[
         bool, Meta(description="your script reads it: {activation_checkpointing}")

@@ -10,7 +10,13 @@ from msgspec import structs
 from hpcrun.errors import Problem
 from hpcrun.spec.check import plain_value
 from hpcrun.spec.job import DeepSpeed, JobSpec
-from hpcrun.spec.names import DECIDED, SAID_ELSEWHERE, is_owned_variable
+from hpcrun.spec.names import (
+    REFUSED,
+    RENAMES,
+    SAID_ELSEWHERE,
+    SAID_ONLY_ELSEWHERE,
+    is_owned_variable,
+)
 from hpcrun.spec.yaml12 import Entry, List, Map, Place, Scalar, is_null, join
 
 PROGRAMS = ("script", "module", "command")
@@ -49,19 +55,35 @@ def check_names(tree: Map, problems: list[Problem], *, job: bool) -> None:
         message = _decided(option, drops=drops, job=job)
         if message:
             _add(problems, place, join("slurm", option), message)
+    for option, place in _keys(tree, "rename"):
+        entry = _at(tree, "rename", option)
+        wanted = entry.value.text if entry and isinstance(entry.value, Scalar) else ""
+        message = _renamed(option, wanted)
+        if message:
+            _add(problems, place, join("rename", option), message)
+
+
+def _renamed(option: str, wanted: str) -> str:
+    if option not in RENAMES:
+        return f"hpcrun can rename {', '.join(RENAMES)}; slurm: {{{option}: false}} leaves it out"
+    known = RENAMES[option]
+    if wanted == "gpus-per-task":
+        return f"each rank would see one GPU only; {' or '.join(known)} says them"
+    if wanted not in known:
+        drop = f"slurm: {{{option}: false}} leaves it out"
+        return f"expected {' or '.join(known)}; got {wanted or 'nothing'}; {drop}"
+    return ""
 
 
 def _decided(option: str, *, drops: bool, job: bool) -> str:
     if option in SAID_ELSEWHERE and not drops:
         field = SAID_ELSEWHERE[option]
         drop = "; false drops the line"
-    elif option in DECIDED:
-        field = DECIDED[option]
+    elif option in SAID_ONLY_ELSEWHERE:
+        field = SAID_ONLY_ELSEWHERE[option]
         drop = ""
     else:
-        return ""
-    if not field:
-        return "hpcrun decides this itself"
+        return REFUSED.get(option, "")
     own = field.rpartition(".")[2]
     if job or own in ("account", "partition"):
         return f"say it as {field if job else own}{drop}"

@@ -17,7 +17,7 @@ import msgspec.inspect as mi
 from hpcrun.spec.check import shape, unwrap
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.names import DECIDED, OWNED_VARIABLES, SAID_ELSEWHERE
+from hpcrun.spec.names import OWNED_VARIABLES, REFUSED, SAID_ELSEWHERE, SAID_ONLY_ELSEWHERE
 from hpcrun.spec.rules import PROGRAMS
 
 Schema = dict[str, Any]
@@ -135,7 +135,7 @@ def _keep_names(properties: dict[str, Schema]) -> None:
     if "secrets" in properties:
         properties["secrets"]["items"]["not"] = _OWNED
     properties["slurm"]["properties"] = {
-        **dict.fromkeys(DECIDED, False),
+        **dict.fromkeys([*SAID_ONLY_ELSEWHERE, *REFUSED], False),
         **{option: {"const": False} for option in SAID_ELSEWHERE},
     }
 

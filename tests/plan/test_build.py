@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.plan.build import MAX_NAME, RUN_MODULE, build_plan, check_carried
+from hpcrun.plan.build import RUN_MODULE, build_plan
+from hpcrun.plan.directives import MAX_NAME, check_carried
 from hpcrun.plan.types import Plan
 from tests.plan.making import PLACE, cluster, job, plan, variables
 

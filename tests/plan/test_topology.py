@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.errors import InputError
+from hpcrun.errors import Problem, SpecError
 from hpcrun.plan.topology import DEFAULT_CPUS_PER_GPU, Topology, build_topology, parse_memory_mb
 from tests.plan.making import cluster, job
 
@@ -12,7 +12,11 @@ NODES = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_nod
 
 
 def topology(resources: str, profile: str = NODES, rest: str = "script: a.py") -> Topology:
-    return build_topology(job(f"{rest}\nresources: {{{resources}}}"), cluster(profile))
+    problems: list[Problem] = []
+    made = build_topology(job(f"{rest}\nresources: {{{resources}}}"), cluster(profile), problems)
+    if problems:
+        raise SpecError(problems)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -69,11 +73,117 @@ def test_a_job_without_gpus_has_one_rank_a_node_and_no_gres() -> None:
     assert (made.nodes, made.ranks_per_node, made.gres, made.memory) == (3, 1, None, None)
 
 
-def test_more_gpus_than_a_node_has() -> None:
-    with pytest.raises(InputError) as caught:
-        topology("gpus_per_node: 9")
-    assert caught.value.message == "resources.gpus_per_node: 9: the nodes of default have 8"
-    assert "--gpus-per-node 8" in caught.value.fix
+FACTS = """
+read_on: 2026-11-01
+partitions:
+  gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T, max_time: 2-00}
+"""
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        (
+            "gpus_per_node: 9",
+            "resources.gpus_per_node: 9: the nodes of default have 8 (read on 2026-11-01); "
+            "--gpus-per-node 8 with more --nodes",
+        ),
+        (
+            "gpus_per_node: 8, cpus_per_gpu: 17",
+            "resources.cpus_per_gpu: 17 for each of 8 are 136: the nodes of default have 128 "
+            "(read on 2026-11-01); 16 at most",
+        ),
+        (
+            "memory_per_node: 1025G",
+            "resources.memory_per_node: 1025G: the nodes of default have 1T (read on 2026-11-01); "
+            "0 takes all of it",
+        ),
+        (
+            "time: 2-00:01",
+            "resources.time: 2-00:01: default gives 2-00 at most (read on 2026-11-01)",
+        ),
+    ],
+)
+def test_what_no_node_has_is_refused_with_the_date(resources: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        topology(resources, FACTS)
+    assert str(caught.value) == said
+
+
+def test_all_that_cannot_be_is_told_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        topology("gpus_per_node: 9, memory_per_node: 2T, time: UNLIMITED, gpu_type: 'a:4'", FACTS)
+    paths = [problem.path.removeprefix("resources.") for problem in caught.value.problems]
+    assert paths == ["gpu_type", "gpus_per_node", "memory_per_node", "time"]
+    assert "(says the profile)" in str(_refusal("gpus_per_node: 9", NODES))
+
+
+def _refusal(resources: str, profile: str) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        topology(resources, profile)
+    return caught.value
+
+
+@pytest.mark.parametrize("time", ["2-00", "48:00:00", "2880", "2-0:0:0"])
+def test_as_much_as_there_is_may_be_asked_for(time: str) -> None:
+    made = topology(
+        f"gpus_per_node: 8, cpus_per_gpu: 16, memory_per_node: 1T, time: '{time}'", FACTS
+    )
+    assert (made.cpus_per_rank, made.memory) == (16, "1T")
+
+
+@pytest.mark.parametrize(
+    ("resources", "profile", "cpus", "memory", "said"),
+    [
+        ("gpus_per_node: 2, exclusive: true", NODES, 64, "0", True),
+        ("gpus_per_node: 2", NODES.replace("}}", ", exclusive: true}}"), 64, "0", False),
+        ("gpus_per_node: 0, exclusive: true", NODES, 128, "0", True),
+        ("gpus_per_node: 2, exclusive: true, cpus_per_gpu: 5", NODES, 5, "0", True),
+        ("gpus_per_node: 2, exclusive: true, memory_per_node: 9G", NODES, 64, "9G", True),
+        ("gpus_per_node: 2", f"{NODES}slurm: {{exclusive: true}}", 64, "0", True),
+        ("gpus_per_node: 2", f"{NODES}slurm: {{exclusive: user}}", 16, "262144M", False),
+    ],
+)
+def test_whole_nodes_are_taken_whole(
+    resources: str, profile: str, cpus: int, memory: str, said: bool
+) -> None:
+    made = topology(resources, profile)
+    assert (made.cpus_per_rank, made.memory, made.exclusive) == (cpus, memory, said)
+
+
+def test_whole_nodes_that_nobody_knows_are_not_asked_for_a_number_of_cpus() -> None:
+    made = topology("gpus_per_node: 2, exclusive: true", "")
+    assert (made.asks_cpus, made.memory, made.cpus_per_rank) == (False, "0", DEFAULT_CPUS_PER_GPU)
+    assert "share all CPUs of a node" in made.notes[0]
+    assert topology("gpus_per_node: 2", "").asks_cpus
+
+
+@pytest.mark.parametrize(
+    ("resources", "profile"),
+    [
+        ("gpus_per_node: 2, gpu_type: 1g.5gb", ""),
+        ("nodes: 2, gpu_type: a100_3g.20gb", ""),
+        ("gpus_per_node: 2, gpu_type: small", "gpu_types: {small: {gres: a100_1g.5gb}}"),
+        ("gpus_per_node: 2, gpu_type: small", "gpu_types: {small: {gres: x, mig: true}}"),
+    ],
+)
+def test_slices_of_gpus_hold_one_rank(resources: str, profile: str) -> None:
+    assert "NCCL cannot join MIG slices" in str(_refusal(resources, profile))
+    one = resources.replace("gpus_per_node: 2", "gpus_per_node: 1").replace("nodes: 2, ", "")
+    assert topology(one, profile).gres is not None
+
+
+def test_the_profiles_word_on_slices_wins() -> None:
+    made = topology("gpus_per_node: 2, gpu_type: 1g.5gb", "gpu_types: {1g.5gb: {mig: false}}")
+    assert made.ranks_per_node == 2
+
+
+def test_a_type_that_is_told_by_its_partition_needs_that_partition() -> None:
+    profile = "gpu_types: {h100: {partition: hopper}}"
+    assert topology("gpu_type: h100", profile).partition == "hopper"
+    assert topology("gpu_type: h100, partition: hopper", profile).partition == "hopper"
+    said = str(_refusal("gpu_type: h100, partition: main", profile))
+    assert "h100: it is told by its partition, hopper; leave partition out" in said
 
 
 def test_facts_of_another_partition_do_not_count() -> None:
@@ -81,7 +191,7 @@ def test_facts_of_another_partition_do_not_count() -> None:
     two = two.replace("}}", "}, big: {gpus_per_node: 16}}")
     assert topology("gpus_per_node: 16, partition: big", two).gres == "gpu:16"
     assert topology("gpus_per_node: 16, partition: unlisted", two).gres == "gpu:16"
-    with pytest.raises(InputError, match="the nodes of gpu have 8"):
+    with pytest.raises(SpecError, match="the nodes of gpu have 8"):
         topology("gpus_per_node: 16", two)
 
 
@@ -108,7 +218,7 @@ def test_gpu_types(resources: str, gres: str, constraint: str | None, partition:
 
 
 def test_an_unlisted_gpu_type() -> None:
-    with pytest.raises(InputError, match="gpu_type: v100: cluster default has a100, h100"):
+    with pytest.raises(SpecError, match="gpu_type: v100: cluster default has a100, h100"):
         topology("gpu_type: v100", TYPES)
     assert topology("gpu_type: v100", "").gres == "gpu:v100:1"
     any_other = TYPES + '  "*": {partition: rest}\n'

@@ -322,7 +322,8 @@ extends: base
         "got infinband; did you mean infiniband?",
         "c.yaml:4: slurm.time: a job says it, as resources.time; false drops the line",
         "c.yaml:4: slurm.partition: say it as partition; false drops the line",
-        "c.yaml:4: slurm.output: hpcrun decides this itself",
+        "c.yaml:4: slurm.output: what the job prints is in its run's logs, where hpcrun logs finds "
+        "it",
         "c.yaml:4: slurm.nodes: a job says it, as resources.nodes",
         "c.yaml:5: env.RANK: hpcrun sets this variable itself",
         "c.yaml:6: extends: unknown key; expected one of name, description, read_on, accelerator, "

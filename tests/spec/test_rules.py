@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hpcrun.errors import SpecError
 from hpcrun.spec.job import DeepSpeed, JobSpec, Offload
+from hpcrun.spec.load import load_cluster
+from hpcrun.spec.names import REFUSED
 from tests.spec.reading import problems, read
 
 
@@ -112,18 +115,13 @@ def test_variables_that_are_the_users() -> None:
     assert list(spec.env) == names
 
 
-OWN = "hpcrun decides this itself"
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         ("job-name", "say it as name"),
         ("nodes", "say it as resources.nodes"),
         ("ntasks", "say it as resources.gpus_per_node"),
-        ("ntasks-per-node", "say it as resources.gpus_per_node"),
-        *((option, OWN) for option in ("output", "error", "open-mode", "chdir")),
-        *((option, OWN) for option in ("parsable", "wrap", "array")),
+        *REFUSED.items(),
     ],
 )
 @pytest.mark.parametrize("value", ["1", "false"])
@@ -136,6 +134,8 @@ def test_sbatch_options_that_are_hpcruns(option: str, message: str, value: str) 
     [
         *((option, "gpus_per_node") for option in ("gres", "gpus", "gpus-per-node")),
         *((option, "gpus_per_node") for option in ("gpus-per-task", "gpus-per-socket")),
+        *((option, "gpus_per_node") for option in ("ntasks-per-node", "tres-per-task")),
+        *((option, "cpus_per_gpu") for option in ("cpus-per-task", "cpus-per-gpu")),
         *((option, option) for option in ("time", "partition", "account")),
     ],
 )
@@ -144,3 +144,18 @@ def test_sbatch_options_that_fields_say(option: str, field: str) -> None:
     assert problems(f"slurm: {{{option}: 1}}") == [f"job.yaml:1: {message}"]
     assert problems(f"slurm: {{{option}: 'false'}}") == [f"job.yaml:1: {message}"]
     assert read(f"slurm: {{{option}: false}}").slurm == {option: False}
+
+
+def test_a_profile_renames_what_can_be_said_otherwise() -> None:
+    text = "rename:\n  gres: gpus-per-node\n  mem: mem-per-gpu\n  cpus-per-task: cpus-per-gpu\n"
+    assert load_cluster(text, source="c.yaml").rename["mem"] == "mem-per-gpu"
+    wrong = "rename:\n  gres: gpus-per-task\n  mem: gpus\n  nodes: ntasks\n"
+    with pytest.raises(SpecError) as caught:
+        load_cluster(wrong, source="c.yaml")
+    assert str(caught.value).splitlines() == [
+        "c.yaml:2: rename.gres: each rank would see one GPU only; gpus-per-node or gpus says them",
+        "c.yaml:3: rename.mem: expected mem-per-cpu or mem-per-gpu; got gpus; slurm: {mem: false} "
+        "leaves it out",
+        "c.yaml:4: rename.nodes: hpcrun can rename gres, mem, cpus-per-task, ntasks-per-node, "
+        "constraint; slurm: {nodes: false} leaves it out",
+    ]

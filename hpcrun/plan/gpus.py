@@ -1,0 +1,167 @@
+"""What a GPU can do, by the name of its type, however a site spells it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hpcrun.errors import Problem
+from hpcrun.plan.types import Section
+from hpcrun.spec.cluster import Cluster, GpuType
+from hpcrun.spec.job import JobSpec
+
+# Models by architecture, as they stand in names with everything but letters and digits taken out.
+_ARCHITECTURES = {
+    "kepler": r"k[1248]0m?|kepler",
+    "maxwell": r"m(4|6|10|40|60)|(geforce)?(gtx)?9[5678]0(ti)?|(geforce)?(gtx)?titanx|maxwell",
+    "pascal": r"p(4|40|100)|gp100|(quadro)?p[12456]000|(geforce)?(gtx)?10[5678]0(ti)?|titanxp"
+    r"|pascal",
+    "volta": r"v100[sl]?|gv100|titanv|volta",
+    "turing": r"t4g?|(geforce)?(rtx)?20[678]0(ti|s|super)?|(geforce)?(gtx)?16[56]0(ti|s|super)?"
+    r"|titanrtx|quadrortx[4568]000|rtx8000|turing",
+    "ampere": r"a(2|10g?|16|30|40|100|800)|(rtx)?a[2456][05]00|(geforce)?(rtx)?30[5-9]0(ti)?"
+    r"|ampere",
+    "ada": r"l(2|4|20|40s?)|(geforce)?(rtx)?40[5-9]0(ti|s|super|d)?|rtx[0-9]+ada|ada|lovelace",
+    "hopper": r"g?h(20|100|200|800)|hopper",
+    "blackwell": r"g?b[123]00|(geforce)?(rtx)?50[5-9]0(ti|d)?|rtxpro[0-9]+|blackwell",
+    "gcn": r"mi(25|50|60)",
+    "cdna": r"mi(100|2[15]0x?|3[0-9]{2}[ax]?)",
+}
+_MODELS = {name: re.compile(models) for name, models in _ARCHITECTURES.items()}
+# bf16 units came with compute capability 8.0 (CUDA C++ Programming Guide, Arithmetic Instructions)
+# and with AMD's CDNA.
+_WITHOUT_BF16 = ("kepler", "maxwell", "pascal", "volta", "turing", "gcn")
+# torch >= 2.11 has no kernels for them in its builds for CUDA 12.8 and later (pytorch#172352).
+_LEFT_BY_TORCH = ("kepler", "maxwell", "pascal", "volta")
+_MIG = re.compile(r"(?<![0-9a-z])([0-9]c[._-]?)?[0-9]g[._-]?[0-9]+gb|(?<![a-z])mig(?![a-z])")
+_VENDORS = {"nvidia", "amd", "gpu", "tesla", "instinct", "gres"}
+
+
+def is_mig(name: str) -> bool:
+    """Tell whether a type's name is that of a slice of a GPU (MIG).
+
+    >>> [is_mig(name) for name in ("1g.5gb", "a100_3g.20gb", "a100", "a100-40gb")]
+    [True, True, False, False]
+    """
+    return _MIG.search(name.lower()) is not None
+
+
+def architecture(name: str) -> str | None:
+    """Tell a type's architecture; None for a name that is not known.
+
+    >>> [architecture(name) for name in ("V100-SXM2-32GB", "tesla_t4", "rtx2080ti", "fastgpu")]
+    ['volta', 'turing', 'turing', None]
+    """
+    words = _words(name)
+    for length in (4, 3, 2, 1):  # the longest: "titan xp" before "titan"
+        for start in range(len(words) - length + 1):
+            model = "".join(words[start : start + length])
+            for found, models in _MODELS.items():
+                if models.fullmatch(model):
+                    return found
+    return "ampere" if is_mig(name) else None  # MIG came with the A100
+
+
+def has_bf16(name: str) -> bool | None:
+    """Tell whether a type has bf16 units; None for a name that is not known.
+
+    >>> [has_bf16(name) for name in ("v100", "a100_3g.20gb", "fastgpu")]
+    [False, True, None]
+    """
+    found = architecture(name)
+    return None if found is None else found not in _WITHOUT_BF16
+
+
+def _words(name: str) -> list[str]:
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return [word for word in words if word not in _VENDORS]
+
+
+def names_of(spec: JobSpec, cluster: Cluster) -> list[list[str]]:
+    """List the names of each GPU type that the job may get: the profile's and the site's own."""
+    wanted = spec.resources.gpu_type
+    types = cluster.gpu_types
+    if wanted is None:
+        return [_names(name, types[name]) for name in types]
+    return [_names(wanted, types.get(wanted) or types.get("*") or GpuType())]
+
+
+def _names(name: str, gpu_type: GpuType) -> list[str]:
+    return [word for word in (name, gpu_type.gres, gpu_type.constraint) if word and word != "*"]
+
+
+def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
+    """Whether the GPUs that the job gets have bf16 units: all, none, or not known."""
+    wanted = spec.resources.gpu_type
+    answers = set()
+    for names in names_of(spec, cluster):
+        said = cluster.gpu_types.get(wanted or names[0], GpuType()).bf16 if names else None
+        known = [said] if said is not None else [has_bf16(name) for name in names]
+        answers.add(next((one for one in known if one is not None), None))
+    return answers.pop() if len(answers) == 1 else None
+
+
+def decide_precision(
+    spec: JobSpec, cluster: Cluster, problems: list[Problem], *, told: str | None = None
+) -> str:
+    """The job's number format, else bf16, or fp16 where the GPUs have no bf16 units.
+
+    ``told`` is what the user's own DeepSpeed JSON says, where the job says nothing.
+    """
+    lacks = cluster.accelerator == "cuda" and _bf16_of(spec, cluster) is False
+    asked = spec.precision or told
+    if asked is None:
+        return "fp16" if lacks else "bf16"
+    if asked == "bf16" and lacks:
+        kind = spec.resources.gpu_type or ", ".join(cluster.gpu_types)
+        message = f"bf16, and {kind} has no bf16 units; say fp16, or leave it out"
+        problems.append(Problem("", None, "precision", message))
+    return asked
+
+
+def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
+    """What to know about the GPUs that the job asks for."""
+    wanted = spec.resources.gpu_type
+    names = names_of(spec, cluster)[0] if wanted else []
+    if not any(architecture(name) in _LEFT_BY_TORCH for name in names):
+        return []
+    return [f"{wanted}: torch 2.11 and later runs on it only as a build for CUDA 12.6 (cu126)"]
+
+
+def gpu_section(
+    spec: JobSpec, cluster: Cluster, *, precision: str, is_read: bool
+) -> Section | None:
+    """Have the harness look at each node's GPUs where the plan cannot tell what they can do.
+
+    ``is_read``: something of the run trains in the plan's precision.
+    """
+    on_cpu = cluster.accelerator == "cpu"
+    if precision != "bf16" or on_cpu or not is_read or _bf16_of(spec, cluster):
+        return None
+    return Section(
+        block="environment",
+        title="GPUs",
+        variables={"HPCRUN_NEEDS_BF16": "1"},
+        reasons={"HPCRUN_NEEDS_BF16": "the harness stops on GPUs without"},
+    )
+
+
+def check_type_name(name: str) -> str:
+    """Say what is wrong with a GPU type's name; empty if nothing is.
+
+    >>> check_type_name("a100:4"), check_type_name("a100")
+    ("'a100:4': a type is one word; the number of GPUs is gpus_per_node", '')
+    """
+    if re.search(r"[:,=\s()*]", name):
+        return f"{name!r}: a type is one word; the number of GPUs is gpus_per_node"
+    return ""
+
+
+def is_slice(names: Sequence[str], gpu_type: GpuType) -> bool:
+    """Tell whether a type is a slice of a GPU: by the profile's word, else by its names."""
+    if gpu_type.mig is not None:
+        return gpu_type.mig
+    return any(is_mig(name) for name in names)

@@ -1,0 +1,133 @@
+"""What sbatch is asked for: whole nodes, the site's own words, what stands in each other's way."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.directives import CONVERSIONS
+from hpcrun.render.files import srun_argv
+from hpcrun.spec.names import RENAMES
+from tests.plan.making import PLACE, cluster, job, plan
+
+JOB = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
+FACTS = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 64, memory_per_node: 800}}\n"
+
+
+def directives(
+    text: str = JOB, profile: str = FACTS, after: str | None = None
+) -> dict[str, str | None]:
+    return dict(build_plan(job(text), cluster(profile), PLACE, after=after).directives)
+
+
+def test_every_pair_that_a_profile_may_rename_has_its_conversion() -> None:
+    assert {(old, new) for old, known in RENAMES.items() for new in known} == CONVERSIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("rename", "wanted"),
+    [
+        ("gres: gpus-per-node", {"gpus-per-node": "a100:4"}),
+        ("gres: gpus", {"gpus": "a100:8"}),
+        ("mem: mem-per-cpu", {"mem-per-cpu": "12M"}),
+        ("mem: mem-per-gpu", {"mem-per-gpu": "100M"}),
+        ("cpus-per-task: cpus-per-gpu", {"cpus-per-gpu": "8"}),
+        ("ntasks-per-node: ntasks", {"ntasks": "2"}),
+        ("constraint: prefer", {"prefer": "ib"}),
+        (
+            "gres: gpus-per-node, mem: mem-per-gpu, cpus-per-task: cpus-per-gpu",
+            {"gpus-per-node": "a100:4", "mem-per-gpu": "100M", "cpus-per-gpu": "8"},
+        ),
+    ],
+)
+def test_a_site_that_wants_other_options(rename: str, wanted: dict[str, str]) -> None:
+    typed = JOB.replace("}", ", gpu_type: a100}")
+    types = f"{FACTS}gpu_types: {{a100: {{gres: a100, constraint: ib}}}}\n"
+    made = directives(typed, f"{types}rename: {{{rename}}}")
+    old = [pair.split(":")[0] for pair in rename.split(", ")]
+    assert not made.keys() & set(old)
+    assert wanted.items() <= made.items()
+    # The same number of options: each one has its other name, none is lost.
+    assert len(made) == len(directives(typed, types))
+
+
+def test_untyped_gpus_are_renamed_too() -> None:
+    assert directives(JOB, "rename: {gres: gpus-per-node}")["gpus-per-node"] == "4"
+    assert directives(JOB, "rename: {gres: gpus}")["gpus"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("text", "rename", "said"),
+    [
+        (
+            f"{JOB}slurm: {{exclusive: true}}",
+            "mem: mem-per-gpu",
+            "rename.mem: all of a node's memory cannot be said per GPU: say memory_per_node; "
+            "slurm: {mem: false} leaves it out",
+        ),
+        (
+            "script: a.py\nresources: {gpus_per_node: 0, memory_per_node: 100M}",
+            "mem: mem-per-gpu",
+            "rename.mem: the job has no GPUs to share its memory",
+        ),
+        (
+            "script: a.py\nresources: {gpus_per_node: 0}",
+            "cpus-per-task: cpus-per-gpu",
+            "rename.cpus-per-task: the job has no GPUs to share its CPUs",
+        ),
+    ],
+)
+def test_what_the_other_option_cannot_say(text: str, rename: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(text, f"{FACTS}rename: {{{rename}}}")
+    assert f"cluster default: {said}" in str(caught.value)
+    # What the message advises works.
+    old, _, new = rename.partition(": ")
+    profile = f"{FACTS}rename: {{{rename}}}\nslurm: {{{old}: false}}"
+    assert not {old, new} & directives(text, profile).keys()
+
+
+def test_the_step_asks_for_nothing_that_the_header_does_not_have() -> None:
+    def step(text: str, profile: str = FACTS) -> list[str]:
+        return [word for word in srun_argv(plan(text, profile)) if word.startswith("--cpus")]
+
+    assert step(JOB) == ["--cpus-per-task=32"]
+    assert step(f"{JOB}launcher: srun") == ["--cpus-per-task=8"]
+    assert step(f"{JOB}slurm: {{cpus-per-task: false}}") == []
+    # 23.11 and later refuse both in one step; the batch job's SLURM_CPUS_PER_GPU reaches it.
+    assert step(JOB, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}") == []
+    assert step("script: a.py\nresources: {exclusive: true}", "") == []
+
+
+def test_a_site_that_forbids_tasks_gives_all_cpus_to_the_one_that_slurm_makes() -> None:
+    text = f"{JOB}launcher: srun\nslurm: {{ntasks-per-node: false}}"
+    made = plan(text, FACTS)
+    assert dict(made.directives)["cpus-per-task"] == "32"
+    assert "ntasks-per-node" not in dict(made.directives)
+    # The step still starts a rank for each GPU, with its share.
+    assert {"--ntasks-per-node=4", "--cpus-per-task=8"} <= set(srun_argv(made))
+
+
+@pytest.mark.parametrize("option", ["mem", "mem-per-cpu", "mem-per-gpu"])
+def test_memory_is_said_once(option: str) -> None:
+    made = directives(f"{JOB}slurm: {{{option}: 7G}}")
+    assert {name: value for name, value in made.items() if name.startswith("mem")} == {option: "7G"}
+
+
+def test_whole_nodes_say_so() -> None:
+    made = directives("script: a.py\nresources: {gpus_per_node: 2, exclusive: true}")
+    assert (made["exclusive"], made["mem"], made["cpus-per-task"]) == (None, "0", "64")
+    made = directives("script: a.py\nresources: {exclusive: true}\nslurm: {exclusive: false}")
+    assert "exclusive" not in made
+    # A partition that gives whole nodes needs no word.
+    whole = directives(JOB, FACTS.replace("}}", ", exclusive: true}}"))
+    assert "exclusive" not in whole and (whole["mem"], whole["cpus-per-task"]) == ("0", "64")
+
+
+def test_a_job_waits_for_both_others() -> None:
+    text = f"{JOB}slurm: {{dependency: 'afterany:5'}}"
+    assert directives(text)["dependency"] == "afterany:5"
+    assert directives(text, after="17")["dependency"] == "afterok:17,afterany:5"
+    with pytest.raises(SpecError, match=r"slurm.dependency: a:1\?b:2: it cannot be joined"):
+        directives(f"{JOB}slurm: {{dependency: 'a:1?b:2'}}", after="17")
