@@ -98,8 +98,9 @@ def prepare(
 ) -> Prepared:
     """Plan and render a run, with a new run id unless it is said; nothing is changed.
 
-    ``source`` is where the job stands, for messages; ``shared_code`` a copy of the code that
-    several runs have in common, ``loader`` the templates, for many runs in a row. Raises InputError, or SpecError with all that is wrong.
+    ``source`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
+    common, ``shared_code``, and the ``loader`` of the templates. Raises InputError, or SpecError
+    with all that is wrong.
     """
     now = time.gmtime()
     if spec.sweep:
