@@ -33,6 +33,8 @@ now() { date +%s.%3N; }
 
 batch() {
     local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} code beat
+    # The task of an array by the name that people see.
+    [ -z "${SLURM_ARRAY_TASK_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     dir=$HPCRUN_RUN_DIR/attempts/$attempt
     if ! mkdir -- "$dir" 2>/dev/null; then
         [ -d "$dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $host"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from hpcrun.runs.store import (
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.states import is_final
 from hpcrun.transport import Transport
 
 
@@ -127,14 +128,12 @@ def _ask(
     if missing and asked and not conf_is_gone:
         told = scheduler.accounting(transport, _whole_arrays(missing)) or []
         accounts = {row.job_id: row for row in told}
-    arrays = {job_id.partition("_")[0]: row for job_id, row in accounts.items() if "_" in job_id}
     found = {}
     for run in runs:
         row = queued[run.path]
         job_id = job_ids[run.path] or (row.job_id if row else None)
         tag = _tag(run, histories[run.path])
         account = _own(accounts.get(job_id or ""), tag)
-        array = _own(arrays.get((job_id or "").partition("_")[0]), tag)
         # Read again: the job may have ended while Slurm was asked.
         history = read_history(run)
         quiet = silence
@@ -147,7 +146,9 @@ def _ask(
                 in_reach=not quiet,
                 queue=row,
                 account=account,
-                struck=account is None and array is not None,
+                struck=history.task is not None
+                and account is None
+                and _is_left_over(job_id, tag, rows, accounts.values()),
             )
         )
         if verdict.final and verdict.source in ("squeue", "sacct"):
@@ -199,6 +200,20 @@ def _tag(run: RunFolder, history: History) -> str:
 def _own(row: AccountRow | None, tag: str) -> AccountRow | None:
     """A cluster that counts anew may have given the number to another job: then None."""
     return row if row is not None and Path(row.work_dir or tag).name == tag else None
+
+
+def _is_left_over(
+    job_id: str | None, tag: str, rows: Iterable[QueueRow], accounts: Iterable[AccountRow]
+) -> bool:
+    """Tell whether Slurm shows the array of a task that it does not show itself.
+
+    In the accounting each task that began has a row. In the queue a row without a task, 7, or its
+    state, is what was left of the array when the last tasks that waited were cancelled.
+    """
+    array = (job_id or "").partition("_")[0]
+    left = [row.work_dir for row in rows if row.job_id == array and is_final(row.state)]
+    left += [row.work_dir for row in accounts if row.job_id.partition("_")[0] == array]
+    return any(Path(work_dir or tag).name == tag for work_dir in left)
 
 
 def _job_id(history: History) -> str | None:

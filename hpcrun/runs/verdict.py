@@ -27,7 +27,7 @@ LOST = "LOST"
 class Evidence(Struct, frozen=True, kw_only=True):
     """What was found out: ``in_reach`` False means that Slurm gave no answer.
 
-    ``struck`` tells that the accounting knows the run's array and has no such task.
+    ``struck`` tells that Slurm shows the run's array, of which it is a task, but no such task.
     """
 
     history: History
