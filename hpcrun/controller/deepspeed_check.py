@@ -19,9 +19,13 @@ import msgspec
 
 from hpcrun.controller.context import Context, read_text
 from hpcrun.errors import InputError
-from hpcrun.plan.deepspeed import Given, Training, compose_deepspeed_config, own_precision
+from hpcrun.plan.deepspeed import (
+    Given,
+    Training,
+    compose_deepspeed_config,
+    said_precision,
+)
 from hpcrun.plan.deepspeed_check import Answer
-from hpcrun.plan.gpus import decide_precision
 from hpcrun.plan.launch import decide_framework
 from hpcrun.spec.hjson import Document, parse_hjson
 from hpcrun.spec.job import JobSpec
@@ -128,7 +132,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
         return Given(file=file)
     training = Training(
         framework=decide_framework(spec),
-        precision=decide_precision(spec, context.cluster, [], told=own_precision(section, file)),
+        precision=spec.precision or said_precision(section, file) or "bf16",
         micro_batch_per_gpu=1,
         gradient_accumulation_steps=1,
         effective_batch=1,

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -132,15 +132,20 @@ def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
     return ranks
 
 
-def own_precision(deepspeed: DeepSpeed, file: Document | None) -> str | None:
-    """Give the 16-bit format that the user's own JSON enables; None where it enables none.
+def said_precision(
+    deepspeed: DeepSpeed, file: Document | None
+) -> Literal["bf16", "fp16", "fp32"] | None:
+    """Give the number format that the user's own JSON says; None: it leaves that to the job.
 
-    >>> own_precision(DeepSpeed(config={"fp16": {"enabled": True}}), None)
+    >>> said_precision(DeepSpeed(config={"fp16": {"enabled": True}}), None)
     'fp16'
     """
     config = merge(file.value if file is not None else {}, deepspeed.config)
-    name = precision_of(config)
-    return None if name == "fp32" else name
+    if "auto" in (value_at(config, "bf16.enabled"), value_at(config, "fp16.enabled")):
+        return None
+    said = precision_of(config)
+    # A file of the user's own that names no format trains in fp32, and is taken as it is.
+    return said if said != "fp32" or file is not None else None
 
 
 def _batch(training: Training) -> dict[str, Any]:

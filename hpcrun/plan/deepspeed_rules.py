@@ -9,7 +9,7 @@ something else; what does nothing is a note.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 Path = tuple[str, ...]
 Finding = tuple[Path, str]
@@ -41,16 +41,17 @@ def stage_of(config: Mapping[str, Any]) -> int:
     return int(stage) if isinstance(stage, (int, float)) else 0
 
 
-def precision_of(config: Mapping[str, Any]) -> str:
+def precision_of(config: Mapping[str, Any]) -> Literal["bf16", "fp16", "fp32"]:
     """Give the number format that a configuration trains in.
 
     >>> precision_of({"fp16": {"enabled": True}}), precision_of({})
     ('fp16', 'fp32')
     """
-    for section, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
-        if value_at(config, f"{section}.enabled") in (True, 1):
-            return name
-    if value_at(config, "torch_autocast.enabled") in (True, 1):
+    if _on(config, "bf16.enabled") or _on(config, "bfloat16.enabled"):
+        return "bf16"
+    if _on(config, "fp16.enabled"):
+        return "fp16"
+    if _on(config, "torch_autocast.enabled"):
         dtype = str(value_at(config, "torch_autocast.dtype"))
         return (
             "fp16" if dtype.endswith(("fp16", "float16", "half")) and "b" not in dtype else "bf16"

@@ -27,9 +27,10 @@ def transformers(case: Case) -> dict[str, Any]:
         output_dir=case["folder"], deepspeed=case["config"], use_cpu=True, **case["script"]
     )
     model = mock.Mock(config=GPT2Config(n_embd=64))
-    filled = arguments.hf_deepspeed_config
+    filled: Any = arguments.hf_deepspeed_config
     filled.trainer_config_finalize(arguments, model, 100)
-    config: dict[str, Any] = arguments.deepspeed_plugin.hf_ds_config.config
+    plugin: Any = arguments.deepspeed_plugin
+    config: dict[str, Any] = plugin.hf_ds_config.config
     return config
 
 
@@ -43,7 +44,7 @@ def accelerate(case: Case) -> dict[str, Any]:
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
     model = torch.nn.Linear(4, 4)
-    model.config = mock.Mock(hidden_size=64)  # type: ignore[assignment]
+    model.config = mock.Mock(hidden_size=64)
     optimizer: Any = torch.optim.AdamW(model.parameters())
     further = []
     if "optimizer" in case["config"]:
@@ -98,7 +99,7 @@ def main() -> None:
         "MASTER_PORT": sys.argv[2],
     }
     fill = {"transformers": transformers, "accelerate": accelerate, "lightning": lightning}
-    answers = []
+    answers: list[dict[str, Any]] = []
     for case in json.load(sys.stdin):
         try:
             config = fill[sys.argv[1]](case)

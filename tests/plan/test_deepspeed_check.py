@@ -142,7 +142,10 @@ NEEDS_INT = "is text; a whole number is needed"
         ("bf16: null", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
         ("bf16: {enabled: false}", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
         # Against one another.
-        ("fp16: {enabled: true}", "fp16.enabled: bf16 is enabled too; one of the two"),
+        (
+            "bf16: {enabled: true}, fp16: {enabled: true}",
+            "fp16.enabled: bf16 is enabled too; one of the two",
+        ),
         (
             "zero_optimization: {offload_param: {device: cpu}}",
             "zero_optimization.offload_param.device: needs stage 3; it is 2",
@@ -384,11 +387,16 @@ def test_problems_of_a_file_have_its_lines() -> None:
     ("text", "section", "rest", "expected"),
     [
         # Without a word on the number format DeepSpeed trains in fp32.
-        ("{}", "", "", "ds.json: bf16.enabled: trains in fp32, and the job's precision is bf16"),
+        (
+            "{}",
+            "",
+            "precision: bf16",
+            "ds.json: bf16.enabled: trains in fp32, and the job's precision is bf16",
+        ),
         (
             '{"fp16": {"enabled": true}}',
             "",
-            "",
+            "precision: bf16",
             "ds.json:1: fp16.enabled: trains in fp16, and the job's precision is bf16",
         ),
         (
@@ -418,6 +426,31 @@ def test_a_file_that_contradicts_the_job(text: str, section: str, rest: str, exp
     found = refused(job, file=file)
     assert len(found) == 1, found
     assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ('{"fp16": {"enabled": true}}', "fp16"),
+        ('{"bf16": {"enabled": true}}', "bf16"),
+        ('{"torch_autocast": {"enabled": true, "dtype": "float16"}}', "fp16"),
+        ('{"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}', "bf16"),
+        ("{}", "fp32"),
+    ],
+)
+def test_the_files_number_format_is_the_jobs(text: str, precision: str) -> None:
+    assert from_file(text).precision == precision
+
+
+def test_a_format_in_config_is_the_jobs() -> None:
+    made = plan("script: a.py\ndeepspeed: {config: {fp16: {enabled: true, hysteresis: 4}}}")
+    assert made.precision == "fp16"
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["fp16"] == {"enabled": True, "hysteresis": 4}
+    assert "bf16" not in made.deepspeed_config
+    assert in_config("fp16: {enabled: true}", "precision: bf16") == [
+        "deepspeed.config.fp16.enabled: bf16 is enabled too; one of the two"
+    ]
 
 
 def test_an_auto_stage_that_nobody_knows() -> None:
