@@ -19,6 +19,8 @@ say() { printf 'hpcrun: %s\n' "$*"; }
 
 die() {
     printf 'hpcrun: error: %s\n' "$*" >&2
+    # What ends one node's part ends the step: the codes of the others would hide this one.
+    [ -z "${HPCRUN_NODE_RANK-}" ] || record_failure "node-$HPCRUN_NODE_RANK" '"rank": null' 1
     exit 1
 }
 
@@ -318,16 +320,19 @@ guarded() {
     done
 }
 
-# finish_guarded WHO FIELDS: end with $code; record a failure with its time.
+# finish_guarded WHO FIELDS: end with $code; a failure is recorded.
 finish_guarded() {
-    local who=$1 fields=$2 signal=null
-    if [ "$code" -ne 0 ] && [ -z "$stopped" ]; then
-        [ "$code" -le 128 ] || signal=$((code - 128))
-        write_record "$attempt_dir/failures/$(date +%s%6N)-$who.json" \
-            "{$fields, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\
- \"exit_code\": $code, \"signal\": $signal, \"at\": $(now)}"
-    fi
+    [ "$code" -eq 0 ] || [ -n "$stopped" ] || record_failure "$1" "$2" "$code"
     exit "$code"
+}
+
+# record_failure WHO FIELDS CODE: with its time, by which the first one is found.
+record_failure() {
+    local signal=null
+    [ "$3" -le 128 ] || signal=$(($3 - 128))
+    write_record "$attempt_dir/failures/$(date +%s%6N)-$1.json" \
+        "{$2, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\
+ \"exit_code\": $3, \"signal\": $signal, \"at\": $(now)}"
 }
 
 # ------------------------------------------------------------------------------------------------
