@@ -207,8 +207,8 @@ def _is_left_over(
 ) -> bool:
     """Tell whether Slurm shows the array of a task that it does not show itself.
 
-    In the accounting each task that began has a row. In the queue a row without a task, 7, or its
-    state, is what was left of the array when the last tasks that waited were cancelled.
+    In the accounting each task that began has a row. In the queue a row without a task, as 7, is
+    what was left of the array when the last tasks that waited were cancelled.
     """
     array = (job_id or "").partition("_")[0]
     left = [row.work_dir for row in rows if row.job_id == array and is_final(row.state)]
