@@ -132,8 +132,30 @@ finish() {
     if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
     fi
+    [ -n "$stopped" ] || clean_nodes
     say "attempt $attempt ended with exit code $code"
     exit "$code"
+}
+
+# clean_nodes: where a node's processes were killed, its folder on its own disk is still there. (In
+# a job that is being stopped no step can begin any more: Slurm has asked the processes to end, and
+# they have cleaned up themselves.)
+clean_nodes() {
+    local records=("$dir"/local/*[0-9])
+    [ -e "${records[0]}" ] || return 0
+    if [ -z "${SLURM_JOB_ID-}" ]; then
+        SLURM_NODEID='' clean
+    else
+        timeout 60 srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
+            --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean </dev/null
+    fi
+}
+
+# clean: on each node, as a step of its own.
+clean() {
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/local.sh" &&
+        take_folder_away "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/${SLURM_NODEID:-0}"
 }
 
 first_failure() {
@@ -244,6 +266,10 @@ node() {
     fi
     # shellcheck disable=SC1091 # it lies beside this file
     . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/world.sh" || exit 1
+    # shellcheck disable=SC1091 # as above
+    . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+    trap leave_folder EXIT
+    [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || watch_locks "$HPCRUN_CACHE_DIR"
     set_nccl_devices '' "$interface" || die "$host: $trouble"
     check_gpus || die "$host: $trouble"
     check_allocation || die "$host: $trouble"
@@ -341,6 +367,6 @@ mode=$1
 shift
 attempt_dir=$HPCRUN_RUN_DIR/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
-batch | launch | node | rank) "$mode" "$@" ;;
+batch | launch | node | rank | clean) "$mode" "$@" ;;
 *) die "no such mode: $mode" ;;
 esac

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from stat import S_ISREG
@@ -18,6 +19,7 @@ from hpcrun.assets import config_dir
 from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import EnvironmentKind
 from hpcrun.spec.load import load_cluster
 from hpcrun.transport.local import LocalTransport
 
@@ -39,6 +41,14 @@ _SCRUB_INSIDE = {
     "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
     "HPCRUN_RUN_DIR": {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"},
 }
+
+# What a job keeps of the user's shell where it wants a clean environment: who and where the user
+# is, the language, and where the site has its module system (not what is loaded).
+_CLEAN_NAMES = frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME"}
+    | {"MODULESHOME", "LMOD_PKG", "LMOD_CMD"}
+)
+_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -161,8 +171,23 @@ def _folder(text: str, environ: Mapping[str, str], project: Path, where: str) ->
     return project / expanded
 
 
-def job_environment(context: Context) -> dict[str, str]:
-    """The environment for Slurm's commands, which a job inherits: the user's, scrubbed."""
+def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict[str, str]:
+    """The environment for Slurm's commands, which a job inherits.
+
+    ``inherit``: the user's, without what belongs to another job. ``clean``: what a login gives
+    everybody, so that a job does not depend on the shell that it is submitted from. sbatch's own
+    --export=NONE does not do: Slurm's versions differ in what it drops and in what srun makes of
+    it, and some load the user's login shell by su.
+    """
+    conf = context.cluster.slurm_conf or context.environ.get("SLURM_CONF")
+    named = {"SLURM_CONF": conf} if conf else {}
+    if kind == "clean":
+        kept = {
+            name: value
+            for name, value in context.environ.items()
+            if name in _CLEAN_NAMES or name.startswith("LC_")
+        }
+        return kept | {"PATH": _clean_path(context)} | named
     inside = (names for sign, names in _SCRUB_INSIDE.items() if sign in context.environ)
     scrub = _SCRUB_NAMES.union(*inside)
     keep = {
@@ -170,10 +195,14 @@ def job_environment(context: Context) -> dict[str, str]:
         for name, value in context.environ.items()
         if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in scrub)
     }
-    conf = context.cluster.slurm_conf or context.environ.get("SLURM_CONF")
-    if conf:
-        keep["SLURM_CONF"] = conf
-    return keep
+    return keep | named
+
+
+def _clean_path(context: Context) -> str:
+    """The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin."""
+    sbatch = shutil.which("sbatch", path=context.environ.get("PATH"))
+    folder = str(Path(sbatch).parent) if sbatch else _SYSTEM_PATH[0]
+    return ":".join(dict.fromkeys((*_SYSTEM_PATH, folder)))
 
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTransport:

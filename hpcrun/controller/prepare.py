@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib.util
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +18,12 @@ import msgspec
 
 from hpcrun.assets import find_job, template_loader
 from hpcrun.controller.context import Context, read_text
+from hpcrun.controller.deepspeed_check import inspect_deepspeed
+from hpcrun.controller.interpreter import Interpreter, find_interpreter
+from hpcrun.controller.staging import check_staged
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
+from hpcrun.plan.deepspeed import Given
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.placeholders import double_braces
 from hpcrun.plan.sweep import build_runs
@@ -108,22 +110,34 @@ def prepare(
     if run_id is None:
         run_id = new_run_id(spec)
     errors: list[InputError] = []
-    python, plan = "", None
+    found, plan, given = Interpreter(python=""), None, Given()
     with _kept(errors):
         _check_program(context, spec)
     with _kept(errors):
-        python = find_python(context, spec)
+        found = find_interpreter(context, spec)
     place = Place(
         run_id=run_id,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
         run_dir=str(context.runs_dir / run_id),
         project_dir=str(context.project),
         cache_dir=str(context.cache_dir),
-        python=python,
+        python=found.python,
+        venv=found.venv,
+        conda=found.conda,
         shared_code=None if shared_code is None else str(shared_code),
     )
     with _kept(errors):
-        plan = build_plan(spec, context.cluster, place, extra_args=extra_args, after=after)
+        given = inspect_deepspeed(context, spec, "" if found.inside else found.python)
+    with _kept(errors):
+        plan = build_plan(
+            spec,
+            context.cluster,
+            place,
+            extra_args=extra_args,
+            after=after,
+            deepspeed_given=given,
+        )
+        check_staged(context, plan)
     if errors or plan is None:
         raise all_at_once(errors, source or spec.name or "job")
     files = render_files(plan, loader or template_loader(context.project))
@@ -240,39 +254,3 @@ def _check_program(context: Context, spec: JobSpec) -> None:
         f"script: {path}: no such file",
         fix=f"did you mean {close[0]}?" if close else f"paths start at {project}",
     )
-
-
-def find_python(context: Context, spec: JobSpec) -> str:
-    """Decide which Python trains.
-
-    The job's setup, else the profile, else the one that runs hpcrun if it has torch. A bare
-    command needs none (""). Raises InputError when there is none, or when it is not there.
-    """
-    setup, cluster = spec.setup, context.cluster
-    for value, where in (
-        (setup.python, "setup.python"),
-        (setup.venv and f"{setup.venv.rstrip('/')}/bin/python", "setup.venv"),
-        (cluster.setup.python, f"{context.cluster_source}: setup.python"),
-        (
-            cluster.setup.venv and f"{cluster.setup.venv.rstrip('/')}/bin/python",
-            f"{context.cluster_source}: setup.venv",
-        ),
-        (cluster.python, f"{context.cluster_source}: python"),
-    ):
-        if not value:
-            continue
-        if "/" not in value:
-            return value  # found on the node's PATH, after the setup
-        home = context.environ.get("HOME", "/")
-        path = context.project / (home + value[1:] if value.startswith("~/") else value)
-        if not path.is_file():
-            raise InputError(f"{where}: {path}: no such interpreter")
-        return str(path)
-    if spec.command is not None:
-        return ""
-    if importlib.util.find_spec("torch") is None:
-        raise InputError(
-            "which Python trains? The one that runs hpcrun has no torch",
-            fix="setup: {venv: .venv} in the job, or python: /path/to/python in hpcrun.yaml",
-        )
-    return sys.executable

@@ -43,6 +43,8 @@ def here(context: Context) -> Context:
         partition=None,
         partitions={},
         gpu_types={"*": GpuType()},
+        # The profile's is that of the cluster's nodes.
+        local_dir=context.environ.get("TMPDIR", "/tmp").replace("$", "$$"),
     )
     return structs.replace(context, cluster=cluster)
 
@@ -89,6 +91,12 @@ def check_place(context: Context, prepared: Prepared) -> None:
             fix="hpcrun submit, or in an allocation (salloc) hpcrun run, or --nodes 1",
         )
     plan = prepared.plan
+    container = plan.setup.container
+    if container is not None and container.runtime == "pyxis" and not in_allocation(context):
+        raise InputError(
+            "setup.container: pyxis is a part of srun, and there is no Slurm allocation here",
+            fix="hpcrun submit, or runtime: apptainer",
+        )
     if plan.launcher == "srun" and plan.world_size > 1 and not in_allocation(context):
         raise InputError(
             "launcher: srun: there is no Slurm allocation here for srun to start ranks in",
@@ -123,7 +131,7 @@ def running(
 
 
 def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.Popen[bytes]:
-    env = job_environment(context)
+    env = job_environment(context, prepared.plan.environment_kind)
     for name in prepared.plan.secrets:
         env.pop(name, None)
     if in_allocation(context):

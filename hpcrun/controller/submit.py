@@ -113,7 +113,7 @@ def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path
 
     ``written`` are the folders that are taken away again where Slurm refuses. Raises as submit().
     """
-    env = job_environment(context)
+    env = job_environment(context, plan.environment_kind)
     directives = dict(plan.directives)
     for option in ("account", "partition", "qos", "constraint", "reservation"):
         # The user's own default: sbatch would let it win over a directive, so only without one.

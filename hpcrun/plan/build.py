@@ -19,7 +19,7 @@ from hpcrun.plan.deepspeed import (
     Training,
     build_deepspeed_config,
     model_parallel,
-    own_precision,
+    said_precision,
 )
 from hpcrun.plan.deepspeed_rules import stage_of
 from hpcrun.plan.directives import build_directives
@@ -40,6 +40,7 @@ from hpcrun.plan.launch import (
 )
 from hpcrun.plan.nccl import decide_fabric, nccl_sections
 from hpcrun.plan.placeholders import fill, fill_known
+from hpcrun.plan.setup import LOCAL_DIR, build_setup, chosen_image, names_node, node_sections
 from hpcrun.plan.topology import Topology, build_topology
 from hpcrun.plan.types import Place, Plan, Section
 from hpcrun.spec.cluster import Cluster
@@ -76,8 +77,9 @@ def build_plan(
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
     deepspeed = _deepspeed(spec)
-    told = own_precision(deepspeed, given.file) if deepspeed is not None else None
-    precision = decide_precision(spec, cluster, problems, told=told)
+    if deepspeed is not None and spec.precision is None:
+        spec = structs.replace(spec, precision=said_precision(deepspeed, given.file))
+    precision = decide_precision(spec, cluster, problems)
     world_size = topology.nodes * topology.ranks_per_node
     batch = spec.batch
     copies = _model_copies(world_size, deepspeed, given, problems)
@@ -101,6 +103,8 @@ def build_plan(
             deepspeed, training, given=given, problems=problems, notes=notes
         )
         values["zero_stage"] = str(stage_of(config))
+        if names_node(config):
+            values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"
     name = spec.name or "job"
     accelerate: dict[str, Any] | None = None
     if decide_launcher(spec) == "accelerate":
@@ -113,9 +117,13 @@ def build_plan(
             deepspeed_config=values.get("deepspeed_config"),
             problems=problems,
         )
+        if names_node(accelerate):
+            values["accelerate_config"] = f"{LOCAL_DIR}/accelerate.yaml"
     program = _program(spec, place, code_dir, values, problems)
     program += [fill_known(word, values) for word in extra_args]
     environment = _environment(spec, cluster, topology, place, values, problems, code_dir)
+    setup = build_setup(spec, cluster, place, values, problems)
+    environment = node_sections(environment, inside=setup.container is not None)
     directives = build_directives(
         spec,
         cluster,
@@ -156,9 +164,9 @@ def build_plan(
         reference_trainer=_program_kind(spec) == "reference",
         snapshot=not in_place,
         directives=directives,
+        environment_kind=spec.environment or cluster.environment,
         environment=environment,
-        setup=[*cluster.setup.commands, *spec.setup.commands],
-        modules=[*cluster.setup.modules, *spec.setup.modules],
+        setup=setup,
         secrets=spec.secrets,
         deepspeed_config=config,
         accelerate_config=accelerate,
@@ -181,6 +189,8 @@ def _values(
         "run_id": place.run_id,
         "run_dir": place.run_dir,
         "project_dir": place.project_dir,
+        "cache_dir": place.cache_dir,
+        "local_dir": LOCAL_DIR,
         "code_dir": code_dir,
         "checkpoint_dir": f"{place.run_dir}/checkpoints",
         "nodes": str(topology.nodes),
@@ -311,7 +321,10 @@ def _environment(
     sections = [
         run_section(dict(values)),
         process_section(
-            topology, place, code_dir=None if _program_kind(spec) == "command" else code_dir
+            topology,
+            place,
+            code_dir=None if _program_kind(spec) == "command" else code_dir,
+            image=chosen_image(spec, cluster),
         ),
         accelerator_section(
             cluster,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from hpcrun.plan.setup import ARCHITECTURE, LOCAL_DIR
 from hpcrun.plan.topology import Topology
 from hpcrun.plan.types import Place, Section
 from hpcrun.spec.cluster import Cluster
@@ -19,7 +20,9 @@ def run_section(values: dict[str, str]) -> Section:
         block="run",
         title="The run",
         variables={
-            f"HPCRUN_{name.upper()}": value for name, value in values.items() if name != "run_dir"
+            f"HPCRUN_{name.upper()}": value
+            for name, value in values.items()
+            if name != "run_dir" and value != LOCAL_DIR  # set earlier, and later on each node
         },
     )
 
@@ -27,24 +30,28 @@ def run_section(values: dict[str, str]) -> Section:
 def placeholder_names(sections: Iterable[Section]) -> set[str]:
     """List the placeholders that a plan's words could have held.
 
-    >>> placeholder_names([run_section({"run_dir": "/r", "nodes": "2"})]) == {"run_dir", "nodes"}
-    True
+    >>> sorted(placeholder_names([run_section({"run_dir": "/r", "nodes": "2"})]))
+    ['local_dir', 'nodes', 'run_dir']
     """
-    run = next(section for section in sections if section.block == "run")
-    return {"run_dir"} | {name.removeprefix("HPCRUN_").lower() for name in run.variables}
+    names = {name for section in sections for name in section.variables}
+    told = {name for name in names if name.startswith("HPCRUN_")}
+    return {"run_dir", "local_dir"} | {name.removeprefix("HPCRUN_").lower() for name in told}
 
 
-def process_section(topology: Topology, place: Place, *, code_dir: str | None) -> Section:
-    """What every rank's process needs."""
+def process_section(
+    topology: Topology, place: Place, *, code_dir: str | None, image: str
+) -> Section:
+    """What every rank's process needs. ``image`` is what has the interpreter, if not the node."""
     variables = {
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
         # Unset, every rank would start a thread for each core of the node.
         "OMP_NUM_THREADS": str(topology.cpus_per_rank),
         # DeepSpeed compiles operators at the first run; kept by interpreter, since what is built
-        # for one torch does not load in another.
+        # for one torch does not load in another, and by the node's CPU and GPU.
         "TORCH_EXTENSIONS_DIR": f"{place.cache_dir}/torch_extensions/"
-        + hashlib.sha256(place.python.encode()).hexdigest()[:12],
+        + hashlib.sha256(f"{image}{place.python}".encode()).hexdigest()[:12]
+        + f"/{ARCHITECTURE}",
     }
     # Tools that lie beside the interpreter: torch's extensions are built by its ninja.
     folder = place.python.rpartition("/")[0]

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from hpcrun.spec.job import ContainerRuntime, EnvironmentKind
+
 Launcher = Literal["torchrun", "deepspeed", "accelerate", "srun", "none"]
 Framework = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 
@@ -16,7 +18,8 @@ Framework = Literal["torch", "deepspeed", "accelerate", "transformers", "lightni
 class Place(Struct, frozen=True, kw_only=True):
     """What the planner must be told because it may not look: names, times, folders.
 
-    ``shared_code`` is the folder of a copy of the code that several runs have in common.
+    ``shared_code`` is the folder of a copy of the code that several runs have in common. ``venv``
+    and ``conda`` are what to activate before ``python`` trains.
     """
 
     run_id: str
@@ -25,6 +28,8 @@ class Place(Struct, frozen=True, kw_only=True):
     project_dir: str
     cache_dir: str
     python: str
+    venv: str | None = None
+    conda: str | None = None
     shared_code: str | None = None
 
     @property
@@ -39,10 +44,10 @@ class Section(Struct, frozen=True, kw_only=True):
     ``block`` is the template's block that lays it out; ``prepend`` holds search paths that go
     before what is there. ``reasons`` are comments by variable; of the variables in ``keeps`` a
     value that is there already stays (a module's, an image's). With ``fabrics`` the section counts
-    where the job's first node shows one of these.
+    where the job's first node shows one of these. Block ``node``: what each node decides itself.
     """
 
-    block: Literal["run", "environment", "nccl", "job_environment"]
+    block: Literal["run", "environment", "nccl", "job_environment", "node"]
     title: str
     variables: dict[str, str] = field(default_factory=dict)
     prepend: dict[str, str] = field(default_factory=dict)
@@ -50,6 +55,35 @@ class Section(Struct, frozen=True, kw_only=True):
     reasons: dict[str, str] = field(default_factory=dict)
     keeps: list[str] = field(default_factory=list)
     fabrics: list[str] = field(default_factory=list)
+
+
+class ContainerPlan(Struct, frozen=True, kw_only=True):
+    """The container of every rank; ``mounts`` are SRC:DST, and $NAME in them is the node's."""
+
+    runtime: ContainerRuntime
+    image: str
+    mounts: list[str]
+    options: list[str]
+
+
+class SetupPlan(Struct, frozen=True, kw_only=True):
+    """What the nodes do before training. ``stage`` holds pairs of source and target.
+
+    $NAME in ``local_dir`` and in the sources is the node's. ``own_files`` are files of the run that
+    name a node's own folder: each node makes its own copy of them.
+    """
+
+    modules: list[str]
+    venv: str | None
+    conda: str | None
+    uv: bool
+    offline: bool
+    commands: list[str]
+    node_commands: list[str]
+    stage: list[tuple[str, str]]
+    local_dir: str
+    own_files: list[str]
+    container: ContainerPlan | None
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -87,9 +121,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     reference_trainer: bool
     snapshot: bool
     directives: list[tuple[str, str | None]]
+    environment_kind: EnvironmentKind
     environment: list[Section]
-    setup: list[str]
-    modules: list[str]
+    setup: SetupPlan
     secrets: list[str]
     deepspeed_config: dict[str, Any] | None = None
     accelerate_config: dict[str, Any] | None = None

@@ -16,11 +16,13 @@ import yaml
 
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import check_carried
+from hpcrun.plan.setup import uses_modules
 from hpcrun.plan.types import Plan
-from hpcrun.render.quoting import FILTERS, quote_bash
+from hpcrun.render.container import apptainer_words, kept_variables, pyxis_words
+from hpcrun.render.quoting import FILTERS, quote_word
 
 # Files that are the same in every run.
-FIXED = ("harness.sh", "hardware.sh", "world.sh")
+FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh")
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -39,7 +41,14 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
     """
     check_carried(plan)
     environment = make_environment(loader)
-    values = {"plan": plan, "srun": srun_argv(plan), "program_lines": program_lines(plan.program)}
+    values = {
+        "plan": plan,
+        "srun": srun_argv(plan),
+        "pyxis": pyxis_words(plan),
+        "apptainer": apptainer_words(plan),
+        "kept": kept_variables(plan),
+        "program_lines": program_lines(plan.program),
+    }
     texts = {
         name: render_template(environment, loader, name, values)
         for name in ("job.sbatch", "node.sh")
@@ -74,6 +83,7 @@ def make_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
         autoescape=False,
     )
     environment.filters.update(FILTERS)
+    environment.filters["uses_modules"] = uses_modules
     return environment
 
 
@@ -161,7 +171,7 @@ def program_lines(program: list[str]) -> list[str]:
     for word in program:
         starts = word.startswith("-") or not lines
         if starts or (lines[-1].startswith("-") and " " in lines[-1]):
-            lines.append(quote_bash(word))
+            lines.append(quote_word(word))
         else:
-            lines[-1] += " " + quote_bash(word)
+            lines[-1] += " " + quote_word(word)
     return lines

@@ -9,6 +9,8 @@ import re
 
 from hpcrun.slurm.sbatch import quote_directive
 
+_NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE))\}")
+_EXPANDED = re.compile(r"(\$\$|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
@@ -49,4 +51,45 @@ def quote_comment(value: str) -> str:
     return " ".join(re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", " ", value).split())
 
 
-FILTERS = {"bash": quote_bash, "sbatch": quote_directive, "comment": quote_comment}
+def quote_word(value: str) -> str:
+    """Quote a word of the job for bash on a node, which fills what the node alone knows.
+
+    >>> print(quote_word("--data=${HPCRUN_LOCAL_DIR}/a b"), quote_word("$HOME"))
+    --data="$HPCRUN_LOCAL_DIR"'/a b' '$HOME'
+    """
+    parts = _NODE_REFERENCE.split(value)
+    quoted = [quote_bash(part) if part else "" for part in parts[::2]]
+    filled = [f'"${name}"' for name in parts[1::2]]
+    words = [word for pair in zip(quoted, [*filled, ""], strict=True) for word in pair]
+    return "".join(words) or quote_bash("")
+
+
+def quote_expanded(value: str) -> str:
+    """Quote a path for bash on a node, which fills ``$NAME`` and a ``~/`` at the beginning.
+
+    A variable that is not set ends the script with its name; ``$$`` is a dollar.
+
+    >>> print(quote_expanded("$TMPDIR/a b/$$x"), quote_expanded("~/data"))
+    "${TMPDIR:?not set on this node}"'/a b/$x' "$HOME"/data
+    """
+    home = '"$HOME"' if value.startswith("~/") else ""
+    quoted = home
+    text = ""
+    for part in _EXPANDED.split(value[1:] if home else value):
+        if not _EXPANDED.fullmatch(part) or part == "$$":
+            text += "$" if part == "$$" else part
+            continue
+        name = part.strip("${}")
+        quoted += quote_bash(text) if text else ""
+        quoted += f'"${{{name}:?not set on this node}}"'
+        text = ""
+    return quoted + (quote_bash(text) if text or not quoted else "")
+
+
+FILTERS = {
+    "bash": quote_bash,
+    "word": quote_word,
+    "expanded": quote_expanded,
+    "sbatch": quote_directive,
+    "comment": quote_comment,
+}

@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.prepare import command_spec, find_python, load_spec, prepare
+from hpcrun.controller.interpreter import find_interpreter
+from hpcrun.controller.prepare import command_spec, load_spec, prepare
 from hpcrun.controller.run import here, share_cpus
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RUN_ID
@@ -27,15 +28,16 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
     for name in ("job", "job-venv/bin", "setup", "setup-venv/bin", "profile"):
         path = project / name / "python"
         path.parent.mkdir(parents=True)
-        path.touch()
-    (Path(clean_environ["HOME"]) / "python").touch()
+        path.touch(0o755)
+    (Path(clean_environ["HOME"]) / "python").touch(0o755)
     (project / "hpcrun.yaml").touch()
     return load_context(clean_environ, project)
 
 
 def python(context: Context, job_setup: Setup, profile: Cluster, **spec: object) -> str:
     with_profile = structs.replace(context, cluster=profile)
-    found = find_python(with_profile, JobSpec(setup=job_setup, **spec))  # type: ignore[arg-type]
+    made = JobSpec(setup=job_setup, **spec)  # type: ignore[arg-type]
+    found = find_interpreter(with_profile, made).python
     return found.removeprefix(f"{context.project}/")
 
 

@@ -172,7 +172,7 @@ def test_the_users_sections_are_the_last_and_win() -> None:
         "fabric: infiniband\nenv: {CLUSTER: profile, PROFILE: profile, OMP_NUM_THREADS: '7'}",
     )
     assert [section.block for section in made.environment] == [
-        *("run", "environment", "nccl", "environment", "nccl", "job_environment"),
+        *("run", "environment", "nccl", "environment", "nccl", "job_environment", "node"),
     ]
     # Each variable is set once, so the order in which the template lays blocks out is no matter.
     pairs = [pair for section in made.environment for pair in section.variables.items()]
@@ -226,4 +226,4 @@ def test_setup_is_the_clusters_then_the_jobs() -> None:
         "script: a.py\nsetup: {modules: [b], commands: [two]}",
         "setup: {modules: [a], commands: [one]}",
     )
-    assert (made.modules, made.setup) == (["a", "b"], ["one", "two"])
+    assert (made.setup.modules, made.setup.commands) == (["a", "b"], ["one", "two"])

@@ -6,6 +6,7 @@ Only harness.sh is another: one that tells its arguments and its environment.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec import structs
 from hpcrun.assets import template_loader
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
+from hpcrun.plan.setup import LOCAL_DIR, literal
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files, srun_argv
 from tests.plan.making import PLACE, cluster, job, plan, variables
@@ -29,6 +31,9 @@ def written(made: Plan) -> Path:
     """Write a run folder with a harness that tells what it is given."""
     run_dir = Path(made.run_dir)
     (run_dir / "attempts" / "0").mkdir(parents=True)
+    (run_dir / "disk").mkdir()
+    setup = structs.replace(made.setup, local_dir=literal(f"{run_dir}/disk"))
+    made = structs.replace(made, setup=setup)
     for file in render_files(made, template_loader(None)):
         text = TELL if file.name == "harness.sh" else file.text
         (run_dir / file.name).write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -40,15 +45,39 @@ def told(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, st
     done = subprocess.run(
         ["bash", str(script), *words],
         cwd=script.parent,
-        env={"PATH": os.environ["PATH"], "HPCRUN_ATTEMPT": "0", **env},
+        env={
+            "PATH": os.environ["PATH"],
+            "HPCRUN_RUN_DIR": str(script.parent),
+            "HPCRUN_ATTEMPT": "0",
+            "HPCRUN_NODE_RANK": "0",
+            **env,
+        },
         capture_output=True,
         check=True,
     )
     assert done.stderr == b""
-    arguments, _, rest = done.stdout.partition(b"\n\0")
+    # What node.sh says goes to the same log.
+    said = re.sub(rb"\A(hpcrun: [^\n]*\n)*", b"", done.stdout)
+    arguments, _, rest = said.partition(b"\n\0")
     pairs = (os.fsdecode(pair).partition("=") for pair in rest.split(b"\0") if pair)
     words_told = [os.fsdecode(word) for word in arguments.split(b"\0")[:-1]]
     return words_told, {name: value for name, _, value in pairs}
+
+
+def on_disk(words: list[str], folder: str) -> list[str]:
+    """Fill a node's own folder in."""
+    return [word.replace(LOCAL_DIR, folder) for word in words]
+
+
+def write_torchrun(made: Plan) -> None:
+    """Put a stand-in for torchrun where the interpreter is: it runs one rank."""
+    python = Path(made.python)
+    python.parent.mkdir()
+    python.write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" >"$HPCRUN_RUN_DIR/torchrun"\n'
+        'while [ "$1" != --no_python ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    python.chmod(0o755)
 
 
 @pytest.fixture
@@ -66,7 +95,9 @@ def hostile(tmp_path: Path) -> Plan:
         ),
         extra_args=["--bytes", "\udcff\udcfe", "{run_id}", "{other}"],
     )
-    Path(made.project_dir).mkdir(parents=True)
+    staged = Path(made.project_dir) / "it's" / "{data}"
+    staged.parent.mkdir(parents=True)
+    staged.write_text("staged\n")
     return made
 
 
@@ -76,11 +107,27 @@ def test_environment_and_launch(hostile: Plan) -> None:
     assert env["HPCRUN_RUN_DIR"] == hostile.run_dir
     assert env["PWD"] == hostile.project_dir
     wanted = variables(hostile)
+    # What the node alone knows is set there: see the next test.
+    del wanted["TORCH_EXTENSIONS_DIR"], wanted["SCRATCH"]
     assert {name: env.get(name) for name in wanted} == wanted
     assert env["PATH"].split(":")[0] == str(Path(hostile.python).parent)
     assert env["PYTHONPATH"] == f"{hostile.run_dir}/code"
-    assert not list(Path(hostile.project_dir).iterdir())
+    assert [path.name for path in Path(hostile.project_dir).iterdir()] == ["it's"]
     assert not list(Path(hostile.run_dir).glob("oops"))
+
+
+def test_what_the_node_alone_knows(hostile: Plan) -> None:
+    run_dir = written(hostile)
+    write_torchrun(hostile)
+    words, env = told(run_dir / "node.sh", SLURM_PROCID="0")
+    folder = f"{run_dir}/disk/hpcrun-{run_dir.name}.0"
+    assert env["HPCRUN_LOCAL_DIR"] == folder
+    assert env["SCRATCH"] == f"{folder}/it's #1"
+    assert f"--at={folder}/{{x}}" in words
+    cpu = re.escape(os.uname().machine) + r"-[0-9a-f]{8}(-sm[0-9-]+)?"
+    assert re.fullmatch(rf".*/torch_extensions/[0-9a-f]{{12}}/{cpu}", env["TORCH_EXTENSIONS_DIR"])
+    assert (Path(folder) / "a b").read_text() == "staged\n"
+    assert Path(folder).stat().st_mode & 0o777 == 0o700
 
 
 def test_search_paths_go_before_what_is_there(hostile: Plan) -> None:
@@ -96,21 +143,14 @@ def test_without_body_the_harness_takes_over(hostile: Plan) -> None:
 
 def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:
     run_dir = written(hostile)
-    words, _ = told(run_dir / "node.sh", "rank", HPCRUN_RUN_DIR=str(run_dir))
-    assert words == ["rank", *hostile.program]
+    words, _ = told(run_dir / "node.sh", "rank", HPCRUN_LOCAL_DIR="/its/disk")
+    assert words == ["rank", *on_disk(hostile.program, "/its/disk")]
     assert words[-3:] == ["\udcff\udcfe", PLACE.run_id, "{other}"]
 
 
 def test_torchrun_is_told_the_world_and_starts_the_rank(hostile: Plan) -> None:
     run_dir = written(hostile)
-    python = Path(hostile.python)
-    python.parent.mkdir()
-    # Stands for torchrun: it runs what follows --no_python, once.
-    python.write_text(
-        '#!/bin/bash\nprintf "%s\\n" "$@" >"$HPCRUN_RUN_DIR/torchrun"\n'
-        'while [ "$1" != --no_python ]; do shift; done\nshift\nexec "$@"\n'
-    )
-    python.chmod(0o755)
+    write_torchrun(hostile)
     words, _ = told(
         run_dir / "node.sh",
         HPCRUN_RUN_DIR=str(run_dir),
@@ -118,7 +158,7 @@ def test_torchrun_is_told_the_world_and_starts_the_rank(hostile: Plan) -> None:
         MASTER_ADDR="10.0.0.1",
         MASTER_PORT="12345",
     )
-    assert words == ["rank", *hostile.program]
+    assert words == ["rank", *on_disk(hostile.program, f"{run_dir}/disk/hpcrun-run.0")]
     given = (run_dir / "torchrun").read_text().splitlines()
     assert given[:2] == ["-m", "torch.distributed.run"]
     assert {"--nnodes=1", "--nproc_per_node=1", "--node_rank=1"} <= set(given)
@@ -130,9 +170,10 @@ def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
         plan("script: a.py\nlauncher: srun\nresources: {nodes: 2, gpus_per_node: 4}"),
         run_dir=str(tmp_path / "run"),
     )
+    script = written(made) / "node.sh"
+    told(script, SLURM_LOCALID="0")  # which prepares the node for all its tasks
     words, env = told(
-        written(made) / "node.sh",
-        HPCRUN_RUN_DIR=made.run_dir,
+        script,
         HPCRUN_NODE_RANK="1",
         SLURM_PROCID="5",
         SLURM_LOCALID="1",
@@ -146,7 +187,14 @@ def test_a_bare_command_runs_as_it_is(tmp_path: Path) -> None:
     made = structs.replace(
         plan("command: [printf, '%s\\0', \"it's\", '$HOME']"), run_dir=str(tmp_path / "run")
     )
-    done = subprocess.run(["bash", str(written(made) / "node.sh")], capture_output=True, check=True)
+    run_dir = written(made)
+    env = {"HPCRUN_RUN_DIR": str(run_dir), "HPCRUN_ATTEMPT": "0", "HPCRUN_NODE_RANK": "0"}
+    done = subprocess.run(
+        ["bash", str(run_dir / "node.sh")],
+        env={**os.environ, **env},
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout == b"it's\0$HOME\0"
 
 
@@ -156,15 +204,22 @@ def test_setup_runs_in_order_and_stops_at_a_failure(tmp_path: Path) -> None:
             plan("script: a.py"),
             run_dir=str(tmp_path / str(len(commands))),
             project_dir=str(tmp_path),
-            setup=list(commands),
         )
+        made = structs.replace(made, setup=structs.replace(made.setup, commands=list(commands)))
         done = subprocess.run(
-            ["bash", str(written(made) / "job.sbatch"), "body"], capture_output=True, check=False
+            ["bash", str(written(made) / "job.sbatch"), "body"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        return done.returncode, done.stdout.decode().partition("launch")[0]
+        return done.returncode, done.stdout.partition("launch")[0] + done.stderr
 
+    host = os.uname().nodename
     assert run("echo one", "echo two") == (0, "one\ntwo\n")
-    assert run("echo one", "false", "echo two") == (1, "one\n")
+    failed = f"hpcrun: error: {host}: a command of the setup failed with code 7\n"
+    assert run("echo one", "(exit 7)", "echo two") == (7, f"one\n{failed}")
+    ended = f"hpcrun: error: {host}: the setup ended before the training was started\n"
+    assert run("exit 0") == (1, ended)
 
 
 def test_srun_argv() -> None:

@@ -1,6 +1,14 @@
 #!/bin/bash
 # Runs as every rank, started by the harness, which has set
 # MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
+
+# ---- This node: its own folder, copies and commands
+# shellcheck disable=SC1091 # they lie beside this file
+. "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+local_folder /tmp 4 # HPCRUN_LOCAL_DIR; the harness removes it
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/8228f0e5028d/"$HPCRUN_ARCHITECTURE"
+
+# ---- Launch
 export RANK=${SLURM_PROCID:-0} LOCAL_RANK=${SLURM_LOCALID:-0} WORLD_SIZE=${SLURM_NTASKS:-1}
 exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
     /opt/env/bin/python /scratch/runs/20261120-081455-train-7k3q/code/train.py \

@@ -1,0 +1,310 @@
+"""What the nodes do before training: which environment, which commands, copies, container.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpcrun.errors import Problem
+from hpcrun.plan.placeholders import fill
+from hpcrun.plan.types import ContainerPlan, Place, Section, SetupPlan
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import Container, ContainerRuntime, JobSpec, Setup
+
+# What only the node knows, in the words and variables of a job: bash fills these two there.
+LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
+ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
+_NODE_REFERENCE = re.compile(r"\$\{HPCRUN_(?:LOCAL_DIR|ARCHITECTURE)\}")
+
+# What a folder of the nodes may hold: $NAME, ${NAME}, and $$ for a dollar.
+_EXPANDED = re.compile(r"\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+_IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh)\Z")
+_SCHEMES = (
+    "docker://",
+    "library://",
+    "oras://",
+    "docker-daemon:",
+    "docker-archive:",
+    "instance://",
+)
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """Whose words decide the environment: a ``setup``, and ``where`` before a key's name."""
+
+    where: str
+    setup: Setup
+
+
+def choose_setup(spec: JobSpec, cluster: Cluster, source: str) -> Chosen:
+    """Choose whose Python trains: the job's setup if it names one, else the profile's.
+
+    The first to name any of venv, conda, uv, container and python decides all five; a profile's
+    ``python`` counts last, as if it were in its setup. ``source`` is the profile's file.
+
+    >>> job, site = JobSpec(setup=Setup(conda="ml")), Cluster(setup=Setup(venv="/opt/v"))
+    >>> choose_setup(job, site, "hpcrun.yaml").setup.venv
+    >>> choose_setup(JobSpec(), site, "hpcrun.yaml").where
+    'hpcrun.yaml: setup.'
+    """
+    if _names_python(spec.setup):
+        return Chosen(where="setup.", setup=spec.setup)
+    if _names_python(cluster.setup):
+        return Chosen(where=f"{source}: setup.", setup=cluster.setup)
+    return Chosen(where=f"{source}: ", setup=Setup(python=cluster.python))
+
+
+def _names_python(setup: Setup) -> bool:
+    return bool(setup.venv or setup.conda or setup.uv or setup.container or setup.python)
+
+
+def check_setup(chosen: Chosen) -> list[Problem]:
+    """Refuse two environments at once: which one would train?
+
+    >>> found = check_setup(Chosen(where="setup.", setup=Setup(venv="v", conda="c")))
+    >>> print(found[0])
+    setup: venv and conda: take one of the two
+    """
+    setup = chosen.setup
+    named = [name for name in ("venv", "conda", "uv", "container") if getattr(setup, name)]
+    if len(named) < 2:
+        return []
+    message = f"{' and '.join(named)}: take one of the {_count(len(named))}"
+    if "container" in named:
+        message += "; setup.python names the interpreter inside the container"
+    return [Problem("", None, chosen.where.rstrip("."), message)]
+
+
+def _count(number: int) -> str:
+    return {2: "two", 3: "three"}.get(number, "four")
+
+
+def build_setup(
+    spec: JobSpec,
+    cluster: Cluster,
+    place: Place,
+    values: Mapping[str, str],
+    problems: list[Problem],
+) -> SetupPlan:
+    """Decide what the nodes do first; the profile's modules and commands go before the job's."""
+    chosen = choose_setup(spec, cluster, f"cluster {cluster.name}")
+    _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", problems)
+    container = None
+    if chosen.setup.container is not None:
+        where = f"{chosen.where}container"
+        container = _container(chosen.setup.container, where, cluster, place, problems)
+    return SetupPlan(
+        modules=[*cluster.setup.modules, *spec.setup.modules],
+        venv=place.venv,
+        conda=place.conda,
+        uv=chosen.setup.uv,
+        offline=not cluster.internet,
+        commands=[*cluster.setup.commands, *spec.setup.commands],
+        node_commands=[*cluster.setup.node_commands, *spec.setup.node_commands],
+        stage=_stage(spec, place, values, problems),
+        local_dir=cluster.local_dir,
+        own_files=[
+            value.rpartition("/")[2]
+            for name, value in values.items()
+            if name.endswith("_config") and value.startswith(LOCAL_DIR)
+        ],
+        container=container,
+    )
+
+
+def uses_modules(commands: Sequence[str]) -> bool:
+    """Tell whether bash commands call ``module``, or ``ml``, its short form.
+
+    >>> uses_modules(["set -x; module purge"]), uses_modules(["pip install ml"])
+    (True, False)
+    """
+    word = r"(?:^|[;&|({]|\b(?:then|do|else))[ \t]*(?:module|ml)\b"
+    return any(re.search(word, line, re.MULTILINE) for line in commands)
+
+
+def chosen_image(spec: JobSpec, cluster: Cluster) -> str:
+    """Name the image that the ranks run in; "" for none."""
+    container = choose_setup(spec, cluster, "").setup.container
+    return container.image if container else ""
+
+
+def names_node(config: Any) -> bool:
+    """Tell whether a configuration names a node's own folder, so that each node needs its own.
+
+    >>> names_node({"offload": [{"path": "${HPCRUN_LOCAL_DIR}/swap"}]})
+    True
+    """
+    if isinstance(config, Mapping):
+        return any(names_node(value) for value in config.values())
+    if isinstance(config, list):
+        return any(names_node(value) for value in config)
+    return isinstance(config, str) and LOCAL_DIR in config
+
+
+# ---- Staging -----------------------------------------------------------------------------------
+
+
+def _stage(
+    spec: JobSpec, place: Place, values: Mapping[str, str], problems: list[Problem]
+) -> list[tuple[str, str]]:
+    """Pairs of source and target; a target lies in the run's own folder on each node."""
+    pairs: list[tuple[str, str]] = []
+    for source, target in spec.stage.items():
+        where = f"stage.{source}"
+        filled = fill(source, values, where, problems)
+        _check_expanded(filled, where, problems)
+        inside = posixpath.normpath(
+            fill(target, values, where, problems).removeprefix(LOCAL_DIR).lstrip("/")
+        )
+        if target.startswith("/") or inside.split("/")[0] in ("..", ".", ".hpcrun"):
+            message = f"{target}: a copy lies below {{local_dir}}: write a folder or name in it"
+            problems.append(Problem("", None, where, message))
+        elif any(_within(inside, other) or _within(other, inside) for _, other in pairs):
+            problems.append(Problem("", None, where, f"{target}: another copy is there"))
+        pairs.append((_absolute(filled, place.project_dir), inside))
+    return pairs
+
+
+def _within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")
+
+
+def _absolute(path: str, project: str) -> str:
+    """A path that starts at the project; $NAME and ~ start elsewhere."""
+    if path.startswith(("/", "~/", "$")):
+        return path
+    return literal(f"{project}/") + posixpath.normpath(path)
+
+
+def literal(text: str) -> str:
+    """Write a path of hpcrun's own where $NAME would be the node's.
+
+    >>> literal("/odd/$x")
+    '/odd/$$x'
+    """
+    return text.replace("$", "$$")
+
+
+def _check_expanded(text: str, where: str, problems: list[Problem]) -> None:
+    rest = _EXPANDED.sub("", text)
+    if "$" in rest:
+        message = f"{text}: $NAME and ${{NAME}} are filled on the node, and $$ is a dollar"
+        problems.append(Problem("", None, where, message))
+
+
+# ---- Containers --------------------------------------------------------------------------------
+
+
+def is_image_file(image: str) -> bool:
+    """Tell a file from a registry's reference.
+
+    >>> is_image_file("images/torch.sif"), is_image_file("docker://python:3.11")
+    (True, False)
+    >>> is_image_file("nvcr.io#nvidia/pytorch:24.05-py3"), is_image_file("./sandbox")
+    (False, True)
+    """
+    return not image.startswith(_SCHEMES) and _IMAGE_FILE.match(image) is not None
+
+
+def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime | None:
+    """Decide what runs the image: the job's word, the profile's, else what the image is for.
+
+    >>> decide_runtime(Container(image="a.sif"), Cluster())
+    'apptainer'
+    """
+    if container.runtime or cluster.container_runtime:
+        return container.runtime or cluster.container_runtime
+    if container.image.endswith(".sqsh"):
+        return "pyxis"
+    apptainers = container.image.endswith((".sif", ".simg"))
+    return "apptainer" if apptainers or container.image.startswith(_SCHEMES) else None
+
+
+def _container(
+    container: Container, where: str, cluster: Cluster, place: Place, problems: list[Problem]
+) -> ContainerPlan:
+    runtime = decide_runtime(container, cluster)
+    if runtime is None:
+        message = "apptainer or pyxis? Say it here, or as container_runtime in the profile"
+        problems.append(Problem("", None, f"{where}.runtime", message))
+    image = container.image
+    if is_image_file(image):
+        _check_expanded(image, f"{where}.image", problems)
+        image = _absolute(image, place.project_dir)
+    else:
+        image = literal(image)
+    own = [place.run_dir, place.project_dir, place.cache_dir, place.code_dir]
+    mounts = [f"{literal(folder)}:{literal(folder)}" for folder in _outermost(own)]
+    local = LOCAL_DIR if runtime == "apptainer" else cluster.local_dir
+    mounts.append(f"{local}:{local}")
+    for index, mount in enumerate(container.mounts):
+        path = f"{where}.mounts[{index}]"
+        _check_expanded(mount, path, problems)
+        source, _, rest = mount.partition(":")
+        source = _absolute(source, place.project_dir)
+        mounts.append(f"{source}:{rest or source}")
+    for option in container.options:
+        if option in ("-e", "--cleanenv", "-C", "--containall"):
+            message = f"{option} takes away what the ranks need; environment: clean keeps your"
+            message += " shell's variables out"
+            problems.append(Problem("", None, f"{where}.options", message))
+    for folder in [*own, *container.mounts]:
+        _check_mount(folder, runtime, where, problems, own=folder in own)
+    return ContainerPlan(
+        runtime=runtime or "apptainer", image=image, mounts=mounts, options=container.options
+    )
+
+
+def _outermost(folders: Sequence[str]) -> list[str]:
+    """Leave out folders that lie in others."""
+    return [
+        folder
+        for folder in dict.fromkeys(folders)
+        if not any(_within(folder, other) for other in folders if other != folder)
+    ]
+
+
+def _check_mount(
+    folder: str, runtime: str | None, where: str, problems: list[Problem], *, own: bool
+) -> None:
+    """Neither runtime has a way to write these characters in a mount."""
+    bad = [char for char in folder if char in (",:" if own else ",")]
+    if runtime == "pyxis":
+        bad += re.findall(r"\s", folder)
+    if bad:
+        message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
+        problems.append(Problem("", None, where, message))
+
+
+# ---- What the node decides ---------------------------------------------------------------------
+
+
+def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]:
+    """Set apart what can only be said on each node: its own folder, its kind of CPU and GPU.
+
+    With ``inside`` search paths too: they go before those of the image.
+    """
+    kept: list[Section] = []
+    variables: dict[str, str] = {}
+    prepend: dict[str, str] = {}
+    for section in sections:
+        own = {k: v for k, v in section.variables.items() if _NODE_REFERENCE.search(v)}
+        variables |= own
+        rest = {k: v for k, v in section.variables.items() if k not in own}
+        if inside:
+            prepend |= section.prepend
+            section = structs.replace(section, prepend={})
+        if rest or section.prepend:
+            kept.append(structs.replace(section, variables=rest))
+    if variables or prepend:
+        kept.append(
+            Section(block="node", title="This node's own", variables=variables, prepend=prepend)
+        )
+    return kept

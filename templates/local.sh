@@ -1,0 +1,189 @@
+# Each node's own disk: the run's folder on it, and what is copied there. node.sh and the harness
+# source this, after setup.sh. It needs bash 4.2.
+#
+# The node's first task (srun may start several) prepares; the others wait for its marks, which are
+# files in $HPCRUN_LOCAL_DIR/.hpcrun. attempts/N/local/NODE tells what is to be removed.
+# shellcheck shell=bash disable=SC1090,SC1091 # what it sources was written here
+
+# first_task: is this the first of the node's tasks?
+first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
+
+# local_folder ROOT TASKS: make the run's own folder on this node, and say what the node is.
+local_folder() {
+    local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local
+    export HPCRUN_LOCAL_DIR=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.$HPCRUN_ATTEMPT
+    if first_task; then
+        [ -d "$root" ] || fail "local_dir: $root: there is no such folder"
+        # An attempt that was killed with its node could not take its own away.
+        remove_folder "${HPCRUN_LOCAL_DIR%.*}".*
+        # Whoever may write to ROOT could have made it: it must be new.
+        mkdir -m 700 -- "$HPCRUN_LOCAL_DIR" ||
+            fail "local_dir: cannot make $HPCRUN_LOCAL_DIR$(room "$root")"
+        mkdir -p -- "$records" || fail "cannot write to $records"
+        printf '%s %s\n' "$2" "$HPCRUN_LOCAL_DIR" >"$records/$HPCRUN_NODE_RANK" ||
+            fail "cannot write to $records"
+        if ! { mkdir -- "$HPCRUN_LOCAL_DIR/.part" &&
+            architecture >"$HPCRUN_LOCAL_DIR/.part/architecture" &&
+            mv -- "$HPCRUN_LOCAL_DIR/.part" "$HPCRUN_LOCAL_DIR/.hpcrun"; }; then
+            fail "local_dir: cannot write to $HPCRUN_LOCAL_DIR$(room "$root")"
+        fi
+    else
+        until [ -d "$HPCRUN_LOCAL_DIR/.hpcrun" ] && [ -O "$HPCRUN_LOCAL_DIR" ]; do sleep 0.1; done
+    fi
+    HPCRUN_ARCHITECTURE=$(<"$HPCRUN_LOCAL_DIR/.hpcrun/architecture")
+    export HPCRUN_ARCHITECTURE
+}
+
+# architecture: what compiled code depends on. DeepSpeed builds for the very CPU (-march=native),
+# so the CPU's abilities count, and the GPUs' compute capability.
+architecture() {
+    local cpu gpu
+    cpu=$(grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | cksum)
+    gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u)
+    gpu=${gpu//$'\n'/-}
+    printf '%s-%08x%s\n' "$(uname -m)" "${cpu%% *}" "${gpu:+-sm${gpu//./}}"
+}
+
+# room FOLDER: how much is free there, for messages.
+room() {
+    local free where
+    read -r free where < <(df -h --output=avail,target -- "$1" 2>/dev/null | tail -n 1)
+    [ -z "$free" ] || printf ' (free on %s: %s)' "$where" "$free"
+}
+
+# stage SOURCE TARGET: copy a file or folder to TARGET in the run's folder; whole or not at all.
+stage() {
+    local to=$HPCRUN_LOCAL_DIR/$2 said=$HPCRUN_LOCAL_DIR/.hpcrun/said began=$SECONDS link
+    [ -e "$1" ] || fail "stage: $1: not there"
+    mkdir -p -- "$(dirname -- "$to")" 2>"$said" || fail "stage: $(<"$said")"
+    # In the background, so that a job that is stopped ends it: bash runs a trap while it waits.
+    cp -RH --preserve=mode,links,timestamps -- "$1" "$to.part" 2>"$said" &
+    # shellcheck disable=SC2064 # this very process
+    trap "kill $!; exit 143" TERM
+    wait $! ||
+        fail "stage: cannot copy $1 to $to$(room "$HPCRUN_LOCAL_DIR"): $(tail -n 1 -- "$said")"
+    trap - TERM
+    while IFS= read -r link; do
+        if [ -e "$1${link#"$to.part"}" ]; then
+            fail "stage: $1${link#"$to.part"} is a link out of the folder: it would lead nowhere"
+        fi
+    done < <(find "$to.part" -xtype l 2>/dev/null)
+    mv -T -- "$to.part" "$to" || fail "stage: $to: cannot be written"
+    echo "hpcrun: staged $1 to $to in $((SECONDS - began)) s"
+}
+
+# own_copy FILE: a copy of one of the run's files in which ${HPCRUN_LOCAL_DIR} is this node's.
+own_copy() {
+    # shellcheck disable=SC2016 # the name itself is looked for
+    local rest name='${HPCRUN_LOCAL_DIR}' text=''
+    rest=$(<"$HPCRUN_RUN_DIR/$1") || exit 1
+    while [[ $rest == *"$name"* ]]; do
+        text+=${rest%%"$name"*}$HPCRUN_LOCAL_DIR
+        rest=${rest#*"$name"}
+    done
+    printf '%s\n' "$text$rest" >"$HPCRUN_LOCAL_DIR/$1" || fail "$HPCRUN_LOCAL_DIR/$1: not written"
+}
+
+# first_on_node WHAT: true in the node's first task, which does it and then says done_on_node; the
+# others wait, and take over what it exported and where it went.
+first_on_node() {
+    if first_task; then
+        exported >"$HPCRUN_LOCAL_DIR/.hpcrun/before"
+        return 0
+    fi
+    until [ -e "$HPCRUN_LOCAL_DIR/.hpcrun/$1" ]; do
+        [ -d "$HPCRUN_LOCAL_DIR" ] || exit 1
+        sleep 0.1
+    done
+    . "$HPCRUN_LOCAL_DIR/.hpcrun/$1" || exit 1
+    return 1
+}
+
+# done_on_node WHAT
+done_on_node() {
+    local marks=$HPCRUN_LOCAL_DIR/.hpcrun
+    exported >"$marks/after"
+    {
+        LC_ALL=C comm -13 -- "$marks/before" "$marks/after" | sed 's/^/export /'
+        LC_ALL=C comm -23 <(names_in "$marks/before") <(names_in "$marks/after") |
+            sed 's/^/unset /'
+        printf 'cd -- %q\n' "$PWD"
+    } >"$marks/part"
+    mv -- "$marks/part" "$marks/$1" || fail "cannot write to $marks"
+}
+
+# exported: all exported variables, one a line, in order.
+exported() {
+    local name
+    compgen -e | while IFS= read -r name; do
+        [ "$name" = _ ] || printf '%s=%q\n' "$name" "${!name}"
+    done | LC_ALL=C sort
+}
+
+names_in() { cut -d= -f1 -- "$1" | LC_ALL=C sort; }
+
+# remove_folder FOLDER...: nothing but what local_folder made, and nobody else's.
+remove_folder() {
+    local folder
+    for folder; do
+        [[ $folder == */hpcrun-"${HPCRUN_RUN_DIR##*/}".* && -d $folder && ! -L $folder ]] || continue
+        [ -O "$folder" ] || continue
+        # A copy may have folders that are read-only.
+        rm -rf -- "$folder" 2>/dev/null ||
+            { chmod -R u+rwX -- "$folder" 2>/dev/null && rm -rf -- "$folder"; }
+    done
+}
+
+# leave_folder: a task of this node has ended; the last one takes the folder away.
+leave_folder() {
+    local record=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK tasks folder ended
+    read -r tasks folder 2>/dev/null <"$record" || return 0
+    : >"$folder/.hpcrun/ended-${SLURM_LOCALID:-0}"
+    ended=("$folder"/.hpcrun/ended-*)
+    [ "${#ended[@]}" -lt "$tasks" ] || take_folder_away "$record"
+}
+
+# take_folder_away RECORD
+take_folder_away() {
+    local tasks folder
+    read -r tasks folder 2>/dev/null <"$1" || return 0
+    remove_folder "$folder"
+    [ -e "$folder" ] || rm -f -- "$1"
+}
+
+# meet_nodes NODES: wait until all nodes are as far.
+meet_nodes() {
+    local records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local ready
+    ! first_task || : >"$records/$HPCRUN_NODE_RANK.ready"
+    while ready=("$records"/*.ready) && [ "${#ready[@]}" -lt "$1" ]; do sleep 0.5; done
+}
+
+# ---- Locks -------------------------------------------------------------------------------------
+
+# watch_locks CACHE: torch locks a folder while it compiles in it. A build that is killed leaves its
+# lock there, and every later job would wait for ever. Looks now and every 30 s, and ends with this
+# process, however that ends: the pipe between them closes.
+watch_locks() {
+    local watch
+    # shellcheck disable=SC2034 # it is open, that is enough
+    exec {watch}> >(
+        trap - TERM INT HUP EXIT
+        while :; do
+            clear_locks "$1"/torch_extensions/*/*/*/lock
+            IFS= read -rt 30 _
+            [ $? -gt 128 ] || break
+        done
+    )
+}
+
+# clear_locks LOCK...: remove those in whose folder nothing has changed for 20 minutes: no single
+# file of DeepSpeed's takes nearly as long to compile.
+clear_locks() {
+    local lock changed
+    for lock; do
+        [ -e "$lock" ] || continue
+        changed=$(find "${lock%/*}" -mmin -20 -print -quit) || continue
+        [ -z "$changed" ] && rm -f -- "$lock" &&
+            echo "hpcrun: removed $lock, which a build that was killed had left there"
+    done
+}

@@ -1,0 +1,146 @@
+# What job.sbatch and node.sh call to prepare the environment; sourced, without `set -u`, which
+# module and conda scripts do not bear. It needs bash 4.2.
+# shellcheck shell=bash disable=SC1090,SC1091 # what it sources is the cluster's and yours
+
+# fail TEXT: end the job with a word that names the node.
+fail() {
+    printf 'hpcrun: error: %s: %s\n' "${SLURMD_NODENAME:-$(uname -n)}" "$*" >&2
+    told=1
+    exit 1
+}
+
+# begin_commands, end_commands: of the commands between them, one that fails ends the job.
+begin_commands() {
+    trap 'ended_early $?' EXIT
+    set -e
+}
+
+end_commands() {
+    set +e
+    trap - EXIT
+}
+
+# ended_early CODE: before end_commands was reached; `exit 0` in a command is no training either.
+ended_early() {
+    trap - EXIT
+    [ -z "${told-}" ] || exit "$1"
+    [ "$1" -ne 0 ] || fail "the setup ended before the training was started"
+    (fail "a command of the setup failed with code $1") || exit "$1"
+}
+
+# ---- Modules -----------------------------------------------------------------------------------
+
+# init_modules: a batch shell is no login shell, so `module` may not be there yet.
+init_modules() {
+    local file
+    if ! type module >/dev/null 2>&1; then
+        # What a login shell would read, whatever the site calls it.
+        while IFS= read -r file; do
+            . "$file"
+        done < <(grep -lsiE 'lmod|modules|modulecmd' /etc/profile.d/*.sh)
+    fi
+    for file in "${LMOD_PKG-}" "${MODULESHOME-}" /usr/share/{lmod/lmod,modules,Modules} \
+        /opt/cray/pe/{lmod/lmod,modules/default} /opt/{lmod/lmod,modules/default}; do
+        ! type module >/dev/null 2>&1 || return 0
+        [ ! -r "$file/init/bash" ] || . "$file/init/bash"
+    done
+    type module >/dev/null 2>&1 || fail "there is no \`module\` command here"
+}
+
+# load_module NAME: some versions of `module` say that all is well when nothing was loaded.
+load_module() {
+    local before
+    init_modules
+    before=${LOADEDMODULES-}
+    module load "$1" || fail "module load $1 failed: see above"
+    [[ ${LOADEDMODULES-} == "$before" && :$before: != *:$1[:/]* ]] || return 0
+    # An alias of what was there before is loaded too; versions that cannot tell have neither name.
+    [[ -n ${LMOD_CMD-}${MODULES_CMD-} ]] && module is-loaded "$1" >/dev/null 2>&1 && return
+    fail "module load $1 loaded nothing: see above"
+}
+
+# ---- Python environments -----------------------------------------------------------------------
+
+# activate_venv FOLDER
+activate_venv() {
+    [ -r "$1/bin/activate" ] || fail "$1: no virtual environment is here"
+    . "$1/bin/activate" || fail "$1/bin/activate failed"
+}
+
+# uv_sync PROJECT VENV [OPTION...]: make VENV what PROJECT's uv.lock says, and activate it.
+uv_sync() {
+    local uv project=$1 venv=$2
+    shift 2
+    for uv in "$(type -P uv)" ~/.local/bin/uv ~/.cargo/bin/uv ''; do
+        [ ! -x "$uv" ] || break
+    done
+    [ -n "$uv" ] || fail "there is no uv on the PATH: install it, or load its module"
+    UV_PROJECT_ENVIRONMENT=$venv "$uv" sync --frozen --project "$project" "$@" ||
+        fail "uv sync --frozen failed in $project: see above"
+    activate_venv "$venv"
+}
+
+# activate_conda ENVIRONMENT: by name or folder, whatever of conda is here.
+activate_conda() {
+    local conda
+    conda=$(find_conda "$1")
+    case ${conda##*/} in
+    conda) eval "$("$conda" shell.bash hook)" && conda activate "$1" ;;
+    mamba | micromamba) eval "$("$conda" shell hook --shell bash)" && "${conda##*/}" activate "$1" ;;
+    *) activate_prefix "$1" ;;
+    esac || fail "the conda environment $1 cannot be activated${conda:+ by $conda}: see above"
+    [ -x "${CONDA_PREFIX-}/bin/python" ] || fail "the conda environment $1 has no python"
+}
+
+# find_conda ENVIRONMENT: print the program. It may be a function of ~/.bashrc alone, which a batch
+# shell does not read; `conda init` has written the program's path there.
+find_conda() {
+    local file written
+    written=$(sed -n "s/.*'\(\/.*\/bin\/conda\)' 'shell\..*/\1/p;q" \
+        < <(grep -s "'shell\.[a-z]*' 'hook'" ~/.bashrc ~/.bash_profile ~/.zshrc | sed 's/^[^:]*://'))
+    for file in "${CONDA_EXE-}" "$(type -P conda)" "$1/bin/conda" "$1/../../bin/conda" "$written" \
+        {~,/opt}/{miniforge3,mambaforge,miniconda3,anaconda3,conda}/bin/conda \
+        "${MAMBA_EXE-}" "$(type -P mamba)" "$(type -P micromamba)" ~/{.local/bin,bin}/micromamba; do
+        if [[ $file == /* && -x $file ]]; then
+            printf '%s\n' "$file"
+            return
+        fi
+    done
+}
+
+# activate_prefix FOLDER: what conda's activation does, where an environment came without conda.
+activate_prefix() {
+    local script
+    [ -x "$1/bin/python" ] || {
+        echo "there is no conda, mamba or micromamba here, and no environment at $1" >&2
+        return 1
+    }
+    export CONDA_PREFIX=$1 CONDA_DEFAULT_ENV=$1 PATH=$1/bin:$PATH
+    for script in "$1"/etc/conda/activate.d/*.sh; do
+        [ ! -r "$script" ] || . "$script"
+    done
+}
+
+# ---- Containers --------------------------------------------------------------------------------
+
+# keep NAME...: an image's own values of these would win over the job's, so they travel under names
+# that no image has; `restore`, inside, gives them their names back.
+keep() {
+    local name
+    for name; do
+        [ -z "${!name+x}" ] || export "HPCRUN_KEPT_$name=${!name}"
+    done
+}
+
+restore() {
+    local kept
+    for kept in "${!HPCRUN_KEPT_@}"; do
+        export "${kept#HPCRUN_KEPT_}=${!kept}"
+        unset "$kept"
+    done
+}
+
+# find_apptainer: print the program, by its name of today or its old one.
+find_apptainer() {
+    type -P apptainer || type -P singularity || fail "neither apptainer nor singularity is here"
+}

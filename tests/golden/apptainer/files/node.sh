@@ -1,0 +1,53 @@
+#!/bin/bash
+# Runs once on every node, then as every rank, started by the harness, which has set
+# MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
+if [ "${1-}" = rank ]; then
+    exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
+        /opt/env/bin/python /scratch/runs/20261120-081455-train-7k3q/code/train.py \
+        --data "$HPCRUN_LOCAL_DIR"/data
+fi
+
+# ---- This node: its own folder, copies and commands
+# shellcheck disable=SC1091 # they lie beside this file
+. "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+if [ -z "${HPCRUN_INSIDE-}" ]; then
+    local_folder "${SLURM_TMPDIR:?not set on this node}"/run 1 # HPCRUN_LOCAL_DIR; the harness removes it
+    if first_on_node copied; then
+        stage /home/me/project/data data
+        done_on_node copied
+    fi
+    runtime=$(find_apptainer) || exit 1
+    # Values stay as they are: no `$` in them is taken for a shell's.
+    export HPCRUN_INSIDE=1 APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
+    exec "$runtime" exec \
+        --nv \
+        --pwd /home/me/project \
+        --bind /scratch/runs/20261120-081455-train-7k3q:/scratch/runs/20261120-081455-train-7k3q \
+        --bind /home/me/project:/home/me/project \
+        --bind /scratch/cache:/scratch/cache \
+        --bind "${HPCRUN_LOCAL_DIR:?not set on this node}":"${HPCRUN_LOCAL_DIR:?not set on this node}" \
+        --bind "${WORK:?not set on this node}"/corpus:/corpus:ro \
+        --bind /home/me/project/weights:/home/me/project/weights \
+        --no-home \
+        '/home/me/project/images/my torch.sif' \
+        bash -- "$HPCRUN_RUN_DIR/node.sh"
+fi
+restore # the job's variables, over the image's
+export PATH=/opt/env/bin"${PATH:+:$PATH}"
+export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$PYTHONPATH}"
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/3313a4e22667/"$HPCRUN_ARCHITECTURE"
+export HF_DATASETS_CACHE="$HPCRUN_LOCAL_DIR"/hf
+if first_on_node ready; then
+begin_commands # one that fails ends the job
+nvidia-smi -L
+end_commands
+done_on_node ready
+fi
+
+# ---- Launch
+# Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
+# shellcheck disable=SC2016 # the rank's shell expands it
+exec /opt/env/bin/python -m torch.distributed.run \
+    --nnodes=1 --nproc_per_node=1 --node_rank="$HPCRUN_NODE_RANK" \
+    --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \
+    --no_python bash -c 'exec bash -- "$HPCRUN_RUN_DIR/node.sh" rank'

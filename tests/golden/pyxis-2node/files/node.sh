@@ -1,0 +1,24 @@
+#!/bin/bash
+# Runs once on every node, then as every rank, started by the harness, which has set
+# MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
+if [ "${1-}" = rank ]; then
+    exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
+        /opt/env/bin/python /scratch/runs/20261120-081455-train-7k3q/code/train.py
+fi
+
+# ---- This node: its own folder, copies and commands
+# shellcheck disable=SC1091 # they lie beside this file
+. "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+local_folder /raid/"${USER:?not set on this node}" 1 # HPCRUN_LOCAL_DIR; the harness removes it
+restore # the job's variables, over the image's
+export PATH=/opt/env/bin"${PATH:+:$PATH}"
+export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$PYTHONPATH}"
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/a1c011191927/"$HPCRUN_ARCHITECTURE"
+
+# ---- Launch
+# Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
+# shellcheck disable=SC2016 # the rank's shell expands it
+exec /opt/env/bin/python -m torch.distributed.run \
+    --nnodes=2 --nproc_per_node=2 --node_rank="$HPCRUN_NODE_RANK" \
+    --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \
+    --no_python bash -c 'exec bash -- "$HPCRUN_RUN_DIR/node.sh" rank'
