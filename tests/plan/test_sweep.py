@@ -1,0 +1,178 @@
+"""A sweep's combinations as jobs of their own, and the one array that they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hpcrun.errors import InputError, SpecError
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.sweep import MAX_RUNS, build_array, build_runs, check_placeholders
+from hpcrun.plan.types import Plan
+from hpcrun.spec.dump import dump_job
+from hpcrun.spec.job import JobSpec
+from tests.plan.making import PLACE, cluster, job
+
+SWEEP_ID = "20261120-081455-train-7k3q"
+
+
+def plans(spec: JobSpec, runs_dir: str = "/runs", **changes: Any) -> list[Plan]:
+    """The plans of all runs, as a sweep's folder has them."""
+    return [
+        build_plan(
+            run.spec,
+            cluster(**changes),
+            structs.replace(
+                PLACE,
+                run_id=f"20261120-081455-train.{run.index}-7k3q",
+                run_dir=f"{runs_dir}/20261120-081455-train.{run.index}-7k3q",
+                shared_code=f"{runs_dir}/{SWEEP_ID}.array/code",
+            ),
+            extra_args=run.words,
+        )
+        for run in build_runs(spec)
+    ]
+
+
+def problems(text: str, *words: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        build_runs(job(text), words)
+    return [str(problem).removeprefix(": ") for problem in caught.value.problems]
+
+
+def test_all_combinations_in_the_order_of_the_keys() -> None:
+    spec = job("name: t\nargs: ['{b}', '{a}']\nsweep: {a: [1, 2], b: [x, y, z]}")
+    runs = build_runs(spec)
+    assert [run.spec.args for run in runs] == [
+        *(["x", "1"], ["y", "1"], ["z", "1"]),
+        *(["x", "2"], ["y", "2"], ["z", "2"]),
+    ]
+    assert [run.index for run in runs] == list(range(6))
+    assert [run.spec.name for run in runs] == [f"t.{index}" for index in range(6)]
+    assert runs[3].values == {"a": "2", "b": "x"}
+    assert all(run.spec.sweep == {} for run in runs)
+    assert "sweep" not in dump_job(runs[0].spec)
+
+
+def test_values_stay_as_they_were_written() -> None:
+    (run,) = build_runs(job("args: ['{lr}']\nsweep: {lr: [1e-4]}"))
+    assert run.spec.args == ["1e-4"]
+
+
+def test_every_place_that_has_placeholders_is_filled_and_no_other_name() -> None:
+    spec = job(
+        "command: [run, '{x}']\nargs: ['{{x}}', '{run_dir}/{x}']\n"
+        "env: {A: '{x}'}\nnccl: {env: {NCCL_DEBUG: '{x}'}}\nsweep: {x: [7]}"
+    )
+    (run,) = build_runs(spec, ["{x}", "{other}"])
+    assert run.spec.command == ["run", "7"]
+    assert run.spec.args == ["{{x}}", "{run_dir}/7"]
+    assert (run.spec.env, run.spec.nccl.env) == ({"A": "7"}, {"NCCL_DEBUG": "7"})
+    assert run.words == ["7", "{other}"]
+
+
+def test_keys_of_the_job_are_set_with_their_types() -> None:
+    spec = job(
+        "framework: deepspeed\nsweep:\n  deepspeed.zero_stage: [2, 3]\n  precision: [fp32]\n"
+        "  activation_checkpointing: [true]\n"
+        "  deepspeed.config.zero_optimization.reduce_bucket_size: [5e7]\n  env.A_B: ['a: b']\n"
+    )
+    one, two = build_runs(spec)
+    assert [run.spec.deepspeed and run.spec.deepspeed.zero_stage for run in (one, two)] == [2, 3]
+    assert one.spec.deepspeed is not None
+    assert one.spec.deepspeed.config == {"zero_optimization": {"reduce_bucket_size": 5e7}}
+    assert one.spec.precision == "fp32" and one.spec.activation_checkpointing is True
+    assert one.spec.env == {"A_B": "a: b"}
+
+
+def test_a_bare_command_is_swept_too() -> None:
+    spec = structs.replace(job("sweep: {precision: [fp32], x: [a]}"), command=[])
+    (run,) = build_runs(spec, ["echo", "{x}"])
+    assert run.spec.command == [] and run.words == ["echo", "a"]
+    assert run.spec.precision == "fp32"
+
+
+def test_a_combination_is_checked_as_a_job_file_is() -> None:
+    text = "framework: deepspeed\ndeepspeed: {offload: {param: cpu}, zero_stage: 3}\n"
+    found = problems(f"{text}sweep: {{deepspeed.zero_stage: [2, 3, 9], nothing.there: [1]}}")
+    assert "deepspeed.offload.param: needs zero_stage 3; it is 2" in found
+    assert "sweep.deepspeed.zero_stage: must be from 0 to 3; got 9" in found
+    assert sum("nothing" in problem for problem in found) == 1, "told once, not for each run"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("lr", "nothing reads it: write {lr} into args, env or command"),
+        ("resources.nodes", "one Slurm array, and share its resources"),
+        ("slurm.qos", "one Slurm array, and share its options"),
+        ("name", "are named after it"),
+        ("snapshot", "share one copy of the code"),
+        ("environment", "are submitted from one environment"),
+        ("secrets", "have the same secrets"),
+        ("sweep.x", "cannot change itself"),
+        ("sweep_limit", "cannot change itself"),
+    ],
+)
+def test_what_cannot_be_swept(key: str, said: str) -> None:
+    (problem,) = problems(f"args: ['{{{{lr}}}}']\nsweep: {{{key}: [1, 2]}}")
+    assert problem.startswith(f"sweep.{key}: ") and said in problem
+
+
+def test_too_many_runs_are_refused_before_any_is_made() -> None:
+    values = list(range(101))
+    (problem,) = problems(f"args: ['{{a}}{{b}}']\nsweep: {{a: {values}, b: {values}}}")
+    assert problem == f"sweep: 10201 combinations; a sweep has at most {MAX_RUNS} runs"
+
+
+def test_a_name_of_hpcruns_own_is_refused() -> None:
+    spec = job(
+        "args: ['{nodes}', '{lr}', '{precision}']\nsweep: {nodes: [1], lr: [1], precision: [fp32]}"
+    )
+    with pytest.raises(SpecError, match=r"sweep.nodes: \{nodes\} is a placeholder of hpcrun's own"):
+        check_placeholders(spec, {"nodes", "precision"})
+
+
+# ---- the array
+
+
+def test_the_array_asks_once_for_all() -> None:
+    spec = job("name: train\nargs: ['{a}']\nsweep: {a: [1, 2, 3]}\nsweep_limit: 2")
+    made = plans(spec)
+    array = build_array(made, spec, SWEEP_ID)
+    directives, of_a_run = dict(array.directives), dict(made[1].directives)
+    assert directives["array"] == "0-2%2"
+    assert directives["job-name"] == "train" and of_a_run["job-name"] == "train.1"
+    assert directives["output"] == "../20261120-081455-train.%a-7k3q/logs/batch.log"
+    own = {"array", "job-name", "output"}
+    assert {k: v for k, v in directives.items() if k not in own} == {
+        k: v for k, v in of_a_run.items() if k not in own
+    }
+    assert "array" not in of_a_run
+    assert made[1].program[1] == f"/runs/{SWEEP_ID}.array/code/train_gpt.py"
+
+
+def test_a_limit_that_limits_nothing_is_left_out() -> None:
+    spec = job("args: ['{a}']\nsweep: {a: [1, 2, 3]}\nsweep_limit: 3")
+    assert dict(build_array(plans(spec), spec, SWEEP_ID).directives)["array"] == "0-2"
+
+
+def test_a_folder_that_slurms_patterns_would_change_is_spelled_out() -> None:
+    spec = job("args: ['{a}']\nsweep: {a: [1]}")
+    array = build_array(plans(spec, "/50%a"), spec, SWEEP_ID)
+    assert dict(array.directives)["output"] == (
+        r"/50\%a/20261120-081455-train.%a-7k3q/logs/batch.log"
+    )
+
+
+def test_runs_that_would_ask_slurm_for_different_things_are_refused() -> None:
+    spec = job(
+        "name: t\nscript: a.py\nresources: {gpus_per_node: 4}\nsweep: {launcher: [torchrun, srun]}"
+    )
+    with pytest.raises(InputError) as caught:
+        build_array(plans(spec), spec, SWEEP_ID)
+    assert caught.value.message.startswith(
+        "sweep: t.0 asks Slurm for --ntasks-per-node=1 and t.1 for --ntasks-per-node=4"
+    )
