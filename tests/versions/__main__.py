@@ -77,7 +77,7 @@ def _one(release: str, tree: Path, what: str) -> bool:
                 source = f"two hosts with slurmdbd, Slurm {version} of Debian {release}"
                 capture.capture(Book(rig, CAPTURED / version, source))
             else:
-                road.drive(rig, Path(folder) / "clients", lambda text: _say(name, text))
+                road.drive(rig, lambda text: _say(name, text))
         except Exception:
             _say(name, f"FAILED\n{traceback.format_exc()}")
             return False

@@ -49,10 +49,20 @@ _OUT_OF_REACH, _REFUSED = 4, 3
 
 @dataclass(frozen=True)
 class ReleaseSite(Site):
-    """A project on a rig of another release, whose clients hpcrun finds in ``clients``."""
+    """A project on a rig of another release."""
 
     rig: ReleaseRig
-    clients: Path = Path()
+
+    @property
+    def clients(self) -> Path:
+        """Where hpcrun finds the release's Slurm; the release itself does not see this folder."""
+        return self.rig.root.parent / "clients"
+
+    def prepare(self) -> ReleaseSite:
+        """Write the project's cluster profile, and the clients."""
+        self.rig.write_clients(self.clients)
+        super().prepare()
+        return self
 
     def environ(self) -> dict[str, str]:
         """Put the release's Slurm before this machine's, and this checkout before any other."""
@@ -69,12 +79,10 @@ class ReleaseSite(Site):
         until(lambda: self.status(run)["state"] == state, f"{run.run_id} to be {state}", timeout)
 
 
-def drive(rig: ReleaseRig, clients: Path, say: Callable[[str], None]) -> None:
+def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
     """Go the whole road; takes about two minutes. Raises AssertionError."""
-    rig.write_clients(clients)
     profile = {"python": "/usr/bin/python3", "cache_dir": str(rig.shared / "cache")}
-    site = ReleaseSite(rig, rig.shared / "project", profile, clients)
-    site.prepare()
+    site = ReleaseSite(rig, rig.shared / "project", profile).prepare()
     (site.project / "train.py").write_text(_TRAIN)
     (site.project / "job.yaml").write_text(_JOB)
     unseen = site.command("exit 5")
