@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 
-.PHONY: demo test check lint venv packages clean test-slurm-versions
+.PHONY: demo test check test-launchers lint venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -23,6 +23,10 @@ check: lint
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.
 test-slurm-versions: venv
 	python -m tests.versions
+
+# Every launcher with every framework on one node and on two; CI trains each pair once.
+test-launchers: venv
+	HPCRUN_TEST_ALL=1 python -m pytest tests/cluster/test_launchers.py
 
 lint: venv
 	ruff check .

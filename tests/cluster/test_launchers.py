@@ -1,0 +1,116 @@
+"""Every launcher with every framework, on one node and on two: all train one and the same curve.
+
+The task (workloads/task.py) takes the whole data set in each optimizer step, by plain gradient
+descent: the result does not depend on how it is shared out, but on every mistake in sharing.
+In CI each launcher trains with each framework once, on one node or on two by turns;
+HPCRUN_TEST_ALL=1 (make test-launchers) trains all of them on both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.cluster.site import Site, Submitted
+
+WORKLOADS = Path(__file__).parent / "workloads"
+SAMPLES, STEPS = 16, 4
+LAUNCHERS = ["torchrun", "deepspeed", "accelerate", "srun"]
+ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
+
+
+class Framework(NamedTuple):
+    """A framework's job, and what its ranks tell of themselves."""
+
+    name: str
+    zero_stage: int | None
+    told: dict[str, Any]
+
+
+# Lightning's DeepSpeedStrategy refuses CPUs (strategies/deepspeed.py): it is not here.
+FRAMEWORKS = [
+    Framework("torch", None, {}),
+    Framework("deepspeed", 2, {"steps": STEPS, "batch": SAMPLES, "stage": 2}),
+    Framework("accelerate", None, {"accumulate": 2, "kind": "MULTI_CPU"}),
+    Framework("accelerate", 1, {"accumulate": 2, "kind": "DEEPSPEED"}),
+    Framework("transformers", None, {"kind": "MULTI_CPU"}),
+    Framework("transformers", 2, {"kind": "DEEPSPEED"}),
+    Framework("lightning", None, {"steps": STEPS, "kind": "TorchElasticEnvironment"}),
+]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[float]:
+    """The losses of one process without any framework."""
+    argv = [sys.executable, str(WORKLOADS / "task.py")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    losses: list[float] = json.loads(done.stdout)
+    return losses
+
+
+def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submitted:
+    """Submit a framework's script: two ranks, 16 samples for each step of the optimizer."""
+    job: dict[str, Any] = {
+        "script": f"train_{framework.name}.py",
+        "framework": framework.name,
+        "launcher": launcher,
+        "resources": {"nodes": nodes, "gpus_per_node": 2 // nodes, "time": 10},
+        "precision": "fp32",
+        "batch": {"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2},
+        "env": {"OMP_NUM_THREADS": "1"},
+    }
+    if framework.zero_stage is not None:
+        config = {"zero_allow_untested_optimizer": True}
+        job["deepspeed"] = {"zero_stage": framework.zero_stage, "config": config}
+    name = f"{framework.name}-{framework.zero_stage}-{launcher}-{nodes}"
+    (site.project / f"{name}.yaml").write_text(yaml.safe_dump(job))
+    return site.submit(f"./{name}.yaml")
+
+
+def told(run: Submitted) -> list[dict[str, Any]]:
+    """What each rank said of itself, in the order of the ranks."""
+    found = []
+    for log in sorted((run.folder / "logs" / "0").glob("rank-*.log")):
+        lines = [line for line in log.read_text().splitlines() if line.startswith("told ")]
+        found += [json.loads(line.removeprefix("told ")) for line in lines]
+    return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("turn", [0, 1] if ALL else [0])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_trains_the_same_with_every_framework(
+    site: Site, expected: list[float], launcher: str, turn: int
+) -> None:
+    shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
+    first = LAUNCHERS.index(launcher) + turn
+    runs = [
+        (framework, submit(site, launcher, framework, nodes=1 + (first + index) % 2))
+        for index, framework in enumerate(FRAMEWORKS)
+    ]
+    for framework, run in runs:
+        done = site.follow(run, timeout=500)
+        what = f"{launcher} with {framework}\n"
+        assert done.returncode == 0, what + run.log()
+        plan = json.loads((run.folder / "plan.json").read_text())
+        ranks = told(run)
+        assert [rank["rank"] for rank in ranks] == [0, 1], what + run.log()
+        for rank in ranks:
+            assert rank["world"] == 2, what
+            assert rank["final"] == pytest.approx(expected[-1], rel=1e-5), what
+            assert {key: rank[key] for key in framework.told} == framework.told, what
+        # What hpcrun shows is what was trained.
+        samples = sum(rank["samples"] for rank in ranks)
+        assert samples == plan["effective_batch"] * STEPS == SAMPLES * STEPS, what
+        if plan["nodes"] == 2:
+            assert len(list((run.folder / "logs" / "0").glob("node-*.log"))) == 2, what
+            assert f"node 1 is {site.rig.node_names[1]}" in run.log(), what
+        assert not (site.project / ".deepspeed_env").exists(), what
