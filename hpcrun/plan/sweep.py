@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -160,8 +160,13 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
 def _check_keys(spec: JobSpec, words: Sequence[str]) -> list[Problem]:
     """What is wrong with the sweep's keys themselves."""
     problems = []
-    texts = [*spec.args, *(spec.command or []), *spec.env.values(), *spec.nccl.env.values()]
-    used = {name for text in texts for name in re.findall(r"\{\{|\}\}|\{(\w+)\}", text)}
+    used: set[str] = set()
+
+    def note(text: str) -> str:
+        used.update(re.findall(r"\{\{|\}\}|\{(\w+)\}", text))
+        return text
+
+    _change_texts(spec, note)
     used |= {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
     for key in spec.sweep:
         reason = _SHARED.get(key.partition(".")[0])
@@ -228,15 +233,27 @@ def _fill_names(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
     def one(text: str) -> str:
         return re.sub(r"\{\{|\}\}|\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
 
-    def env(variables: Mapping[str, str]) -> dict[str, str]:
-        return {name: one(value) for name, value in variables.items()}
+    return _change_texts(spec, one)
 
+
+def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
+    """Change every text of a job that may hold placeholders."""
+
+    def env(variables: Mapping[str, str]) -> dict[str, str]:
+        return {name: change(value) for name, value in variables.items()}
+
+    deepspeed = spec.deepspeed
+    if deepspeed is not None and deepspeed.offload.nvme_path is not None:
+        offload = structs.replace(deepspeed.offload, nvme_path=change(deepspeed.offload.nvme_path))
+        deepspeed = structs.replace(deepspeed, offload=offload)
     return structs.replace(
         spec,
-        args=[one(arg) for arg in spec.args],
-        command=None if spec.command is None else [one(word) for word in spec.command],
+        args=[change(arg) for arg in spec.args],
+        command=None if spec.command is None else [change(word) for word in spec.command],
         env=env(spec.env),
         nccl=structs.replace(spec.nccl, env=env(spec.nccl.env)),
+        stage={change(source): change(target) for source, target in spec.stage.items()},
+        deepspeed=deepspeed,
     )
 
 

@@ -9,7 +9,7 @@ import jinja2
 
 from hpcrun.plan.directives import check_carried
 from hpcrun.plan.types import Plan
-from hpcrun.render.files import RenderedFile, make_environment, render_template
+from hpcrun.render.files import RenderedFile, make_environment, render_template, template_values
 
 
 def render_array(plan: Plan, loader: jinja2.BaseLoader) -> RenderedFile:
@@ -21,6 +21,6 @@ def render_array(plan: Plan, loader: jinja2.BaseLoader) -> RenderedFile:
     check_carried(plan)
     runs_dir, _, _ = plan.run_dir.rpartition("/")
     head, _, tail = plan.run_id.rpartition("-")
-    values = {"plan": plan, "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
+    values = {**template_values(plan), "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
     text = render_template(make_environment(loader), loader, "array.sbatch", values)
     return RenderedFile("job.sbatch", text)

@@ -41,14 +41,7 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
     """
     check_carried(plan)
     environment = make_environment(loader)
-    values = {
-        "plan": plan,
-        "srun": srun_argv(plan),
-        "pyxis": pyxis_words(plan),
-        "apptainer": apptainer_words(plan),
-        "kept": kept_variables(plan),
-        "program_lines": program_lines(plan.program),
-    }
+    values = template_values(plan)
     texts = {
         name: render_template(environment, loader, name, values)
         for name in ("job.sbatch", "node.sh")
@@ -65,6 +58,18 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
         files.append(RenderedFile("accelerate.yaml", text))
     files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
     return files
+
+
+def template_values(plan: Plan) -> dict[str, object]:
+    """Give what templates may name."""
+    return {
+        "plan": plan,
+        "srun": srun_argv(plan),
+        "pyxis": pyxis_words(plan),
+        "apptainer": apptainer_words(plan),
+        "kept": kept_variables(plan),
+        "program_lines": program_lines(plan.program),
+    }
 
 
 @lru_cache(maxsize=1)

@@ -64,12 +64,16 @@ def test_values_stay_as_they_were_written() -> None:
 def test_every_place_that_has_placeholders_is_filled_and_no_other_name() -> None:
     spec = job(
         "command: [run, '{x}']\nargs: ['{{x}}', '{run_dir}/{x}']\n"
-        "env: {A: '{x}'}\nnccl: {env: {NCCL_DEBUG: '{x}'}}\nsweep: {x: [7]}"
+        "env: {A: '{x}'}\nstage: {'/data/{x}': '{x}'}\n"
+        "deepspeed: {offload: {nvme_path: '/d/{x}'}}\n"
+        "nccl: {env: {NCCL_DEBUG: '{x}'}}\nsweep: {x: [7]}"
     )
     (run,) = build_runs(spec, ["{x}", "{other}"])
     assert run.spec.command == ["run", "7"]
     assert run.spec.args == ["{{x}}", "{run_dir}/7"]
     assert (run.spec.env, run.spec.nccl.env) == ({"A": "7"}, {"NCCL_DEBUG": "7"})
+    assert run.spec.stage == {"/data/7": "7"}
+    assert run.spec.deepspeed is not None and run.spec.deepspeed.offload.nvme_path == "/d/7"
     assert run.words == ["7", "{other}"]
 
 
