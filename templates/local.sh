@@ -53,7 +53,9 @@ room() {
 
 # stage SOURCE TARGET: copy a file or folder to TARGET in the run's folder; whole or not at all.
 stage() {
-    local to=$HPCRUN_LOCAL_DIR/$2 said=$HPCRUN_LOCAL_DIR/.hpcrun/said began=$SECONDS link
+    local to=$HPCRUN_LOCAL_DIR/$2 began=$SECONDS link
+    # Not on the node's disk, which may be full.
+    local said=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK.said
     [ -e "$1" ] || fail "stage: $1: not there"
     mkdir -p -- "$(dirname -- "$to")" 2>"$said" || fail "stage: $(<"$said")"
     # In the background, so that a job that is stopped ends it: bash runs a trap while it waits.
@@ -68,6 +70,7 @@ stage() {
             fail "stage: $1${link#"$to.part"} is a link out of the folder: it would lead nowhere"
         fi
     done < <(find "$to.part" -xtype l 2>/dev/null)
+    rm -f -- "$said"
     mv -T -- "$to.part" "$to" || fail "stage: $to: cannot be written"
     echo "hpcrun: staged $1 to $to in $((SECONDS - began)) s"
 }

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 
 from hpcrun.errors import Problem
 
-_TOKEN = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
+# ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node.
+_TOKEN = re.compile(r"\$\{HPCRUN_LOCAL_DIR\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
 
 
 def fill(text: str, values: Mapping[str, str], path: str, problems: list[Problem]) -> str:
@@ -31,6 +32,8 @@ def fill(text: str, values: Mapping[str, str], path: str, problems: list[Problem
         token, name = match.group(0), match.group(1)
         if token in ("{{", "}}"):
             return token[0]
+        if token.startswith("$"):
+            return token
         if name is None:
             problems.append(
                 Problem(

@@ -1,0 +1,306 @@
+"""What a job finds on its nodes: modules, environments, copies, commands, its own folder.
+
+The nodes of the rig have a /tmp each; hpcrun's folder on a node's own disk is below it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.site import Site, Submitted, until
+
+# Each rank tells where it runs, what it was given, and what lies in its node's own folder.
+TELL = """
+import json, os, pathlib, socket, sys
+here = os.environ["HPCRUN_LOCAL_DIR"]
+told = {
+    "host": os.uname().nodename,
+    "argv": sys.argv[1:],
+    "environ": dict(os.environ),
+    "cwd": os.getcwd(),
+    "python": sys.executable,
+    "prefix": sys.prefix,
+    "files": {
+        str(path.relative_to(here)): path.read_text()
+        for path in sorted(pathlib.Path(here).rglob("*"))
+        if path.is_file() and ".hpcrun" not in path.parts
+    },
+}
+rank = os.environ.get("RANK", "0")
+run = os.environ["HPCRUN_RUN_DIR"]
+pathlib.Path(run, f"told-{rank}.part").write_text(json.dumps(told))
+os.rename(f"{run}/told-{rank}.part", f"{run}/told-{rank}")
+"""
+
+
+def write_job(site: Site, job: dict[str, Any], program: str = TELL) -> None:
+    """Write job.yaml and its program; one task without GPUs unless the job says another."""
+    (site.project / "tell.py").write_text(program)
+    base: dict[str, Any] = {"script": "tell.py", "launcher": "srun"}
+    resources = {"gpus_per_node": 0, **job.pop("resources", {})}
+    (site.project / "job.yaml").write_text(yaml.safe_dump({**base, **job, "resources": resources}))
+
+
+def run_job(
+    site: Site, *options: str, env: dict[str, str] | None = None, code: int = 0
+) -> Submitted:
+    """Submit job.yaml and follow it to its end."""
+    run = site.submit("./job.yaml", *options, env=env)
+    done = site.follow(run)
+    assert done.returncode == code, done.stdout + done.stderr + run.log()
+    return run
+
+
+def told(run: Submitted, rank: int = 0) -> dict[str, Any]:
+    """What a rank told."""
+    answer: dict[str, Any] = json.loads((run.folder / f"told-{rank}").read_text())
+    return answer
+
+
+def left_on_nodes(site: Site, folder: str = "/tmp") -> dict[str, list[str]]:
+    """What lies in hpcrun's place on each node's disk, where anything does."""
+    found = {}
+    for name in site.rig.node_names:
+        listed = site.rig.on_node(name, ["find", folder, "-maxdepth", "1", "-name", "hpcrun-*"])
+        if listed.stdout.strip():
+            found[name] = listed.stdout.split()
+    return found
+
+
+def write_data(site: Site) -> None:
+    """Data of every kind: a file, a folder with a link inside it and a read-only folder."""
+    folder = site.project / "data set"
+    (folder / "locked").mkdir(parents=True)
+    (folder / "a.txt").write_text("a\n")
+    (folder / "locked" / "b.txt").write_text("b\n")
+    (folder / "locked").chmod(0o555)
+    (folder / "link").symlink_to("a.txt")
+    (site.project / "one.txt").write_text("one\n")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
+    """Copies and commands once a node, on every node; what they export reaches all its ranks."""
+    write_data(site)
+    once = site.project / "once"
+    counts = site.project / "counts"
+    counts.mkdir()
+    write_job(
+        site,
+        {
+            "launcher": launcher,
+            "resources": {"nodes": 2, "gpus_per_node": 2},
+            "args": ["--data={local_dir}/in/data", "${HPCRUN_LOCAL_DIR}", "$HOME"],
+            "env": {"CACHE": "{local_dir}/ca'che", "PLAIN": "a, b"},
+            "stage": {"data set": "in/data", "$CORPUS": "{local_dir}/one"},
+            "setup": {
+                "commands": [f"echo once >>{once}", "export BATCH='from the batch'"],
+                "node_commands": [
+                    f"echo x >>{counts}/$(uname -n)",
+                    'export SEEN="$(uname -n)\'s\n two lines" CACHE_SEEN=$CACHE',
+                    "unset PLAIN",
+                    "cd /",
+                ],
+            },
+        },
+    )
+    run = run_job(site, env={"CORPUS": str(site.project / "one.txt")})
+    assert once.read_text() == "once\n"
+    assert {path.name: path.read_text() for path in counts.iterdir()} == dict.fromkeys(
+        site.rig.node_names, "x\n"
+    )
+    hosts = []
+    for rank in range(4):
+        seen = told(run, rank)
+        environ, host = seen["environ"], seen["host"]
+        hosts.append(host)
+        local = environ["HPCRUN_LOCAL_DIR"]
+        assert local == f"/tmp/hpcrun-{run.run_id}.0"
+        assert seen["argv"] == [f"--data={local}/in/data", local, "$HOME"]
+        assert environ["CACHE"] == environ["CACHE_SEEN"] == f"{local}/ca'che"
+        assert environ["SEEN"] == f"{host}'s\n two lines"
+        assert environ["BATCH"] == "from the batch"
+        assert "PLAIN" not in environ
+        assert seen["cwd"] == "/"
+        assert environ["TORCH_EXTENSIONS_DIR"].endswith(f"/{environ['HPCRUN_ARCHITECTURE']}")
+        assert seen["files"] == {
+            "in/data/a.txt": "a\n",
+            "in/data/link": "a\n",
+            "in/data/locked/b.txt": "b\n",
+            "one": "one\n",
+        }
+    assert sorted(hosts) == sorted(site.rig.node_names * 2)
+    assert left_on_nodes(site) == {}
+    assert (site.project / "data set" / "a.txt").exists()
+
+
+HOLD = """
+import os, pathlib, time
+run, rank = os.environ["HPCRUN_RUN_DIR"], os.environ["RANK"]
+pathlib.Path(run, f"told-{rank}").touch()
+while not (rank == "3" and os.path.exists("fail")):
+    time.sleep(0.1)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("end", ["cancel", "killed"])
+def test_nothing_stays_on_the_nodes(site: Site, end: str) -> None:
+    """A job that is cancelled, and one whose step Slurm kills, leave nothing on any node."""
+    write_data(site)
+    stage = {"data set": "data"}
+    write_job(site, {"resources": {"nodes": 2, "gpus_per_node": 2}, "stage": stage}, HOLD)
+    run = site.submit("./job.yaml")
+    for rank in range(4):
+        site.wait_for(run, f"told-{rank}")
+    assert left_on_nodes(site).keys() == set(site.rig.node_names)
+    if end == "cancel":
+        site.hpcrun("cancel", run.run_id)
+    else:
+        (site.project / "fail").touch()
+    assert site.follow(run).returncode == 1
+    until(lambda: not left_on_nodes(site), f"clean nodes: {left_on_nodes(site)}", 30)
+    assert not list((run.folder / "attempts/0/local").glob("*[0-9]"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("false", "a command of the setup failed with code 1"),
+        ("exit 0", "the setup ended before the training was started"),
+    ],
+)
+def test_a_node_command_that_fails_names_the_node(site: Site, command: str, said: str) -> None:
+    last = site.rig.node_names[-1]
+    write_job(
+        site,
+        {
+            "resources": {"nodes": 2, "gpus_per_node": 2},
+            "setup": {"node_commands": [f'[ "$(uname -n)" != {last} ] || {command}']},
+        },
+    )
+    run = run_job(site, code=1)
+    assert f"hpcrun: error: {last}: {said}" in run.log()
+    assert run.record("end.json")["first_failure"]["host"] == last
+    assert not list(run.folder.glob("told-*"))
+    assert left_on_nodes(site) == {}
+
+
+def test_a_full_disk_is_named(site: Site) -> None:
+    """A copy that does not fit ends the job; it is never trained on."""
+    last = site.rig.node_names[-1]
+    disk = Path("/tmp/disk")
+    for name in site.rig.node_names:
+        site.rig.on_node(name, ["mkdir", str(disk)])
+    small = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    assert site.rig.on_node(last, small).returncode == 0
+    site = Site(site.rig, site.project, {"local_dir": "$DISK"}).prepare()
+    (site.project / "big").write_bytes(b"x" * 2_000_000)
+    write_job(site, {"resources": {"nodes": 2}, "stage": {"big": "data/big"}})
+    run = run_job(site, env={"DISK": str(disk)}, code=1)
+    assert f"hpcrun: error: {last}: stage: cannot copy {site.project}/big to {disk}/hpcrun-" in (
+        run.log()
+    )
+    assert "No space left on device" in run.log()
+    assert f"(free on {disk}: " in run.log()
+    assert left_on_nodes(site, str(disk)) == {}
+    assert site.rig.on_node(last, ["umount", str(disk)]).returncode == 0
+    # A place that a node does not have, and a name that is not set there.
+    for text, said in (
+        ("/no/such", "local_dir: /no/such: there is no such folder"),
+        ("$NOWHERE/x", "NOWHERE: not set on this node"),
+    ):
+        site = Site(site.rig, site.project, {"local_dir": text}).prepare()
+        assert said in run_job(site, code=1).log()
+
+
+@pytest.mark.parametrize("export", [None, "NONE"])
+def test_clean_environment(site: Site, export: str | None) -> None:
+    """The shell's variables stay out, the job's own arrive; so also under --export=NONE."""
+    values = {"commas": "a,b=c,", "Lower_case": 'it\'s "x"\n$HOME', "EMPTY": ""}
+    job: dict[str, Any] = {"environment": "clean", "env": values, "secrets": ["TOKEN"]}
+    job["resources"] = {"nodes": 2}
+    if export:
+        job["slurm"] = {"export": export}
+    write_job(site, job)
+    shell = {"MINE": "x", "TOKEN": "s3cret", "LC_TIME": "C", "LD_PRELOAD": ""}
+    run = run_job(site, env=shell)
+    for rank in range(2):
+        environ = told(run, rank)["environ"]
+        assert {name: environ[name] for name in values} == values
+        assert "MINE" not in environ and "LD_PRELOAD" not in environ
+        assert environ["TOKEN"] == "s3cret"
+        assert environ["HOME"]
+        assert environ["HPCRUN_RUN_ID"] == run.run_id
+    job["environment"] = "inherit"
+    write_job(site, job)
+    if not export:
+        assert told(run_job(site, env=shell))["environ"]["MINE"] == "x"
+
+
+# ---- Modules -----------------------------------------------------------------------------------
+
+LMOD = Path("/usr/share/lmod/lmod/init/bash")
+TCL = Path("/usr/share/modules/init/bash")
+
+
+@pytest.mark.skipif(not LMOD.exists() and not TCL.exists(), reason="no module system here")
+@pytest.mark.parametrize("environment", ["inherit", "clean"])
+def test_modules(site: Site, environment: str) -> None:
+    """Loaded in a batch shell that no login shell has prepared; one that is missing is named."""
+    folder = site.project / "modulefiles"
+    (folder / "tool").mkdir(parents=True)
+    for version in ("1.0", "2.0"):
+        (folder / "tool" / version).write_text(
+            f"#%Module1.0\nsetenv TOOL_VERSION {version}\nprepend-path PATH /tool/{version}\n"
+        )
+    use = {"MODULEPATH": str(folder)}
+    # Without the shell's MODULEPATH the site's own is there; the profile adds to it.
+    profile = {"setup": {"commands": [f"module use {folder}", "module load tool/1.0"]}}
+    if environment == "clean":
+        site = Site(site.rig, site.project, profile).prepare()
+        write_job(site, {"environment": "clean"})
+        assert told(run_job(site))["environ"]["TOOL_VERSION"] == "1.0"
+        return
+    write_job(site, {"setup": {"modules": ["tool/1.0"], "node_commands": ["module load tool/2.0"]}})
+    environ = told(run_job(site, env=use))["environ"]
+    assert environ["TOOL_VERSION"] == "2.0"
+    assert "/tool/2.0" in environ["PATH"].split(":")
+    write_job(site, {"setup": {"modules": ["tool", "no-such-module/9"]}})
+    run = run_job(site, env=use, code=1)
+    assert "module load no-such-module/9 failed: see above" in run.log()
+    assert not list(run.folder.glob("told-*"))
+
+
+# ---- Interpreters ------------------------------------------------------------------------------
+
+
+UV = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(UV is None, reason="no uv here")
+def test_uv(site: Site) -> None:
+    """The project's .venv is made on the node, as uv.lock says, and trains."""
+    (site.project / "pyproject.toml").write_text(
+        '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\n'
+    )
+    write_job(site, {"setup": {"uv": True, "commands": ["echo $VIRTUAL_ENV"]}})
+    refused = site.hpcrun("submit", "./job.yaml")
+    assert (refused.returncode, "uv.lock: no such file" in refused.stderr) == (2, True)
+    (site.project / "uv.lock").write_text(
+        'version = 1\nrequires-python = ">=3.10"\n\n[[package]]\nname = "p"\nversion = "1"\n'
+        'source = { virtual = "." }\n'
+    )
+    path = f"{Path(UV or '').parent}:{os.environ['PATH']}"
+    run = run_job(site, env={"PATH": path, "UV_CACHE_DIR": str(site.project / "uv-cache")})
+    seen = told(run)
+    assert seen["prefix"] == seen["environ"]["VIRTUAL_ENV"] == str(site.project / ".venv")
+    assert f"\n{site.project}/.venv\n" in run.log()
