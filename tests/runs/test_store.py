@@ -9,15 +9,17 @@ import msgspec
 import pytest
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id
-from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted
+from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id, sweep_folder, task_run_id
+from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted, Sweep, Task
 from hpcrun.runs.store import (
     create_run_folder,
+    find,
     find_run,
     list_runs,
     read_history,
     read_plan,
     read_record,
+    runs_of,
     write_file,
     write_record,
 )
@@ -260,3 +262,77 @@ def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
 def test_no_runs_at_all(tmp_path: Path) -> None:
     assert find_run(tmp_path / "nothing", None) is None
     assert find_run(tmp_path / "nothing", "7") is None
+
+
+# ---- sweeps
+
+
+SWEEP_ID = "20261123-000000-lr-7k3q"
+
+
+@pytest.fixture
+def swept(runs_dir: Path) -> Path:
+    """Beside the other runs the folder of a sweep and its twelve runs, submitted as job 123."""
+    sweep = sweep_folder(runs_dir, SWEEP_ID)
+    sweep.path.mkdir()
+    write_record(sweep.record, Sweep(name="lr", tasks=12, limit=4))
+    write_record(sweep.submitted, submitted("123"))
+    for index in range(12):
+        run = create_run_folder(sweep.run(index).path)
+        write_record(run.task, Task(sweep_id=SWEEP_ID, index=index, values={"lr": str(index)}))
+    return runs_dir
+
+
+def test_runs_of_a_sweep_are_listed_in_the_order_of_their_tasks(swept: Path) -> None:
+    listed = list(list_runs(swept))
+    assert [run.run_id for run in listed[:12]] == [
+        task_run_id(SWEEP_ID, index) for index in range(12)
+    ]
+    assert listed[:12] == runs_of(sweep_folder(swept, SWEEP_ID))
+    assert [run.run_id for run in listed[12:]] == sorted(RUNS, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [None, "123", SWEEP_ID, f"{SWEEP_ID}.array", "20261123", "lr-7k3q"],
+)
+def test_words_for_a_whole_sweep(swept: Path, word: str | None) -> None:
+    assert find(swept, word) == sweep_folder(swept, SWEEP_ID)
+    with pytest.raises(InputError) as caught:
+        find_run(swept, word)
+    assert caught.value.message == f"{word or SWEEP_ID}: a sweep of 12 runs"
+    assert caught.value.fix == "name one of them, as 123_0"
+
+
+@pytest.mark.parametrize("word", ["123_4", task_run_id(SWEEP_ID, 4), f"{SWEEP_ID[:-5]}.4"])
+def test_words_for_one_run_of_a_sweep(swept: Path, word: str) -> None:
+    assert find_run(swept, word) == find(swept, word) == sweep_folder(swept, SWEEP_ID).run(4)
+
+
+@pytest.mark.parametrize("word", ["123_12", "124", "123_", "12_3"])
+def test_words_for_no_run_of_a_sweep(swept: Path, word: str) -> None:
+    assert find(swept, word) is None
+
+
+def test_the_one_record_of_sbatchs_answer_is_every_runs(swept: Path) -> None:
+    sweep = sweep_folder(swept, SWEEP_ID)
+    history = read_history(sweep.run(7))
+    assert history.submitted is not None and history.submitted.job_id == "123_7"
+    assert history.task == Task(sweep_id=SWEEP_ID, index=7, values={"lr": "7"})
+    sweep.submitted.unlink()
+    assert read_history(sweep.run(7)).submitted is None
+    assert find(swept, "123_7") is None
+
+
+def test_a_run_whose_name_looks_like_a_tasks_is_a_run_of_its_own(runs_dir: Path) -> None:
+    run = create_run_folder(runs_dir / "20261124-000000-v1.2-7k3q")
+    write_record(run.submitted, submitted("99"))
+    history = read_history(run)
+    assert history.task is None and history.submitted == submitted("99")
+    assert find(runs_dir, None) == find(runs_dir, "99") == run
+
+
+def test_a_sweep_without_its_record_says_so(swept: Path) -> None:
+    sweep_folder(swept, SWEEP_ID).record.unlink()
+    with pytest.raises(InputError, match="no record of a sweep"):
+        runs_of(sweep_folder(swept, SWEEP_ID))

@@ -275,3 +275,21 @@ def test_what_holds_for_all_evidence(
         assert made.state == shown
     if made.state == UNKNOWN:
         assert made.reason
+
+
+@pytest.mark.parametrize(
+    ("attempts", "evidence", "state"),
+    [
+        ([], {}, "CANCELLED"),
+        ([], {"ago": 20}, UNKNOWN),
+        ([], {"in_reach": False}, UNKNOWN),
+        ([], {"queue": queue("PENDING")}, "PENDING"),
+        ([], {"account": account("FAILED")}, "FAILED"),
+        ([DONE], {}, "COMPLETED"),
+    ],
+)
+def test_a_task_that_its_array_has_no_more(
+    attempts: list[Attempt], evidence: dict[str, Any], state: str
+) -> None:
+    assert verdict(*attempts, job_id="7_3", struck=True, **evidence).state == state
+    assert verdict(job_id="7_3", ago=3600).state == LOST

@@ -1,0 +1,300 @@
+"""Sweeps on the command line, with commands that answer what Slurm once answered.
+
+How the real ones behave is for tests/cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import Caller, Done, replay
+
+CAPTURED = Path(__file__).parent.parent / "captured"
+VERSIONS = sorted(path.name for path in CAPTURED.iterdir())
+JOB = """\
+command: [echo, "{word}"]
+resources: {gpus_per_node: 0}
+sweep: {word: [a, b, c, d, e, f, g]}
+sweep_limit: 2
+"""
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put; and a sweep of seven runs to submit."""
+    hpcrun.write("words.yaml", JOB)
+    tools = Path(hpcrun.environ["PATH"])
+    replay(tools, "sbatch", (0, "17\n", ""))
+    replay(tools, "squeue", (0, "", ""))
+    replay(tools, "sacct", (1, "", "Slurm accounting storage is disabled"))
+    return tools
+
+
+def submit(hpcrun: Caller, *options: str) -> Any:
+    done = hpcrun("submit", "words.yaml", "--json", *options)
+    assert done.code == 0, done
+    return done.json
+
+
+def array_of(hpcrun: Caller) -> Path:
+    (folder,) = hpcrun.runs.glob("*.array")
+    return folder
+
+
+def states(hpcrun: Caller, word: str) -> dict[str, str]:
+    done = hpcrun("status", "--json", word)
+    assert done.err == "", done
+    return {run["job_id"]: run["state"] for run in done.json["runs"]}
+
+
+def long_ago(hpcrun: Caller) -> None:
+    """Let the submission be an hour old."""
+    path = array_of(hpcrun) / "submitted.json"
+    record = json.loads(path.read_text())
+    record["submitted_at"] -= 3600
+    path.write_text(json.dumps(record))
+
+
+def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
+    asked = replay(tools, "sbatch", (0, "17\n", ""))
+    answer = submit(hpcrun)
+    folder = array_of(hpcrun)
+    assert asked.read_text() == f"{folder}|--parsable job.sbatch\n"
+    assert answer["sweep_dir"] == str(folder) and answer["job_id"] == "17"
+    assert [run["values"] for run in answer["runs"]] == [{"word": word} for word in "abcdefg"]
+    directives = (folder / "job.sbatch").read_text()
+    assert "#SBATCH --array=0-6%2\n" in directives
+    for index, run in enumerate(map(Path, (run["run_dir"] for run in answer["runs"]))):
+        assert run.parent == folder.parent and f".{index}-" in run.name
+        files = {path.name for path in run.iterdir()}
+        assert {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"} <= files
+        assert not {"code", "submitted.json"} & files
+        # What the array's script says of the task's folder is where it is.
+        said = f"HPCRUN_RUN_DIR={str(run).replace(f'.{index}-', '.')}"
+        assert said.rpartition(".")[0] in directives
+        assert "sweep" not in (run / "spec.yaml").read_text()
+    assert "sweep:" in (folder / "spec.yaml").read_text()
+    if shutil.which("shellcheck") or os.environ.get("CI") == "true":
+        subprocess.run(["shellcheck", str(folder / "job.sbatch")], check=True)
+
+
+def test_the_arrays_script_finds_the_tasks_folder(hpcrun: Caller, tools: Path) -> None:
+    folder = hpcrun.runs.parent / "it's $HOME; run's"
+    hpcrun.write("hpcrun.yaml", f'runs_dir: "{str(folder).replace("$", "$$")}"\n')
+    runs = submit(hpcrun)["runs"]
+    (script,) = folder.glob("*.array/job.sbatch")
+    for index in (0, 6):
+        run = Path(runs[index]["run_dir"])
+        (run / "harness.sh").write_text('echo "$1 $HPCRUN_RUN_DIR"\n')
+        told = subprocess.run(
+            ["bash", str(script)],
+            env={"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(index)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert told.stdout == f"batch {run}\n"
+
+
+def test_a_projects_directives_are_in_the_array(hpcrun: Caller, tools: Path) -> None:
+    hpcrun.write(
+        "templates/job.sbatch.j2",
+        '{% extends "hpcrun/job.sbatch.j2" %}\n{% block directives %}\n{{ super() }}'
+        "#SBATCH --comment={{ srun[0] }}\n{% endblock %}\n",
+    )
+    submit(hpcrun)
+    text = (array_of(hpcrun) / "job.sbatch").read_text()
+    assert "#SBATCH --comment=srun\n" in text and "srun --" not in text
+
+
+def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
+    said = "sbatch: error: Batch job submission failed: Invalid job array specification\n"
+    replay(tools, "sbatch", (1, "", said))
+    done = hpcrun("submit", "words.yaml")
+    assert done.code == 3 and "MaxArraySize" in done.err, done
+    assert list(hpcrun.runs.iterdir()) == []
+
+
+def test_secrets_are_each_runs_own_and_missing_ones_are_told_first(
+    hpcrun: Caller, tools: Path
+) -> None:
+    hpcrun.write("words.yaml", JOB + "secrets: [A_TOKEN]\n")
+    refused = hpcrun("submit", "words.yaml")
+    assert refused.code == 2 and "A_TOKEN: not set" in refused.err
+    assert not hpcrun.runs.exists()
+    hpcrun.environ["A_TOKEN"] = "of mine"
+    submit(hpcrun)
+    files = list(hpcrun.runs.rglob("secrets.env"))
+    assert len(files) == 7 and {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, version: str) -> None:
+    """Captured: tasks 1 to 6, of which 3 was cancelled while it ran and 6 while it waited."""
+
+    def answer(command: str, case: str) -> None:
+        read = json.loads((CAPTURED / version / command / f"{case}.json").read_text())
+        text = read["stdout"].replace("/scratch/runs/array", str(array_of(hpcrun)))
+        replay(tools, command, (read["exit_code"], text, read["stderr"]))
+
+    taken = json.loads((CAPTURED / version / "sbatch" / "taken-array.json").read_text())
+    replay(tools, "sbatch", (0, taken["stdout"], ""))
+    job_id = submit(hpcrun)["job_id"]
+    long_ago(hpcrun)
+    answer("squeue", "array-each-task")
+    wanted = ["COMPLETED", "FAILED", "RUNNING", "RUNNING", "PENDING", "PENDING"]
+    told = states(hpcrun, job_id)
+    assert [told[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
+    answer("squeue", "array-after-scancel")
+    answer("sacct", "array-after-scancel")
+    told = states(hpcrun, job_id)
+    wanted = ["COMPLETED", "FAILED", "CANCELLED", "RUNNING", "RUNNING", "CANCELLED"]
+    assert [told[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
+    # Without an accounting the queue's row for what was left of the array tells.
+    shutil.rmtree(next(hpcrun.runs.glob("*.6-*")) / "cache")
+    replay(tools, "sacct", (1, "", "Slurm accounting storage is disabled"))
+    assert states(hpcrun, f"{job_id}_6") == {f"{job_id}_6": "CANCELLED"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_array_that_was_cancelled_while_it_waited(
+    hpcrun: Caller, tools: Path, version: str
+) -> None:
+    read = json.loads((CAPTURED / version / "sacct" / "array-all-cancelled.json").read_text())
+    replay(tools, "sbatch", (0, read["stdout"].partition("\x1f")[0].partition("_")[0] + "\n", ""))
+    job_id = submit(hpcrun)["job_id"]
+    text = read["stdout"].replace("/scratch/runs/fresh array", str(array_of(hpcrun)))
+    replay(tools, "sacct", (0, text, ""))
+    assert set(states(hpcrun, job_id).values()) == {"UNKNOWN"}, "submitted a moment ago"
+    long_ago(hpcrun)
+    assert states(hpcrun, job_id) == {f"{job_id}_{index}": "CANCELLED" for index in range(7)}
+
+
+def test_an_array_of_the_same_number_in_another_folder_is_not_ours(
+    hpcrun: Caller, tools: Path
+) -> None:
+    submit(hpcrun)
+    long_ago(hpcrun)
+    fields = ["17_[0-6%2]", "CANCELLED", "0:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "n"]
+    replay(tools, "sacct", (0, "\x1f".join([*fields, "/elsewhere"]) + "\n", ""))
+    assert set(states(hpcrun, "17").values()) == {"LOST"}
+
+
+def queue_row(folder: Path, job_id: str, state: str) -> str:
+    fields = [job_id, state, "None", "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", str(folder)]
+    return "\x1f".join([*fields, "n"]) + "\x1e\n"
+
+
+def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tools: Path) -> None:
+    submit(hpcrun)
+    asked = replay(tools, "squeue", (0, "", ""))
+    states(hpcrun, "17")
+    states(hpcrun, "17_3")
+    assert [line.rpartition("--jobs=")[2] for line in asked.read_text().split("\n")] == [
+        *("17", "17"),
+        "",
+    ]
+
+
+def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None:
+    submit(hpcrun)
+    sweep_id = array_of(hpcrun).name.removesuffix(".array")
+    for word in ("17", sweep_id, f"{sweep_id}.array", sweep_id[-4:], sweep_id[:15]):
+        assert len(states(hpcrun, word)) == 7, word
+    run_id = f"{sweep_id[:-5]}.3{sweep_id[-5:]}"
+    for word in ("17_3", run_id, run_id[:-5]):
+        assert list(states(hpcrun, word)) == ["17_3"], word
+    listed = hpcrun("status", "--json").json["runs"]
+    assert [run["job_id"] for run in listed] == [f"17_{index}" for index in range(7)]
+    assert [run["task"]["values"]["word"] for run in listed] == list("abcdefg")
+    for verb in ("logs", "logs -f"):
+        refused = hpcrun(*verb.split(), "17")
+        assert refused.code == 2 and "17: a sweep of 7 runs" in refused.err
+        assert "name one of them, as 17_0" in refused.err
+    assert hpcrun("show", "17", "--file", "sweep.json").json == {
+        "name": "words",
+        "tasks": 7,
+        "limit": 2,
+    }
+    assert "word=d" in hpcrun("status", "17_3").out
+
+
+def test_cancel_one_and_all(hpcrun: Caller, tools: Path) -> None:
+    submit(hpcrun)
+    folder = array_of(hpcrun)
+    asked = replay(tools, "scancel", (0, "", ""))
+    rows = [queue_row(folder, f"17_{index}", "PENDING") for index in range(6)]
+    rows.append(queue_row(folder, "17_6", "COMPLETED"))
+    replay(tools, "squeue", (0, "".join(rows), ""))
+    assert hpcrun("cancel", "17_3").code == 0
+    done = hpcrun("cancel", "17")
+    assert done.code == 0 and "6 of 7 runs are being cancelled: 6 PENDING" in done.out
+    assert [line.rpartition("|")[2] for line in asked.read_text().splitlines()] == ["17_3", "17"]
+    cancelled = sorted(path.parent.name for path in hpcrun.runs.glob("*/cancelled.json"))
+    assert len(cancelled) == 6 and not any(".6-" in name for name in cancelled)
+
+
+def test_after_a_sweep(hpcrun: Caller, tools: Path) -> None:
+    submit(hpcrun)
+    folder = array_of(hpcrun)
+
+    def after(word: str, *states: str) -> Done:
+        rows = [queue_row(folder, f"17_{index}", state) for index, state in enumerate(states)]
+        replay(tools, "squeue", (0, "".join(rows), ""))
+        return hpcrun("submit", "--after", word, "--dry-run", "--", "true")
+
+    well = ["COMPLETED"] * 6
+    assert "--dependency=afterok:17\n" in after("17", *well, "RUNNING").out
+    assert "--dependency=afterok:17_6\n" in after("17_6", *well, "RUNNING").out
+    assert "--dependency" not in after("17", *well, "COMPLETED").out
+    refused = after("17", *well, "FAILED")
+    assert refused.code == 2 and "--after 17: that run 17_6 is FAILED" in refused.err
+
+
+def test_a_dry_run_shows_the_array_the_runs_and_one_of_them(hpcrun: Caller, tools: Path) -> None:
+    done = hpcrun("submit", "words.yaml", "--dry-run")
+    assert done.code == 0 and not hpcrun.runs.exists()
+    assert "#SBATCH --array=0-6%2\n" in done.out
+    assert "==> 7 runs, at most 2 at a time <==\nTASK  word\n0     a\n1     b\n" in done.out
+    assert done.out.count("==> job.sbatch <==") == 2, "the array's, and the first run's"
+    files = hpcrun("submit", "words.yaml", "--dry-run", "--json").json
+    assert {"job.sbatch", "spec.yaml", "runs"} <= set(files)
+    assert [run["values"]["word"] for run in files["runs"]] == list("abcdefg")
+    assert "echo g" in files["runs"][6]["files"]["node.sh"]
+
+
+def test_run_takes_one_combination_and_no_more(hpcrun: Caller) -> None:
+    hpcrun.write("words.yaml", JOB)
+    refused = hpcrun("run", "words.yaml")
+    assert refused.code == 2 and "words is a sweep of 7 runs" in refused.err
+    assert "--set 'sweep={word: [a]}'" in refused.err
+    done = hpcrun.process("run", "words.yaml", "--set", "sweep={word: [b]}")
+    assert done.code == 0, done
+    assert done.out.rstrip().splitlines()[-1].endswith("b") or "\nb\n" in done.out, done
+
+
+def test_follow_is_refused_before_anything_is_written(hpcrun: Caller, tools: Path) -> None:
+    refused = hpcrun("submit", "words.yaml", "--follow")
+    assert refused.code == 2 and "a sweep has a log for each run" in refused.err
+    assert not hpcrun.runs.exists()
+
+
+def test_every_problem_of_every_run_at_once(hpcrun: Caller, tools: Path) -> None:
+    hpcrun.write(
+        "bad.yaml",
+        'args: ["{lr}", "{nope}"]\nsweep: {lr: [1, 2], batch.micro_batch_per_gpu: [0, 1, x]}\n',
+    )
+    done = hpcrun("submit", "bad.yaml")
+    assert done.code == 2
+    assert done.err.count("must be at least 1; got 0") == 1
+    assert done.err.count('expected a whole number; got "x"') == 1
+    hpcrun.write("bad.yaml", 'args: ["{lr}", "{nope}"]\nsweep: {lr: [1, 2]}\n')
+    done = hpcrun("submit", "bad.yaml")
+    assert done.err.count("{nope}: no such placeholder") == 1, done
