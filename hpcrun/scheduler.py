@@ -17,7 +17,13 @@ from hpcrun.slurm.job_nodes import (
     show_job_nodes_argv,
 )
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
-from hpcrun.slurm.sbatch import parse_sbatch, sbatch_argv
+from hpcrun.slurm.sbatch import (
+    Estimate,
+    estimate_argv,
+    parse_estimate,
+    parse_sbatch,
+    sbatch_argv,
+)
 from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import parse_stdout_path, show_job_argv
 from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
@@ -42,6 +48,12 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "no message"
 
 
+def _plain(stderr: str) -> str:
+    """Give sbatch's words without its prefixes."""
+    lines = stderr.split("\n")
+    return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
+
+
 def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
     """Submit ``run_dir/job.sbatch`` and return the job id.
 
@@ -61,9 +73,7 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
             f"sbatch printed no job id: {result.stdout.strip()!r}", maybe_done=True
         )
         return _settle(transport, run_dir, silence)
-    message = "\n".join(
-        line.removeprefix("sbatch: ").removeprefix("error: ") for line in result.stderr.split("\n")
-    ).strip()
+    message = _plain(result.stderr)
     if is_silence(result.stderr):
         silence = OutOfReach(
             f"sbatch: Slurm does not answer: {message}",
@@ -75,6 +85,24 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
         f"Slurm refused the job: {message or f'sbatch ended with code {result.exit_code}'}",
         fix=refusal_fix(result.stderr),
     )
+
+
+def expected_start(transport: Transport, script: str, env: Mapping[str, str]) -> Estimate:
+    """Ask when a job would start, if it were submitted now. Nothing stays behind.
+
+    Raises SchedulerRefused, OutOfReach.
+    """
+    result = transport.run(estimate_argv(), env=env, timeout=TIMEOUT, stdin=script)
+    estimate = parse_estimate(result.stderr)
+    if result.exit_code == 0 and estimate is not None:
+        return estimate
+    message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
+    if is_silence(result.stderr):
+        raise OutOfReach(
+            f"sbatch: Slurm does not answer: {message}",
+            fix="try again later; or, to try hpcrun without a cluster: hpcrun sandbox up",
+        )
+    raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
 
 
 def _settle(transport: Transport, run_dir: str, silence: OutOfReach) -> str:

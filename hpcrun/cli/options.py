@@ -22,11 +22,13 @@ cluster_option = click.option("--cluster", metavar="NAME", help="The cluster pro
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def context(cluster: str | None) -> Context:
+def context(cluster: str | None, *, debug: bool = False) -> Context:
     """Find project and cluster from where hpcrun is called."""
+    from msgspec import structs
+
     from hpcrun.controller.context import load_context
 
-    return load_context(os.environ, Path.cwd(), cluster)
+    return structs.replace(load_context(os.environ, Path.cwd(), cluster), debug=debug)
 
 
 class WordsAfterDashes(click.Command):
@@ -57,6 +59,7 @@ def job_options(command: F) -> F:
             metavar="KEY=VALUE",
             help="Change any key of the job, as in batch.micro_batch_per_gpu=4.",
         ),
+        click.option("--debug", is_flag=True, help="Have torch and NCCL say more, in this run."),
     ):
         command = option(command)
     return command

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
+from msgspec import structs
 
-from hpcrun.cli.output import emit_json, pairs, say
+from hpcrun.cli.output import emit_json, note, pairs, say
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import FIXED, RenderedFile
+from hpcrun.slurm.sbatch import Estimate
 
 
 def describe(plan: Plan, *, bare: bool) -> list[tuple[str, str]]:
@@ -61,8 +63,25 @@ def show_submission(plan: Plan, job_id: str, *, bare: bool) -> None:
         say(f"  hpcrun {verb:<16} {click.style(why, dim=True)}")
 
 
-def show_files(files: Sequence[RenderedFile], *, as_json: bool) -> None:
-    """Print what a submission would write."""
+def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
+    """Say when and where a job would start, as things are now."""
+    if as_json:
+        emit_json({"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)})
+        return
+    say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
+    rows = [
+        ("start", estimate.start.replace("T", " ")),
+        ("nodes", f"{estimate.nodes or '?'}, {count(estimate.processors, 'processor')}"),
+    ]
+    if estimate.partition:
+        rows.append(("partition", estimate.partition))
+    pairs([*rows, *(("note", text) for text in plan.notes)])
+
+
+def show_files(files: Sequence[RenderedFile], *, as_json: bool, notes: Sequence[str] = ()) -> None:
+    """Print what a submission would write; notes go to where messages go."""
+    for text in notes:
+        note(text)
     if as_json:
         emit_json({file.name: file.text for file in files})
         return

@@ -37,7 +37,7 @@ def command(ctx: click.Context, /, job: str | None, cluster: str | None, **optio
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, running, share_cpus
 
-    where = here(context(cluster))
+    where = here(context(cluster, debug=options["debug"]))
     spec, words, source = asked_job(ctx, where, job, options)
     prepared = prepare(where, share_cpus(where, spec), extra_args=words, source=source)
 

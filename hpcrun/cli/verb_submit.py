@@ -24,6 +24,7 @@ from hpcrun.cli.options import (
 @job_options
 @click.option("--after", metavar="RUN", help="Start only when this run or job has ended well.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--test-only", is_flag=True, help="Ask Slurm when it would start, and stop.")
 @click.option("--follow", is_flag=True, help="Show the output until the job ends.")
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
 @cluster_option
@@ -35,6 +36,7 @@ def command(
     job: str | None,
     after: str | None,
     dry_run: bool,
+    test_only: bool,
     follow: bool,
     wait: bool,
     cluster: str | None,
@@ -53,9 +55,18 @@ def command(
     from hpcrun.controller.status import dependency_on
     from hpcrun.controller.submit import submit
 
-    where = context(cluster)
+    where = context(cluster, debug=options["debug"])
     spec, words, source = asked_job(ctx, where, job, options)
     first = dependency_on(where, after) if after else None
+    if test_only:
+        from hpcrun.cli.show_plan import show_estimate
+        from hpcrun.controller.submit import expected_start
+        from hpcrun.controller.sweep import prepare_sweep
+
+        make = prepare_sweep if spec.sweep else prepare
+        made = make(where, spec, extra_args=words, after=first, source=source)
+        show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
+        return 0
     if spec.sweep:
         from hpcrun.cli.show_sweep import submit_and_show
 
@@ -72,7 +83,7 @@ def command(
         )
     prepared = prepare(where, spec, extra_args=words, after=first, source=source)
     if dry_run:
-        show_files(prepared.files, as_json=as_json)
+        show_files(prepared.files, as_json=as_json, notes=[] if as_json else prepared.plan.notes)
         return 0
     submission = submit(where, prepared)
     if as_json:

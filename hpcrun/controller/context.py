@@ -52,7 +52,10 @@ _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/s
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """What every verb needs to know; made once by the command line."""
+    """What every verb needs to know; made once by the command line.
+
+    ``debug``: a run that is started gets diagnosis switches.
+    """
 
     environ: dict[str, str]
     cwd: Path
@@ -61,6 +64,7 @@ class Context(Struct, frozen=True, kw_only=True):
     cluster_source: str
     runs_dir: Path
     cache_dir: Path
+    debug: bool = False
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:

@@ -125,6 +125,8 @@ def prepare(
         venv=found.venv,
         conda=found.conda,
         shared_code=None if shared_code is None else str(shared_code),
+        debug=context.debug,
+        inherited=context.environ,
     )
     with _kept(errors):
         given = inspect_deepspeed(context, spec, "" if found.inside else found.python)

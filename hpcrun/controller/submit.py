@@ -21,11 +21,13 @@ from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.types import Plan
+from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import SUBMITTED, RunFolder
 from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, write_file, write_record
+from hpcrun.slurm.sbatch import SCRIPT, Estimate
 
 # The reference trainer: a program of its own, copied into the run, never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
@@ -113,15 +115,7 @@ def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path
 
     ``written`` are the folders that are taken away again where Slurm refuses. Raises as submit().
     """
-    env = job_environment(context, plan.environment_kind)
-    directives = dict(plan.directives)
-    for option in ("account", "partition", "qos", "constraint", "reservation"):
-        # The user's own default: sbatch would let it win over a directive, so only without one.
-        name = f"SBATCH_{option.upper()}"
-        if option not in directives and name in context.environ:
-            env[name] = context.environ[name]
-    for name in plan.secrets:
-        env.pop(name, None)
+    env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
     record = submitted_record(context, None)
     with _signals_wait():
@@ -143,6 +137,29 @@ def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path
         record = structs.replace(record, job_id=job_id, submitted_at=time.time())
         write_record(folder / SUBMITTED, record)
     return job_id
+
+
+def expected_start(context: Context, plan: Plan, files: Sequence[RenderedFile]) -> Estimate:
+    """Ask Slurm when the job would start, if it were submitted now; nothing is written.
+
+    Raises SchedulerRefused, OutOfReach.
+    """
+    script = next(file.text for file in files if file.name == SCRIPT)
+    env = _sbatch_environment(context, plan)
+    return scheduler.expected_start(slurm_transport(context), script, env)
+
+
+def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
+    env = job_environment(context, plan.environment_kind)
+    directives = dict(plan.directives)
+    for option in ("account", "partition", "qos", "constraint", "reservation"):
+        # The user's own default: sbatch would let it win over a directive, so only without one.
+        name = f"SBATCH_{option.upper()}"
+        if option not in directives and name in context.environ:
+            env[name] = context.environ[name]
+    for name in plan.secrets:
+        env.pop(name, None)
+    return env
 
 
 def take_away(folders: Sequence[Path]) -> None:

@@ -14,6 +14,7 @@ from msgspec import structs
 from hpcrun import __version__
 from hpcrun.errors import Problem, SpecError
 from hpcrun.plan.accelerate import build_accelerate_config
+from hpcrun.plan.debug import debug_notes, debug_section
 from hpcrun.plan.deepspeed import (
     Given,
     Training,
@@ -43,6 +44,7 @@ from hpcrun.plan.placeholders import fill, fill_known
 from hpcrun.plan.setup import LOCAL_DIR, build_setup, chosen_image, names_node, node_sections
 from hpcrun.plan.topology import Topology, build_topology
 from hpcrun.plan.types import Place, Plan, Section
+from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import DeepSpeed, JobSpec
 
@@ -124,6 +126,7 @@ def build_plan(
     environment = _environment(spec, cluster, topology, place, values, problems, code_dir)
     setup = build_setup(spec, cluster, place, values, problems)
     environment = node_sections(environment, inside=setup.container is not None)
+    _check_env(spec, cluster, place, problems, notes)
     directives = build_directives(
         spec,
         cluster,
@@ -346,8 +349,26 @@ def _environment(
         user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
         user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
         user_section("job_environment", "The job", spec.env, "env"),
+        debug_section(place.run_dir, cluster.accelerator) if place.debug else None,
     ]
     return _last_word([section for section in sections if section is not None])
+
+
+def _check_env(
+    spec: JobSpec, cluster: Cluster, place: Place, problems: list[Problem], notes: list[str]
+) -> None:
+    """Tell what variables of the user's own will not do, and where --debug leads."""
+    fabric = decide_fabric(spec, cluster)
+    for env, path in (
+        (cluster.env, f"cluster {cluster.name}: env"),
+        (spec.nccl.env, "nccl.env"),
+        (spec.env, "env"),
+    ):
+        check_variables(env, path, fabric=fabric, problems=problems, notes=notes)
+    if (spec.environment or cluster.environment) == "inherit" and cluster.accelerator == "cuda":
+        notes += inherited_notes(place.inherited, fabric)
+    if place.debug:
+        notes += debug_notes(cluster.accelerator)
 
 
 def _last_word(sections: Sequence[Section]) -> list[Section]:

@@ -104,22 +104,16 @@ def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
     return answers.pop() if len(answers) == 1 else None
 
 
-def decide_precision(
-    spec: JobSpec, cluster: Cluster, problems: list[Problem], *, told: str | None = None
-) -> str:
-    """The job's number format, else bf16, or fp16 where the GPUs have no bf16 units.
-
-    ``told`` is what the user's own DeepSpeed JSON says, where the job says nothing.
-    """
+def decide_precision(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> str:
+    """The job's number format, else bf16, or fp16 where the GPUs have no bf16 units."""
     lacks = cluster.accelerator == "cuda" and _bf16_of(spec, cluster) is False
-    asked = spec.precision or told
-    if asked is None:
+    if spec.precision is None:
         return "fp16" if lacks else "bf16"
-    if asked == "bf16" and lacks:
+    if spec.precision == "bf16" and lacks:
         kind = spec.resources.gpu_type or ", ".join(cluster.gpu_types)
         message = f"bf16, and {kind} has no bf16 units; say fp16, or leave it out"
         problems.append(Problem("", None, "precision", message))
-    return asked
+    return spec.precision
 
 
 def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -19,7 +20,8 @@ class Place(Struct, frozen=True, kw_only=True):
     """What the planner must be told because it may not look: names, times, folders.
 
     ``shared_code`` is the folder of a copy of the code that several runs have in common. ``venv``
-    and ``conda`` are what to activate before ``python`` trains.
+    and ``conda`` are what to activate before ``python`` trains. ``debug`` asks for diagnosis in
+    this one run; ``inherited`` are the submitting shell's variables.
     """
 
     run_id: str
@@ -31,6 +33,8 @@ class Place(Struct, frozen=True, kw_only=True):
     venv: str | None = None
     conda: str | None = None
     shared_code: str | None = None
+    debug: bool = False
+    inherited: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def code_dir(self) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 SCRIPT = "job.sbatch"
 
 
@@ -16,6 +18,35 @@ def sbatch_argv(script: str = SCRIPT) -> list[str]:
     The job's WorkDir is the folder that sbatch is run in, and tags the run.
     """
     return ["sbatch", "--parsable", script]
+
+
+class Estimate(Struct, frozen=True):
+    """When and where a job would start: ``start`` is the cluster's local time, as Slurm has it."""
+
+    start: str
+    processors: int
+    nodes: str
+    partition: str
+
+
+def estimate_argv() -> list[str]:
+    """Build the question when a job would start; sbatch reads the script from its input."""
+    return ["sbatch", "--test-only"]
+
+
+def parse_estimate(stderr: str) -> Estimate | None:
+    """Read the answer to ``sbatch --test-only``; None where it is a refusal.
+
+    >>> parse_estimate("sbatch: Job 5 to start at 2026-11-20T12:00:00 using 8 processors on nodes "
+    ...                "n[1-2] in partition gpu")
+    Estimate(start='2026-11-20T12:00:00', processors=8, nodes='n[1-2]', partition='gpu')
+    """
+    match = re.search(
+        r"to start at (\S+) using (\d+) processors on nodes (\S*)(?: in partition (\S+))?", stderr
+    )
+    if match is None:
+        return None
+    return Estimate(match[1], int(match[2]), match[3], match[4] or "")
 
 
 def parse_sbatch(stdout: str) -> str | None:

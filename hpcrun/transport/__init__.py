@@ -30,8 +30,11 @@ class Transport(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
+        stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; ``env`` replaces the transport's own environment.
+
+        ``stdin`` is what the command can read; None: nothing.
 
         Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
         """

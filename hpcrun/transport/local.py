@@ -26,6 +26,7 @@ class LocalTransport:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
+        stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
         try:
@@ -33,7 +34,8 @@ class LocalTransport:
                 list(argv),
                 cwd=cwd,
                 env=dict(env) if env is not None else self.env,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                input=stdin,
                 capture_output=True,
                 timeout=timeout,
                 encoding="utf-8",

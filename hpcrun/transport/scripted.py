@@ -38,6 +38,7 @@ class ScriptedTransport:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
+        stdin: str | None = None,
     ) -> Result:
         """Give the scripted answer; an Exception is raised; a missing one is a KeyError."""
         self.asked.append(list(argv))
