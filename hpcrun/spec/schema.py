@@ -175,7 +175,9 @@ def _offload_rules() -> list[Schema]:
     ):
         offloads = _has({"offload": _has({part: {"enum": devices}})})
         # Without zero_stage it is 2, or what a file of the user's own says.
-        stage = {"properties": {"zero_stage": {"type": ["integer", "null"], "minimum": least}}}
+        stage: Schema = {
+            "properties": {"zero_stage": {"type": ["integer", "null"], "minimum": least}}
+        }
         if least > 2:
             said = _has({"zero_stage": {"type": "integer", "minimum": least}})
             stage = {"anyOf": [said, {**_has({"config_file": _GIVEN}), **stage}]}
