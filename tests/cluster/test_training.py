@@ -95,8 +95,10 @@ def test_resume_continues_the_curve(site: Site) -> None:
     checkpoints = str(site.project / "checkpoints")
     whole = train(site, "zero3-4gpu", 2, 1)
     finish(site, whole)
-    half = train(site, "zero3-4gpu", 2, 1, "--checkpoint-dir", checkpoints, "--checkpoint-every", "10",
-                 "--fail-at", "15:1:kill")  # fmt: skip
+    half = train(
+        *(site, "zero3-4gpu", 2, 1, "--checkpoint-dir", checkpoints, "--checkpoint-every", "10"),
+        *("--fail-at", "15:1:kill"),
+    )
     assert site.follow(half, timeout=280).returncode == 1
     rest = train(site, "zero3-4gpu", 2, 1, "--checkpoint-dir", checkpoints)
     finish(site, rest)
