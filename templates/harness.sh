@@ -4,6 +4,7 @@
 #
 #   batch           claim this attempt, run the body of job.sbatch, wait for it, record the end
 #   launch SRUN...  find the address of rank 0, write the hostfile, start one `node` per task
+#   launch WAY PYTHON HOST...  the same on the hosts of a hostfile, by ssh or pdsh: hosts.sh
 #   node            on each node: log file, network interface, then node.sh
 #   rank CMD...     around each rank: check the world, log file, run CMD, record a failure
 #
@@ -170,6 +171,13 @@ first_failure() {
 
 launch() {
     local hosts=("$host") name
+    case $1 in
+    ssh | pdsh)
+        # shellcheck disable=SC1091 # it lies beside this file
+        . "$HPCRUN_RUN_DIR/hosts.sh" && launch_hosts "$@"
+        exit 1
+        ;;
+    esac
     if [ -n "${SLURM_JOB_ID-}" ]; then
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     fi
@@ -365,8 +373,12 @@ record_failure() {
 
 mode=$1
 shift
-attempt_dir=$HPCRUN_RUN_DIR/attempts/${HPCRUN_ATTEMPT:-0}
+attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
 batch | launch | node | rank | clean) "$mode" "$@" ;;
+address | session | task)
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "${BASH_SOURCE[0]%/*}/hosts.sh" && "$mode" "$@"
+    ;;
 *) die "no such mode: $mode" ;;
 esac

@@ -20,26 +20,42 @@ from hpcrun.cli.options import (
 
 @click.command("run", cls=WordsAfterDashes)
 @click.argument("job", required=False)
+@click.option("--hostfile", metavar="FILE", help="Run on these hosts, by ssh, without Slurm.")
 @job_options
 @cluster_option
 @click.pass_context
-def command(ctx: click.Context, /, job: str | None, cluster: str | None, **options: Any) -> int:
+def command(
+    ctx: click.Context,
+    /,
+    job: str | None,
+    hostfile: str | None,
+    cluster: str | None,
+    **options: Any,
+) -> int:
     """Run a job here, in the foreground.
 
-    Without Slurm the job runs on this machine alone; inside an salloc it uses the allocation.
-    Ctrl-C ends it.
+    Without Slurm the job runs on this machine alone, or on the hosts of a hostfile; inside an
+    salloc it uses the allocation. Ctrl-C ends it, everywhere.
     """
     import signal
 
     from hpcrun.cli.output import note, pairs, say
     from hpcrun.cli.show_plan import describe
     from hpcrun.cli.watch import watch
+    from hpcrun.controller.pool import load_pool, on_pool, take_shape
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, running, share_cpus
 
-    where = here(context(cluster, debug=options["debug"]))
+    pool = None
+    where = context(cluster, debug=options["debug"])
+    if hostfile is not None:
+        pool = load_pool(where, hostfile)
+        where = on_pool(where, pool)
+    else:
+        where = here(where)
     spec, words, source = asked_job(ctx, where, job, options)
-    prepared = prepare(where, share_cpus(where, spec), extra_args=words, source=source)
+    spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
+    prepared = prepare(where, spec, extra_args=words, source=source)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -47,7 +63,7 @@ def command(ctx: click.Context, /, job: str | None, cluster: str | None, **optio
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
     with running(where, prepared) as (run, process):
-        say(f"Running {prepared.plan.name} here")
+        say(f"Running {prepared.plan.name} {'here' if pool is None else f'on {pool.source}'}")
         pairs(describe(prepared.plan, bare=prepared.spec.command is not None))
         try:
             return watch(where, run, logs=True, process=process)

@@ -13,7 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 from string import Template
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcrun.assets import config_dir
 from hpcrun.errors import InputError
@@ -64,6 +64,7 @@ class Context(Struct, frozen=True, kw_only=True):
     cluster_source: str
     runs_dir: Path
     cache_dir: Path
+    hosts: list[str] = field(default_factory=list)  # of a hostfile; none: Slurm's, or this one
     debug: bool = False
 
 

@@ -125,6 +125,7 @@ def prepare(
         venv=found.venv,
         conda=found.conda,
         shared_code=None if shared_code is None else str(shared_code),
+        hosts=context.hosts,
         debug=context.debug,
         inherited=context.environ,
     )

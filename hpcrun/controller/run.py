@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.controller.context import Context, job_environment
+from hpcrun.controller.pool import check_pool
 from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.submit import submitted_record, write_run
 from hpcrun.errors import InputError
@@ -84,11 +85,13 @@ def in_allocation(context: Context) -> bool:
 
 def check_place(context: Context, prepared: Prepared) -> None:
     """Refuse more nodes than are here. Raises InputError."""
+    if context.hosts:
+        check_pool(prepared.plan)
     nodes = prepared.plan.nodes
-    if nodes > 1 and not in_allocation(context):
+    if nodes > 1 and not in_allocation(context) and not context.hosts:
         raise InputError(
             f"the job wants {nodes} nodes, and here is one machine",
-            fix="hpcrun submit, or in an allocation (salloc) hpcrun run, or --nodes 1",
+            fix="hpcrun submit; hpcrun run in an allocation (salloc) or with --hostfile; --nodes 1",
         )
     plan = prepared.plan
     container = plan.setup.container

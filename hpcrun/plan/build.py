@@ -36,6 +36,7 @@ from hpcrun.plan.launch import (
     check_launcher,
     decide_framework,
     decide_launcher,
+    decide_starter,
     framework_section,
     tasks_per_node,
 )
@@ -132,7 +133,7 @@ def build_plan(
         cluster,
         topology,
         place,
-        tasks_per_node=tasks_per_node(spec, topology),
+        tasks_per_node=tasks_per_node(decide_starter(spec, place.hosts), topology),
         after=after,
         problems=problems,
     )
@@ -149,14 +150,14 @@ def build_plan(
         project_dir=place.project_dir,
         checkpoint_dir=values["checkpoint_dir"],
         python=place.python,
-        launcher=decide_launcher(spec),
+        launcher=decide_starter(spec, place.hosts),
         framework=decide_framework(spec),
         accelerator=cluster.accelerator,
         precision=precision,
         nodes=topology.nodes,
         gpus_per_node=topology.gpus_per_node,
         ranks_per_node=topology.ranks_per_node,
-        tasks_per_node=tasks_per_node(spec, topology),
+        tasks_per_node=tasks_per_node(decide_starter(spec, place.hosts), topology),
         world_size=world_size,
         cpus_per_rank=topology.cpus_per_rank,
         micro_batch_per_gpu=batch.micro_batch_per_gpu,
@@ -173,6 +174,7 @@ def build_plan(
         secrets=spec.secrets,
         deepspeed_config=config,
         accelerate_config=accelerate,
+        hosts=place.hosts,
         notes=[*topology.notes, *notes],
     )
 
@@ -207,7 +209,7 @@ def _values(
         "activation_checkpointing": "true" if spec.activation_checkpointing else "false",
         "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
         "device": cluster.accelerator,
-        "launcher": decide_launcher(spec),
+        "launcher": decide_starter(spec, place.hosts),
         "fabric": decide_fabric(spec, cluster),
     }
 

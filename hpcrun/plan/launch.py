@@ -46,9 +46,19 @@ def decide_launcher(spec: JobSpec) -> Launcher:
     return "accelerate" if spec.framework == "accelerate" else "torchrun"
 
 
-def tasks_per_node(spec: JobSpec, topology: Topology) -> int:
-    """One task a node where a launcher makes the ranks, one task a rank where srun does."""
-    return topology.ranks_per_node if decide_launcher(spec) == "srun" else 1
+def decide_starter(spec: JobSpec, hosts: Sequence[str]) -> Launcher:
+    """Decide what starts the ranks; on the hosts of a hostfile DeepSpeed's launcher takes pdsh.
+
+    >>> decide_starter(JobSpec(launcher="deepspeed"), ["lab1", "lab2"])
+    'pdsh'
+    """
+    launcher = decide_launcher(spec)
+    return "pdsh" if hosts and launcher == "deepspeed" else launcher
+
+
+def tasks_per_node(starter: Launcher, topology: Topology) -> int:
+    """One task a node where a launcher makes the ranks there, one task a rank where none does."""
+    return topology.ranks_per_node if starter in ("srun", "pdsh") else 1
 
 
 def check_launcher(spec: JobSpec) -> list[Problem]:

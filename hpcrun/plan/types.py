@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from hpcrun.spec.job import ContainerRuntime, EnvironmentKind
 
-Launcher = Literal["torchrun", "deepspeed", "accelerate", "srun", "none"]
+Launcher = Literal["torchrun", "deepspeed", "accelerate", "srun", "pdsh", "none"]
 Framework = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 
 
@@ -20,8 +20,9 @@ class Place(Struct, frozen=True, kw_only=True):
     """What the planner must be told because it may not look: names, times, folders.
 
     ``shared_code`` is the folder of a copy of the code that several runs have in common. ``venv``
-    and ``conda`` are what to activate before ``python`` trains. ``debug`` asks for diagnosis in
-    this one run; ``inherited`` are the submitting shell's variables.
+    and ``conda`` are what to activate before ``python`` trains. ``hosts`` are those of a hostfile,
+    where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
+    submitting shell's variables.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class Place(Struct, frozen=True, kw_only=True):
     venv: str | None = None
     conda: str | None = None
     shared_code: str | None = None
+    hosts: list[str] = field(default_factory=list)
     debug: bool = False
     inherited: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,7 +95,8 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """A run, decided. ``world_size`` = nodes x ranks_per_node.
 
-    ``launcher`` none: a bare command, started once per node, which brings its own launcher.
+    ``launcher`` none: a bare command, started once per node, which brings its own launcher; pdsh:
+    DeepSpeed's launcher, by pdsh, on the ``hosts`` of a hostfile.
     ``directives`` are sbatch long options in order; None is an option without a value.
     """
 
@@ -131,4 +134,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     secrets: list[str]
     deepspeed_config: dict[str, Any] | None = None
     accelerate_config: dict[str, Any] | None = None
+    hosts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

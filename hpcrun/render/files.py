@@ -22,7 +22,7 @@ from hpcrun.render.container import apptainer_words, kept_variables, pyxis_words
 from hpcrun.render.quoting import FILTERS, quote_word
 
 # Files that are the same in every run.
-FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh")
+FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh", "hosts.sh")
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -145,6 +145,8 @@ def _place(error: Exception, name: str) -> tuple[str, int | None]:
 def srun_argv(plan: Plan) -> list[str]:
     """Build the step: a task a node for a launcher, a task a rank for srun itself.
 
+    On the hosts of a hostfile there is no srun: the words tell the harness the way, and the hosts.
+
     The number of tasks is said twice, or an salloc with another one would win (SLURM_NTASKS).
     srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is said again, unless the site
     forbids the directive or has another word for it: 23.11 and later refuse --cpus-per-gpu beside
@@ -152,6 +154,8 @@ def srun_argv(plan: Plan) -> list[str]:
     ten minutes later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's
     own WaitTime may be shorter.
     """
+    if plan.hosts:
+        return ["pdsh" if plan.launcher == "pdsh" else "ssh", plan.python or "python3", *plan.hosts]
     argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
     argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
     if plan.launcher == "srun":

@@ -1,0 +1,308 @@
+# The hosts of a hostfile, driven from here where there is no Slurm; the harness sources this. It
+# needs bash 4.2 and ssh. Here: launch_hosts. On each host, at the other end of ssh: address,
+# session, and task for each rank that DeepSpeed's launcher starts.
+#
+# A session's standard input is its life line: it ends with the process here that holds the other
+# end, however that ends, and then the session ends what it started. A line comes every ten seconds,
+# so that a host that is cut off ends its part too.
+# shellcheck shell=bash disable=SC1090,SC1091 # what it sources lies beside this file
+# shellcheck disable=SC2154 # $attempt_dir and $host are the harness's
+
+ssh_options=(-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5
+    -o ServerAliveCountMax=3)
+
+# ---- here --------------------------------------------------------------------------------------
+
+# launch_hosts ssh|pdsh PYTHON HOST...: start a `node` on each host by ssh; or all ranks by
+# DeepSpeed's launcher, which has pdsh do it.
+launch_hosts() {
+    local way=$1 python=$2 index address
+    hosts=("${@:3}") sessions=() lines=() code=0 stopped='' runner=''
+    pipes=$(mktemp -d) || exit 1
+    trap 'stopped=1' TERM INT HUP
+    for index in "${!hosts[@]}"; do open_session "$index"; done
+    if await_ready && address=$(on_host 0 address "${hosts[1]-}") && [ -z "$stopped" ]; then
+        export MASTER_ADDR=${address% *} MASTER_PORT=${address#* }
+        say "rank 0 is on ${hosts[0]}, at $MASTER_ADDR port $MASTER_PORT"
+        export HPCRUN_HOSTFILE=$attempt_dir/hostfile
+        write_record "$HPCRUN_HOSTFILE" \
+            "$(printf "%s slots=$HPCRUN_RANKS_PER_NODE\n" "${hosts[@]}")"
+        write_environment
+        [ "$way" = ssh ] || start_pdsh "$python"
+        tell_all "$way"
+        follow_hosts
+        [ "$way" = ssh ] || [ $code -ne 0 ] || [ -n "$stopped" ] || check_all_ended
+    else
+        code=1
+    fi
+    close_sessions
+    rm -rf -- "$pipes" "$attempt_dir/environment"
+    [ -z "$stopped" ] || code=143
+    exit "$code"
+}
+
+open_session() {
+    local line script closed
+    mkfifo -- "$pipes/in.$1" || exit 1
+    exec {line}<>"$pipes/in.$1"
+    lines[$1]=$line
+    script="cd -- $(printf %q "$HPCRUN_RUN_DIR") 2>/dev/null && [ -r hosts.sh ] || exit 90; "
+    script+="exec bash ./harness.sh session $1 $HPCRUN_ATTEMPT"
+    (
+        # One session must not hold another's line.
+        for closed in "${lines[@]}"; do exec {closed}>&-; done
+        exec ssh "${ssh_options[@]}" -- "${hosts[$1]}" "exec bash -c $(printf %q "$script")" \
+            <"$pipes/in.$1" >"$pipes/out.$1" 2>"$pipes/err.$1"
+    ) &
+    sessions[$1]=$!
+}
+
+# await_ready: until every host has answered; says of all others why not.
+await_ready() {
+    local began=$SECONDS index waiting=1
+    while [ -n "$waiting" ] && [ -z "$stopped" ] && [ $((SECONDS - began)) -lt 40 ]; do
+        waiting=''
+        for index in "${!hosts[@]}"; do
+            if ! is_ready "$index" && kill -0 "${sessions[index]}" 2>/dev/null; then
+                waiting=1
+            fi
+        done
+        sleep 0.1
+    done
+    [ -z "$stopped" ] || return 1
+    for index in "${!hosts[@]}"; do
+        is_ready "$index" || explain "$index"
+    done
+    [ "$code" -eq 0 ]
+}
+
+is_ready() { grep -qx hpcrun-ready -- "$pipes/out.$1" 2>/dev/null; }
+
+# explain INDEX: say why a session ended, or never began.
+explain() {
+    local status=0 said why
+    code=1
+    kill -0 "${sessions[$1]}" 2>/dev/null || wait "${sessions[$1]}" || status=$?
+    said=$(grep -v '^Warning: Permanently added' -- "$pipes/err.$1" | tail -n 1)
+    case $status in
+    0) why='does not answer' ;;
+    90)
+        why="does not see the run folder $HPCRUN_RUN_DIR: runs_dir must lie on a file system"
+        why+=' that all hosts share'
+        ;;
+    255) why="is out of ssh's reach: ${said:-the connection broke}" ;;
+    *) why="ended with code $status${said:+: $said}" ;;
+    esac
+    printf 'hpcrun: error: host %s %s\n' "${hosts[$1]}" "$why" >&2
+    case $said in
+    *'ost key'*) printf '  fix: look at its key: ssh %s\n' "${hosts[$1]}" >&2 ;;
+    esac
+}
+
+# on_host INDEX MODE WORD...: let that host's harness do something, and print what it prints.
+on_host() {
+    local script
+    printf -v script ' %q' "$HPCRUN_RUN_DIR/harness.sh" "${@:2}"
+    ssh -n "${ssh_options[@]}" -- "${hosts[$1]}" \
+        "HPCRUN_ATTEMPT=$HPCRUN_ATTEMPT HPCRUN_RUN_DIR=$(printf %q "$HPCRUN_RUN_DIR") bash$script"
+}
+
+# write_environment: the job's variables, in a file that nobody else can read: neither ssh nor pdsh
+# brings them along. What belongs to this host or to this login stays here.
+write_environment() {
+    (
+        umask 077
+        unset "${!SSH_@}" "${!XDG_@}" "${!SLURM_@}" HOME USER LOGNAME SHELL PWD OLDPWD SHLVL HOSTNAME \
+            TMPDIR DISPLAY TERM CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+        set -o posix # lines that begin with `export`
+        export -p >"$attempt_dir/environment"
+    )
+}
+
+tell_all() {
+    local line
+    for line in "${lines[@]}"; do printf '%s\n' "$1" >&"$line"; done
+}
+
+# start_pdsh PYTHON: DeepSpeed's launcher, in a folder whose name no shell can misread. pdsh sends
+# words through the hosts' shells, and what begins with NCCL or PYTHON as bare assignments: it gets
+# none of yours. Nor are a user's own .deepspeed_env files read.
+start_pdsh() {
+    local mark="$HPCRUN_RUN_DIR $HPCRUN_ATTEMPT here" name
+    (
+        cd -- "$HPCRUN_RUN_DIR" || exit 1
+        for name in $(compgen -e); do
+            case $name in NCCL* | PYTHON* | MV2* | UCX* | MLFLOW*) unset "$name" ;; esac
+        done
+        export DS_ENV_FILE=/dev/null PDSH_SSH_ARGS_APPEND="${ssh_options[*]}" HPCRUN_HOST_MARK=$mark
+        exec "$1" -m deepspeed.launcher.runner --hostfile="$HPCRUN_HOSTFILE" --launcher=pdsh \
+            --force_multi --no_ssh_check --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \
+            --no_local_rank --no_python \
+            bash "$HPCRUN_RUN_DIR/harness.sh" task "$HPCRUN_RUN_DIR" "$HPCRUN_ATTEMPT"
+    ) </dev/null &
+    runner=$!
+}
+
+# follow_hosts: until all have ended, or one has ended badly, or this is to stop. DeepSpeed tells
+# no other node when a rank fails, so the ranks' own records are looked at. Where one host has ended
+# well the others have ten minutes, as under Slurm.
+follow_hosts() {
+    local index running first_end='' told=$SECONDS records
+    while [ -z "$stopped" ]; do
+        if [ $((SECONDS - told)) -ge 10 ]; then
+            tell_all alive
+            told=$SECONDS
+        fi
+        running=0
+        for index in "${!sessions[@]}"; do
+            if kill -0 "${sessions[index]}" 2>/dev/null; then
+                running=$((running + 1))
+            elif wait "${sessions[index]}"; then
+                unset "sessions[index]"
+                first_end=${first_end:-$SECONDS}
+            else
+                code=$?
+                [ $code -ne 255 ] || explain "$index"
+                unset "sessions[index]"
+                return
+            fi
+        done
+        if [ -n "$runner" ]; then
+            records=("$attempt_dir"/failures/*.json)
+            [ ! -e "${records[0]}" ] || code=1
+            kill -0 "$runner" 2>/dev/null || { wait "$runner" || code=$?; return; }
+        fi
+        [ "$code" -eq 0 ] && [ $running -gt 0 ] || return
+        if [ -n "$first_end" ] && [ $((SECONDS - first_end)) -gt 600 ]; then
+            say "error: a host has ended, and $running have not ten minutes later" >&2
+            code=1
+            return
+        fi
+        sleep 0.2
+    done
+}
+
+# check_all_ended: DeepSpeed's launcher ends with 0 when it is killed: what counts is the ranks.
+check_all_ended() {
+    local ended=("$attempt_dir"/ended/node-*)
+    [ -e "${ended[0]}" ] || ended=()
+    [ "${#ended[@]}" -ne "$HPCRUN_WORLD_SIZE" ] || return 0
+    say "error: deepspeed ended, but ${#ended[@]} of $HPCRUN_WORLD_SIZE ranks ended well" >&2
+    code=1
+}
+
+# close_sessions: let the life lines go, and give the hosts time to clean up.
+close_sessions() {
+    local line session tries=0
+    for line in "${lines[@]}"; do exec {line}>&-; done
+    for session in "${sessions[@]}"; do
+        while kill -0 "$session" 2>/dev/null && [ $tries -lt 100 ]; do
+            sleep 0.2
+            tries=$((tries + 1))
+        done
+        kill -KILL "$session" 2>/dev/null
+    done
+    [ -z "$runner" ] || end_marked "$HPCRUN_RUN_DIR $HPCRUN_ATTEMPT here"
+}
+
+# ---- on each host ------------------------------------------------------------------------------
+
+# address SECOND: print an address at which the second host reaches this one, the first, and a free
+# port. By its route to that host; by the address at which ssh came in, where ssh alone knows names.
+address() {
+    local second found='' connection=()
+    if [ -z "$1" ]; then
+        printf '127.0.0.1 %s\n' "$(free_port)"
+        return
+    fi
+    second=$(getent ahostsv4 "$1" || getent ahosts "$1")
+    second=${second%%[[:space:]]*}
+    if [ -n "$second" ] && ! is_loopback "$second"; then
+        found=$(PATH=$PATH:/usr/sbin:/sbin ip -o route get "$second" |
+            sed -n 's/.* src \([^ ]*\).*/\1/p')
+    fi
+    read -ra connection <<<"${SSH_CONNECTION-}"
+    found=${found:-${connection[2]-}}
+    if [ -z "$found" ] || is_loopback "$found"; then
+        die "$host: no address is known at which $1 reaches it: $1 does not resolve on $host"
+    fi
+    printf '%s %s\n' "$found" "$(free_port)"
+}
+
+# session INDEX ATTEMPT: what a host does for a run, as long as standard input is open.
+session() {
+    local word child=''
+    stopped='' code=0
+    export HPCRUN_RUN_DIR=$PWD HPCRUN_ATTEMPT=$2 SLURM_NODEID=$1 SLURM_LOCALID=0
+    attempt_dir=$HPCRUN_RUN_DIR/attempts/$2
+    mark="$HPCRUN_RUN_DIR $2 $1"
+    printf 'hpcrun-ready\n'
+    IFS= read -r word || exit 0
+    trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT HUP
+    (
+        while IFS= read -rt 60 _; do :; done
+        kill -TERM $$
+    ) <&0 &
+    if [ "$word" = ssh ]; then
+        load_environment
+        HPCRUN_HOST_MARK=$mark bash ./harness.sh node </dev/null &
+        child=$!
+    fi
+    # As in await(): any signal ends `wait`. Rank 0 may be saving when it is asked to end.
+    local tenths=0
+    while [ -z "$stopped" ] && { [ -z "$child" ] || kill -0 "$child" 2>/dev/null; }; do
+        if [ -n "$child" ]; then
+            wait "$child"
+            code=$?
+        else
+            sleep 0.2
+        fi
+    done
+    while [ -n "$child" ] && kill -0 "$child" 2>/dev/null && [ $tenths -lt 100 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+    end_marked "$mark"
+    . ./local.sh && take_folder_away "$attempt_dir/local/$1"
+    exit "$code"
+}
+
+# task RUN_DIR ATTEMPT: a rank, started by DeepSpeed's launcher in the environment of a bare login.
+task() {
+    local name kept=()
+    for name in RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES; do
+        [ -z "${!name+set}" ] || kept+=("$name=${!name}")
+    done
+    export HPCRUN_RUN_DIR=$1 HPCRUN_ATTEMPT=$2
+    attempt_dir=$HPCRUN_RUN_DIR/attempts/$2
+    load_environment
+    export "${kept[@]}"
+    export SLURM_NODEID=$((RANK / HPCRUN_RANKS_PER_NODE)) SLURM_LOCALID=$LOCAL_RANK
+    HPCRUN_HOST_MARK="$HPCRUN_RUN_DIR $2 $SLURM_NODEID" exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
+}
+
+load_environment() {
+    local tries=0
+    # What another host wrote may take a moment to show on a network file system.
+    until [ -r "$attempt_dir/environment" ] || [ $tries -ge 50 ]; do
+        tries=$((tries + 1))
+        sleep 0.2
+    done
+    . "$attempt_dir/environment" || die "$host: cannot read $attempt_dir/environment"
+}
+
+# end_marked MARK: end the processes of a session, whoever their parents are: gently, then not.
+end_marked() {
+    local round file found
+    for round in TERM 0 0 0 0 0 0 0 0 0 KILL KILL; do
+        found=''
+        for file in /proc/[0-9]*/environ; do
+            if grep -qzFx -- "HPCRUN_HOST_MARK=$1" "$file" 2>/dev/null; then
+                found=${file//[^0-9]/}
+                kill "-$round" "$found" 2>/dev/null
+            fi
+        done
+        [ -n "$found" ] || return 0
+        sleep 0.5
+    done
+}
