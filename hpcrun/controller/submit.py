@@ -105,9 +105,25 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     Raises SchedulerRefused (the run folder is taken away again), and OutOfReach when it stays
     unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
     """
-    run = write_run(context, prepared)
-    job_id = hand_over(context, prepared.plan, run.path, [run.path])
+    folder = Path(prepared.plan.run_dir)
+    with whole_or_nothing(folder, [folder]):
+        run = write_run(context, prepared)
+        job_id = hand_over(context, prepared.plan, folder, [folder])
     return Submission(run, job_id)
+
+
+@contextlib.contextmanager
+def whole_or_nothing(folder: Path, written: Sequence[Path]) -> Iterator[None]:
+    """Take all away when Ctrl-C comes before Slurm has taken the job, at whatever moment.
+
+    hand_over() holds it back while it is not known; ``folder`` has Slurm's answer after that.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (folder / SUBMITTED).exists():
+            take_away(written)
+        raise
 
 
 def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path]) -> str:

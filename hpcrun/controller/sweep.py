@@ -20,7 +20,14 @@ from hpcrun.assets import template_loader
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.prepare import Prepared, all_at_once, new_run_id, prepare, with_words
 from hpcrun.controller.status import RunStatus, status_of
-from hpcrun.controller.submit import check_secrets, fill_run, hand_over, take_away, write_code
+from hpcrun.controller.submit import (
+    check_secrets,
+    fill_run,
+    hand_over,
+    take_away,
+    whole_or_nothing,
+    write_code,
+)
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
@@ -148,18 +155,21 @@ def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
     Raises as submit() does; whatever goes wrong before Slurm has it, all folders are taken away.
     """
     check_secrets(context, sweep.plan)
-    written: list[Path] = []
-    try:
-        folder = _write(context, sweep, written)
-    except BaseException:
-        take_away(written)
-        raise
-    return SweepSubmission(folder, hand_over(context, sweep.plan, folder.path, written))
-
-
-def _write(context: Context, sweep: PreparedSweep, written: list[Path]) -> SweepFolder:
-    """Write everything, noting each folder in ``written`` as soon as it is there."""
     folder = sweep_folder(context.runs_dir, sweep.plan.run_id)
+    written = [folder.path, *(Path(run.plan.run_dir) for run in sweep.runs)]
+    with whole_or_nothing(folder.path, written):
+        _make(folder)
+        try:
+            _write(context, sweep, folder)
+        except BaseException:
+            take_away(written)
+            raise
+        job_id = hand_over(context, sweep.plan, folder.path, written)
+    return SweepSubmission(folder, job_id)
+
+
+def _make(folder: SweepFolder) -> None:
+    """Make the array's folder, by which the names of its runs' folders are taken too."""
     try:
         folder.path.mkdir(parents=True)
     except OSError as error:
@@ -167,15 +177,15 @@ def _write(context: Context, sweep: PreparedSweep, written: list[Path]) -> Sweep
             f"{error.filename}: cannot make the sweep's folder: {error.strerror}",
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
-    written.append(folder.path)
+
+
+def _write(context: Context, sweep: PreparedSweep, folder: SweepFolder) -> None:
     for file in sweep.files:
         write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
     write_code(context, sweep.plan, folder.code)
     for prepared in sweep.runs:
         run = create_run_folder(Path(prepared.plan.run_dir))
-        written.append(run.path)
         fill_run(context, prepared, run, folder.code)
-    return folder
 
 
 def cancel_sweep(context: Context, sweep: SweepFolder) -> list[RunStatus]:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,31 @@ def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun("submit", "words.yaml")
     assert done.code == 3 and "MaxArraySize" in done.err, done
     assert list(hpcrun.runs.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["words.yaml", "one.yaml"])
+@pytest.mark.parametrize("moment", ["create_run_folder", "fill_run", "hand_over"])
+def test_ctrl_c_leaves_nothing_whenever_it_comes(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, job: str, moment: str
+) -> None:
+    hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    asked = replay(tools, "sbatch", (0, "17\n", ""))
+    module = import_module(f"hpcrun.controller.{'sweep' if job == 'words.yaml' else 'submit'}")
+    real, calls = getattr(module, moment), []
+
+    def interrupted(*args: Any) -> Any:
+        calls.append(args)
+        if moment == "hand_over":
+            raise KeyboardInterrupt
+        done = real(*args)
+        if len(calls) == (3 if job == "words.yaml" else 1):
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(module, moment, interrupted)
+    done = hpcrun("submit", job)
+    assert done.code == 130 and done.out == "", done
+    assert calls and list(hpcrun.runs.iterdir()) == [] and not asked.exists()
 
 
 def test_secrets_are_each_runs_own_and_missing_ones_are_told_first(
