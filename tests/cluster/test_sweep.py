@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,24 +172,36 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
 def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
     (site.project / "many.yaml").write_text(
         "command: [echo, '{a}{b}']\nresources: {gpus_per_node: 0}\n"
-        f"sweep: {{a: {list(range(10))}, b: {list(range(6))}}}\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hpcrun", "submit", "./many.yaml"],
-        cwd=site.project,
-        env=site.environ(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        f"sweep: {{a: {list(range(10))}, b: {list(range(20))}}}\n"
     )
     runs = site.rig.shared / "runs"
-    until(lambda: len(list(runs.glob("*-many.*"))) > 3, "the first runs' folders")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and out == "", out + err
-    assert list(runs.iterdir()) == []
-    assert site.rig.run("squeue", "-h").stdout == ""
+    for many in (1, 5, 50):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hpcrun", "submit", "./many.yaml"],
+            cwd=site.project,
+            env=site.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                until(lambda: len(list(runs.glob("*-many.*"))) >= many, "the runs' folders")  # noqa: B023
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert process.returncode == 130 and out == "", out + err
+        submitted = list(runs.glob("*.array/submitted.json"))
+        if submitted:  # it came too late: then Slurm has the job, and hpcrun knows it
+            job_id = json.loads(submitted[0].read_text())["job_id"]
+            assert len(told(site, job_id)) == 200
+            assert site.hpcrun("cancel", job_id).returncode == 0
+            shutil.rmtree(runs)
+        else:
+            assert list(runs.iterdir()) == []
+            assert site.rig.run("squeue", "-h", "-t", "PD,R").stdout == ""
 
 
 def test_a_lost_answer_of_sbatch_is_settled_for_the_whole_array(site: Site) -> None:
