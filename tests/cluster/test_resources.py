@@ -1,0 +1,217 @@
+"""What is asked of a real Slurm: whole nodes, a site's own options, the start, networks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import pytest
+
+from hpcrun.assets import shipped
+from hpcrun.controller.context import load_context
+from hpcrun.controller.prepare import load_spec, prepare
+from hpcrun.controller.submit import expected_start
+from hpcrun.controller.sweep import prepare_sweep
+from hpcrun.errors import SchedulerRefused
+from hpcrun.spec.job import Fabric
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site, Submitted
+from tests.pairs import pairwise
+
+# What a task of the step was given; python is the rig's own.
+TELL = """
+import json, os
+names = ("SLURM_CPUS_PER_TASK", "SLURM_STEP_NUM_TASKS", "SLURM_CPUS_ON_NODE", "OMP_NUM_THREADS",
+         "CUDA_VISIBLE_DEVICES", "HPCRUN_FABRIC", "NCCL_NET", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG",
+         "NCCL_DEBUG_FILE", "TORCH_CPP_LOG_LEVEL")
+told = {name: os.environ.get(name) for name in names}
+rank = os.environ.get("RANK") or os.environ["SLURM_NODEID"]
+open(f"{os.environ['HPCRUN_RUN_DIR']}/told-{rank}.json", "w").write(json.dumps(told))
+"""
+
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture
+def site_with(rig: Rig, request: pytest.FixtureRequest) -> Iterator[MakeSite]:
+    """Make a project whose profile says more."""
+    name = "".join(char if char.isalnum() else "-" for char in request.node.name)
+    folder = rig.shared / name
+
+    def make(**profile: object) -> Site:
+        return Site(rig, folder, profile={"env": {}, **profile}).prepare()
+
+    yield make
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(rig.shared / "runs", ignore_errors=True)
+
+
+def told(run: Submitted, rank: int = 0) -> dict[str, str]:
+    """What a rank told."""
+    answer: dict[str, str] = json.loads((run.folder / f"told-{rank}.json").read_text())
+    return answer
+
+
+def ended(site: Site, *args: str) -> Submitted:
+    """Submit the telling program, and see it end well."""
+    (site.project / "tell.py").write_text(TELL)
+    (site.project / "tell.yaml").write_text("script: tell.py\n")
+    run = site.submit("tell.yaml", *args)
+    done = site.follow(run)
+    assert done.returncode == 0, done.stdout + done.stderr + run.log()
+    return run
+
+
+def allocated(rig: Rig, run: Submitted) -> dict[str, str]:
+    """What Slurm says that the job has."""
+    words = rig.run("scontrol", "show", "job", "-o", run.job_id).stdout.split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def test_the_expected_start(site: Site) -> None:
+    """Slurm says when; nothing stays behind; a refusal is exit code 3."""
+    done = site.hpcrun("submit", "zero2-8gpu-2node", "--test-only")
+    assert done.returncode == 0, done.stderr
+    assert "zero2-8gpu-2node is not submitted; rig would take it" in done.stdout
+    assert "16 processors" in done.stdout and "debug" in done.stdout
+    done = site.hpcrun("submit", "zero2-4gpu", "--test-only", "--json")
+    answer = json.loads(done.stdout)
+    assert (answer["processors"], answer["partition"]) == (8, "debug")
+    assert answer["nodes"] in site.rig.node_names and answer["start"][:2] == "20"
+    done = site.hpcrun("submit", "zero2-4gpu", "--test-only", "--set", "slurm.constraint=nosuch")
+    assert done.returncode == 3
+    assert "Slurm would refuse the job" in done.stderr
+    assert site.rig.run("squeue", "-h").stdout == ""
+    assert not (site.rig.shared / "runs").exists()
+
+
+def test_whole_nodes(site_with: MakeSite) -> None:
+    """All CPUs and all memory of a node, asked for; a share of them otherwise."""
+    site = site_with()
+    share = ended(site, "--gpus-per-node", "1")
+    assert told(share)["SLURM_CPUS_PER_TASK"] == told(share)["OMP_NUM_THREADS"] == "2"
+    assert told(share)["CUDA_VISIBLE_DEVICES"] == "0"
+    run = ended(site, "--gpus-per-node", "2", "--set", "resources.exclusive=true")
+    has = allocated(site.rig, run)
+    assert has["OverSubscribe"] == "NO" and has["MinMemoryNode"] == "0"
+    assert has["NumCPUs"] == str(site.rig.cpus)
+    # Two ranks share eight CPUs; each sees the GPUs of the node.
+    assert told(run, 1)["OMP_NUM_THREADS"] == "4"
+    assert told(run)["SLURM_CPUS_PER_TASK"] == str(site.rig.cpus)
+
+
+def test_whole_nodes_that_the_profile_does_not_know(rig: Rig, site_with: MakeSite) -> None:
+    """No number of CPUs is asked for, and the step has all of them."""
+    site = site_with(partitions={})
+    run = ended(site, "--gpus-per-node", "1", "--set", "resources.exclusive=true")
+    assert "cpus-per-task" not in (run.folder / "job.sbatch").read_text()
+    assert allocated(rig, run)["NumCPUs"] == str(rig.cpus)
+    assert told(run)["SLURM_CPUS_ON_NODE"] == str(rig.cpus)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_a_site_with_options_of_its_own(rig: Rig, site_with: MakeSite, launcher: str) -> None:
+    """The same job, said in other options, gets the same resources: as if nothing were renamed."""
+    rename = {
+        "gres": "gpus-per-node",
+        "mem": "mem-per-gpu",
+        "cpus-per-task": "cpus-per-gpu",
+    }
+    site = site_with(rename=rename)
+    words = ["--nodes", "2", "--gpus-per-node", "2", "--set", f"launcher={launcher}"]
+    run = ended(site, *words, "--set", "resources.memory_per_node=400M")
+    script = (run.folder / "job.sbatch").read_text()
+    assert "#SBATCH --gpus-per-node=2\n" in script and "#SBATCH --cpus-per-gpu=2\n" in script
+    assert "#SBATCH --mem-per-gpu=200M\n" in script and "cpus-per-task" not in script
+    assert allocated(rig, run)["NumCPUs"] == "8"
+    for rank in range(4):
+        assert told(run, rank)["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert told(run, rank)["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_site_that_forbids_tasks_and_cpus(rig: Rig, site_with: MakeSite) -> None:
+    """Dropped lines leave no trace in the step, and the ranks start all the same."""
+    drop = {"ntasks-per-node": False, "mem": False}
+    site = site_with(slurm=drop)
+    words = ["--nodes", "2", "--gpus-per-node", "2", "--set", "launcher=srun"]
+    run = ended(site, *words)
+    assert "ntasks-per-node=" not in (run.folder / "job.sbatch").read_text().split("launch")[0]
+    assert told(run, 3)["SLURM_STEP_NUM_TASKS"] == "4"
+    assert told(run, 3)["SLURM_CPUS_PER_TASK"] == "2"
+
+
+def test_the_network_is_found_on_the_first_node_and_debug_says_more(
+    rig: Rig, site_with: MakeSite
+) -> None:
+    """The rig's hosts have Ethernet only; NCCL is told so, on every node, and --debug is told."""
+    types = {"partitions": {"debug": {"gpus_per_node": 4, "cpus_per_node": 8}}}
+    site = site_with(accelerator="cuda", **types)
+    run = ended(site, "--nodes", "2", "--gpus-per-node", "1", "--debug")
+    assert "hpcrun: fabric: ethernet (no other network is up)" in run.log()
+    for rank in (0, 1):
+        heard = told(run, rank)
+        assert (heard["HPCRUN_FABRIC"], heard["NCCL_NET"]) == ("ethernet", "Socket")
+        assert heard["NCCL_SOCKET_IFNAME"].startswith("=") and heard["NCCL_DEBUG"] == "INFO"
+        assert heard["NCCL_DEBUG_FILE"] == f"{run.folder}/logs/nccl-%h-%p.log"
+        assert heard["TORCH_CPP_LOG_LEVEL"] == "INFO"
+    assert "debug" not in (run.folder / "spec.yaml").read_text().lower()
+    # What nobody decided stays undecided for the next run.
+    assert "fabric" not in (run.folder / "spec.yaml").read_text()
+
+
+def test_a_network_that_is_not_there_is_told_by_the_nodes_name(
+    rig: Rig, site_with: MakeSite
+) -> None:
+    """A job for InfiniBand on nodes without it ends at once, and says on which."""
+    site = site_with(accelerator="cuda", fabric="infiniband")
+    (site.project / "tell.yaml").write_text("script: tell.py\nsnapshot: false\n")
+    (site.project / "tell.py").write_text(TELL)
+    run = site.submit("tell.yaml", "--nodes", "2", "--gpus-per-node", "1")
+    assert site.follow(run).returncode != 0
+    said = [f"{name}: no InfiniBand or RoCE port is up" for name in rig.node_names]
+    assert any(line in run.log() for line in said), run.log()
+    assert not (run.folder / "told-0.json").exists()
+
+
+FACTORS = {
+    "preset": sorted(file.stem for file in shipped("jobs").glob("*.yaml")),
+    "launcher": ["torchrun", "deepspeed", "accelerate", "srun"],
+    "fabric": list(get_args(Fabric)),
+    "nodes": ["1", "2"],
+    "gpus": ["1", "4"],
+    "accelerator": ["cuda", "cpu"],
+    "whole": ["true", "false"],
+    "site": ["plain", "renames", "drops"],
+    "environment": ["inherit", "clean"],
+}
+PROFILES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "renames": {"rename": {"gres": "gpus-per-node", "cpus-per-task": "cpus-per-gpu"}},
+    "drops": {"slurm": {"ntasks-per-node": False, "mem": False}},
+}
+
+
+def test_a_pairwise_selection_passes_the_real_sbatch(rig: Rig, site_with: MakeSite) -> None:
+    """Every two values of all that shapes a submission meet in one that Slurm would take."""
+    refused = []
+    for row in pairwise(FACTORS):
+        site = site_with(accelerator=row["accelerator"], **PROFILES[row["site"]])
+        context = load_context(site.environ(), site.project)
+        overrides = [
+            *(f"launcher={row['launcher']}", f"nccl.fabric={row['fabric']}"),
+            *(f"resources.nodes={row['nodes']}", f"resources.gpus_per_node={row['gpus']}"),
+            *(f"resources.exclusive={row['whole']}", f"environment={row['environment']}"),
+        ]
+        spec = load_spec(context, row["preset"], overrides)
+        made = prepare_sweep(context, spec) if spec.sweep else prepare(context, spec)
+        try:
+            start = expected_start(context, made.plan, made.files)
+        except SchedulerRefused as error:
+            refused.append((row, error.message, made.plan.directives))
+            continue
+        assert start.partition == "debug"
+    assert refused == []
+    assert rig.run("squeue", "-h").stdout == ""

@@ -1,0 +1,82 @@
+"""Every preset with every launcher on every fabric: it is planned, rendered, bash, and clean."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hpcrun.assets import find_job, shipped, template_loader
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.sweep import build_runs
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import render_files
+from hpcrun.spec.job import Fabric
+from hpcrun.spec.load import load_job
+from tests.plan.making import PLACE, cluster
+from tests.pairs import pairs_of, pairwise
+
+PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
+LAUNCHERS = ["torchrun", "deepspeed", "accelerate", "srun"]
+FABRICS = list(get_args(Fabric))
+
+
+def plan_of(preset: str, launcher: str, fabric: str, nodes: str) -> Plan:
+    """Plan a preset, or a sweep's first run, with another launcher, network and number of nodes."""
+
+    def resolve(name: str) -> tuple[str, str]:
+        path = find_job(name, Path("/nonexistent"), {"HOME": "/nonexistent"})
+        return path.read_text(), str(path)
+
+    overrides = [f"launcher={launcher}", f"nccl.fabric={fabric}", f"resources.nodes={nodes}"]
+    spec = load_job(resolve(preset)[0], source=preset, resolve=resolve, overrides=overrides)
+    if spec.sweep:
+        spec = build_runs(spec, [])[0].spec
+    return build_plan(spec, cluster(), PLACE)
+
+
+@cache
+def scripts(preset: str, launcher: str, fabric: str, nodes: str) -> dict[str, str]:
+    """Render job.sbatch and node.sh."""
+    files = render_files(plan_of(preset, launcher, fabric, nodes), template_loader(None))
+    return {file.name: file.text for file in files if file.name in ("job.sbatch", "node.sh")}
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_every_preset_is_rendered(launcher: str, fabric: str) -> None:
+    for preset in PRESETS:
+        made = scripts(preset, launcher, fabric, "2")
+        assert f"export HPCRUN_FABRIC={fabric}" in made["job.sbatch"], preset
+        assert f"export HPCRUN_LAUNCHER={launcher}" in made["job.sbatch"], preset
+        assert "NCCL_NET" in made["job.sbatch"], preset
+
+
+def test_they_are_clean(tmp_path: Path) -> None:
+    """shellcheck reads all of them, on two nodes and on one, each text but once."""
+    if shutil.which("shellcheck") is None and os.environ.get("CI") != "true":
+        pytest.skip("no shellcheck here")
+    rows = list(itertools.product(PRESETS, LAUNCHERS, FABRICS, ["2"]))
+    rows += itertools.product(PRESETS, LAUNCHERS, ["auto"], ["1"])
+    texts = {text for row in rows for text in scripts(*row).values()}
+    paths = [tmp_path / f"{number}.sh" for number in range(len(texts))]
+    for path, text in zip(paths, sorted(texts), strict=True):
+        path.write_text(text)
+    done = subprocess.run(
+        ["shellcheck", *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_a_selection_holds_every_pair() -> None:
+    factors = {"a": ["1", "2", "3"], "b": ["x", "y"], "c": ["p", "q"], "d": ["s", "t"]}
+    rows = list(pairwise(factors))
+    found = {pair for row in rows for pair in pairs_of(row)}
+    assert len(found) == 3 * 2 * 3 + 3 * 4 and len(rows) < 24 / 2
+    assert all(row.keys() == factors.keys() for row in rows)

@@ -1,0 +1,62 @@
+"""When a job would start, as each release of Slurm says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcrun import scheduler
+from hpcrun.errors import OutOfReach, SchedulerRefused
+from hpcrun.slurm.sbatch import Estimate, parse_estimate
+from hpcrun.transport.scripted import ScriptedTransport
+
+CAPTURED = Path(__file__).parent.parent / "captured"
+ANSWERS = sorted(CAPTURED.glob("*/sbatch/test-only*.json"))
+
+
+def ask(file: Path) -> Estimate:
+    """Ask a Slurm that answers as the captured one did."""
+    said = json.loads(file.read_text())
+    answer = (said["exit_code"], said["stdout"], said["stderr"])
+    return scheduler.expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
+
+
+def name(file: Path) -> str:
+    """Name a case by its release."""
+    return f"{file.parts[-3]}-{file.stem}"
+
+
+@pytest.mark.parametrize("file", [f for f in ANSWERS if "refused" not in f.stem], ids=name)
+def test_the_start(file: Path) -> None:
+    estimate = ask(file)
+    assert estimate.start[:2] == "20" and estimate.start[10] == "T"
+    assert estimate.processors in (2, 8)
+    assert estimate.nodes in ("node1", "node2", "node[1-2]")
+    assert estimate.partition == "debug"
+
+
+@pytest.mark.parametrize("file", [f for f in ANSWERS if "refused" in f.stem], ids=name)
+def test_a_refusal(file: Path) -> None:
+    with pytest.raises(SchedulerRefused) as caught:
+        ask(file)
+    assert caught.value.message.startswith("Slurm would refuse the job: allocation failure")
+    assert "no node has what the job asks for" in caught.value.fix
+
+
+def test_all_releases_were_asked() -> None:
+    assert len({file.parts[-3] for file in ANSWERS}) >= 4
+
+
+def test_silence_is_no_refusal() -> None:
+    said = "sbatch: error: Unable to contact slurm controller (connect failure)"
+    with pytest.raises(OutOfReach):
+        scheduler.expected_start(ScriptedTransport({"sbatch": (1, "", said)}), "", {})
+
+
+def test_a_plugins_words_before_the_answer_and_an_old_slurms_shorter_one() -> None:
+    said = "sbatch: lua: your account is charged\nsbatch: Job 7 to start at 2026-11-20T12:00:00 "
+    said += "using 4 processors on nodes n1\n"
+    assert parse_estimate(said) == Estimate("2026-11-20T12:00:00", 4, "n1", "")
+    assert parse_estimate("sbatch: error: invalid partition specified: x") is None
