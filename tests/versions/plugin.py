@@ -30,10 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
     def rig(root: Path, **options: Any) -> Rig:
         return ReleaseRig(root, tree=tree, version=version, **options)
 
-    def site(rig: ReleaseRig, project: Path, profile: dict[str, Any] | None = None) -> ReleaseSite:
-        return ReleaseSite(rig, project, {"python": "/usr/bin/python3", **(profile or {})})
-
     patch = pytest.MonkeyPatch()
+    path = os.environ["PATH"]
+
+    def site(rig: ReleaseRig, project: Path, profile: dict[str, Any] | None = None) -> ReleaseSite:
+        made = ReleaseSite(rig, project, {"python": "/usr/bin/python3", **(profile or {})})
+        # For tests that put commands of their own before Slurm's.
+        patch.setenv("PATH", f"{made.clients}:{path}")
+        return made
+
     patch.setattr(fixtures, "Rig", rig)
     patch.setattr(fixtures, "Site", site)
     config.add_cleanup(patch.undo)
