@@ -42,19 +42,24 @@ launch_hosts() {
 }
 
 open_session() {
-    local line script closed
+    local line script
     mkfifo -- "$pipes/in.$1" || exit 1
     exec {line}<>"$pipes/in.$1"
     lines[$1]=$line
     script="cd -- $(printf %q "$HPCRUN_RUN_DIR") 2>/dev/null && [ -r hosts.sh ] || exit 90; "
     script+="exec bash ./harness.sh session $1 $HPCRUN_ATTEMPT"
     (
-        # One session must not hold another's line.
-        for closed in "${lines[@]}"; do exec {closed}>&-; done
+        let_lines_go
         exec ssh "${ssh_options[@]}" -- "${hosts[$1]}" "exec bash -c $(printf %q "$script")" \
             <"$pipes/in.$1" >"$pipes/out.$1" 2>"$pipes/err.$1"
     ) &
     sessions[$1]=$!
+}
+
+# let_lines_go: whatever is started from here would hold them too.
+let_lines_go() {
+    local line
+    for line in "${lines[@]}"; do exec {line}>&-; done
 }
 
 # await_ready: until every host has answered; says of all others why not.
@@ -130,6 +135,7 @@ tell_all() {
 start_pdsh() {
     local mark="$HPCRUN_RUN_DIR $HPCRUN_ATTEMPT here" name
     (
+        let_lines_go
         cd -- "$HPCRUN_RUN_DIR" || exit 1
         for name in $(compgen -e); do
             case $name in NCCL* | PYTHON* | MV2* | UCX* | MLFLOW*) unset "$name" ;; esac
@@ -193,8 +199,8 @@ check_all_ended() {
 
 # close_sessions: let the life lines go, and give the hosts time to clean up.
 close_sessions() {
-    local line session tries=0
-    for line in "${lines[@]}"; do exec {line}>&-; done
+    local session tries=0
+    let_lines_go
     for session in "${sessions[@]}"; do
         while kill -0 "$session" 2>/dev/null && [ $tries -lt 100 ]; do
             sleep 0.2
@@ -240,7 +246,7 @@ session() {
     IFS= read -r word || exit 0
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT HUP
     (
-        while IFS= read -rt 60 _; do :; done
+        while IFS= read -rt 30 _; do :; done
         kill -TERM $$
     ) <&0 &
     if [ "$word" = ssh ]; then

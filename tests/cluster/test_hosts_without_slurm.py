@@ -1,0 +1,247 @@
+"""`hpcrun run --hostfile` on hosts that only ssh reaches: it trains, and nothing outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site, Submitted, until
+from tests.cluster.sshd import Lab, lab
+from tests.cluster.test_launchers import WORKLOADS, told
+
+# ssh gives up a silent host after 15 s (ServerAliveInterval), the host its driver after 30 s
+# without a line; the rest is the machine's.
+SILENT_SECONDS = 45.0
+SOON_SECONDS = 20.0
+
+WAITING = """
+import os, sys, time
+print("waiting", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == os.environ.get("FAILS"):
+    sys.exit(7)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def hosts(rig: Rig) -> Iterator[Lab]:
+    with lab(rig) as made:
+        yield made
+
+
+def write_job(site: Site, launcher: str, **more: object) -> str:
+    job = {"launcher": launcher, "precision": "fp32", **more}
+    (site.project / "job.yaml").write_text(yaml.safe_dump(job))
+    return "./job.yaml"
+
+
+def last_run(site: Site) -> Submitted:
+    folder = max((site.rig.shared / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    return Submitted(folder.name, "", folder)
+
+
+def left(rig: Rig) -> list[str]:
+    """What still runs on the nodes but sshd itself."""
+    return [
+        command
+        for name in rig.node_names
+        for _, command in rig.processes(name)
+        if not command.startswith(("sshd:", "/usr/sbin/sshd"))
+    ]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
+    shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
+    # DeepSpeed would read this, and stop at the empty line.
+    (site.project / ".deepspeed_env").write_text("NCCL_DEBUG=TRACE\n\n")
+    job = write_job(
+        site,
+        launcher,
+        script="train_torch.py",
+        batch={"micro_batch_per_gpu": 2, "gradient_accumulation_steps": 2},
+        env={"OMP_NUM_THREADS": "1", "NCCL_WORDS": "a b; c", "PYTHON_X": "it's"},
+        secrets=["TOKEN"],
+    )
+    order = list(reversed(site.rig.node_names))
+    hostfile = hosts.hostfile(2, *order)
+    env = {**hosts.env, "TOKEN": "very secret"}
+    done = site.hpcrun("run", "--hostfile", str(hostfile), job, env=env, timeout=300)
+    run = last_run(site)
+    assert done.returncode == 0, done.stdout + done.stderr + run.log()
+    ranks = told(run)
+    assert [(rank["rank"], rank["world"], rank["samples"]) for rank in ranks] == [
+        (index, 4, 16) for index in range(4)
+    ]
+    expected = subprocess.run(
+        [sys.executable, str(WORKLOADS / "task.py")], capture_output=True, text=True, check=True
+    )
+    final = pytest.approx(json.loads(expected.stdout)[-1], rel=1e-5)
+    assert [rank["final"] for rank in ranks] == [final] * 4
+    for index, name in enumerate(order):
+        assert f"node {index} is {name}, interface eth0" in run.log()
+    assert not (run.folder / "attempts" / "0" / "environment").exists()
+    assert not (run.folder / "secrets.env").exists()
+    assert "very secret" not in run.log() + done.stdout
+    assert left(site.rig) == []
+
+
+def start(site: Site, hosts: Lab, launcher: str, fails: str = "") -> subprocess.Popen[str]:
+    """Start ranks that wait for minutes; the one in ``fails`` ends with 7 at once."""
+    (site.project / "wait.py").write_text(WAITING)
+    job = write_job(site, launcher, script="wait.py", env={"FAILS": fails})
+    argv = [sys.executable, "-m", "hpcrun", "run", "--hostfile", str(hosts.hostfile(2)), job]
+    return subprocess.Popen(
+        argv,
+        cwd=site.project,
+        env=site.environ() | hosts.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def until_all_wait(site: Site) -> Submitted:
+    def waiting() -> Submitted | None:
+        with contextlib.suppress(ValueError, OSError):
+            run = last_run(site)
+            return run if run.log().count("waiting") == 4 else None
+        return None
+
+    found: Submitted = until(waiting, "four ranks that wait")
+    return found
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_rank_that_fails_ends_the_other_hosts(site: Site, hosts: Lab, launcher: str) -> None:
+    process = start(site, hosts, launcher, fails="3")
+    out, _ = process.communicate(timeout=90)
+    run = last_run(site)
+    assert process.returncode == 1, out
+    end = run.record("end.json")
+    assert (end["exit_code"], end["first_failure"]["rank"]) == (7, 3), out + run.log()
+    assert end["first_failure"]["host"] == site.rig.node_names[1]
+    assert end["ended_at"] - end["first_failure"]["at"] < SOON_SECONDS
+    assert left(site.rig) == []
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_ctrl_c_ends_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
+    process = start(site, hosts, launcher)
+    run = until_all_wait(site)
+    environment = run.folder / "attempts" / "0" / "environment"
+    assert environment.stat().st_mode & 0o777 == 0o600
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=SOON_SECONDS + 20)
+    assert process.returncode == 130, out
+    assert run.record("end.json")["stopped_by"] == "TERM"
+    assert left(site.rig) == []
+    assert not environment.exists()
+
+
+def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> None:
+    """Nobody is there to clean up: kill -9 here, and each host notices."""
+    process = start(site, hosts, "torchrun")
+    run = until_all_wait(site)
+    driver = [
+        int(proc.name)
+        for proc in Path("/proc").glob("[0-9]*")
+        if f"{run.folder}/harness.sh\0launch" in _command_line(proc)
+    ]
+    assert driver, "the harness that launched is there"
+    for pid in driver:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not left(site.rig), "the hosts to be empty", SOON_SECONDS)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+
+
+def test_a_host_that_falls_silent_is_named_and_ends_its_part(site: Site, hosts: Lab) -> None:
+    """Its connections freeze, as when a cable is cut: neither side is told."""
+    process = start(site, hosts, "deepspeed")
+    until_all_wait(site)
+    lost = site.rig.node_names[1]
+    frozen = [pid for pid, command in site.rig.processes(lost) if command.startswith("sshd: root")]
+    assert frozen, "there are sessions on it"
+    began = time.monotonic()
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    out, _ = process.communicate(timeout=SILENT_SECONDS + 30)
+    assert process.returncode == 1, out
+    assert time.monotonic() - began < SILENT_SECONDS
+    assert f"host {lost} is out of ssh's reach" in out
+    until(lambda: not left(site.rig), "the silent host to be empty", SILENT_SECONDS)
+
+
+# ---- what is refused, and what is found at once
+
+
+def refused(site: Site, hosts: Lab, hostfile: Path | str, *more: str) -> tuple[int, str]:
+    (site.project / "wait.py").write_text(WAITING)
+    job = write_job(site, "torchrun", script="wait.py")
+    began = time.monotonic()
+    words = ["run", "--hostfile", str(hostfile), *more, job]
+    done = site.hpcrun(*words, env=hosts.env, timeout=60)
+    assert time.monotonic() - began < SOON_SECONDS
+    assert left(site.rig) == []
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_wrong_hostfiles_train_nothing(site: Site, hosts: Lab) -> None:
+    one, two = site.rig.node_names
+    uneven = hosts.folder / "uneven"
+    uneven.write_text(f"{one} slots=4\n{two} slots=2\n")
+    plain = hosts.folder / "plain"
+    plain.write_text(f"{one}\n{two}\n")
+    for hostfile, more, said in (
+        (Path("nowhere"), (), "--hostfile nowhere: no such file"),
+        (uneven, (), f"uneven slots ({one} 4, {two} 2)"),
+        (plain, (), "how many GPUs?"),
+        (hosts.hostfile(2), ("--nodes", "3"), "has 2 with 2"),
+    ):
+        code, out = refused(site, hosts, hostfile, *more)
+        assert code == 2 and said in out, out
+    assert not list((site.rig.shared / "runs").glob("2*"))
+
+
+def test_hosts_that_do_not_answer_are_all_named(site: Site, hosts: Lab) -> None:
+    one, two = site.rig.node_names
+    text = hosts.known_hosts.read_text()
+    hosts.known_hosts.write_text("".join(x for x in text.splitlines(True) if one not in x))
+    code, out = refused(site, hosts, hosts.hostfile(2, one, two, "no-such-host"))
+    assert code == 1
+    assert f"host {one} is out of ssh's reach: Host key verification failed." in out
+    assert f"fix: look at its key: ssh {one}" in out
+    assert "host no-such-host is out of ssh's reach: " in out
+    assert f"host {two} " not in out
+
+
+def test_a_host_that_does_not_see_the_run_folder_is_named(rig: Rig, hosts: Lab) -> None:
+    # /tmp is each host's own.
+    with tempfile.TemporaryDirectory(dir="/tmp") as runs:
+        site = Site(rig, rig.shared / "unseen", {"runs_dir": runs}).prepare()
+        code, out = refused(site, hosts, hosts.hostfile(2))
+    assert code == 1
+    for name in rig.node_names:
+        assert f"host {name} does not see the run folder {runs}/" in out
+
+
+def _command_line(proc: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (proc / "cmdline").read_bytes().decode(errors="replace")
+    return ""
