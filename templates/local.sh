@@ -10,12 +10,16 @@ first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 
 # local_folder ROOT TASKS: make the run's own folder on this node, and say what the node is.
 local_folder() {
-    local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local
-    export HPCRUN_LOCAL_DIR=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.$HPCRUN_ATTEMPT
+    local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder
+    local of_run=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.
+    # By node too: what Slurm calls nodes may be one machine, as in a sandbox.
+    export HPCRUN_LOCAL_DIR=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK
     if first_task; then
         [ -d "$root" ] || fail "local_dir: $root: there is no such folder"
         # An attempt that was killed with its node could not take its own away.
-        remove_folder "${HPCRUN_LOCAL_DIR%.*}".*
+        for folder in "$of_run"*; do
+            [[ $folder == "$of_run$HPCRUN_ATTEMPT".* ]] || remove_folder "$folder"
+        done
         # Whoever may write to ROOT could have made it: it must be new.
         mkdir -m 700 -- "$HPCRUN_LOCAL_DIR" ||
             fail "local_dir: cannot make $HPCRUN_LOCAL_DIR$(room "$root")"

@@ -123,7 +123,7 @@ def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
         environ, host = seen["environ"], seen["host"]
         hosts.append(host)
         local = environ["HPCRUN_LOCAL_DIR"]
-        assert local == f"/tmp/hpcrun-{run.run_id}.0"
+        assert local == f"/tmp/hpcrun-{run.run_id}.0.{environ['HPCRUN_NODE_RANK']}"
         assert seen["argv"] == [f"--data={local}/in/data", local, "$HOME"]
         assert environ["CACHE"] == environ["CACHE_SEEN"] == f"{local}/ca'che"
         assert environ["SEEN"] == f"{host}'s\n two lines"

@@ -120,7 +120,7 @@ def test_what_the_node_alone_knows(hostile: Plan) -> None:
     run_dir = written(hostile)
     write_torchrun(hostile)
     words, env = told(run_dir / "node.sh", SLURM_PROCID="0")
-    folder = f"{run_dir}/disk/hpcrun-{run_dir.name}.0"
+    folder = f"{run_dir}/disk/hpcrun-{run_dir.name}.0.0"
     assert env["HPCRUN_LOCAL_DIR"] == folder
     assert env["SCRATCH"] == f"{folder}/it's #1"
     assert f"--at={folder}/{{x}}" in words
@@ -158,7 +158,7 @@ def test_torchrun_is_told_the_world_and_starts_the_rank(hostile: Plan) -> None:
         MASTER_ADDR="10.0.0.1",
         MASTER_PORT="12345",
     )
-    assert words == ["rank", *on_disk(hostile.program, f"{run_dir}/disk/hpcrun-run.0")]
+    assert words == ["rank", *on_disk(hostile.program, f"{run_dir}/disk/hpcrun-run.0.1")]
     given = (run_dir / "torchrun").read_text().splitlines()
     assert given[:2] == ["-m", "torch.distributed.run"]
     assert {"--nnodes=1", "--nproc_per_node=1", "--node_rank=1"} <= set(given)
@@ -171,7 +171,9 @@ def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
         run_dir=str(tmp_path / "run"),
     )
     script = written(made) / "node.sh"
-    told(script, SLURM_LOCALID="0")  # which prepares the node for all its tasks
+    told(
+        script, HPCRUN_NODE_RANK="1", SLURM_LOCALID="0"
+    )  # which prepares the node for all its tasks
     words, env = told(
         script,
         HPCRUN_NODE_RANK="1",
