@@ -41,8 +41,11 @@ def parse_estimate(stderr: str) -> Estimate | None:
     ...                "n[1-2] in partition gpu")
     Estimate(start='2026-11-20T12:00:00', processors=8, nodes='n[1-2]', partition='gpu')
     """
+    # 26.05 prints a stray letter behind the time.
     match = re.search(
-        r"to start at (\S+) using (\d+) processors on nodes (\S*)(?: in partition (\S+))?", stderr
+        r"to start at (\S+)(?: \S+)? using (\d+) processors on nodes (\S*)"
+        r"(?: in partition (\S+))?",
+        stderr,
     )
     if match is None:
         return None

@@ -8,6 +8,7 @@ what must be read, stands here.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
-from hpcrun.slurm.sbatch import parse_sbatch, sbatch_argv
+from hpcrun.slurm.sbatch import parse_estimate, parse_sbatch, sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import parse_stdout_path, show_job_argv
 from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
@@ -313,8 +314,12 @@ def test_cancelling_tells_little(version: str) -> None:
 
 @every_version
 def test_the_expected_start(version: str) -> None:
-    """To the answer of --test-only, 26.05 adds a stray word behind the time."""
+    """26.05 prints a stray letter behind the time."""
     captured = load(version, "sbatch", "test-only")
     assert (captured["exit_code"], captured["stdout"]) == (0, "")
-    stray = " a" if version.startswith("26.05") else ""
-    assert f"{stray} using 2 processors on nodes node[1-2] in partition debug" in captured["stderr"]
+    assert (" a using" in captured["stderr"]) == version.startswith("26.05.")
+    start = parse_estimate(captured["stderr"])
+    assert start is not None
+    assert (start.processors, start.nodes, start.partition) == (2, "node[1-2]", "debug")
+    assert re.fullmatch(r"[0-9]{4}-[0-9-]{5}T[0-9:]{8}", start.start)
+    assert parse_estimate(load(version, "sbatch", "test-only-refused")["stderr"]) is None
