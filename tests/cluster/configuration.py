@@ -30,6 +30,7 @@ class Configuration:
     slurmd_timeout: int
     kill_wait: int
     message_timeout: int
+    task_plugin: str
 
     def slurm_conf(self) -> str:
         """Lay out slurm.conf."""
@@ -54,7 +55,7 @@ SlurmdSpoolDir={root}/hosts/%n/spool
 # Pretended CPUs, memory and GPUs; no cgroups needed.
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={self.task_plugin}
 JobAcctGatherType=jobacct_gather/linux
 MpiDefault=none
 # Times: a dead node and a silent slurmctld are noticed soon.

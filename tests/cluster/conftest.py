@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.rig import Rig, why_not
 from tests.cluster.site import Site
 
-_RIGS = ("rig", "bare_rig", "unresolved_rig")
+_RIGS = ("rig", "bare_rig", "unresolved_rig", "bound_rig")
 _TEARDOWN_SECONDS = 15.0
 
 
@@ -46,6 +47,14 @@ def unresolved_rig() -> Iterator[Rig]:
     yield from _running(accounting=True, resolve_names=False)
 
 
+@pytest.fixture(scope="session")
+def bound_rig() -> Iterator[Rig]:
+    """One node of two GPUs that has this machine's own CPUs, to which Slurm binds each task."""
+    cpus = min(4, len(os.sched_getaffinity(0)))
+    options: dict[str, Any] = {"nodes": 1, "gpus_per_node": 2, "cpus": cpus}
+    yield from _running(accounting=False, task_plugin="task/affinity", **options)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process, a job or a node that is not idle on the rig it used."""
@@ -67,11 +76,11 @@ def fresh_root() -> Iterator[Path]:
         yield Path(folder) / "rig"
 
 
-def _running(*, accounting: bool, resolve_names: bool = True) -> Iterator[Rig]:
+def _running(*, accounting: bool, **options: Any) -> Iterator[Rig]:
     _require_rig(accounting)
     # Not below /tmp, which each node has for itself.
     with tempfile.TemporaryDirectory(prefix="hpcrun-rig-", dir="/var/tmp") as folder:
-        one = Rig(Path(folder) / "rig", accounting=accounting, resolve_names=resolve_names)
+        one = Rig(Path(folder) / "rig", accounting=accounting, **options)
         one.start()
         try:
             yield one
@@ -110,6 +119,12 @@ def bare_site(bare_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
 def unresolved_site(unresolved_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
     """A new project on the rig whose node names do not resolve."""
     yield from _site(unresolved_rig, request.node.name)
+
+
+@pytest.fixture
+def bound_site(bound_rig: Rig, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A new project on the rig whose tasks are bound to CPUs."""
+    yield from _site(bound_rig, request.node.name)
 
 
 def _site(rig: Rig, name: str) -> Iterator[Site]:

@@ -51,6 +51,7 @@ class Rig:
     ``root`` must not exist or be a rig's folder, and must lie outside /tmp, which each node has for
     itself. Times are in seconds. ``min_job_age``: for how long squeue remembers an ended job, at
     least. ``resolve_names=False``: no node knows another node by name; NodeAddr alone tells.
+    With ``task_plugin`` task/affinity ``cpus`` must be CPUs that this machine has.
     Start it in a thread that lives as long as the rig: the hosts die with that thread.
 
     >>> rig = Rig(Path("/var/tmp/example"), nodes=3, accounting=False)
@@ -69,6 +70,7 @@ class Rig:
     resolve_names: bool = True
     cpus: int = 8
     memory_mb: int = 16000
+    task_plugin: str = "task/none"
     network: Network = field(default_factory=Network, init=False)
     daemons: dict[str, Daemon] = field(default_factory=dict, init=False)
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
@@ -343,6 +345,7 @@ class Rig:
             slurmd_timeout=self.slurmd_timeout,
             kill_wait=self.kill_wait,
             message_timeout=self.message_timeout,
+            task_plugin=self.task_plugin,
         )
         folder = self.conf.parent
         self.conf.write_text(said.slurm_conf())

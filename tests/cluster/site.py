@@ -80,7 +80,7 @@ class Site:
 
     def environ(self) -> dict[str, str]:
         """An environment with nothing of this machine's own Slurm or hpcrun settings."""
-        kept = {"PATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TERM"}
+        kept = {"PATH", "PYTHONPATH", "LANG", "LC_ALL", "USER", "LOGNAME", "TERM"}
         env = {name: value for name, value in os.environ.items() if name in kept}
         return {**env, "HOME": str(self.rig.shared / "home"), "HPCRUN_SANDBOX_DIR": "/nonexistent"}
 

@@ -1,0 +1,127 @@
+"""Every launcher hands each rank what it needs: told by a probe that runs as the user's program.
+
+On hosts of their own with a real Slurm; one node and two, two ranks each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster import probe
+from tests.cluster.site import Site, Submitted
+
+LAUNCHERS = ("torchrun", "srun", "deepspeed", "accelerate")
+RANKS_PER_NODE = 2
+ENV = {
+    "NCCL_IB_HCA": "mlx5_0,mlx5_1",
+    "QUOTED": 'a "b" it\'s',
+    "BLANKS": "  two  words ",
+    "LINES": "one\ntwo",
+    "lower_case": "stays",
+    "NOT_ASCII": "größer 日本",
+    "SIGNS": "$HOME `id` \\ * ; & | #",
+}
+WORDS = ["--name=a b", "it's", '"', "$(exit 3)", "{}", "a\nb", "*", "", "größer", "--", "-x"]
+
+
+def told_by(run: Submitted, attempt: int = 0) -> list[dict[str, Any]]:
+    """What each rank of an attempt told, by rank."""
+    files = (run.folder / "probe").glob(f"{attempt}-rank-*.json")
+    return sorted((json.loads(file.read_text()) for file in files), key=lambda told: told["rank"])
+
+
+def write_job(site: Site, name: str, **job: Any) -> str:
+    """Write a job that runs the probe; what to submit."""
+    shutil.copy2(Path(probe.__file__), site.project / "probe.py")
+    said = {"script": "probe.py", "resources": {"gpus_per_node": RANKS_PER_NODE}, **job}
+    (site.project / f"{name}.yaml").write_text(yaml.safe_dump(said, allow_unicode=True))
+    return f"./{name}.yaml"
+
+
+def latin1(value: str) -> str:
+    """The text that the probe tells for a value."""
+    return os.fsencode(value).decode("latin-1")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_each_rank_is_told_its_place(bare_site: Site, nodes: int) -> None:
+    """One job for each launcher, side by side on the same nodes."""
+    runs = {}
+    for launcher in LAUNCHERS:
+        # A bare framework: the launcher alone is looked at.
+        job = write_job(bare_site, launcher, launcher=launcher, framework="torch", env=ENV)
+        options = ["--nodes", str(nodes), "--set", "resources.cpus_per_gpu=1", "--time", "10"]
+        shell = {"FROM_THE_SHELL": "a, b", "RANK": "77", "MASTER_PORT": "77"}
+        runs[launcher] = bare_site.submit(job, *options, "--", *WORDS, env=shell)
+    ports = set()
+    for launcher, run in runs.items():
+        done = bare_site.follow(run, timeout=300)
+        assert done.returncode == 0, f"{launcher}: {done.stdout}{done.stderr}{run.log()}"
+        ports.add(check_places(bare_site, run, launcher, nodes))
+    assert len(ports) == len(LAUNCHERS)
+
+
+def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
+    """Check what every rank of a run told; the port that they met at."""
+    names = site.rig.node_names[:nodes]
+    ranks = told_by(run)
+    assert [told["rank"] for told in ranks] == list(range(nodes * RANKS_PER_NODE)), launcher
+    ((address, port),) = {tuple(told["master"]) for told in ranks}
+    if nodes == 1:
+        # Any of the nodes: several jobs of one node share them.
+        names = [ranks[0]["host"]]
+    assert address == (site.rig.addresses[names[0]] if nodes > 1 else "127.0.0.1"), launcher
+    assert 12000 <= port < 30000
+    for told in ranks:
+        rank, environ = told["rank"], told["environ"]
+        assert told["world_size"] == nodes * RANKS_PER_NODE, launcher
+        assert told["local_rank"] == rank % RANKS_PER_NODE, launcher
+        assert told["local_world_size"] == RANKS_PER_NODE, launcher
+        assert told["node_rank"] == rank // RANKS_PER_NODE, launcher
+        assert environ["GROUP_RANK"] == environ["NODE_RANK"] == str(told["node_rank"]), launcher
+        assert told["host"] == names[told["node_rank"]], launcher
+        # All GPUs of the job on each node, as Slurm numbers them: one alone reaches no other.
+        assert told["gpus"] in ("0,1", "2,3"), launcher
+        assert told["threads"] == "1", "the profile's OMP_NUM_THREADS"
+        assert told["gloo_interface"] == ("eth0" if nodes > 1 else "lo"), launcher
+        assert {name: environ[name] for name in ENV} == {k: latin1(v) for k, v in ENV.items()}
+        assert environ["FROM_THE_SHELL"] == "a, b"
+        assert environ["HPCRUN_NODES"] == str(nodes)
+        assert environ["SLURM_JOB_ID"] == run.job_id
+        assert told["argv"] == [latin1(word) for word in WORDS], launcher
+        assert told["cwd"] == latin1(str(site.project))
+    return int(port)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_each_rank_has_the_cpus_that_the_job_asked_for(
+    bound_site: Site, launcher: str, gpus: int
+) -> None:
+    """Its data loaders live on them; srun of Slurm 22.05 to 23.02 would bind it to one."""
+    rig = bound_site.rig
+    if rig.cpus < 2:
+        pytest.skip("one CPU cannot be parted")
+    cpus_per_gpu = rig.cpus // gpus
+    job = write_job(bound_site, f"bound-{launcher}-{gpus}", launcher=launcher)
+    cpus = f"resources.cpus_per_gpu={cpus_per_gpu}"
+    run = bound_site.submit(job, "--gpus-per-node", str(gpus), "--set", cpus, "--time", "10")
+    done = bound_site.follow(run, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr + run.log()
+    ranks = told_by(run)
+    assert len(ranks) == gpus
+    bound = [set(told["cpus"]) for told in ranks]
+    if launcher == "srun":
+        assert [len(cpus) for cpus in bound] == [cpus_per_gpu] * gpus
+        assert len(set.union(*bound)) == gpus * cpus_per_gpu, "each rank has CPUs of its own"
+    else:
+        # The launcher's ranks share its node's CPUs.
+        assert [len(cpus) for cpus in bound] == [gpus * cpus_per_gpu] * gpus

@@ -1,0 +1,287 @@
+"""One job, one world: whatever runs beside it, started before it, or is cut off from it.
+
+The probe stands for a training. By ``--world`` each of its ranks hears from all others which run
+and which attempt they belong to, so a mixed world shows, and so does a port that is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site, Submitted, until
+from tests.cluster.test_probe import told_by, write_job
+
+ROUNDS = 10
+NAMED_WITHIN = 60.0  # seconds in which a cut link must be told
+TWO_BY_ONE = ["--nodes", "2", "--gpus-per-node", "1", "--set", "resources.cpus_per_gpu=1"]
+
+
+def check_world(run: Submitted, ranks: int, attempt: int = 0) -> int:
+    """Insist that all ranks of an attempt met, and nobody else; the port that they met at."""
+    found = told_by(run, attempt)
+    assert [told["rank"] for told in found] == list(range(ranks)), run.log()
+    for told in found:
+        assert sorted(peer["rank"] for peer in told["world"]) == list(range(ranks))
+        assert {(peer["run"], peer["attempt"]) for peer in told["world"]} == {(run.run_id, attempt)}
+    return int(found[0]["master"][1])
+
+
+def insist(site: Site, run: Submitted) -> None:
+    """A run must end well."""
+    done = site.follow(run, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr + run.log()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_jobs_side_by_side_ten_times_in_a_row(bare_site: Site) -> None:
+    """Two jobs of one file on the same two nodes, at the same moment, again and again."""
+    job = write_job(bare_site, "pair", launcher="srun")
+    ports = []
+    for number in range(ROUNDS):
+        go = bare_site.project / f"go-{number}"
+        words = ["--", "--world", "sockets", "--wait-for", str(go), "--hold", "0.3"]
+        pair = [bare_site.submit(job, *TWO_BY_ONE, *words) for _ in range(2)]
+        for run in pair:
+            for node in (0, 1):
+                bare_site.wait_for(run, f"logs/0/rank-{node}.log")
+        go.touch()
+        for run in pair:
+            bare_site.wait_for(run, "attempts/0/end.json")
+            assert run.record("end.json")["exit_code"] == 0, run.log()
+        ports += [check_world(run, ranks=2) for run in pair]
+    assert len(set(ports)) == len(ports) == 2 * ROUNDS
+
+
+def test_trainings_side_by_side(bare_site: Site) -> None:
+    """The same with torchrun's own store and a gathering over gloo."""
+    job = write_job(bare_site, "gloo", launcher="torchrun")
+    pair = [bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo") for _ in range(2)]
+    for run in pair:
+        insist(bare_site, run)
+    assert len({check_world(run, ranks=2) for run in pair}) == 2
+
+
+@pytest.mark.slow
+def test_a_requeued_job_meets_none_of_its_former_self(bare_site: Site) -> None:
+    """The second attempt has another port, and none of the first one's ranks is in its world."""
+    rig = bare_site.rig
+    job = write_job(bare_site, "again", launcher="srun", slurm={"requeue": True})
+    runs = [
+        bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "sockets", "--hold", "8")
+        for _ in range(2)
+    ]
+    ports = set()
+    for attempt in range(3):
+        for run in runs:
+            until(lambda run=run, n=attempt: len(told_by(run, n)) == 2, "both ranks")  # type: ignore[misc]
+            ports.add(check_world(run, ranks=2, attempt=attempt))
+            if attempt < 2:
+                done = rig.run("scontrol", "requeue", run.job_id)
+                assert done.returncode == 0, done.stderr
+                bare_site.wait_for(run, f"attempts/{attempt}/end.json")
+                until(lambda run=run: state(rig, run) == "PENDING", "the requeue")  # type: ignore[misc]
+                rig.run("scontrol", "update", f"jobid={run.job_id}", "StartTime=now")
+    assert len(ports) == 6
+    for run in runs:
+        insist(bare_site, run)
+
+
+def state(rig: Rig, run: Submitted) -> str:
+    """A run's state as squeue has it."""
+    return rig.run("squeue", "-h", "-j", run.job_id, "-o", "%T").stdout.strip()
+
+
+def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
+    """The tasks of a sweep run side by side on the same nodes, each a world of its own."""
+    job = write_job(
+        bare_site,
+        "sweep",
+        launcher="srun",
+        args=["--world", "sockets", "--hold", "0.5", "--seed={seed}"],
+        sweep={"seed": list(range(ROUNDS))},
+    )
+    done = bare_site.hpcrun("submit", "--json", job, *TWO_BY_ONE)
+    assert done.returncode == 0, done.stderr
+    runs = [
+        Submitted(one["run_id"], one["job_id"], Path(one["run_dir"]))
+        for one in json.loads(done.stdout)["runs"]
+    ]
+    assert len(runs) == ROUNDS
+    for run in runs:
+        bare_site.wait_for(run, "attempts/0/end.json", timeout=120)
+        assert run.record("end.json")["exit_code"] == 0, run.log()
+    ports = {check_world(run, ranks=2) for run in runs}
+    assert len(ports) == ROUNDS
+
+
+def test_ranks_may_save_when_slurm_stops_the_job(bare_site: Site) -> None:
+    """Slurm's TERM reaches the ranks, and nothing on the way makes a KILL of it."""
+    (bare_site.project / "saves.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "def save(number, frame):\n"
+        "    time.sleep(3)\n"
+        "    pathlib.Path('saved-' + os.environ['RANK']).touch()\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "pathlib.Path('ready-' + os.environ['RANK']).touch()\n"
+        "time.sleep(300)\n"
+    )
+    (bare_site.project / "saves.yaml").write_text("script: saves.py\nlauncher: srun\n")
+    run = bare_site.submit("./saves.yaml", *TWO_BY_ONE)
+    until(lambda: len(list(bare_site.project.glob("ready-*"))) == 2, "both ranks")
+    assert bare_site.hpcrun("cancel", run.run_id).returncode == 0
+    bare_site.follow(run, timeout=60)
+    assert len(list(bare_site.project.glob("saved-*"))) == 2, run.log()
+    assert run.record("end.json")["stopped_by"] == "TERM"
+
+
+# ---- Nodes that do not reach each other --------------------------------------------------------
+
+
+@contextmanager
+def barred(rig: Rig, how: str) -> Iterator[None]:
+    """Bar the second node's way to the ports of rank 0's node, and to no other: Slurm goes on.
+
+    ``refused``: an error at once, as a router or a firewall gives it; ``silent``: no answer.
+    """
+    first, second = rig.node_names
+    ports = ["ipproto", "tcp"]
+    if how == "refused":
+        where, rule = second, ["to", rig.addresses[first], *ports, "dport", "12000-30000"]
+        rule += ["unreachable"]
+    else:
+        where, rule = first, ["to", rig.addresses[second], *ports, "sport", "12000-30000"]
+        rule += ["blackhole"]
+    add = rig.on_node(where, ["ip", "rule", "add", "pref", "10", *rule])
+    assert add.returncode == 0, add.stderr
+    try:
+        yield
+    finally:
+        rig.on_node(where, ["ip", "rule", "del", "pref", "10"])
+
+
+@pytest.mark.parametrize("how", ["refused", "silent"])
+def test_a_node_that_cannot_reach_rank_0(bare_site: Site, how: str) -> None:
+    """Launchers wait ten minutes or more for it, and then do not say for whom."""
+    rig = bare_site.rig
+    first, second = rig.node_names
+    with barred(rig, how):
+        began = time.monotonic()
+        jobs = {
+            launcher: write_job(bare_site, launcher, launcher=launcher, framework="torch")
+            for launcher in ("torchrun", "srun")
+        }
+        runs = {
+            launcher: bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo")
+            for launcher, job in jobs.items()
+        }
+        for launcher, run in runs.items():
+            done = bare_site.follow(run, timeout=120)
+            assert done.returncode == 1, done.stdout + done.stderr
+            end = run.record("end.json")
+            assert end["ended_at"] - end["begun_at"] < NAMED_WITHIN, launcher
+            assert f"{second}: cannot reach rank 0's node at {rig.addresses[first]}" in run.log()
+            assert (end["exit_code"], end["first_failure"]["host"]) == (1, second), launcher
+            assert told_by(run) == [], "nobody trained"
+        assert time.monotonic() - began < 2 * NAMED_WITHIN
+
+
+def test_a_second_interface_that_leads_nowhere(bare_site: Site) -> None:
+    """It comes first in the list of interfaces, and its address is that of the node's own name."""
+    rig = bare_site.rig
+    dead = {name: f"10.255.{n}.1" for n, name in enumerate(rig.node_names)}
+    with second_interfaces(rig, dead):
+        jobs = {
+            launcher: write_job(bare_site, launcher, launcher=launcher, framework="torch")
+            for launcher in ("torchrun", "srun")
+        }
+        runs = [
+            bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo") for job in jobs.values()
+        ]
+        for run in runs:
+            insist(bare_site, run)
+            check_world(run, ranks=2)
+            assert {told["gloo_interface"] for told in told_by(run)} == {"eth0"}
+            assert {told["master"][0] for told in told_by(run)} == {
+                rig.addresses[rig.node_names[0]]
+            }
+
+
+@contextmanager
+def second_interfaces(rig: Rig, addresses: dict[str, str]) -> Iterator[None]:
+    """Give nodes an interface to nowhere, and its address to each node's own name."""
+    before = {}
+    for name, address in addresses.items():
+        hosts = rig.root / "hosts" / name / "hosts"
+        before[hosts] = hosts.read_text()
+        hosts.write_text(before[hosts].replace(f"127.0.1.1 {name}", f"{address} {name}"))
+        _on(rig, name, ["ip", "link", "add", "adead0", "type", "veth", "peer", "name", "nowhere"])
+        _on(rig, name, ["ip", "address", "add", f"{address}/24", "dev", "adead0"])
+        _on(rig, name, ["ip", "link", "set", "adead0", "up"])
+        _on(rig, name, ["ip", "link", "set", "nowhere", "up"])
+    try:
+        yield
+    finally:
+        for name in addresses:
+            _on(rig, name, ["ip", "link", "delete", "adead0"])
+        for hosts, text in before.items():
+            hosts.write_text(text)
+
+
+def _on(rig: Rig, name: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    done = rig.on_node(name, argv)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_hostfile_that_is_missing(bare_site: Site) -> None:
+    """DeepSpeed's launcher would train on each node alone, with a warning in the log."""
+    job = write_job(bare_site, "gone", launcher="deepspeed", framework="torch")
+    template = bare_site.project / "templates"
+    template.mkdir()
+    (template / "job.sbatch.j2").write_text(
+        '{% extends "hpcrun/job.sbatch.j2" %}{% block launch %}\n'
+        "# The hostfile goes once it is written.\n"
+        '( until rm "$HPCRUN_RUN_DIR/attempts/0/hostfile"; do sleep 0.01; done ) 2>/dev/null &\n'
+        "{{ super() }}{% endblock %}\n"
+    )
+    run = bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "sockets")
+    assert bare_site.follow(run, timeout=120).returncode == 1
+    end = run.record("end.json")
+    assert end["ended_at"] - end["begun_at"] < NAMED_WITHIN
+    assert "attempts/0/hostfile is missing: each node would train alone" in run.log()
+    assert told_by(run) == []
+
+
+@pytest.mark.slow
+def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
+    """Between the allocation and the launch: Slurm cannot start the step there, and says so."""
+    rig = bare_site.rig
+    second = rig.node_names[1]
+    go = bare_site.project / "go"
+    setup = {"commands": [f"until [ -e '{go}' ]; do sleep 0.1; done"]}
+    job = write_job(bare_site, "cut", launcher="torchrun", framework="torch", setup=setup)
+    run = bare_site.submit(job, *TWO_BY_ONE, "--", "--world", "gloo")
+    bare_site.wait_for(run, "attempts/0/begin.json")
+    rig.cut(second)
+    try:
+        began = time.monotonic()
+        go.touch()
+        done = bare_site.follow(run, timeout=120)
+        took = time.monotonic() - began
+    finally:
+        rig.join(second)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert took < NAMED_WITHIN, run.log()
+    assert second in (run.folder / "logs/batch.log").read_text().partition("rank 0 is on")[2]
+    assert told_by(run) == [], "nobody trained"
+    rig.wait_idle()

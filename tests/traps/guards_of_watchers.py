@@ -1,0 +1,177 @@
+"""The guards against traps 35 to 59 of docs/traps.md, and the tests that miss each of them.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from tests.traps.mutants import guard
+
+HARNESS = "templates/harness.sh"
+RENDEZVOUS, SIGNALS = "tests/traps/test_rendezvous.py", "tests/traps/test_signals.py"
+WATCHING = "tests/traps/test_watching.py"
+ALONE, VERDICT = "tests/test_harness.py", "tests/runs/test_verdict.py"
+DIALECT, SCHEDULER = "tests/slurm/test_dialect.py", "tests/test_scheduler.py"
+
+GUARDS = [
+    # ---- Signals, exit codes, requeue
+    guard(
+        36,
+        HARNESS,
+        "    ) <&0 {beat}>&- &\n    child=$!\n",
+        "    ) <&0 {beat}>&-\n    sh -c 'exit $0' $? &\n    child=$!\n",
+        f"{SIGNALS}::test_a_request_to_stop_is_heard_while_the_job_runs",
+    ),
+    guard(
+        37,
+        HARNESS,
+        '    while kill -0 "$child" 2>/dev/null; do # a signal ended `wait`, not the child\n',
+        "    while false; do\n",
+        f"{SIGNALS}::test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job",
+    ),
+    guard(
+        37,
+        HARNESS,
+        '    while kill -0 "$child" 2>/dev/null && [ $tenths -lt 200 ]; do\n',
+        "    while false; do\n",
+        f"{SIGNALS}::test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job",
+    ),
+    guard(
+        38,
+        HARNESS,
+        '    while [ -z "$stopped" ]; do\n        wait "$child"\n',
+        '    while [ -z "$stopped" ]; do\n        wait "$child" || true\n',
+        f"{ALONE}::test_a_setup_that_ends_before_the_launch_is_no_success",
+    ),
+    guard(
+        38,
+        HARNESS,
+        '    wait "$child"\n    code=$?\n    while kill',
+        '    wait "$child" || true\n    code=$?\n    while kill',
+        f"{ALONE}::test_a_job_that_fails",
+    ),
+    guard(
+        38,
+        HARNESS,
+        "            code=${first#*'\"exit_code\": '}\n            code=${code%%,*}\n",
+        "            :\n",
+        f"{ALONE}::test_the_rank_that_failed_first_is_named",
+        f"{SIGNALS}::test_the_first_failure_is_the_exit_code_whatever_the_step_says",
+    ),
+    guard(
+        44,
+        HARNESS,
+        "attempt=${SLURM_RESTART_COUNT:-0}",
+        "attempt=$SLURM_RESTART_COUNT",
+        f"{SIGNALS}::test_the_first_start_has_no_restart_count",
+    ),
+    guard(
+        44,
+        HARNESS,
+        "attempt=${SLURM_RESTART_COUNT:-0}",
+        "attempt=0",
+        f"{SIGNALS}::test_the_first_start_has_no_restart_count",
+    ),
+    guard(
+        46,
+        HARNESS,
+        '        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        '        export MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        f"{RENDEZVOUS}::test_a_failure_to_find_the_address_ends_the_job",
+    ),
+    guard(
+        46,
+        "templates/job.sbatch.j2",
+        "set -e # a setup command that fails ends the job\n",
+        "set -eu\n",
+        f"{SIGNALS}::test_setup_may_use_variables_that_are_not_set",
+    ),
+    guard(
+        46,
+        "templates/job.sbatch.j2",
+        "set -e # a setup command that fails ends the job\n",
+        "",
+        f"{SIGNALS}::test_setup_that_fails_ends_the_job",
+    ),
+    # ---- Watching
+    guard(
+        48,
+        "hpcrun/runs/verdict.py",
+        "    if last is None and quiet < GRACE:\n",
+        "    if False:\n",
+        f"{VERDICT}::test_decide",
+    ),
+    guard(
+        49,
+        "hpcrun/runs/verdict.py",
+        "    if not evidence.in_reach:\n",
+        "    if False:\n",
+        f"{VERDICT}::test_decide",
+        f"{VERDICT}::test_what_holds_for_all_evidence",
+    ),
+    guard(
+        50,
+        "hpcrun/slurm/states.py",
+        'words = text.replace("+", " ").split()',
+        "words = [text]",
+        f"{DIALECT}::test_states",
+    ),
+    guard(
+        52,
+        "hpcrun/slurm/states.py",
+        "return state if state in WAITING | ACTIVE | FINAL else UNKNOWN",
+        'return state if state in WAITING | ACTIVE | FINAL else "COMPLETED"',
+        f"{DIALECT}::test_states",
+        f"{DIALECT}::test_an_unheard_of_state_is_never_final",
+    ),
+    guard(
+        52,
+        "hpcrun/slurm/states.py",
+        '        "SUSPENDED",\n',
+        "",
+        f"{WATCHING}::test_every_state_of_slurm_is_known_for_what_it_is",
+    ),
+    guard(
+        54,
+        "hpcrun/logs/tail.py",
+        "                    if offset and self.transport.size(path) < offset:\n",
+        "                    if False:\n",
+        "tests/logs/test_tail.py::test_a_file_that_became_shorter_is_read_anew",
+    ),
+    guard(
+        55,
+        "hpcrun/plan/environment.py",
+        '        "PYTHONUNBUFFERED": "1",\n',
+        "",
+        f"{SIGNALS}::test_a_line_shows_when_it_is_printed",
+    ),
+    guard(
+        55,
+        HARNESS,
+        '    exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/rank-$RANK.log" 2>&1\n',
+        "",
+        f"{SIGNALS}::test_ranks_do_not_tear_each_others_lines",
+    ),
+    guard(
+        55,
+        "hpcrun/logs/tail.py",
+        """max(data.rfind(b"\\n"), data.rfind(b"\\r", 0, -1)) + 1""",
+        """data.rfind(b"\\n") + 1""",
+        f"{WATCHING}::test_a_state_of_a_progress_bar_is_a_line",
+    ),
+    guard(
+        58,
+        "hpcrun/scheduler.py",
+        "        return _settle(transport, run_dir, error)\n",
+        "        raise error\n",
+        f"{SCHEDULER}::test_a_lost_reply_is_settled_by_the_folder",
+    ),
+    guard(
+        58,
+        HARNESS,
+        '    if ! mkdir -- "$dir" 2>/dev/null; then\n',
+        '    if ! mkdir -p -- "$dir" 2>/dev/null; then\n',
+        f"{ALONE}::test_of_many_at_once_one_runs",
+        f"{ALONE}::test_a_duplicate_ends_at_once_and_changes_nothing",
+    ),
+]

@@ -1,0 +1,34 @@
+"""A stand-in for the two questions that a job asks scontrol: host names, and a node's address.
+
+STAND_IN_ADDRESSES holds NAME=ADDRESS,...; like the real one, it is silent about unknown nodes.
+Effects: prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> int:
+    """Answer ``show hostnames LIST`` and ``--oneliner show node NAME``."""
+    addresses = dict(
+        pair.split("=") for pair in os.environ.get("STAND_IN_ADDRESSES", "").split(",") if pair
+    )
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if words[:2] == ["show", "hostnames"]:
+        print("\n".join(words[2].split(",")))
+        return 0
+    if words[:2] == ["show", "node"] and words[2] in addresses:
+        name = words[2]
+        print(
+            f"NodeName={name} Arch=x86_64 CoresPerSocket=8 Gres=gpu:4 "
+            f"NodeAddr={addresses[name]} NodeHostName={name} Version=22.05.8"
+        )
+        return 0
+    print(f"Node {words[-1]} not found", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""A whole job without Slurm: the real plan, templates and harness, with stand-ins for srun & co.
+
+Quick enough to be run for every mutation of a guard. What a stand-in claims of Slurm is proven on
+a real one by tests/cluster.
+Effects: files, processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from hpcrun.assets import shipped, template_loader
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import render_files
+from hpcrun.runs.store import create_run_folder
+from tests.cluster import probe
+from tests.plan.making import PLACE, cluster, job
+from tests.render.sbatch_grammar import read_script
+
+HERE = Path(__file__).parent
+PROBE = Path(probe.__file__)
+HOSTS = {"n1": "127.0.0.2", "n2": "127.0.0.3"}
+TIMEOUT = 20.0
+
+
+class Job:
+    """A run folder, and the batch script in it as Slurm would start it on the first node.
+
+    ``text`` is the job file without its program, which is ``script`` (the probe unless said), and
+    without a launcher, which is srun.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        text: str = "",
+        profile: str = "",
+        *,
+        script: Path = PROBE,
+        mark: str = "",
+    ) -> None:
+        self.folder, self.mark = folder, mark
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.run_dir = folder / PLACE.run_id
+        place = structs.replace(
+            PLACE,
+            run_dir=str(self.run_dir),
+            project_dir=str(folder),
+            cache_dir=str(folder / "cache"),
+            python=str(self.bin / "python"),
+        )
+        said = f"{text}\n" + ("" if "command:" in text else f"script: {script}\n")
+        if "launcher:" not in text:
+            said += "launcher: srun\n"
+        profile = f"accelerator: cpu\n{profile}"
+        self.plan: Plan = build_plan(job(said), cluster(profile), place)
+        create_run_folder(self.run_dir)
+        for file in render_files(self.plan, template_loader(None)):
+            (self.run_dir / file.name).write_text(file.text)
+        for name in ("srun", "scontrol"):
+            self.stand_in(name, f'exec {sys.executable} -S {HERE / name}.py "$@"')
+        self.stand_in(
+            "python",
+            '[ "$2" != deepspeed.launcher.runner ] || '
+            f'set -- {HERE}/deepspeed_runner.py "${{@:3}}"\n'
+            f'exec {sys.executable} "$@"',
+        )
+
+    def stand_in(self, name: str, body: str) -> None:
+        """Put a command before all others on the job's PATH."""
+        (self.bin / name).write_text(f"#!/bin/bash\n{body}\n")
+        (self.bin / name).chmod(0o755)
+
+    def start(
+        self, job_id: int = 7, restarts: int = 0, hosts: Mapping[str, str] = HOSTS, **env: str
+    ) -> subprocess.Popen[bytes]:
+        """Start the batch script as slurmstepd does: its output by the script's directives."""
+        directives = dict(read_script((self.run_dir / "job.sbatch").read_bytes()))
+        log = self.run_dir / str(directives["output"])
+        names = list(hosts)[: self.plan.nodes]
+        environ = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "LANG": "C.UTF-8",
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_NODELIST": ",".join(names),
+            "SLURM_JOB_NUM_NODES": str(len(names)),
+            "SLURMD_NODENAME": names[0],
+            "STAND_IN_ADDRESSES": ",".join(f"{name}={hosts[name]}" for name in names),
+            "STAND_IN_GPUS": str(self.plan.gpus_per_node),
+            "STAND_IN_MARK": self.mark,  # by which its processes are found
+            **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
+            **env,
+        }
+        with log.open("ab" if directives.get("open-mode") == "append" else "wb") as out:
+            return subprocess.Popen(
+                ["bash", str(self.run_dir / "job.sbatch")],
+                cwd=self.run_dir,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def go(self, **options: Any) -> int:
+        """Run the job to its end; its exit code."""
+        return self.finish(self.start(**options))
+
+    def finish(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end; a job that hangs is killed with all that it started, and an error."""
+        try:
+            return process.wait(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+    def until(self, there: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> None:
+        """Wait until a condition holds."""
+        deadline = time.monotonic() + timeout
+        while not there():
+            assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}\n{self.log()}"
+            time.sleep(0.02)
+
+    def log(self) -> str:
+        """All that the job, its nodes and its ranks wrote."""
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')}"
+            for path in sorted((self.run_dir / "logs").rglob("*.log"))
+        )
+
+    def told(self, attempt: int = 0) -> list[dict[str, Any]]:
+        """What the probe told, by rank."""
+        files = (self.run_dir / "probe").glob(f"{attempt}-rank-*.json")
+        found = [json.loads(file.read_text()) for file in files]
+        return sorted(found, key=lambda told: told["rank"])
+
+    def record(self, name: str = "end.json", attempt: int = 0) -> Any:
+        """One of the attempt's records."""
+        return json.loads((self.run_dir / "attempts" / str(attempt) / name).read_text())
+
+
+def in_harness(call: str, folder: Path | None = None, **env: str) -> str:
+    """Call the harness' functions by bash, with stand-ins of ``folder`` first; what they print."""
+    text = (shipped("templates") / "harness.sh").read_text()
+    functions, end, _ = text.partition("\nmode=$1\n")
+    assert end, "the harness begins its work with mode=$1"
+    path = f"{folder}:{os.environ['PATH']}" if folder else os.environ["PATH"]
+    done = subprocess.run(
+        ["bash", "-c", f"{functions}\n{call}"],
+        env={"PATH": path, "HPCRUN_ATTEMPT": "0", **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return done.stdout

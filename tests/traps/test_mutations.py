@@ -1,0 +1,85 @@
+"""Each guard against a trap is taken out in turn, and the tests that watch it must go red.
+
+A row of tests/traps/guards_of_*.py takes one guard out: ``old`` stands in the file once, and
+becomes ``new``. A row whose place is gone is an error, so the tables go along with the code.
+Without any mutation the same tests are green.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import why_not
+from tests.traps import guards_of_jobs, guards_of_watchers
+from tests.traps.mutants import ROOT, Laboratory, Mutation, mutated
+
+pytestmark = pytest.mark.slow
+MUTATIONS = [*guards_of_jobs.GUARDS, *guards_of_watchers.GUARDS]
+QUICK = [one for one in MUTATIONS if not one.cluster]
+ON_SLURM = [one for one in MUTATIONS if one.cluster]
+
+
+def label(mutation: Mutation) -> str:
+    """Name a mutation by its traps and its place in the table."""
+    same = [one for one in MUTATIONS if one.traps == mutation.traps]
+    traps = "+".join(map(str, mutation.traps))
+    return f"trap-{traps}" + (f"-{same.index(mutation) + 1}" if len(same) > 1 else "")
+
+
+def watchers_of(mutations: list[Mutation]) -> tuple[str, ...]:
+    """All tests that watch some guards, each once."""
+    return tuple(dict.fromkeys(test for one in mutations for test in one.tests))
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    """A copy of the repository in which tests are run."""
+    with Laboratory(tmp_path_factory.mktemp("laboratory")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def laboratory_on_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    """One whose tests find a real Slurm."""
+    reason = why_not()
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run the cluster tests, but: {reason}")
+    if reason:
+        pytest.skip(f"no Slurm rig here: {reason}")
+    with Laboratory(tmp_path_factory.mktemp("slurm"), rig=True) as made:
+        yield made
+
+
+def test_without_a_mutation_all_is_green(laboratory: Laboratory) -> None:
+    assert laboratory.problem(None, watchers_of(QUICK)) == ""
+
+
+@pytest.mark.parametrize("mutation", QUICK, ids=label)
+def test_a_guard_that_is_missing_is_noticed(mutation: Mutation, laboratory: Laboratory) -> None:
+    assert laboratory.problem(mutation, mutation.tests) == ""
+
+
+@pytest.mark.cluster
+def test_without_a_mutation_all_is_green_on_slurm(laboratory_on_slurm: Laboratory) -> None:
+    assert laboratory_on_slurm.problem(None, watchers_of(ON_SLURM)) == ""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mutation", ON_SLURM, ids=label)
+def test_a_guard_that_is_missing_is_noticed_on_slurm(
+    mutation: Mutation, laboratory_on_slurm: Laboratory
+) -> None:
+    assert laboratory_on_slurm.problem(mutation, mutation.tests) == ""
+
+
+def test_mutations_are_of_what_ships() -> None:
+    for mutation in MUTATIONS:
+        assert mutation.old != mutation.new
+        assert mutation.file.split("/")[0] in ("hpcrun", "templates"), mutation.file
+        mutated((ROOT / mutation.file).read_text(), mutation)
+        for test in mutation.tests:
+            assert Path(ROOT / test.partition("::")[0]).is_file(), test

@@ -1,0 +1,146 @@
+"""Traps of signals, exit codes, requeues and buffers (35 to 46, 55), with stand-ins for Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.traps.conftest import Maker
+from tests.traps.standing_in import Job
+
+SAVES = """
+import os, pathlib, signal, sys, time
+def save(number, frame):
+    time.sleep(1)
+    pathlib.Path("saved-" + os.environ["RANK"]).touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("ready-" + os.environ["RANK"]).write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def saves(tmp_path: Path) -> Path:
+    """A program that takes a second to save when it is told to stop."""
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES)
+    return script
+
+
+def ready(job: Job) -> list[int]:
+    """Wait until both ranks run; their processes."""
+    files = [job.folder / f"ready-{rank}" for rank in (0, 1)]
+    job.until(lambda: all(file.exists() and file.read_text() for file in files), "both ranks")
+    return [int(file.read_text()) for file in files]
+
+
+def test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job(
+    make_job: Maker, saves: Path
+) -> None:
+    """Slurm sends TERM to every process of the job, the batch script and all wrappers included."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
+    batch = job.start()
+    for rank in ready(job):
+        os.killpg(os.getpgid(rank), signal.SIGTERM)
+    os.killpg(batch.pid, signal.SIGTERM)
+    assert job.finish(batch) == 143
+    assert sorted(file.name for file in job.folder.glob("saved-*")) == ["saved-0", "saved-1"]
+    end = job.record()
+    assert (end["exit_code"], end["stopped_by"], end["first_failure"]) == (143, "TERM", None)
+
+
+def test_a_request_to_stop_is_heard_while_the_job_runs(make_job: Maker, saves: Path) -> None:
+    """Bash runs a trap when the command in the foreground has ended: hours later."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
+    batch = job.start()
+    ranks = ready(job)
+    log = job.run_dir / "logs/batch.log"
+    try:
+        os.kill(batch.pid, signal.SIGTERM)
+        job.until(lambda: "received SIGTERM: stopping" in log.read_text(), "the trap", 3)
+    finally:
+        for rank in ranks:
+            os.killpg(os.getpgid(rank), signal.SIGTERM)
+        job.finish(batch)
+
+
+def test_the_first_failure_is_the_exit_code_whatever_the_step_says(make_job: Maker) -> None:
+    job = make_job(f"command: [sh, -c, '{_FAILS}']\nresources: {{nodes: 2, gpus_per_node: 1}}")
+    job.stand_in("srun", f"{_srun(job)}\nexit 0")
+    assert job.go() == 5, job.log()
+    assert job.record()["exit_code"] == 5
+
+
+def test_setup_may_use_variables_that_are_not_set(make_job: Maker) -> None:
+    """conda's and modules' own scripts do, so bash must not be told to stop there."""
+    job = make_job("setup: {commands: ['export FOUND=x$NOT_SET_ANYWHERE']}")
+    assert job.go() == 0, job.log()
+    assert job.told()[0]["environ"]["FOUND"] == "x"
+
+
+def test_setup_that_fails_ends_the_job(make_job: Maker) -> None:
+    job = make_job("setup: {commands: ['export FOUND=1', 'false']}")
+    assert job.go() == 1
+    assert job.told() == []
+
+
+def test_the_first_start_has_no_restart_count(make_job: Maker) -> None:
+    """Slurm sets SLURM_RESTART_COUNT from the second start on."""
+    job = make_job()
+    assert (job.go(), job.go(restarts=3)) == (0, 0)
+    assert [job.told(0)[0]["attempt"], job.told(3)[0]["attempt"]] == [0, 3]
+
+
+def test_nobody_asks_for_a_requeue(make_job: Maker, tmp_path: Path) -> None:
+    """A job that fails is not started again unasked: the next start would fail the same way."""
+    script = tmp_path / "typo.py"
+    script.write_text("import sys\nsys.exit(1)\n")
+    job = make_job(script=script)
+    for name in ("scontrol", "sbatch"):
+        keep = f'exec {job.bin}/real-{name} "$@"' if name == "scontrol" else "exit 1"
+        if name == "scontrol":
+            (job.bin / name).rename(job.bin / f"real-{name}")
+        job.stand_in(name, f'echo "$*" >>{job.folder}/asked\n{keep}')
+    assert job.go() == 1
+    asked = (job.folder / "asked").read_text() if (job.folder / "asked").exists() else ""
+    assert "requeue" not in asked and "job.sbatch" not in asked
+    assert "no-requeue" in dict(job.plan.directives)
+
+
+def test_a_line_shows_when_it_is_printed(make_job: Maker, tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import os, time\nprint('step 1')\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\nprint('step 2')\n"
+    )
+    job = make_job(script=script)
+    batch = job.start()
+    log = job.run_dir / "logs/0/rank-0.log"
+    try:
+        job.until(lambda: log.exists() and "step 1" in log.read_text(), "the first line", 4)
+    finally:
+        (job.folder / "go").touch()
+        assert job.finish(batch) == 0
+
+
+def test_ranks_do_not_tear_each_others_lines(make_job: Maker, tmp_path: Path) -> None:
+    """Python writes a line in pieces; ranks that share a file write into each other's."""
+    script = tmp_path / "chatty.py"
+    script.write_text("for step in range(300):\n    print(step, 'of', 'this', 'rank')\n")
+    job = make_job("resources: {gpus_per_node: 4}", script=script)
+    assert job.go() == 0
+    lines = [f"{step} of this rank" for step in range(300)]
+    for rank in range(4):
+        text = (job.run_dir / f"logs/0/rank-{rank}.log").read_text()
+        assert [line for line in text.splitlines() if line] == lines
+
+
+_FAILS = "exit 5"
+
+
+def _srun(job: Job) -> str:
+    return (job.bin / "srun").read_text().partition("exec ")[2].strip()

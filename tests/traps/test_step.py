@@ -1,0 +1,93 @@
+"""Traps of the step that starts the ranks (10 to 18), with a stand-in for srun."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.traps.conftest import Maker
+
+
+def test_a_rank_has_its_cpus(make_job: Maker) -> None:
+    """From Slurm 22.05 to 23.02 srun forgets the job's --cpus-per-task: one CPU for each task."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 2, cpus_per_gpu: 3}")
+    assert job.go() == 0, job.log()
+    assert [told["environ"]["STAND_IN_CPUS"] for told in job.told()] == ["3"] * 4
+    assert [told["threads"] for told in job.told()] == ["3"] * 4
+
+
+def test_a_rank_sees_all_gpus_of_its_node(make_job: Maker) -> None:
+    """One GPU for each rank would take the peers' memory out of reach."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 4}")
+    assert job.go() == 0, job.log()
+    assert [told["gpus"] for told in job.told()] == ["0,1,2,3"] * 8
+    assert [told["local_rank"] for told in job.told()] == [0, 1, 2, 3] * 2
+
+
+@pytest.mark.parametrize(("launcher", "starts"), [("", 2), ("launcher: srun", 4)])
+def test_a_launcher_is_started_once_on_each_node(
+    make_job: Maker, launcher: str, starts: int
+) -> None:
+    text = "command: [sh, -c, 'echo started']\nresources: {nodes: 2, gpus_per_node: 2}\n"
+    job = make_job(text + (launcher or "launcher: null"))
+    assert job.go() == 0, job.log()
+    assert job.log().count("started\n") == starts
+
+
+def test_each_node_has_a_rank_of_its_own(make_job: Maker) -> None:
+    """A $SLURM_NODEID that the batch script expands is 0 everywhere."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 2}\nargs: [--world, sockets]")
+    assert job.go() == 0, job.log()
+    told = job.told()
+    assert [one["rank"] for one in told] == [0, 1, 2, 3]
+    assert [one["node_rank"] for one in told] == [0, 0, 1, 1]
+    assert [one["environ"]["HPCRUN_NODE_RANK"] for one in told] == ["0", "0", "1", "1"]
+    assert all(len(one["world"]) == one["world_size"] == 4 for one in told)
+
+
+def test_a_rank_that_fails_ends_the_others(make_job: Maker, tmp_path: Path) -> None:
+    script = tmp_path / "fail.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "if os.environ['RANK'] == '2': sys.exit(7)\n"
+        "time.sleep(4)\n"
+        "pathlib.Path('survived').touch()\n"
+    )
+    job = make_job("resources: {nodes: 2, gpus_per_node: 2}", script=script)
+    assert job.go() == 7, job.log()
+    assert not (job.folder / "survived").exists()
+    assert job.record()["first_failure"]["rank"] == 2
+
+
+def test_a_job_inside_a_step_gets_its_step(make_job: Maker) -> None:
+    """Inside `srun --pty bash` a second step waits for the first one's CPUs for ever."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 1}")
+    assert job.go(SLURM_STEP_ID="0", SLURM_STEP_NODELIST="n1", STAND_IN_STEP="0") == 0, job.log()
+    assert [told["rank"] for told in job.told()] == [0, 1]
+
+
+def test_no_list_of_hosts_is_no_list_of_one(make_job: Maker) -> None:
+    """Where scontrol fails, every node would take itself for the only one."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 1}")
+    job.stand_in("scontrol", 'echo "scontrol: command not found" >&2; exit 127')
+    assert job.go() == 1
+    assert "the job wants 2 node(s) and has 0" in job.log()
+    assert job.told() == []
+
+
+def test_an_allocation_of_other_nodes_than_planned_does_not_start(make_job: Maker) -> None:
+    job = make_job("resources: {nodes: 2, gpus_per_node: 1}")
+    job.stand_in("scontrol", "echo n1")
+    assert job.go() == 1
+    assert "the job wants 2 node(s) and has 1: n1" in job.log()
+    assert job.told() == []
+
+
+def test_ranks_that_pile_up_on_a_node_do_not_train(make_job: Maker) -> None:
+    job = make_job("resources: {nodes: 2, gpus_per_node: 2}")
+    begun = time.monotonic()
+    assert job.go(STAND_IN_TASKS="3,1") == 1
+    assert "more ranks than the 2 that the job wants on each node" in job.log()
+    assert time.monotonic() - begun < 15

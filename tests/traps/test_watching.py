@@ -1,0 +1,37 @@
+"""Traps of watching a job (47 to 55): what is asked, how often, and what the answers mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrun.logs.files import LogFile
+from hpcrun.logs.tail import Tail
+from hpcrun.slurm.states import is_final, parse_state
+from hpcrun.transport.scripted import ScriptedTransport
+
+# squeue(1) and sacct(1), JOB STATE CODES: those of Slurm 20.11 to 26.05.
+GOES_ON = (
+    *("PENDING", "RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "COMPLETING", "REQUEUED"),
+    *("REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT"),
+    "RESIZING",
+)
+IS_OVER = (
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"),
+    *("DEADLINE", "PREEMPTED", "REVOKED", "LAUNCH_FAILED"),
+)
+
+
+@pytest.mark.parametrize("state", [*GOES_ON, *IS_OVER])
+def test_every_state_of_slurm_is_known_for_what_it_is(state: str) -> None:
+    assert parse_state(state) == state
+    assert is_final(state) == (state in IS_OVER)
+
+
+def test_a_state_of_a_progress_bar_is_a_line() -> None:
+    """tqdm ends its lines with a carriage return: to wait for a newline is to wait for the end."""
+    transport = ScriptedTransport({}, {"/log": b"epoch 1: 10%\repoch 1: 20%\repoch 1: 3"})
+    file = LogFile(Path("/log"))
+    tail = Tail(transport)
+    assert list(tail.poll([file])) == [(file, b"epoch 1: 10%\repoch 1: 20%\r")]
