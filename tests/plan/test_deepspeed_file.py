@@ -1,0 +1,196 @@
+"""A DeepSpeed JSON of the user's own: as it is, against the job, and before DeepSpeed itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.deepspeed import Given
+from hpcrun.plan.deepspeed_check import Answer
+from hpcrun.plan.types import Plan
+from hpcrun.spec.hjson import parse_hjson
+from tests.plan.making import plan
+from tests.plan.test_deepspeed_check import NEEDS_INT, NO_KEY, in_config, refused
+
+
+def from_file(text: str, rest: str = "") -> Plan:
+    """Plan a job whose deepspeed.config_file holds this text."""
+    file = parse_hjson(text, "ds.json")
+    job = f"script: a.py\ndeepspeed: {{config_file: ds.json}}\n{rest}"
+    return plan(job, deepspeed_given=Given(file=file))
+
+
+FILE = """{ // buckets for our machine
+  "train_batch_size": "auto",
+  "zero_optimization": {
+    "stage": 3,
+    "reduce_bucket_size": 5e7, # whole
+  },
+  "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}
+}"""
+
+
+def test_a_file_is_taken_as_it_is_but_for_what_it_leaves_open() -> None:
+    made = from_file(FILE, "batch: {micro_batch_per_gpu: 2}\nresources: {gpus_per_node: 4}")
+    assert made.deepspeed_config == {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 50_000_000},
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+    }
+
+
+def test_config_merges_over_the_file() -> None:
+    file = parse_hjson(FILE, "ds.json")
+    job = "script: a.py\ndeepspeed: {config_file: ds.json, config: {gradient_clipping: 0.5}}"
+    made = plan(job, deepspeed_given=Given(file=file))
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["gradient_clipping"] == 0.5
+
+
+def test_lightning_gets_no_accumulation_from_hpcrun() -> None:
+    made = from_file('{"bf16": {"enabled": true}}', "framework: lightning")
+    assert made.deepspeed_config == {"bf16": {"enabled": True}}
+
+
+def test_problems_of_a_file_have_its_lines() -> None:
+    text = FILE.replace("5e7", '"5e7"').replace('"auto",\n', '3,\n  "typo_key": 1,\n', 1)
+    with pytest.raises(SpecError) as caught:
+        from_file(text)
+    assert [str(problem) for problem in caught.value.problems] == [
+        "ds.json:3: typo_key: DeepSpeed has no such key; a key of your own starts with _",
+        f'ds.json:6: zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
+        "ds.json:2: train_batch_size: 3 contradicts the job's 1: resources.nodes, gpus_per_node "
+        "and batch give it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "rest", "expected"),
+    [
+        # Without a word on the number format DeepSpeed trains in fp32.
+        (
+            "{}",
+            "",
+            "precision: bf16",
+            "ds.json: bf16.enabled: trains in fp32, and the job's precision is bf16",
+        ),
+        (
+            '{"fp16": {"enabled": true}}',
+            "",
+            "precision: bf16",
+            "ds.json:1: fp16.enabled: trains in fp16, and the job's precision is bf16",
+        ),
+        (
+            '{"bf16": {"enabled": true}}',
+            ", zero_stage: 3",
+            "",
+            "ds.json: zero_optimization.stage: 0 contradicts the job's 3",
+        ),
+        (
+            '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}',
+            ", offload: {optimizer: cpu}",
+            "",
+            "ds.json: zero_optimization.offload_optimizer.device: none contradicts the job's cpu",
+        ),
+        (
+            '{"bf16": {"enabled": true},\n "train_micro_batch_size_per_gpu": 4}',
+            "",
+            "batch: {micro_batch_per_gpu: 2}",
+            "ds.json:2: train_micro_batch_size_per_gpu: 4 contradicts the job's 2",
+        ),
+        ('{"bf16": null}', "", "precision: fp32", "ds.json:1: bf16: null; keys are needed here"),
+    ],
+)
+def test_a_file_that_contradicts_the_job(text: str, section: str, rest: str, expected: str) -> None:
+    file = parse_hjson(text, "ds.json")
+    job = f"script: a.py\ndeepspeed: {{config_file: ds.json{section}}}\n{rest}"
+    found = refused(job, file=file)
+    assert len(found) == 1, found
+    assert found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ('{"fp16": {"enabled": true}}', "fp16"),
+        ('{"bf16": {"enabled": true}}', "bf16"),
+        ('{"torch_autocast": {"enabled": true, "dtype": "float16"}}', "fp16"),
+        ('{"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}', "bf16"),
+        ("{}", "fp32"),
+    ],
+)
+def test_the_files_number_format_is_the_jobs(text: str, precision: str) -> None:
+    assert from_file(text).precision == precision
+
+
+def test_a_format_in_config_is_the_jobs() -> None:
+    made = plan("script: a.py\ndeepspeed: {config: {fp16: {enabled: true, hysteresis: 4}}}")
+    assert made.precision == "fp16"
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["fp16"] == {"enabled": True, "hysteresis": 4}
+    assert "bf16" not in made.deepspeed_config
+    assert in_config("fp16: {enabled: true}", "precision: bf16") == [
+        "deepspeed.config.fp16.enabled: bf16 is enabled too; one of the two"
+    ]
+
+
+def test_an_auto_stage_that_nobody_knows() -> None:
+    text = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": "auto"}}'
+    found = refused(
+        "script: a.py\ndeepspeed: {config_file: ds.json}", file=parse_hjson(text, "ds.json")
+    )
+    assert found[0].startswith('ds.json:1: zero_optimization.stage: "auto" is filled by nobody')
+    made = plan(
+        "script: a.py\ndeepspeed: {config_file: ds.json, zero_stage: 1}",
+        deepspeed_given=Given(file=parse_hjson(text, "ds.json")),
+    )
+    assert made.deepspeed_config is not None
+    assert made.deepspeed_config["zero_optimization"]["stage"] == 1
+
+
+def test_the_files_stage_is_the_stage() -> None:
+    made = from_file('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}')
+    section = next(s for s in made.environment if "HPCRUN_ZERO_STAGE" in s.variables)
+    assert section.variables["HPCRUN_ZERO_STAGE"] == "3"
+
+
+READ = ["zero_optimization", "brand_new", "aio", "aio.brand_new", "bf16", "amp"]
+
+
+def test_the_deepspeed_that_trains_knows_which_keys_there_are() -> None:
+    answer = Answer(version="9.9", read=READ)
+    text = "brand_new: 1, aio: {brand_new: 2}, amp: {}, zero_optimization: {brand_new: 3}"
+    made = plan(
+        f"script: a.py\ndeepspeed: {{config: {{{text}}}}}", deepspeed_given=Given(answer=answer)
+    )
+    assert made.deepspeed_config is not None
+    # What neither it nor the table knows is a typo all the same.
+    assert in_config("brand_nwe: 1", answer=answer) == [
+        f"deepspeed.config.brand_nwe: {NO_KEY}; a key of your own starts with _"
+    ]
+    assert len(in_config("aio: {thread_count: 1}", answer=answer)) == 1
+
+
+def test_what_the_deepspeed_that_trains_refuses() -> None:
+    answer = Answer(
+        version="9.9",
+        read=READ,
+        problems=[
+            ("zero_optimization.brand_new", "Extra inputs are not permitted"),
+            ("zero_optimization.reduce_bucket_size", "Input should be a valid integer"),
+            ("fp16", "something of the whole section"),
+        ],
+    )
+    assert in_config(
+        "zero_optimization: {brand_new: 3, reduce_bucket_size: '5e7'}, fp16: {hysteresis: 1}",
+        answer=answer,
+    ) == [
+        # Told once, in hpcrun's words, where both know it.
+        f'deepspeed.config.zero_optimization.reduce_bucket_size: "5e7" {NEEDS_INT}',
+        "deepspeed.config.zero_optimization.brand_new: DeepSpeed 9.9 refuses it: "
+        "Extra inputs are not permitted",
+        "deepspeed.config.fp16: DeepSpeed 9.9 refuses it: something of the whole section",
+    ]
