@@ -97,9 +97,6 @@ def build_accelerate_config(
         }
     config["num_machines"] = nodes
     config["num_processes"] = nodes * ranks_per_node
-    # Together: rank 0's node, its address and port are told, and nothing is guessed.
-    config["rdzv_backend"] = "static"
-    config["same_network"] = True
     over = spec.accelerate.config if spec.accelerate else {}
     _check(config, over, problems)
     return merge(config, over)

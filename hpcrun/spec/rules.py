@@ -91,13 +91,15 @@ def _decided(option: str, *, drops: bool, job: bool) -> str:
 
 
 def settle_framework(spec: JobSpec) -> JobSpec:
-    """Give framework deepspeed its section, and a deepspeed section its framework.
+    """Give framework deepspeed its section, and a launcher or section its framework.
 
     >>> settle_framework(JobSpec(framework="deepspeed")).deepspeed == DeepSpeed()
     True
     """
     if spec.framework == "deepspeed" and spec.deepspeed is None:
         return structs.replace(spec, deepspeed=DeepSpeed())
+    if spec.framework is None and spec.launcher == "accelerate":
+        return structs.replace(spec, framework="accelerate")
     if spec.framework is None and spec.deepspeed is not None:
         return structs.replace(spec, framework="deepspeed")
     return spec

@@ -1,0 +1,21 @@
+#!/bin/bash
+# Runs once on every node, then as every rank, started by the harness, which has set
+# MASTER_ADDR, MASTER_PORT and HPCRUN_NODE_RANK and sends the output to logs/.
+if [ "${1-}" = rank ]; then
+    exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank \
+        /opt/env/bin/python /scratch/runs/20261120-081455-train-7k3q/code/train.py
+fi
+
+# ---- This node: its own folder, copies and commands
+# shellcheck disable=SC1091 # they lie beside this file
+. "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+local_folder /tmp 1 # HPCRUN_LOCAL_DIR; the harness removes it
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/8228f0e5028d/"$HPCRUN_ARCHITECTURE"
+
+# ---- Launch
+# Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
+# shellcheck disable=SC2016 # the rank's shell expands it
+exec /opt/env/bin/python -m accelerate.commands.launch \
+    --config_file="$HPCRUN_RUN_DIR/accelerate.yaml" --machine_rank="$HPCRUN_NODE_RANK" \
+    --rdzv_backend=static --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \
+    --no_python bash -c 'exec bash -- "$HPCRUN_RUN_DIR/node.sh" rank'

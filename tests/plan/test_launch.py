@@ -1,0 +1,103 @@
+"""Who starts the ranks, for each framework, and what the framework is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.launch import decide_framework, decide_launcher
+from tests.plan.making import PLACE, cluster, job, plan, variables
+
+
+@pytest.mark.parametrize(
+    ("text", "launcher", "framework"),
+    [
+        ("script: a.py", "torchrun", "torch"),
+        ("script: a.py\nframework: accelerate", "accelerate", "accelerate"),
+        ("script: a.py\nframework: transformers", "torchrun", "transformers"),
+        ("script: a.py\nframework: lightning", "torchrun", "lightning"),
+        ("script: a.py\nlauncher: accelerate", "accelerate", "accelerate"),
+        # Whoever launches by accelerate has an Accelerator, with DeepSpeed or without.
+        ("script: a.py\nlauncher: accelerate\ndeepspeed: {}", "accelerate", "accelerate"),
+        ("script: a.py\ndeepspeed: {}", "torchrun", "deepspeed"),
+        ("script: a.py\nframework: accelerate\nlauncher: srun", "srun", "accelerate"),
+        ("command: [make]", "none", "torch"),
+        ("command: [train]\nlauncher: deepspeed", "deepspeed", "torch"),
+    ],
+)
+def test_defaults(text: str, launcher: str, framework: str) -> None:
+    spec = job(text)
+    assert (decide_launcher(spec), decide_framework(spec)) == (launcher, framework)
+    made = plan(text)
+    assert (made.launcher, made.framework) == (launcher, framework)
+    assert variables(made)["HPCRUN_LAUNCHER"] == launcher
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("script: a.py\naccelerate: {}", "accelerate: launcher torchrun does not read it"),
+        ("command: [make]\nframework: accelerate", "framework: accelerate, but the command is"),
+    ],
+)
+def test_what_cannot_work_is_refused(text: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
+@pytest.mark.parametrize("framework", ["accelerate", "transformers"])
+def test_accelerate_is_told_the_same_under_every_launcher(framework: str, launcher: str) -> None:
+    text = f"script: a.py\nframework: {framework}\nlauncher: {launcher}\nprecision: fp16\n"
+    text += "batch: {gradient_accumulation_steps: 3}\n"
+    env = variables(plan(text))
+    assert env["ACCELERATE_MIXED_PRECISION"] == "fp16"
+    assert "ACCELERATE_USE_DEEPSPEED" not in env
+    # The Trainer takes it as an argument, and it would be counted twice.
+    steps = env.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    assert steps == ("3" if framework == "accelerate" else None)
+    env = variables(plan(text + "deepspeed: {zero_stage: 1}"))
+    assert env["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == f"{PLACE.run_dir}/deepspeed.json"
+
+
+@pytest.mark.parametrize("framework", ["torch", "deepspeed", "lightning"])
+def test_others_are_told_nothing_of_accelerate(framework: str) -> None:
+    env = variables(plan(f"script: a.py\nframework: {framework}"))
+    assert not [name for name in env if name.startswith("ACCELERATE_")]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "told"),
+    [("torchrun", False), ("accelerate", False), ("deepspeed", True), ("srun", True)],
+)
+def test_lightning_believes_the_ranks_of_any_launcher(launcher: str, told: bool) -> None:
+    env = variables(plan(f"script: a.py\nframework: lightning\nlauncher: {launcher}"))
+    assert env.get("TORCHELASTIC_RUN_ID") == (PLACE.run_id if told else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("framework: accelerate", True),
+        ("framework: accelerate\ndeepspeed: {}", False),
+        ("framework: transformers\ndeepspeed: {}", False),
+        ("framework: deepspeed", True),
+    ],
+)
+def test_on_cpus_deepspeed_is_not_left_out(text: str, told: bool) -> None:
+    env = variables(plan(f"script: a.py\nprecision: fp32\n{text}", "accelerator: cpu"))
+    assert ("ACCELERATE_USE_CPU" in env) == told
+    assert env["DS_ACCELERATOR"] == "cpu"
+
+
+def test_hosts_of_a_hostfile() -> None:
+    from msgspec import structs
+
+    place = structs.replace(PLACE, hosts=["lab1", "lab2"])
+    for launcher, starter, tasks in (("deepspeed", "pdsh", 4), ("torchrun", "torchrun", 1)):
+        text = f"script: a.py\nlauncher: {launcher}\nresources: {{nodes: 2, gpus_per_node: 4}}"
+        made = build_plan(job(text), cluster(), place)
+        assert (made.launcher, made.tasks_per_node, made.hosts) == (starter, tasks, place.hosts)
