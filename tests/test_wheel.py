@@ -103,6 +103,7 @@ def test_every_preset_renders_from_there(
         files = json.loads(
             run([*python, "submit", preset, "--dry-run", "--json"], tmp_path, environ)
         )
+        files = files["runs"][0]["files"] if "runs" in files else files
         harness = (ROOT / "templates" / "harness.sh").read_text()
         assert files["harness.sh"] == harness
         assert files["job.sbatch"].startswith("#!/bin/bash\n")
