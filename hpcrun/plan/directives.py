@@ -28,6 +28,7 @@ class _Shape(Struct, frozen=True):
     nodes: int
     gpus_per_node: int
     cpus_per_node: int
+    exclusive: bool
 
 
 def build_directives(
@@ -74,7 +75,7 @@ def build_directives(
     ]
     said = {k: None if v is True else str(v) for k, v in wanted if v is not None}
     kept = {option: value for option, value in said.items() if option not in dropped}
-    shape = _Shape(topology.nodes, topology.gpus_per_node, cpus)
+    shape = _Shape(topology.nodes, topology.gpus_per_node, cpus, topology.exclusive)
     merged = _renamed(kept, cluster, shape, problems)
     for option, value in given.items():
         if value is False:
@@ -100,6 +101,8 @@ def _renamed(
     renamed: dict[str, str | None] = {}
     for option, value in said.items():
         name = cluster.rename.get(option, option)
+        if name == "cpus-per-gpu" and shape.exclusive:
+            continue  # --exclusive gives all GPUs of a node, each with so many CPUs, and all CPUs
         if name != option and value is not None:
             try:
                 value = CONVERSIONS[option, name](value, shape)
@@ -116,12 +119,18 @@ def _of_all_nodes(gres: str, shape: _Shape) -> str:
     return f"{kind}:{shape.nodes * shape.gpus_per_node}".removeprefix(":")
 
 
-def _memory_share(parts: int, what: str, memory: str) -> str:
+def _memory_per_cpu(memory: str, shape: _Shape) -> str:
     if memory == "0":
-        raise ValueError(f"all of a node's memory cannot be said per {what}: say memory_per_node")
-    if not parts:
-        raise ValueError(f"the job has no {what}s to share its memory")
-    return f"{parse_memory_mb(memory) // parts}M"
+        raise ValueError("all of a node's memory cannot be said per CPU: say memory_per_node")
+    return f"{parse_memory_mb(memory) // shape.cpus_per_node}M"
+
+
+def _memory_per_gpu(memory: str, shape: _Shape) -> str:
+    if memory == "0" or shape.exclusive:  # --exclusive gives more GPUs than the job asks for
+        raise ValueError("the memory of whole nodes cannot be said per GPU")
+    if not shape.gpus_per_node:
+        raise ValueError("the job has no GPUs to share its memory")
+    return f"{parse_memory_mb(memory) // shape.gpus_per_node}M"
 
 
 def _cpus_per_gpu(_: str, shape: _Shape) -> str:
@@ -134,8 +143,8 @@ def _cpus_per_gpu(_: str, shape: _Shape) -> str:
 CONVERSIONS: dict[tuple[str, str], Callable[[str, _Shape], str]] = {
     ("gres", "gpus-per-node"): lambda value, _: value.removeprefix("gpu:"),
     ("gres", "gpus"): _of_all_nodes,
-    ("mem", "mem-per-cpu"): lambda value, shape: _memory_share(shape.cpus_per_node, "CPU", value),
-    ("mem", "mem-per-gpu"): lambda value, shape: _memory_share(shape.gpus_per_node, "GPU", value),
+    ("mem", "mem-per-cpu"): _memory_per_cpu,
+    ("mem", "mem-per-gpu"): _memory_per_gpu,
     ("cpus-per-task", "cpus-per-gpu"): _cpus_per_gpu,
     ("ntasks-per-node", "ntasks"): lambda value, shape: str(int(value) * shape.nodes),
     ("constraint", "prefer"): lambda value, _: value,

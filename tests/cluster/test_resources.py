@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -36,17 +35,13 @@ MakeSite = Callable[..., Site]
 
 
 @pytest.fixture
-def site_with(rig: Rig, request: pytest.FixtureRequest) -> Iterator[MakeSite]:
-    """Make a project whose profile says more."""
-    name = "".join(char if char.isalnum() else "-" for char in request.node.name)
-    folder = rig.shared / name
+def site_with(rig: Rig, site: Site) -> MakeSite:
+    """Make the test's project one whose profile says more."""
 
     def make(**profile: object) -> Site:
-        return Site(rig, folder, profile={"env": {}, **profile}).prepare()
+        return type(site)(rig, site.project, {**site.profile, "env": {}, **profile}).prepare()
 
-    yield make
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(rig.shared / "runs", ignore_errors=True)
+    return make
 
 
 def told(run: Submitted, rank: int = 0) -> dict[str, str]:

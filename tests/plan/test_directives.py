@@ -63,8 +63,13 @@ def test_untyped_gpus_are_renamed_too() -> None:
         (
             f"{JOB}slurm: {{exclusive: true}}",
             "mem: mem-per-gpu",
-            "rename.mem: all of a node's memory cannot be said per GPU: say memory_per_node; "
+            "rename.mem: the memory of whole nodes cannot be said per GPU; "
             "slurm: {mem: false} leaves it out",
+        ),
+        (
+            JOB,
+            "mem: mem-per-cpu",
+            "rename.mem: all of a node's memory cannot be said per CPU: say memory_per_node",
         ),
         (
             "script: a.py\nresources: {gpus_per_node: 0, memory_per_node: 100M}",
@@ -79,8 +84,9 @@ def test_untyped_gpus_are_renamed_too() -> None:
     ],
 )
 def test_what_the_other_option_cannot_say(text: str, rename: str, said: str) -> None:
+    facts = FACTS.replace("}}", ", exclusive: true}}") if text == JOB else FACTS
     with pytest.raises(SpecError) as caught:
-        plan(text, f"{FACTS}rename: {{{rename}}}")
+        plan(text, f"{facts}rename: {{{rename}}}")
     assert f"cluster default: {said}" in str(caught.value)
     # What the message advises works.
     old, _, new = rename.partition(": ")
@@ -113,6 +119,14 @@ def test_a_site_that_forbids_tasks_gives_all_cpus_to_the_one_that_slurm_makes() 
 def test_memory_is_said_once(option: str) -> None:
     made = directives(f"{JOB}slurm: {{{option}: 7G}}")
     assert {name: value for name, value in made.items() if name.startswith("mem")} == {option: "7G"}
+
+
+def test_whole_nodes_have_more_gpus_than_the_job_asks_for() -> None:
+    text = "script: a.py\nresources: {gpus_per_node: 2, exclusive: true}"
+    made = plan(text, f"{FACTS}rename: {{cpus-per-task: cpus-per-gpu}}")
+    # All CPUs come with --exclusive; so many for each of all GPUs would be more than there are.
+    assert not {"cpus-per-gpu", "cpus-per-task"} & dict(made.directives).keys()
+    assert not [word for word in srun_argv(made) if word.startswith("--cpus")]
 
 
 def test_whole_nodes_say_so() -> None:
