@@ -75,6 +75,9 @@ def build_directives(
     ]
     said = {k: None if v is True else str(v) for k, v in wanted if v is not None}
     kept = {option: value for option, value in said.items() if option not in dropped}
+    if cluster.rename.get("cpus-per-task") == "cpus-per-gpu":
+        # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun says the number of tasks.
+        kept.pop("ntasks-per-node", None)
     shape = _Shape(topology.nodes, topology.gpus_per_node, cpus, topology.exclusive)
     merged = _renamed(kept, cluster, shape, problems)
     for option, value in given.items():
