@@ -77,7 +77,7 @@ def check_keys(
 
     def tell(path: Path, message: str) -> None:
         problem = place(said, path, message)
-        if problem is not None and path not in told:
+        if problem is not None:
             told.add(path)
             problems.append(problem)
 

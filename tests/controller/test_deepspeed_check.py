@@ -59,11 +59,17 @@ def test_a_job_without_keys_of_its_own_asks_nobody(project: Path, tmp_path: Path
     assert starts(tmp_path) == 0
 
 
-def test_a_name_that_only_the_node_resolves_is_not_asked(project: Path) -> None:
+def test_a_name_that_only_the_node_resolves_is_not_asked(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The python3 of a login node is not the one that the job's modules bring."""
     job(project, "deepspeed: {config: {gradient_clipping: 0.5}}")
+    Path(interpreter(tmp_path, "exit 1")).rename(tmp_path / "python3")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     around = context(project)
     given = inspect_deepspeed(around, load_spec(around, str(project / "job.yaml")), "python3")
     assert given.answer is None and given.note == ""
+    assert starts(tmp_path) == 0
 
 
 @pytest.mark.parametrize(
@@ -137,9 +143,10 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_deepspeed_itself_is_asked(project: Path) -> None:
+def test_deepspeed_itself_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once: what it refuses, with the places; a folder deepspeed here is not it."""
     pytest.importorskip("deepspeed")
+    monkeypatch.chdir(project)
     (project / "deepspeed").mkdir()
     (project / "deepspeed" / "__init__.py").write_text("raise SystemExit(7)")
     (project / "ds.json").write_text(

@@ -60,6 +60,30 @@ def test_stages(stage: int, zero: dict[str, Any]) -> None:
     assert made["log_level"] == "info" and made["steps_per_print"] == 10
 
 
+def test_the_trainer_of_transformers_fills_what_it_knows() -> None:
+    made = config("zero_stage: 3", "framework: transformers")
+    assert made["gradient_clipping"] == "auto"
+    zero = made["zero_optimization"]
+    assert {key for key, value in zero.items() if value == "auto"} == {
+        "reduce_bucket_size",
+        "stage3_prefetch_bucket_size",
+        "stage3_param_persistence_threshold",
+    }
+    assert "auto" not in str(
+        config("zero_stage: 2", "framework: transformers")["zero_optimization"]
+    )
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "lightning"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_nothing_is_left_open_where_nobody_fills_it(framework: str, stage: int) -> None:
+    made = config(f"zero_stage: {stage}", f"framework: {framework}")
+    assert "auto" not in str(made)
+    # Lightning stops at the accumulation, and takes the micro batch from the data loader.
+    assert ("gradient_accumulation_steps" in made) == (framework != "lightning")
+    assert made["train_batch_size"] == 1
+
+
 def test_offload() -> None:
     pinned = {"device": "cpu", "pin_memory": True}
     zero = config("zero_stage: 2, offload: {optimizer: cpu}")["zero_optimization"]
