@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import shipped
+from tests.test_harness import Job
 
 HARDWARE = shipped("templates") / "hardware.sh"
 
@@ -158,6 +159,19 @@ def test_ports_in_ethernet_mode_are_kept_out_of_an_infiniband_job(node: Node) ->
     assert node.check(call, **env, NCCL_IB_HCA="mlx5_1")[1]["NCCL_IB_HCA"] == "mlx5_1"
     roce = {**env, "HPCRUN_FABRIC": "roce"}
     assert "NCCL_IB_HCA" not in node.check(call, **roce)[1]
+
+
+def test_the_harness_stops_before_the_launcher_does(tmp_path: Path) -> None:
+    """GPUs without bf16 end a job that needs it, on the node, with the GPU's name."""
+    made = Job(tmp_path / "run")
+    node = Node(tmp_path / "node")
+    node.gpus("7.0, Tesla V100-SXM2-32GB")
+    env = {"PATH": f"{node.bin}:{os.environ['PATH']}", "HPCRUN_CACHE_DIR": str(tmp_path)}
+    code, out = made.go(HPCRUN_NEEDS_BF16="1", **env)
+    assert code == 1 and "trained" not in made.log()
+    assert "Tesla V100-SXM2-32GB has no bf16 units (compute capability 7.0)" in made.log() + out
+    again = Job(tmp_path / "again")
+    assert again.go(**env)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ def test_one_node_needs_nothing_whatever_the_network() -> None:
 
 def test_cpus_and_jobs_without_gpus_have_no_nccl() -> None:
     assert not told(variables(plan(TWO_NODES, "accelerator: cpu"), network="infiniband"))
+    made = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 0}")
+    env = variables(made, network="infiniband")
+    assert not told(env)
+    assert (env["HPCRUN_DEVICE"], env["HPCRUN_BACKEND"], env["DS_ACCELERATOR"]) == (
+        *("cpu", "gloo", "cpu"),
+    )
 
 
 def test_a_network_that_no_rule_knows_is_left_to_nccl() -> None:

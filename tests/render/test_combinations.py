@@ -19,8 +19,8 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files
 from hpcrun.spec.job import Fabric
 from hpcrun.spec.load import load_job
-from tests.plan.making import PLACE, cluster
 from tests.pairs import pairs_of, pairwise
+from tests.plan.making import PLACE, cluster
 
 PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
 LAUNCHERS = ["torchrun", "deepspeed", "accelerate", "srun"]
