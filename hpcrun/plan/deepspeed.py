@@ -79,8 +79,9 @@ def build_deepspeed_config(
     found: list[Problem] = []
     check_keys(config, said, training.framework, answer, found, notes)
     _check_agreement(config, deepspeed, training, said, found)
+    before = list(found)
     for path, message in contradictions(config, training.framework):
-        if not any(_names(problem, path) for problem in found):
+        if not any(_names(problem, path) for problem in before):
             found.append(place(said, path, message) or _somewhere(path, message))
     for path, message in inert(config, training.framework):
         problem = place(said, path, message)

@@ -103,7 +103,7 @@ def check_keys(
         path = tuple(refused.split(".")) if refused else ()
         covered = any(path == one[: len(path)] or one == path[: len(one)] for one in told)
         if not covered:
-            said_by = f"DeepSpeed {answer.version if answer else ''} refuses it: {message}"
+            said_by = f"DeepSpeed {answer.version if answer else ''} refuses it: {message.strip()}"
             problems.append(place(said, path, said_by) or Problem("", None, "deepspeed", said_by))
 
 
