@@ -89,7 +89,10 @@ def refused(plain):
     except Exception as error:
         listed = getattr(error, "errors", None)
         if callable(listed):
-            return [(".".join(str(x) for x in e["loc"]), e["msg"].replace("Value error, ", "")) for e in listed()]
+            return [
+                (".".join(str(x) for x in e["loc"]), e["msg"].replace("Value error, ", ""))
+                for e in listed()
+            ]
         return [("", str(error).split("\n")[0].split(" See http")[0] or type(error).__name__)]
     return None
 
