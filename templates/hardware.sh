@@ -6,6 +6,26 @@
 #                                    the kernel shows below ROOT/sys; the devices go to stderr
 set -u
 
+# routed_interface ADDRESS ROOT: the interface by which an IPv4 address is reached, from the kernel's
+# table of routes; its numbers are in the CPU's order of bytes, the lowest first.
+routed_interface() {
+    local name target mask address='' best=-1 found='' part parts
+    [[ $1 =~ ^[0-9]+(\.[0-9]+){3}$ ]] || return 0
+    [[ $1 != 127.* ]] || found=lo best=$((16#FFFFFFFF))
+    IFS=. read -ra parts <<<"$1"
+    for part in "${parts[@]}"; do
+        printf -v address '%02x%s' "$part" "$address"
+    done
+    while read -r name target _ _ _ _ _ mask _; do
+        [[ $target$mask =~ ^[0-9A-F]{16}$ ]] || continue # the heading
+        # The longest mask that fits wins; as numbers of this order longer ones are greater.
+        if ((16#$mask > best && (16#$address & 16#$mask) == 16#$target)); then
+            best=$((16#$mask)) found=$name
+        fi
+    done <"$2/proc/net/route"
+    [ -z "$found" ] || printf '%s\n' "$found"
+}
+
 # find_fabric ROOT: slingshot, efa, infiniband, roce, omni-path or ethernet. Ports that are down
 # do not count. The order is that of speed, where a node has several.
 find_fabric() {

@@ -265,6 +265,9 @@ node() {
     local interface trouble=''
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
     exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
+    # shellcheck disable=SC1091 # they lie beside this file
+    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/world.sh" &&
+        . "$HPCRUN_RUN_DIR/local.sh" || exit 1
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
     interface=$(interface_to "$MASTER_ADDR")
     if [ -n "$interface" ]; then
@@ -272,10 +275,6 @@ node() {
     elif [ "$HPCRUN_NODES" -gt 1 ] && PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; then
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
-    # shellcheck disable=SC1091 # it lies beside this file
-    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/world.sh" || exit 1
-    # shellcheck disable=SC1091 # as above
-    . "$HPCRUN_RUN_DIR/local.sh" || exit 1
     trap leave_folder EXIT
     [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || watch_locks "$HPCRUN_CACHE_DIR"
     set_nccl_devices '' "$interface" || die "$host: $trouble"
@@ -299,6 +298,10 @@ node() {
 # interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
 interface_to() {
     local line PATH=$PATH:/usr/sbin:/sbin
+    if ! command -v ip >/dev/null; then # in an image, as pyxis has it
+        routed_interface "$1" ''
+        return
+    fi
     line=$(ip -o address show to "$1" 2>/dev/null)
     if [ -n "$line" ]; then
         line=${line#*: }

@@ -203,3 +203,36 @@ def test_only_the_jobs_gpus_are_asked_and_an_old_driver_is_not_believed(node: No
     assert (node.root / "asked").read_text().split() == [
         *("--query-gpu=compute_cap,name", "--format=csv,noheader", "--id=2,3"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [
+        ("10.1.2.3", "ib0"),
+        ("10.1.9.9", "eth1"),
+        ("10.9.9.9", "eth0"),
+        ("127.0.0.1", "lo"),
+        ("fe80::1", ""),
+        ("node1", ""),
+    ],
+)
+def test_the_interface_of_a_route_without_ip(tmp_path: Path, address: str, interface: str) -> None:
+    """In an image there may be no ip: the kernel's table has the answer, the longest mask wins."""
+    table = tmp_path / "proc/net/route"
+    table.parent.mkdir(parents=True)
+    rows = [
+        ("eth0", "00000000", "00000000"),
+        ("eth1", "0000010A", "0000FFFF"),
+        ("ib0", "0002010A", "00FFFFFF"),
+    ]
+    text = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    for name, target, mask in rows:
+        text += f"{name}\t{target}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n"
+    table.write_text(text)
+    done = subprocess.run(
+        ["bash", "-c", f'. {HARDWARE}; routed_interface "$1" "$2"', "-", address, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.strip(), done.stderr) == (interface, "")

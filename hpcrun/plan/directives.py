@@ -70,6 +70,9 @@ def build_directives(
         # Without it the job would stay pending for ever when the other one fails.
         ("kill-on-invalid-dep", "yes" if after else None),
         ("output", _batch_log(place.run_dir)),
+        # The login node's limits are not the job's: little locked memory there, and RDMA fails here
+        # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as the shell says.
+        ("propagate", "CORE"),
         ("open-mode", "append"),  # a requeue must not wipe the log of the attempt before
         ("no-requeue", None if restarts else True),
     ]

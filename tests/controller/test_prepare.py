@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.interpreter import find_interpreter
 from hpcrun.controller.prepare import command_spec, load_spec, prepare
 from hpcrun.controller.run import here, share_cpus
-from hpcrun.errors import InputError
 from hpcrun.runs.layout import RUN_ID
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec, Setup
 from tests.plan.making import cluster, job
 
 
@@ -32,74 +26,6 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
     (Path(clean_environ["HOME"]) / "python").touch(0o755)
     (project / "hpcrun.yaml").touch()
     return load_context(clean_environ, project)
-
-
-def python(context: Context, job_setup: Setup, profile: Cluster, **spec: object) -> str:
-    with_profile = structs.replace(context, cluster=profile)
-    made = JobSpec(setup=job_setup, **spec)  # type: ignore[arg-type]
-    found = find_interpreter(with_profile, made).python
-    return found.removeprefix(f"{context.project}/")
-
-
-BOTH = Setup(python="setup/python", venv="setup-venv")
-VENV = Setup(venv="setup-venv")
-
-
-@pytest.mark.parametrize(
-    ("setup", "profile", "found"),
-    [
-        (Setup(python="job/python", venv="job-venv"), BOTH, "job/python"),
-        (Setup(venv="job-venv/"), BOTH, "job-venv/bin/python"),
-        (Setup(), BOTH, "setup/python"),
-        (Setup(), VENV, "setup-venv/bin/python"),
-        (Setup(), Setup(), "profile/python"),
-    ],
-)
-def test_the_order_in_which_python_is_found(
-    context: Context, setup: Setup, profile: Setup, found: str
-) -> None:
-    site = Cluster(python="profile/python", setup=profile)
-    assert python(context, setup, site) == found
-
-
-def test_hpcruns_own_python_only_if_it_has_torch(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for spec, found in ((object(), sys.executable), (None, None)):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
-        if found is not None:
-            assert python(context, Setup(), Cluster()) == found
-        else:
-            with pytest.raises(InputError, match="which Python trains"):
-                python(context, Setup(), Cluster())
-    # A bare command needs none.
-    assert python(context, Setup(), Cluster(), command=["hostname"]) == ""
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("python3.11", "python3.11"),  # found on the node, after the setup
-        ("~/python", "{home}/python"),
-        (sys.executable, sys.executable),
-    ],
-)
-def test_how_an_interpreter_is_spelled(context: Context, given: str, found: str) -> None:
-    expected = found.format(home=context.environ["HOME"])
-    assert python(context, Setup(python=given), Cluster()) == expected
-
-
-@pytest.mark.parametrize(
-    ("setup", "said"),
-    [
-        (Setup(python="no/python"), "setup.python: "),
-        (Setup(venv="no"), "setup.venv: "),
-        (Setup(python="/no/such/python"), "setup.python: /no/such/python: no such interpreter"),
-    ],
-)
-def test_an_interpreter_that_is_not_there(context: Context, setup: Setup, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        python(context, setup, Cluster(python="profile/python"))
 
 
 # ---- specs and plans

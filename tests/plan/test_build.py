@@ -92,6 +92,7 @@ def test_the_order_of_the_directives() -> None:
         "dependency=afterok:17",
         "kill-on-invalid-dep=yes",
         "output=logs/batch.log",
+        "propagate=CORE",
         "open-mode=append",
         "no-requeue=None",
         "qos=high",

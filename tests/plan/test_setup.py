@@ -1,0 +1,174 @@
+"""Which environment trains, what is copied where, and what only the nodes can say."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.setup import LOCAL_DIR, choose_setup, node_sections
+from hpcrun.plan.types import Plan, Section
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import Container, JobSpec, Setup
+from tests.plan.making import PLACE, plan, variables
+
+CONTAINER = Setup(container=Container(image="a.sif"))
+
+
+@pytest.mark.parametrize(
+    ("job", "site", "python", "where", "chosen"),
+    [
+        (Setup(), Setup(), None, "p: ", Setup()),
+        (Setup(), Setup(), "/p/python", "p: ", Setup(python="/p/python")),
+        (Setup(), Setup(venv="v"), "/p/python", "p: setup.", Setup(venv="v")),
+        (Setup(conda="c"), Setup(venv="v"), "/p/python", "setup.", Setup(conda="c")),
+        (Setup(python="x"), CONTAINER, None, "setup.", Setup(python="x")),
+        (Setup(modules=["m"]), CONTAINER, None, "p: setup.", CONTAINER),
+        (Setup(uv=True), Setup(), None, "setup.", Setup(uv=True)),
+    ],
+)
+def test_who_names_python_first_decides(
+    job: Setup, site: Setup, python: str | None, where: str, chosen: Setup
+) -> None:
+    found = choose_setup(JobSpec(setup=job), Cluster(setup=site, python=python), "p")
+    assert (found.where, found.setup) == (where, chosen)
+
+
+def test_commands_and_modules_are_the_clusters_then_the_jobs() -> None:
+    made = plan(
+        "script: a.py\nsetup: {modules: [b], commands: [two], node_commands: [four], conda: c}",
+        "setup: {modules: [a], commands: [one], node_commands: [three], venv: v}",
+    ).setup
+    assert (made.modules, made.commands) == (["a", "b"], ["one", "two"])
+    assert made.node_commands == ["three", "four"]
+
+
+def refused(job: str, profile: str = "") -> list[str]:
+    """The problems of a job that cannot be planned."""
+    with pytest.raises(SpecError) as caught:
+        plan(f"script: a.py\n{job}", profile)
+    return [str(problem) for problem in caught.value.problems]
+
+
+# ---- copies
+
+
+def test_where_copies_come_from_and_lie() -> None:
+    made = plan(
+        "script: a.py\nstage: {data/../x y: a, /abs: b/c, '~/d': '{local_dir}/e', $S/f: g, "
+        "'{run_dir}/h': 'i{{'}"
+    )
+    assert made.setup.stage == [
+        (f"{PLACE.project_dir}/x y", "a"),
+        ("/abs", "b/c"),
+        ("~/d", "e"),
+        ("$S/f", "g"),
+        (f"{PLACE.run_dir}/h", "i{"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("{a: /data}", "stage.a: /data: a copy lies below {local_dir}"),
+        ("{a: ../b}", "stage.a: ../b: a copy lies below {local_dir}"),
+        ("{a: b/../..}", "stage.a: b/../..: a copy lies below {local_dir}"),
+        ("{a: .}", "stage.a: .: a copy lies below {local_dir}"),
+        ("{a: '{local_dir}'}", "stage.a: {local_dir}: a copy lies below {local_dir}"),
+        ("{a: .hpcrun/x}", "stage.a: .hpcrun/x: a copy lies below {local_dir}"),
+        ("{a: x, b: x/y}", "stage.b: x/y: another copy is there"),
+        ("{a: x/y, b: ./x}", "stage.b: ./x: another copy is there"),
+        ("{$(id): x}", "stage.$(id): $(id): $NAME and ${NAME} are filled on the node"),
+        ("{'${{A:-b}}': x}", "stage.${{A:-b}}: ${A:-b}: $NAME and"),
+    ],
+)
+def test_copies_that_cannot_be(stage: str, said: str) -> None:
+    assert any(problem.startswith(said) for problem in refused(f"stage: {stage}")), refused(
+        f"stage: {stage}"
+    )
+
+
+def test_a_folder_of_the_nodes_is_no_command() -> None:
+    assert refused("", "local_dir: /tmp/`id`$(id)") == [
+        "cluster default: local_dir: /tmp/`id`$(id): $NAME and ${NAME} are filled on the node, "
+        "and $$ is a dollar"
+    ]
+
+
+# ---- what the node alone knows
+
+
+def node_section(made: Plan) -> Section:
+    """What node.sh exports."""
+    (section,) = [section for section in made.environment if section.block == "node"]
+    return section
+
+
+def test_values_with_the_nodes_folder_are_the_nodes() -> None:
+    made = plan(
+        "script: a.py\nargs: ['{local_dir}/x', '${HPCRUN_LOCAL_DIR}', '${HOME}']".replace(
+            "'${HOME}'", "'${{HOME}}'"
+        )
+        + "\nenv: {A: '{local_dir}/a', B: b}",
+        "env: {C: '${HPCRUN_LOCAL_DIR}', D: d}",
+    )
+    assert made.program[-3:] == [f"{LOCAL_DIR}/x", LOCAL_DIR, "${HOME}"]
+    assert node_section(made).variables.keys() == {"TORCH_EXTENSIONS_DIR", "A", "C"}
+    assert variables(made)["A"] == f"{LOCAL_DIR}/a"
+    assert "HPCRUN_LOCAL_DIR" not in variables(made), "unknown before the node is"
+
+
+def test_search_paths_are_the_nodes_only_in_a_container() -> None:
+    sections = [Section(block="environment", title="t", prepend={"PATH": "/p"})]
+    assert node_sections(sections, inside=False) == sections
+    (inside,) = node_sections(sections, inside=True)
+    assert (inside.block, inside.prepend) == ("node", {"PATH": "/p"})
+
+
+def test_a_configuration_with_the_nodes_folder_is_the_nodes() -> None:
+    nvme = "script: a.py\ndeepspeed: {zero_stage: 3, offload: {optimizer: nvme}}\n"
+    made = plan(f"{nvme}args: ['{{deepspeed_config}}']")
+    assert made.setup.own_files == ["deepspeed.json"]
+    assert made.program[-1] == f"{LOCAL_DIR}/deepspeed.json"
+    made = plan(f"{nvme}args: ['{{deepspeed_config}}']".replace("nvme", "cpu"))
+    assert made.setup.own_files == []
+    assert made.program[-1] == f"{PLACE.run_dir}/deepspeed.json"
+
+
+# ---- containers
+
+
+def test_a_container_sees_the_runs_folders() -> None:
+    made = plan(
+        "script: a.py\nsetup: {container: {image: a.sif, mounts: [b, '$W:/w:ro', '~/c']}}",
+        "local_dir: $TMPDIR",
+    )
+    container = made.setup.container
+    assert container is not None
+    assert (container.runtime, container.image) == ("apptainer", f"{PLACE.project_dir}/a.sif")
+    own = [PLACE.run_dir, PLACE.project_dir, PLACE.cache_dir, LOCAL_DIR]
+    assert container.mounts == [
+        *(f"{folder}:{folder}" for folder in own),
+        f"{PLACE.project_dir}/b:{PLACE.project_dir}/b",
+        "$W:/w:ro",
+        "~/c:~/c",
+    ]
+    pyxis = plan(
+        "script: a.py\nsetup: {container: {image: a.sqsh}}", "local_dir: $TMPDIR"
+    ).setup.container
+    assert pyxis is not None
+    assert (pyxis.runtime, pyxis.mounts[-1]) == ("pyxis", "$TMPDIR:$TMPDIR")
+
+
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        ("{image: nvcr.io#nvidia/x}", "setup.container.runtime: apptainer or pyxis?"),
+        ("{image: a.sif, mounts: ['a,b']}", "setup.container: a,b: a container cannot"),
+        ("{image: a.sqsh, mounts: [a b]}", "setup.container: a b: a container cannot"),
+        ("{image: a.sif, options: [--cleanenv]}", "setup.container.options: --cleanenv takes"),
+        ("{image: $(id).sif}", "setup.container.image: $(id).sif: $NAME"),
+    ],
+)
+def test_containers_that_cannot_be(container: str, said: str) -> None:
+    problems = refused(f"setup: {{container: {container}}}")
+    assert any(problem.startswith(said) for problem in problems), problems

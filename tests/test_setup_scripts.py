@@ -1,0 +1,273 @@
+"""setup.sh and local.sh: what job.sbatch and node.sh call, in a real bash, without Slurm.
+
+Effects: files, processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import shipped
+
+TEMPLATES = shipped("templates")
+HOST = os.uname().nodename
+
+
+def bash(script: str, *words: str, **env: str) -> tuple[int, str, str]:
+    """Run a script that has both files' functions, in an environment of its own."""
+    done = subprocess.run(
+        ["bash", "-c", f". {TEMPLATES}/setup.sh; . {TEMPLATES}/local.sh\n{script}", "-", *words],
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+# ---- Modules: stand-ins that answer as the versions of `module` do; the real ones are tested in
+# tests/cluster/test_environment.py.
+
+# environment-modules 3.2 ends with 0 whatever happened; Lmod can be asked what is loaded.
+OLD = """
+module() {
+    case $2 in
+    good*) export LOADEDMODULES=$2/1.0 ;;
+    *) echo "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for '$2'" >&2 ;;
+    esac
+}
+"""
+LMOD = """
+LMOD_CMD=/lmod
+module() {
+    case $1 in
+    load) [ "$2" != bad ] || return 1; [ "$2" = alias ] || export LOADEDMODULES=$2/1.0 ;;
+    is-loaded) [ "$2" = alias ] ;;
+    esac
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "loaded", "said"),
+    [
+        (OLD, "good", "", None),
+        (OLD, "gone", "", "module load gone loaded nothing"),
+        (OLD, "gone", "other/1:gone-too/2", "module load gone loaded nothing"),
+        (OLD, "here", "other/1:here/2", None),
+        (OLD, "here/2", "here/2", None),
+        (LMOD, "good", "", None),
+        (LMOD, "bad", "", "module load bad failed"),
+        (LMOD, "alias", "its-real-name/1", None),
+    ],
+)
+def test_a_module_that_is_not_loaded_ends_the_job(
+    module: str, name: str, loaded: str, said: str | None
+) -> None:
+    code, out, err = bash(f"{module}\nload_module {name}\necho done", LOADEDMODULES=loaded)
+    if said is None:
+        assert (code, out) == (0, "done\n"), err
+    else:
+        assert (code, out) == (1, "")
+        assert f"hpcrun: error: {HOST}: {said}" in err
+
+
+def test_modules_are_found_by_the_sites_variable(tmp_path: Path) -> None:
+    (tmp_path / "init").mkdir()
+    (tmp_path / "init" / "bash").write_text(
+        'module() { export LOADEDMODULES=$2; }; : "$UNSET_ON_PURPOSE"\n'
+    )
+    script = "unset -f module; grep() { :; }; init_modules; load_module x; echo $LOADEDMODULES"
+    assert bash(script, LMOD_PKG=str(tmp_path))[1] == "x\n"
+
+
+# ---- Environments
+
+
+def make_prefix(folder: Path) -> Path:
+    """A conda environment that came without conda, as conda-pack makes them."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    scripts = folder / "etc" / "conda" / "activate.d"
+    scripts.mkdir(parents=True)
+    (scripts / "x.sh").write_text('export FROM="$CONDA_PREFIX$UNSET_ON_PURPOSE"\n')
+    return folder
+
+
+def test_a_conda_environment_without_conda(tmp_path: Path) -> None:
+    prefix = make_prefix(tmp_path / "my env")
+    told = 'activate_conda "$1"; echo "$FROM"; python -c "import sys; print(sys.prefix)"'
+    assert bash(told, str(prefix)) == (0, f"{prefix}\n{prefix}\n", "")
+    code, _, err = bash(told, "nowhere")
+    assert code == 1
+    assert "no conda, mamba or micromamba here, and no environment at nowhere" in err
+    assert f"hpcrun: error: {HOST}: the conda environment nowhere cannot be activated" in err
+
+
+@pytest.mark.parametrize("where", ["CONDA_EXE", "path", "prefix", "bashrc", "home", "MAMBA_EXE"])
+def test_conda_is_found(tmp_path: Path, where: str) -> None:
+    base = tmp_path / ("miniforge3" if where == "home" else "conda base")
+    name = "micromamba" if where == "MAMBA_EXE" else "conda"
+    conda = base / "bin" / name
+    conda.parent.mkdir(parents=True)
+    conda.write_text("#!/bin/sh\n")
+    conda.chmod(0o755)
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    wanted = "ml"
+    if where in ("CONDA_EXE", "MAMBA_EXE"):
+        env[where] = str(conda)
+    elif where == "path":
+        env["PATH"] += f":{conda.parent}"
+    elif where == "prefix":
+        wanted = str(base / "envs" / "ml")
+        Path(wanted).mkdir(parents=True)
+    elif where == "bashrc":
+        # The line that `conda init` writes.
+        line = f"__conda_setup=\"$('{conda}' 'shell.bash' 'hook' 2> /dev/null)\"\n"
+        (tmp_path / ".bashrc").write_text(f"alias ls='ls -l'\n{line}")
+    code, out, err = bash('find_conda "$1"', wanted, **env)
+    assert (code, err) == (0, "")
+    assert Path(out.strip()).resolve() == conda
+    assert bash('find_conda "$1"', "ml")[1] == ""
+
+
+def test_an_environment_that_is_not_there_names_the_node(tmp_path: Path) -> None:
+    code, _, err = bash('activate_venv "$1"', str(tmp_path), SLURMD_NODENAME="n7")
+    assert (code, err) == (1, f"hpcrun: error: n7: {tmp_path}: no virtual environment is here\n")
+    code, _, err = bash('type() { :; }; uv_sync "$1" .venv', str(tmp_path))
+    assert code == 1 and "there is no uv on the PATH" in err
+
+
+def test_values_travel_past_an_image() -> None:
+    """An image sets A, B and E in between; what was kept has the job's value again."""
+    value = "a$(id) 'b'\n\\c"
+    script = "keep A E UNSET; A=image B=image E=image; restore\n"
+    script += 'printf "%s|" "$A" "$B" "$E" "${UNSET-unset}" "${!HPCRUN_KEPT_@}"'
+    code, out, _ = bash(script, A=value, E="")
+    assert (code, out) == (0, f"{value}|image||unset|")
+
+
+# ---- A node's own folder
+
+
+def node(tmp_path: Path) -> dict[str, str]:
+    """The environment of a node of a run."""
+    run = tmp_path / "20261120-081455-x-7k3q"
+    (run / "attempts" / "0").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "disk").mkdir(exist_ok=True)
+    return {"HPCRUN_RUN_DIR": str(run), "HPCRUN_ATTEMPT": "0", "HPCRUN_NODE_RANK": "0"}
+
+
+def test_a_folder_is_new_and_goes_with_its_last_task(tmp_path: Path) -> None:
+    env, disk = node(tmp_path), tmp_path / "disk"
+    old = disk / "hpcrun-20261120-081455-x-7k3q.7.0"
+    (old / "locked").mkdir(parents=True)
+    (old / "locked" / "file").touch()
+    (old / "locked").chmod(0o555)
+    others = disk / "hpcrun-20261120-081455-y-7k3q.0.0"
+    others.mkdir()
+    make = 'local_folder "$1" 2; echo "$HPCRUN_LOCAL_DIR"'
+    _, out, err = bash(make, str(disk), **env)
+    folder = disk / "hpcrun-20261120-081455-x-7k3q.0.0"
+    assert (out, err) == (f"{folder}\n", "")
+    assert not old.exists(), "what an attempt that was killed has left"
+    assert bash(make, str(disk), SLURM_LOCALID="1", **env)[1] == f"{folder}\n"
+    bash("set -u; leave_folder", SLURM_LOCALID="1", **env)
+    assert folder.exists()
+    bash("set -u; leave_folder", **env)
+    assert {path.name for path in disk.iterdir()} == {others.name}
+    assert bash("set -u; leave_folder", **env) == (0, "", "")
+
+
+def test_what_others_made_is_neither_taken_nor_removed(tmp_path: Path) -> None:
+    env, disk = node(tmp_path), tmp_path / "disk"
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    link = disk / "hpcrun-20261120-081455-x-7k3q.0.0"
+    link.symlink_to(theirs)
+    code, _, err = bash('local_folder "$1" 1', str(disk), **env)
+    assert code == 1 and f"hpcrun: error: {HOST}: local_dir: cannot make {link}" in err
+    bash('remove_folder "$@"', str(theirs), str(disk), str(link), **env)
+    assert theirs.is_dir() and link.is_symlink()
+
+
+def test_a_copy_is_whole_or_not_there(tmp_path: Path) -> None:
+    env, disk = node(tmp_path), tmp_path / "disk"
+    data = tmp_path / "data"
+    (data / "in").mkdir(parents=True)
+    (data / "in" / "file").write_text("x")
+    (data / "in" / "link").symlink_to("../in/file")
+    make = 'local_folder "$1" 1; stage "$2" "deep/to data"; '
+    make += 'cat "$HPCRUN_LOCAL_DIR/deep/to data/in/link"'
+    code, out, err = bash(make, str(disk), str(data), **env)
+    assert (code, err) == (0, "") and out.endswith("x")
+    bash("leave_folder", **env)
+    (data / "out").symlink_to("../elsewhere")
+    (tmp_path / "elsewhere").touch()
+    code, _, err = bash(make, str(disk), str(data), **env)
+    assert code == 1 and f"{data}/out is a link out of the folder" in err
+    copies = disk / "hpcrun-20261120-081455-x-7k3q.0.0" / "deep"
+    assert not (copies / "to data").exists()
+    bash("leave_folder", **env)
+    code, _, err = bash(make, str(disk), str(tmp_path / "nothing"), **env)
+    assert (code, err) == (1, f"hpcrun: error: {HOST}: stage: {tmp_path}/nothing: not there\n")
+
+
+def test_a_file_of_the_run_gets_the_nodes_own_folder(tmp_path: Path) -> None:
+    env, disk = node(tmp_path), tmp_path / "a & b"
+    disk.mkdir()
+    Path(env["HPCRUN_RUN_DIR"], "ds.json").write_text('{"a": "${HPCRUN_LOCAL_DIR}/x", "b": "$1"}\n')
+    bash('local_folder "$1" 1; own_copy ds.json', str(disk), **env)
+    folder = disk / "hpcrun-20261120-081455-x-7k3q.0.0"
+    assert (folder / "ds.json").read_text() == f'{{"a": "{folder}/x", "b": "$1"}}\n'
+
+
+def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
+    env, disk = node(tmp_path), tmp_path / "disk"
+    told = (
+        'local_folder "$1" 2; if first_on_node x; then sleep 0.5; export A="it\'s\n$2"; unset B; '
+    )
+    told += 'LC_ALL=C; cd /; done_on_node x; fi; echo "$A|${B-unset}|$C|$PWD"'
+    words = ["bash", "-c", f". {TEMPLATES}/setup.sh; . {TEMPLATES}/local.sh\n{told}", "-"]
+    base = {"PATH": "/usr/bin:/bin", "HOME": "/", **env, "B": "b", "C": "c"}
+    second = subprocess.Popen(
+        [*words, str(disk), "2"],
+        env={**base, "SLURM_LOCALID": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    time.sleep(0.3)
+    code, out, err = bash(told, str(disk), "1", **{**env, "B": "b", "C": "c"})
+    assert (code, out, err) == (0, "it's\n1|unset|c|/\n", "")
+    assert second.communicate(timeout=10)[0] == out
+
+
+# ---- Locks
+
+
+def test_a_lock_of_a_dead_build_goes_and_one_in_use_stays(tmp_path: Path) -> None:
+    stale, used = (tmp_path / "torch_extensions" / "py" / "arch" / name for name in ("a", "b"))
+    for folder in (stale, used):
+        folder.mkdir(parents=True)
+        (folder / "lock").touch()
+        (folder / "main.o").touch()
+        for path in (folder / "lock", folder / "main.o", folder):
+            os.utime(path, (time.time() - 25 * 60,) * 2)
+    os.utime(used / "main.o", (time.time() - 15 * 60,) * 2)  # a compiler has just written it
+    code, out, err = bash('set -u; clear_locks "$1"/torch_extensions/*/*/*/lock', str(tmp_path))
+    assert (err, out) == (
+        "",
+        f"hpcrun: removed {stale}/lock, which a build that was killed had left there\n",
+    )
+    assert not (stale / "lock").exists() and (stale / "main.o").exists()
+    assert (used / "lock").exists()
+    # A process that watches ends with the one that it watches for.
+    code, out, _ = bash('set -u; watch_locks "$1"; sleep 0.2; kill -9 $$', str(tmp_path))
+    assert code == -9
