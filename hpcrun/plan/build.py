@@ -347,7 +347,7 @@ def _environment(
             spec, cluster, precision=values["precision"], is_read=_reads_precision(spec, values)
         ),
         hub_section(cluster),
-        *nccl_sections(decide_fabric(spec, cluster), cluster.accelerator),
+        *nccl_sections(decide_fabric(spec, cluster), cluster.accelerator, is_seen=not place.hosts),
         user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
         user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
         user_section("job_environment", "The job", spec.env, "env"),

@@ -56,8 +56,12 @@ def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
     return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
 
 
-def nccl_sections(fabric: str, accelerator: str) -> list[Section]:
-    """NCCL's variables for a fabric; for ``auto`` a section for each that it may turn out to be."""
+def nccl_sections(fabric: str, accelerator: str, *, is_seen: bool = True) -> list[Section]:
+    """NCCL's variables for a fabric; for ``auto`` a section for each that it may turn out to be.
+
+    ``is_seen``: the batch script runs on the job's first node, and not, as with a hostfile, where
+    hpcrun was called: what that machine shows says nothing of the hosts.
+    """
     if accelerator != "cuda":
         return []
     comment = {
@@ -73,6 +77,8 @@ def nccl_sections(fabric: str, accelerator: str) -> list[Section]:
     )
     if fabric == SINGLE_NODE:
         return [general]
+    if fabric == "auto" and not is_seen:
+        return [structs.replace(general, comment="NCCL finds the network itself.")]
     if fabric != "auto":
         own = _section(FABRICS[fabric])
         return [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from hpcrun.assets import template_loader
+from hpcrun.plan.build import build_plan
 from hpcrun.plan.nccl import FABRICS
 from hpcrun.render.files import render_files
-from tests.plan.making import plan, variables
+from tests.plan.making import PLACE, cluster, job, plan, variables
 
 TWO_NODES = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
 
@@ -66,6 +68,16 @@ def test_cpus_and_jobs_without_gpus_have_no_nccl() -> None:
 
 def test_a_network_that_no_rule_knows_is_left_to_nccl() -> None:
     assert told(variables(plan(TWO_NODES), network="omni-path")) == {"NCCL_DEBUG": "WARN"}
+
+
+def test_the_machine_that_hpcrun_is_called_on_says_nothing_of_a_hostfiles_hosts() -> None:
+    place = msgspec.structs.replace(PLACE, hosts=["a", "b"])
+    made = build_plan(job(TWO_NODES), cluster(), place)
+    assert not [section for section in made.environment if section.fabrics]
+    files = render_files(made, template_loader(None))
+    assert "hardware.sh" not in next(file.text for file in files if file.name == "job.sbatch")
+    forced = build_plan(job(f"{TWO_NODES}nccl: {{fabric: roce}}"), cluster(), place)
+    assert told(variables(forced))["NCCL_NET"] == "IB"
 
 
 def test_the_jobs_own_settings_win_in_every_alternative() -> None:
