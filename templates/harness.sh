@@ -276,7 +276,7 @@ node() {
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
     trap leave_folder EXIT
-    [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || watch_locks "$HPCRUN_CACHE_DIR"
+    [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || watch_locks "${HPCRUN_CACHE_DIR-}"
     set_nccl_devices '' "$interface" || die "$host: $trouble"
     check_gpus || die "$host: $trouble"
     check_allocation || die "$host: $trouble"

@@ -172,6 +172,7 @@ meet_nodes() {
 # process, however that ends: the pipe between them closes.
 watch_locks() {
     local watch
+    [ -n "$1" ] || return 0
     # shellcheck disable=SC2034 # it is open, that is enough
     exec {watch}> >(
         trap - TERM INT HUP EXIT
