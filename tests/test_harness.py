@@ -51,6 +51,7 @@ class Job:
             f"export HPCRUN_RUN_DIR={quote_bash(str(self.run.path))}\n"
             '[ "${1-}" = body ] || exec bash -- "$HPCRUN_RUN_DIR/harness.sh" batch\n'
             f"export HPCRUN_NODES={nodes} HPCRUN_RANKS_PER_NODE={world}\n"
+            'export HPCRUN_CACHE_DIR="$HPCRUN_RUN_DIR/cache"\n'
             f"export HPCRUN_WORLD_SIZE={world} HPCRUN_FABRIC=single-node\n{setup}\n"
             ': >"$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/launched"\n'
             'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" launch srun --nodes=1\n'

@@ -1,0 +1,187 @@
+"""What keeps a job in one world: templates/world.sh by itself and in the harness, without Slurm."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun.assets import shipped
+from tests.test_harness import RANK, Job, job
+
+__all__ = ["job"]  # the fixture
+
+WORLD = shipped("templates") / "world.sh"
+
+
+def ask(command: str, **env: str) -> tuple[int, str]:
+    """Call one of the functions; what it prints, and why it says no."""
+    script = 'trouble=; host=n1; . "$0"; ' + command + '; code=$?; printf %s "$trouble"; exit $code'
+    done = subprocess.run(
+        ["bash", "-u", "-c", script, str(WORLD)],
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+# ---- the allocation
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ""),
+        ({"SLURM_GPUS_ON_NODE": "8"}, ""),
+        ({"SLURM_GPUS_ON_NODE": "2"}, "Slurm gave it 2 GPU(s), and the job wants 4 on each node"),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, "a task sees 1 of the 4 GPUs (CUDA_VISIBLE_DEVICES=3)"),
+        ({}, ""),
+        ({"SLURM_GPUS_ON_NODE": "0", "HPCRUN_GPUS_PER_NODE": "0"}, ""),
+    ],
+)
+def test_uneven_and_bound_gpus_are_refused(env: dict[str, str], said: str) -> None:
+    env = {"HPCRUN_GPUS_PER_NODE": "4", "SLURM_JOB_ID": "1", **env}
+    code, out = ask("check_allocation", **env)
+    assert (code != 0) == bool(said)
+    assert out.startswith(said) and bool(out) == bool(said)
+
+
+def test_without_slurm_a_cpu_job_does_not_care_what_is_visible() -> None:
+    env = {"HPCRUN_GPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "0"}
+    assert ask("check_allocation", HPCRUN_DEVICE="cpu", **env)[0] == 0
+    assert ask("check_allocation", HPCRUN_DEVICE="cuda", **env)[0] == 1
+
+
+# ---- the hostfile
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n1 slots=4\nn2 slots=4\n", ""),
+        ("n1 slots=4\n", "has 1 of the job's 2 nodes"),
+        ("n1 slots=4\nn2 slots=8\n", "has 1 of the job's 2 nodes"),
+        ("", "is missing: each node would train alone"),
+        (None, "is missing: each node would train alone"),
+    ],
+)
+def test_a_hostfile_that_is_not_the_jobs(tmp_path: Path, text: str | None, said: str) -> None:
+    hostfile = tmp_path / "host file"
+    if text is not None:
+        hostfile.write_text(text)
+    env = {"HPCRUN_HOSTFILE": str(hostfile), "HPCRUN_NODES": "2", "HPCRUN_RANKS_PER_NODE": "4"}
+    code, out = ask("sleep() { :; }; check_hostfile", **env)
+    assert (code == 0) == (not said)
+    if said:
+        assert out == f"the hostfile {hostfile} {said}"
+
+
+# ---- reaching rank 0
+
+
+def test_a_port_that_listens_and_one_that_refuses_are_both_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert ask(f"reach 127.0.0.1 {port}") == (0, "")
+    began = time.monotonic()
+    assert ask(f"reach 127.0.0.1 {port}") == (0, "")
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ("bash: connect: No route to host", "No route to host"),
+        ("bash: connect: Network is unreachable", "Network is unreachable"),
+        ("bash: connect: Connection timed out", "Connection timed out"),
+    ],
+)
+def test_a_way_that_stays_barred_is_told(says: str, reason: str) -> None:
+    # The kernel's answers cannot be had from here; tests/cluster cuts a real link.
+    command = f"sleep() {{ SECONDS=99; }}; timeout() {{ echo '{says}' >&2; return 1; }}; "
+    code, out = ask(command + "reach 10.9.8.7 12345")
+    assert code == 1
+    assert out == f"cannot reach rank 0's node at 10.9.8.7, port 12345: {reason}"
+
+
+def test_no_answer_at_all_is_told() -> None:
+    command = "sleep() { SECONDS=99; }; timeout() { return 124; }; reach 10.9.8.7 1"
+    code, out = ask(command)
+    assert (code, out) == (1, "cannot reach rank 0's node at 10.9.8.7, port 1: no answer")
+
+
+def test_a_way_that_opens_again_is_taken() -> None:
+    command = (
+        "tries=0; sleep() { tries=1; }; "
+        'timeout() { [ $tries -eq 1 ] || { echo "connect: No route to host" >&2; return 1; }; }; '
+    )
+    assert ask(command + "reach 10.9.8.7 1")[0] == 0
+
+
+def test_what_bash_cannot_do_is_no_reason_to_stop() -> None:
+    command = "timeout() { echo '/dev/tcp/x/1: No such file or directory' >&2; return 1; }; "
+    assert ask(command + "reach x 1") == (0, "")
+
+
+# ---- what launchers overwrite, and how they end
+
+
+def rank(local_rank: int, *words: str) -> str:
+    return (
+        f"(export RANK={local_rank} LOCAL_RANK={local_rank} WORLD_SIZE=2\n"
+        f"{RANK} {' '.join(words)})\n"
+    )
+
+
+def test_ranks_get_back_what_a_launcher_overwrote(job: Job) -> None:
+    tell = 'echo "${CUDA_VISIBLE_DEVICES-none} ${HIP_VISIBLE_DEVICES-none}"'
+    words = f"bash -c '{tell} >\"$HPCRUN_RUN_DIR/told\"'"
+    node = "export CUDA_VISIBLE_DEVICES=0,1 HIP_VISIBLE_DEVICES=0,1\n" + rank(0, words)
+    job.write(node, world=2)
+    assert job.go(CUDA_VISIBLE_DEVICES="5,7")[0] == 0
+    assert (job.run.path / "told").read_text() == "5,7 none\n"
+
+
+def test_every_rank_knows_its_node_whatever_started_it(job: Job) -> None:
+    tell = 'echo "$NODE_RANK $GROUP_RANK $LOCAL_WORLD_SIZE"'
+    job.write(rank(1, f"bash -c '{tell} >\"$HPCRUN_RUN_DIR/told\"'"), world=2)
+    assert job.go()[0] == 0
+    assert (job.run.path / "told").read_text() == "0 0 2\n"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate"])
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (rank(0, "true") + rank(1, "true"), ""),
+        (rank(0, "true"), "the launcher ended, but 1 of its 2 ranks ended well: was it killed?"),
+        ("", "the launcher ended, but 0 of its 2 ranks ended well: was it killed?"),
+    ],
+)
+def test_a_launcher_that_ends_without_its_ranks_is_no_success(
+    job: Job, launcher: str, ranks: str, said: str
+) -> None:
+    job.write(f"{ranks}exit 0", setup=f"export HPCRUN_LAUNCHER={launcher}", world=2)
+    code, _ = job.go()
+    assert code == job.end.exit_code == (1 if said else 0)
+    assert said in job.log()
+
+
+@pytest.mark.parametrize("launcher", ["none", "srun"])
+def test_where_there_is_no_launcher_nothing_is_missing(job: Job, launcher: str) -> None:
+    job.write("exit 0", setup=f"export HPCRUN_LAUNCHER={launcher}", world=2)
+    assert job.go()[0] == 0
+
+
+def test_a_rank_that_fails_does_not_count_as_ended_well(job: Job) -> None:
+    ranks = rank(0, "true") + rank(1, "false")
+    job.write(f"{ranks}exit 0", setup="export HPCRUN_LAUNCHER=deepspeed", world=2)
+    assert job.go()[0] == 1
+    assert job.failure.rank == 1
