@@ -67,8 +67,11 @@ def left(rig: Rig) -> list[str]:
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
 def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
     shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
-    # DeepSpeed would read this, and stop at the empty line.
-    (site.project / ".deepspeed_env").write_text("NCCL_DEBUG=TRACE\n\n")
+    # DeepSpeed would read these, and stop at the empty line.
+    home = Path(site.environ()["HOME"])
+    home.mkdir(exist_ok=True)
+    for folder in (site.project, home):
+        (folder / ".deepspeed_env").write_text("NCCL_DEBUG=TRACE\n\n")
     job = write_job(
         site,
         launcher,
@@ -98,6 +101,7 @@ def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
     assert not (run.folder / "secrets.env").exists()
     assert "very secret" not in run.log() + done.stdout
     assert left(site.rig) == []
+    (home / ".deepspeed_env").unlink()
 
 
 def start(site: Site, hosts: Lab, launcher: str, fails: str = "") -> subprocess.Popen[str]:

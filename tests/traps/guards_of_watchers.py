@@ -16,6 +16,13 @@ DIALECT, SCHEDULER = "tests/slurm/test_dialect.py", "tests/test_scheduler.py"
 GUARDS = [
     # ---- Signals, exit codes, requeue
     guard(
+        35,
+        "hpcrun/spec/names.py",
+        '    "signal": "hpcrun does not pass',
+        '    "signals": "hpcrun does not pass',
+        f"{SIGNALS}::test_a_signal_that_nothing_passes_on_is_refused",
+    ),
+    guard(
         36,
         HARNESS,
         "    ) <&0 {beat}>&- &\n    child=$!\n",
@@ -59,6 +66,20 @@ GUARDS = [
         f"{SIGNALS}::test_the_first_failure_is_the_exit_code_whatever_the_step_says",
     ),
     guard(
+        (39, 40),
+        HARNESS,
+        """    trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child\"""",
+        """    trap 'stopped=1; [ -z "$child" ] || kill -USR1 "$child\"""",
+        f"{SIGNALS}::test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job",
+    ),
+    guard(
+        43,
+        "hpcrun/plan/directives.py",
+        '("no-requeue", None if restarts else True)',
+        '("requeue", None if restarts else True)',
+        f"{SIGNALS}::test_nobody_asks_for_a_requeue",
+    ),
+    guard(
         44,
         HARNESS,
         "attempt=${SLURM_RESTART_COUNT:-0}",
@@ -81,19 +102,40 @@ GUARDS = [
     ),
     guard(
         46,
-        "templates/job.sbatch.j2",
-        "set -e # a setup command that fails ends the job\n",
-        "set -eu\n",
+        "templates/setup.sh",
+        "    set -e\n",
+        "    set -eu\n",
         f"{SIGNALS}::test_setup_may_use_variables_that_are_not_set",
     ),
     guard(
         46,
-        "templates/job.sbatch.j2",
-        "set -e # a setup command that fails ends the job\n",
+        "templates/setup.sh",
+        "    set -e\n",
         "",
         f"{SIGNALS}::test_setup_that_fails_ends_the_job",
     ),
+    guard(
+        45,
+        "hpcrun/slurm/scancel.py",
+        'return ["scancel", job_id]',
+        'return ["scancel", "--name", job_id]',
+        "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
+    ),
     # ---- Watching
+    guard(
+        47,
+        "hpcrun/controller/follow.py",
+        "SLURM_SOON = 5.0\nSLURM_EVERY = 30.0\n",
+        "SLURM_SOON = 0.0\nSLURM_EVERY = 0.0\n",
+        "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
+    ),
+    guard(
+        47,
+        "hpcrun/controller/status.py",
+        "return scheduler.queue(transport, _whole_arrays(known) if complete else ())",
+        "return [row for one in known for row in scheduler.queue(transport, [one])]",
+        "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",
+    ),
     guard(
         48,
         "hpcrun/runs/verdict.py",
@@ -117,6 +159,13 @@ GUARDS = [
         f"{DIALECT}::test_states",
     ),
     guard(
+        51,
+        "hpcrun/slurm/sacct.py",
+        '        "--parsable2",\n',
+        '        "--json",\n',
+        "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
+    ),
+    guard(
         52,
         "hpcrun/slurm/states.py",
         "return state if state in WAITING | ACTIVE | FINAL else UNKNOWN",
@@ -130,6 +179,13 @@ GUARDS = [
         '        "SUSPENDED",\n',
         "",
         f"{WATCHING}::test_every_state_of_slurm_is_known_for_what_it_is",
+    ),
+    guard(
+        53,
+        "hpcrun/slurm/squeue.py",
+        ' "--array",',
+        "",
+        "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
     ),
     guard(
         54,

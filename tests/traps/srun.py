@@ -38,6 +38,9 @@ OPTIONS = {
     "gpu-bind": True,
     "mem": True,
     "distribution": True,
+    "container-image": True,
+    "container-mounts": True,
+    "container-workdir": True,
     "overlap": False,
     "exact": False,
     "unbuffered": False,
@@ -96,6 +99,10 @@ def task_environment(
         "SLURM_STEP_ID": "0",
         "STAND_IN_CPUS": options.get("cpus-per-task") or environ.get("SRUN_CPUS_PER_TASK") or 1,
     }
+    if "container-image" in options:
+        told["STAND_IN_IMAGE"] = options["container-image"]
+    if environ.get("SLURM_GPUS_PER_TASK"):
+        told["STAND_IN_BOUND"] = environ["SLURM_GPUS_PER_TASK"]
     if gpus:
         told["SLURM_GPUS_ON_NODE"] = gpus
         all_of_them = ",".join(map(str, range(gpus)))

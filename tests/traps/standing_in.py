@@ -64,7 +64,8 @@ class Job:
         said = f"{text}\n" + ("" if "command:" in text else f"script: {script}\n")
         if "launcher:" not in text:
             said += "launcher: srun\n"
-        profile = f"accelerator: cpu\n{profile}"
+        (folder / "disk").mkdir()
+        profile = f"accelerator: cpu\nlocal_dir: {folder}/disk\n{profile}"
         self.plan: Plan = build_plan(job(said), cluster(profile), place)
         create_run_folder(self.run_dir)
         for file in render_files(self.plan, template_loader(None)):

@@ -59,6 +59,12 @@ def test_export_none_of_a_site_does_not_empty_the_ranks(make_job: Maker) -> None
     assert [told["environ"].get("MINE") for told in job.told()] == ["here", "here"]
 
 
+def test_a_directive_that_a_site_forbids_is_not_there(make_job: Maker) -> None:
+    job = make_job("slurm: {mem: false}\nresources: {memory_per_node: 1G}", "slurm: {gres: false}")
+    assert not {"mem", "gres"} & dict(job.plan.directives).keys()
+    assert job.go() == 0, job.log()
+
+
 def test_a_script_of_the_job_is_no_second_header(make_job: Maker, tmp_path: Path) -> None:
     """Directives below the first command are comments: hpcrun's own stand above all commands."""
     script = tmp_path / "train.py"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.errors import SpecError
+from tests.plan.making import job as parse_job
 from tests.traps.conftest import Maker
 from tests.traps.standing_in import Job
 
@@ -66,6 +68,12 @@ def test_a_request_to_stop_is_heard_while_the_job_runs(make_job: Maker, saves: P
         for rank in ranks:
             os.killpg(os.getpgid(rank), signal.SIGTERM)
         job.finish(batch)
+
+
+def test_a_signal_that_nothing_passes_on_is_refused() -> None:
+    """--signal=USR1@600 ends what does not know the signal: torchrun, among others."""
+    with pytest.raises(SpecError, match=r"slurm\.signal: hpcrun does not pass signals on"):
+        parse_job("script: a.py\nslurm: {signal: 'B:USR1@600'}")
 
 
 def test_the_first_failure_is_the_exit_code_whatever_the_step_says(make_job: Maker) -> None:

@@ -91,3 +91,30 @@ def test_ranks_that_pile_up_on_a_node_do_not_train(make_job: Maker) -> None:
     assert job.go(STAND_IN_TASKS="3,1") == 1
     assert "more ranks than the 2 that the job wants on each node" in job.log()
     assert time.monotonic() - begun < 15
+
+
+def test_a_task_that_does_not_see_all_gpus_does_not_train(make_job: Maker) -> None:
+    """As --gpus-per-task binds them: NCCL then finds no way between the GPUs of a node."""
+    job = make_job("resources: {nodes: 2, gpus_per_node: 2}")
+    assert job.go(STAND_IN_GPU_IDS="1") == 1
+    assert "a task sees 1 of the 2 GPUs (CUDA_VISIBLE_DEVICES=1)" in job.log()
+    assert job.told() == []
+
+
+def test_gpus_that_an_allocation_binds_to_tasks_are_not_bound(make_job: Maker) -> None:
+    """salloc --gpus-per-task leaves SLURM_GPUS_PER_TASK, which srun takes for its own option."""
+    job = make_job("resources: {gpus_per_node: 2}")
+    assert job.go(SLURM_GPUS_PER_TASK="1") == 0, job.log()
+    assert ["STAND_IN_BOUND" in told["environ"] for told in job.told()] == [False, False]
+
+
+def test_a_container_is_the_steps_and_no_directive(make_job: Maker) -> None:
+    """Many sites' sbatch does not know pyxis' options."""
+    job = make_job(
+        "resources: {nodes: 2, gpus_per_node: 1}\n"
+        "setup: {container: {image: 'docker://image:1', runtime: pyxis}, python: python3}"
+    )
+    assert not [option for option, _ in job.plan.directives if option.startswith("container")]
+    assert job.go() == 0, job.log()
+    images = [told["environ"]["STAND_IN_IMAGE"] for told in job.told()]
+    assert images == ["docker://image:1"] * 2

@@ -41,7 +41,7 @@ class Recorder:
 
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> object:
         """Give the worker's rig, which is up already."""
-        if fixturedef.argname != "rig" or self.rig is None:
+        if fixturedef.argname not in ("rig", "bare_rig") or self.rig is None:
             return None
         fixturedef.cached_result = (self.rig, fixturedef.cache_key(request), None)
         return self.rig
@@ -112,7 +112,7 @@ def main() -> None:
     if "--rig" in sys.argv:
         from tests.cluster.rig import Rig
 
-        rig = Rig(Path(folder.name) / "rig")
+        rig = Rig(Path(folder.name) / "rig", accounting=False)
         rig.start()
     try:
         for module in WARM:
