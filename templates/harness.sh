@@ -287,6 +287,7 @@ node() {
     fi
     keep_overwritten
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
+    [ -z "$stopped" ] || await_ranks
     # DeepSpeed's launcher ends with 0 when it is killed: what counts is how the ranks ended.
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
         printf 'hpcrun: error: %s: %s\n' "$host" "$trouble" >&2

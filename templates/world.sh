@@ -92,3 +92,25 @@ check_ended() {
     trouble+=" was it killed?"
     [ "${#ended[@]}" -eq "$HPCRUN_RANKS_PER_NODE" ]
 }
+
+# await_ranks: DeepSpeed's launcher goes at once when it is asked to stop, and passes nothing on. Its
+# ranks may be saving; this task's end would be theirs. Slurm asks them itself.
+await_ranks() {
+    local pid tenths=0
+    [ "${HPCRUN_LAUNCHER-}" = deepspeed ] || return 0
+    for pid in $(rank_guards); do
+        [ -n "${SLURM_JOB_ID-}" ] || kill -TERM "$pid" 2>/dev/null
+    done
+    while [ -n "$(rank_guards)" ] && [ $tenths -lt 200 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+}
+
+# rank_guards: the processes that run `harness.sh rank` for this run on this node.
+rank_guards() {
+    local file
+    while IFS= read -r file; do
+        ! grep -qszF -- "$HPCRUN_RUN_DIR/harness.sh" "$file" || printf '%s\n' "${file//[^0-9]/}"
+    done < <(grep -lszxF -- rank /proc/[0-9]*/cmdline)
+}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import shipped
+from hpcrun.render.quoting import quote_bash
 from tests.test_harness import RANK, Job, job
 
 __all__ = ["job"]  # the fixture
@@ -185,3 +186,19 @@ def test_a_rank_that_fails_does_not_count_as_ended_well(job: Job) -> None:
     job.write(f"{ranks}exit 0", setup="export HPCRUN_LAUNCHER=deepspeed", world=2)
     assert job.go()[0] == 1
     assert job.failure.rank == 1
+
+
+def test_ranks_may_save_although_their_launcher_is_gone(job: Job) -> None:
+    """DeepSpeed's runner dies of TERM at once; its ranks go on, and nobody has asked them."""
+    (job.run.path / "rank.sh").write_text(
+        'save() { sleep 1; touch "$HPCRUN_RUN_DIR/saved"; exit 0; }\ntrap save TERM\n'
+        'touch "$HPCRUN_RUN_DIR/ready"\nwhile :; do sleep 0.05; done\n'
+    )
+    started = rank(0, 'bash "$HPCRUN_RUN_DIR/rank.sh"')
+    setup = "export HPCRUN_LAUNCHER=deepspeed"
+    job.write(f"setsid bash -c {quote_bash(started)} &\nwait", setup=setup, world=2)
+    process = job.start()
+    job.wait_for("ready")
+    process.terminate()
+    assert job.finish(process)[0] == 143
+    assert (job.run.path / "saved").exists()
