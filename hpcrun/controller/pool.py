@@ -71,13 +71,17 @@ def on_pool(context: Context, pool: Pool) -> Context:
 
 
 def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
-    """Give a job that says no shape the pool's. Raises InputError for one that has another."""
+    """Give a job that says no shape the pool's. Raises InputError for one that has another.
+
+    A job without GPUs, as a bare command is, has one process on each host.
+    """
     resources = spec.resources
     said = (resources.nodes, resources.gpus_per_node)
-    there = (len(pool.hosts), pool.gpus_per_host)
+    there = (len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0)
     if said == there:
         return spec
-    if said == (Resources().nodes, Resources().gpus_per_node):
+    unsaid = Resources()
+    if said in ((unsaid.nodes, unsaid.gpus_per_node), (unsaid.nodes, 0)):
         shaped = structs.replace(resources, nodes=there[0], gpus_per_node=there[1])
         return structs.replace(spec, resources=shaped)
     raise InputError(

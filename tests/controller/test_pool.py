@@ -57,6 +57,13 @@ def test_a_job_without_a_shape_takes_the_pools() -> None:
         assert (resources.nodes, resources.gpus_per_node) == (2, 4)
 
 
+def test_a_job_without_gpus_has_a_process_on_each_host() -> None:
+    for text in ("command: [hostname]\nresources: {gpus_per_node: 0}",
+                 "command: [hostname]\nresources: {nodes: 2, gpus_per_node: 0}"):  # fmt: skip
+        resources = take_shape(Pool("lab", ["a", "b"], 4), job(text)).resources
+        assert (resources.nodes, resources.gpus_per_node) == (2, 0)
+
+
 def test_another_shape_is_a_contradiction() -> None:
     with pytest.raises(InputError) as caught:
         take_shape(Pool("lab", ["a", "b"], 4), job("script: a.py\nresources: {nodes: 3}"))
