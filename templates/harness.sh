@@ -182,7 +182,7 @@ launch() {
         mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     fi
     [ "${#hosts[@]}" -eq "$HPCRUN_NODES" ] ||
-        die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]}"
+        die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]-}"
 
     MASTER_ADDR=127.0.0.1
     if [ "$HPCRUN_NODES" -gt 1 ]; then

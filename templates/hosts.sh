@@ -199,14 +199,14 @@ check_all_ended() {
 
 # close_sessions: let the life lines go, and give the hosts time to clean up.
 close_sessions() {
-    local session tries=0
+    local index tries=0
     let_lines_go
-    for session in "${sessions[@]}"; do
-        while kill -0 "$session" 2>/dev/null && [ $tries -lt 100 ]; do
+    for index in "${!sessions[@]}"; do # all may have ended, and bash 4.2 bears no empty "${a[@]}"
+        while kill -0 "${sessions[index]}" 2>/dev/null && [ $tries -lt 100 ]; do
             sleep 0.2
             tries=$((tries + 1))
         done
-        kill -KILL "$session" 2>/dev/null
+        kill -KILL "${sessions[index]}" 2>/dev/null
     done
     [ -z "$runner" ] || end_marked "$HPCRUN_RUN_DIR $HPCRUN_ATTEMPT here"
 }

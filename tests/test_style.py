@@ -57,3 +57,16 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
         name(path) for path in files if re.search(r"/work/(main|shared)|/root/", path.read_text())
     ]
     assert found == []
+
+
+def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
+    """Before bash 4.4 the values of an empty array end a script under set -u; indices do not."""
+    filled = {"hosts", "kept", "lines", "overwritten", "parts", "ssh_options"}  # one at least
+    scripts = sorted((ROOT / "templates").glob("*.sh"))
+    spelled_out = {
+        f"{path.name}: {array}"
+        for path in scripts
+        for array in re.findall(r"\$\{(\w+)\[[@*]\]\}", path.read_text())
+        if array not in filled
+    }
+    assert scripts and spelled_out == set()
