@@ -308,7 +308,7 @@ GUARDS = [
         "templates/hosts.sh",
         '        export -p >"$attempt_dir/environment"\n',
         '        : >"$attempt_dir/environment"\n',
-        "tests/cluster/test_hosts_without_slurm.py::test_trains",
+        "tests/cluster/test_hosts_without_slurm.py::test_trains[torchrun]",
         cluster=True,
     ),
     guard(

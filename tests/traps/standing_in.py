@@ -31,7 +31,7 @@ from tests.render.sbatch_grammar import read_script
 HERE = Path(__file__).parent
 PROBE = Path(probe.__file__)
 HOSTS = {"n1": "127.0.0.2", "n2": "127.0.0.3"}
-TIMEOUT = 20.0
+TIMEOUT = 60.0  # seconds, for a busy machine; nothing here takes more than ten
 
 
 class Job:

@@ -18,7 +18,7 @@ from tests.cluster.rig import why_not
 from tests.traps import guards_of_jobs, guards_of_watchers
 from tests.traps.mutants import ROOT, Laboratory, Mutation, mutated
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MUTATIONS = [*guards_of_jobs.GUARDS, *guards_of_watchers.GUARDS]
 QUICK = [one for one in MUTATIONS if not one.cluster]
 ON_SLURM = [one for one in MUTATIONS if one.cluster]

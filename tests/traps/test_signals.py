@@ -63,7 +63,7 @@ def test_a_request_to_stop_is_heard_while_the_job_runs(make_job: Maker, saves: P
     log = job.run_dir / "logs/batch.log"
     try:
         os.kill(batch.pid, signal.SIGTERM)
-        job.until(lambda: "received SIGTERM: stopping" in log.read_text(), "the trap", 3)
+        job.until(lambda: "received SIGTERM: stopping" in log.read_text(), "the trap", 10)
     finally:
         for rank in ranks:
             os.killpg(os.getpgid(rank), signal.SIGTERM)
@@ -129,7 +129,7 @@ def test_a_line_shows_when_it_is_printed(make_job: Maker, tmp_path: Path) -> Non
     batch = job.start()
     log = job.run_dir / "logs/0/rank-0.log"
     try:
-        job.until(lambda: log.exists() and "step 1" in log.read_text(), "the first line", 4)
+        job.until(lambda: log.exists() and "step 1" in log.read_text(), "the first line", 15)
     finally:
         (job.folder / "go").touch()
         assert job.finish(batch) == 0
