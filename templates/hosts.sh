@@ -201,7 +201,7 @@ check_all_ended() {
 close_sessions() {
     local index tries=0
     let_lines_go
-    for index in "${!sessions[@]}"; do # all may have ended, and bash 4.2 bears no empty "${a[@]}"
+    for index in "${!sessions[@]}"; do # all may have ended: by index, for bash 4.2
         while kill -0 "${sessions[index]}" 2>/dev/null && [ $tries -lt 100 ]; do
             sleep 0.2
             tries=$((tries + 1))
@@ -251,7 +251,7 @@ session() {
     ) <&0 &
     if [ "$word" = ssh ]; then
         load_environment
-        HPCRUN_HOST_MARK=$mark bash ./harness.sh node </dev/null &
+        HPCRUN_HOST_MARK=$mark bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null &
         child=$!
     fi
     # As in await(): any signal ends `wait`. Rank 0 may be saving when it is asked to end.
@@ -269,7 +269,7 @@ session() {
         tenths=$((tenths + 1))
     done
     end_marked "$mark"
-    . ./local.sh && take_folder_away "$attempt_dir/local/$1"
+    . "$HPCRUN_RUN_DIR/local.sh" && take_folder_away "$attempt_dir/local/$1"
     exit "$code"
 }
 
@@ -295,6 +295,7 @@ load_environment() {
         sleep 0.2
     done
     . "$attempt_dir/environment" || die "$host: cannot read $attempt_dir/environment"
+    cd -- "$HPCRUN_PROJECT_DIR" || die "$host: the project $HPCRUN_PROJECT_DIR is not here"
 }
 
 # end_marked MARK: end the processes of a session, whoever their parents are: gently, then not.
