@@ -29,7 +29,7 @@ SOON_SECONDS = 20.0
 
 WAITING = """
 import os, sys, time
-print("waiting", os.environ["RANK"], flush=True)
+print("waiting in", os.getcwd(), flush=True)
 if os.environ["RANK"] == os.environ.get("FAILS"):
     sys.exit(7)
 time.sleep(300)
@@ -124,7 +124,7 @@ def until_all_wait(site: Site) -> Submitted:
     def waiting() -> Submitted | None:
         with contextlib.suppress(ValueError, OSError):
             run = last_run(site)
-            return run if run.log().count("waiting") == 4 else None
+            return run if run.log().count(f"waiting in {site.project}\n") == 4 else None
         return None
 
     found: Submitted = until(waiting, "four ranks that wait")
