@@ -86,14 +86,16 @@ rdma_kind() {
 }
 
 # set_nccl_devices ROOT INTERFACE: tell NCCL of this very node, since names differ between nodes.
-# What is set already stays.
+# What is set already stays, in the environment or in NCCL's own files.
 set_nccl_devices() {
     local infiniband other
     case ${HPCRUN_FABRIC-} in
     ethernet | infiniband | roce | efa | slingshot)
         # The way to rank 0 is known to work; NCCL would take the first interface that it finds,
         # a virtual one perhaps. "=": this one, and not all whose names begin like it.
-        [ -z "$2" ] || export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=$2}"
+        if [ -n "$2" ] && ! in_nccl_conf NCCL_SOCKET_IFNAME "$1"; then
+            export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=$2}"
+        fi
         ;;
     esac
     [ "${NCCL_NET-}" = IB ] || return 0
@@ -107,10 +109,22 @@ set_nccl_devices() {
         trouble+=" nccl.fabric: ethernet trains over TCP"
         return 1
     fi
-    if [ "${HPCRUN_FABRIC-}" = infiniband ] && [ -n "$infiniband" ] && [ -n "$other" ]; then
+    if [ "${HPCRUN_FABRIC-}" = infiniband ] && [ -n "$infiniband" ] && [ -n "$other" ] &&
+        ! in_nccl_conf NCCL_IB_HCA "$1"; then
         # A port in Ethernet mode beside them belongs to storage or to Slurm.
         export NCCL_IB_HCA="${NCCL_IB_HCA:-=${infiniband//$'\n'/,}}"
     fi
+    # A verbs plugin (IBext, which has SHARP; gIB) answers to its own name alone: where one is
+    # asked for, IB would turn it off without a word.
+    case ${NCCL_NET_PLUGIN:-none},${NCCL_COLLNET_ENABLE:-0} in
+    none,0) ;;
+    *) unset NCCL_NET ;;
+    esac
+}
+
+# in_nccl_conf NAME ROOT: do the files that NCCL reads say it? A variable would win over them.
+in_nccl_conf() {
+    grep -qs "^$1=" -- "${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}" "$2/etc/nccl.conf"
 }
 
 # check_gpus: bf16 needs compute capability 8.0; below, it is refused, or many times slower. An old
@@ -124,7 +138,7 @@ check_gpus() {
             trouble+=" set precision: fp16 (--set precision=fp16)"
             return 1
         fi
-    done < <(nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
+    done < <(timeout 30 nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
         ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>/dev/null)
 }
 

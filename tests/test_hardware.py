@@ -161,17 +161,55 @@ def test_ports_in_ethernet_mode_are_kept_out_of_an_infiniband_job(node: Node) ->
     assert "NCCL_IB_HCA" not in node.check(call, **roce)[1]
 
 
+def test_what_the_sites_nccl_conf_says_stays(node: Node) -> None:
+    """The environment would win over the file: NCCL sets only what is not set."""
+    call = 'set_nccl_devices "$1" eth1'
+    env = {"HPCRUN_FABRIC": "infiniband", "NCCL_NET": "IB"}
+    node.rdma("mlx5_0", "InfiniBand")
+    node.rdma("mlx5_1", "Ethernet")
+    conf = node.root / "etc/nccl.conf"
+    conf.parent.mkdir()
+    conf.write_text("# NCCL_SOCKET_IFNAME=eth7\nNCCL_IB_HCA=mlx5_0:1\n")
+    seen = node.check(call, **env)[1]
+    assert "NCCL_IB_HCA" not in seen and seen["NCCL_SOCKET_IFNAME"] == "=eth1"
+    own = node.root / ".nccl.conf"
+    own.write_text("NCCL_SOCKET_IFNAME=ib0\n")
+    for place in ({"HOME": str(node.root)}, {"NCCL_CONF_FILE": str(own)}):
+        assert not node.check(call, **env, **place)[1].keys() & {"NCCL_SOCKET_IFNAME"}
+    assert "NCCL_SOCKET_IFNAME" in node.check(call, **env, HOME="/", NCCL_CONF_FILE=str(conf))[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ({}, True),
+        ({"NCCL_NET_PLUGIN": "none", "NCCL_COLLNET_ENABLE": "0"}, True),
+        ({"NCCL_NET_PLUGIN": "rdma-sharp"}, False),
+        ({"NCCL_COLLNET_ENABLE": "1"}, False),
+    ],
+)
+def test_a_plugin_for_verbs_is_not_turned_off(
+    node: Node, asked: dict[str, str], kept: bool
+) -> None:
+    node.rdma("mlx5_0", "InfiniBand")
+    env = {"HPCRUN_FABRIC": "infiniband", "NCCL_NET": "IB", **asked}
+    seen = node.check('set_nccl_devices "$1" eth1', **env)[1]
+    assert seen.get("NCCL_NET") == ("IB" if kept else None)
+    ofi = {**env, "NCCL_NET": "AWS Libfabric"}
+    assert node.check('set_nccl_devices "$1" eth1', **ofi)[1]["NCCL_NET"] == "AWS Libfabric"
+
+
 def test_the_harness_stops_before_the_launcher_does(tmp_path: Path) -> None:
     """GPUs without bf16 end a job that needs it, on the node, with the GPU's name."""
     made = Job(tmp_path / "run")
     node = Node(tmp_path / "node")
     node.gpus("7.0, Tesla V100-SXM2-32GB")
     env = {"PATH": f"{node.bin}:{os.environ['PATH']}", "HPCRUN_CACHE_DIR": str(tmp_path)}
-    code, out = made.go(HPCRUN_NEEDS_BF16="1", **env)
+    code, out = made.go(b"", HPCRUN_NEEDS_BF16="1", **env)
     assert code == 1 and "trained" not in made.log()
     assert "Tesla V100-SXM2-32GB has no bf16 units (compute capability 7.0)" in made.log() + out
     again = Job(tmp_path / "again")
-    assert again.go(**env)[0] == 0
+    assert again.go(b"", **env)[0] == 0
 
 
 @pytest.mark.parametrize(
