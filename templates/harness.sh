@@ -133,7 +133,7 @@ finish() {
     if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
     fi
-    [ -n "$stopped" ] || clean_nodes
+    clean_nodes
     say "attempt $attempt ended with exit code $code"
     exit "$code"
 }
@@ -146,7 +146,7 @@ clean_nodes() {
     [ -e "${records[0]}" ] || return 0
     if [ -z "${SLURM_JOB_ID-}" ]; then
         SLURM_NODEID='' clean
-    else
+    elif [ -z "$stopped" ]; then
         timeout 60 srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
             --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean </dev/null
     fi

@@ -131,6 +131,7 @@ def running(
         yield run, process
     finally:
         stop_all(process)
+        _clean_disk(run)
 
 
 def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.Popen[bytes]:
@@ -151,6 +152,18 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
             stdout=log,
             stderr=log,
             start_new_session=True,
+        )
+
+
+def _clean_disk(run: RunFolder) -> None:
+    """Take the run's own folder on this machine's disk away, where its harness was killed."""
+    if (run.attempts / "0" / "local" / "0").exists():
+        subprocess.run(
+            ["bash", str(run.path / "harness.sh"), "clean"],
+            env={**os.environ, "HPCRUN_RUN_DIR": str(run.path), "HPCRUN_ATTEMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
         )
 
 
