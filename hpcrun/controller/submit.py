@@ -31,6 +31,8 @@ from hpcrun.slurm.sbatch import SCRIPT, Estimate
 
 # The reference trainer: a program of its own, copied into the run, never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
+# They lead into /run/user of the login node: enroot, for one, would fail on it (enroot#13).
+_OF_THIS_LOGIN = ("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS")
 
 
 class Submission(Struct, frozen=True):
@@ -173,7 +175,7 @@ def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
         name = f"SBATCH_{option.upper()}"
         if option not in directives and name in context.environ:
             env[name] = context.environ[name]
-    for name in plan.secrets:
+    for name in (*plan.secrets, *_OF_THIS_LOGIN):
         env.pop(name, None)
     return env
 

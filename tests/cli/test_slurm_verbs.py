@@ -219,11 +219,12 @@ def test_what_a_job_must_not_inherit_is_not_there(hpcrun: Caller, tools: Path) -
     (tools / "sbatch").chmod(0o755)
     hpcrun.environ |= {"SLURM_JOB_ID": "1", "RANK": "3", "SBATCH_GRES": "x", "MINE": "yes"}
     hpcrun.environ |= {"LOCAL_SCRATCH": "/l", "GROUP_HOME": "/g", "SBATCH_ACCOUNT": "lab"}
+    hpcrun.environ["XDG_RUNTIME_DIR"] = "/run/user/1000"
     assert submit(hpcrun).code == 0
     seen = (next(hpcrun.runs.iterdir()) / "seen").read_text()
     for line in ("MINE=yes", "LOCAL_SCRATCH=/l", "GROUP_HOME=/g", "SBATCH_ACCOUNT=lab"):
         assert f"\n{line}\n" in f"\n{seen}"
-    for name in ("SLURM_JOB_ID", "RANK", "SBATCH_GRES", "HPCRUN_TEST"):
+    for name in ("SLURM_JOB_ID", "RANK", "SBATCH_GRES", "HPCRUN_TEST", "XDG_RUNTIME_DIR"):
         assert f"\n{name}=" not in f"\n{seen}"
     assert submit(hpcrun, "--account", "mine").code == 0
     for run in hpcrun.runs.iterdir():
