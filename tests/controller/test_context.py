@@ -142,6 +142,22 @@ def test_a_job_inherits_no_other_job(tmp_path: Path, clean_environ: Environ) -> 
     assert all(environ[name] == value for name, value in kept.items())
 
 
+def test_a_clean_environment_is_that_of_any_login(tmp_path: Path, clean_environ: Environ) -> None:
+    slurm = tmp_path / "slurm" / "bin"
+    slurm.mkdir(parents=True)
+    (slurm / "sbatch").touch(0o755)
+    mine = dict.fromkeys(
+        ("CUDA_HOME", "PYTHONPATH", "LOADEDMODULES", "SLURM_JOB_ID", "TMPDIR"), "x"
+    )
+    theirs = {"USER": "me", "LANG": "C.UTF-8", "LC_TIME": "C", "MODULESHOME": "/m"}
+    environ = clean_environ | mine | theirs | {"PATH": f"/mine/bin:{slurm}", "SLURM_CONF": "/c"}
+    kept = job_environment(load_context(environ, tmp_path), "clean")
+    assert not kept.keys() & mine.keys()
+    assert kept.items() >= {**theirs, "SLURM_CONF": "/c", "HOME": environ["HOME"]}.items()
+    folders = kept["PATH"].split(":")
+    assert "/usr/bin" in folders and folders[-1] == str(slurm) and "/mine/bin" not in folders
+
+
 def test_which_slurm_conf(tmp_path: Path, clean_environ: Environ) -> None:
     def conf(*given: str) -> str | None:
         return slurm_transport(load_context(clean_environ, tmp_path), *given).env.get("SLURM_CONF")

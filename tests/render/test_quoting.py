@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcrun.render.quoting import quote_bash, quote_comment
+from hpcrun.plan.setup import literal
+from hpcrun.render.quoting import quote_bash, quote_comment, quote_expanded, quote_word
 from hpcrun.slurm.sbatch import quote_directive
 from tests.render.sbatch_grammar import Unbalanced, read_arguments
 
@@ -51,6 +53,53 @@ def test_bash_gives_the_bytes_back(locale: str, words: list[str]) -> None:
 @given(TEXT)
 def test_a_quoted_word_is_one_line_without_control_characters(text: str) -> None:
     assert not [char for char in quote_bash(text) if ord(char) < 32 or ord(char) == 127]
+
+
+def asked(words: list[str], **env: str) -> list[bytes]:
+    """What bash makes of words that are quoted already."""
+    done = subprocess.run(
+        ["bash", "--norc", "-c", b"printf '%s\\0' " + os.fsencode(" ".join(words))],
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        check=True,
+    )
+    return done.stdout.split(b"\0")[:-1]
+
+
+NODE = {"HPCRUN_LOCAL_DIR": "/its $(own)\n'disk'", "HPCRUN_ARCHITECTURE": "x-y"}
+PIECES = st.lists(TEXT | st.sampled_from(["${HPCRUN_LOCAL_DIR}", "${HPCRUN_ARCHITECTURE}"]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(PIECES.map("".join), min_size=1, max_size=8))
+@example(
+    ["$HPCRUN_LOCAL_DIR", "${HPCRUN_LOCAL_DIR}", "${HPCRUN_LOCAL_DIRS}", "$${HPCRUN_LOCAL_DIR}'"]
+)
+def test_a_node_fills_its_own_two_names_and_no_other(words: list[str]) -> None:
+    wanted = []
+    for word in words:
+        parts = re.split(r"\$\{(HPCRUN_LOCAL_DIR|HPCRUN_ARCHITECTURE)\}", word)
+        wanted.append("".join(NODE[part] if i % 2 else part for i, part in enumerate(parts)))
+    assert asked([quote_word(word) for word in words], **NODE) == [*map(os.fsencode, wanted)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(TEXT, min_size=1, max_size=8))
+@example(["~/x", "$HOME", "$$", "a$$b", ""])
+def test_a_path_of_hpcruns_own_is_taken_as_it_is(words: list[str]) -> None:
+    paths = [f"/{word}" for word in words]
+    assert asked([quote_expanded(literal(path)) for path in paths]) == [*map(os.fsencode, paths)]
+
+
+def test_a_path_of_the_nodes_is_filled_there() -> None:
+    env = {"HOME": "/home/a b", "TMPDIR": "/t $x"}
+    words = ["~/d", "$TMPDIR/${TMPDIR}x", "$$TMPDIR", "a~/", "/plain"]
+    assert [word.decode() for word in asked([*map(quote_expanded, words)], **env)] == [
+        *("/home/a b/d", "/t $x//t $xx", "$TMPDIR", "a~/", "/plain")
+    ]
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        asked([quote_expanded("$NO_SUCH/x")])
+    assert b"NO_SUCH: not set on this node" in caught.value.stderr
 
 
 @given(TEXT)
