@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 from hpcrun.spec.hjson import Document
 
 Path = tuple[str, ...]
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -121,16 +124,22 @@ def _walk(
         if isinstance(value, Mapping) and isinstance(expected, dict):
             yield from _walk(value, expected, inner)
         elif isinstance(expected, Key) and expected.shape == "map":
-            yield from _autos(value, inner)
+            yield from _params(value, inner)
 
 
-def _autos(value: Any, path: Path) -> Iterator[tuple[Path, Any, Key | Section | None]]:
-    """Give what is "auto" in a map that is not looked into, where that is no word of its own."""
+def _params(value: Any, path: Path) -> Iterator[tuple[Path, Any, Key | Section | None]]:
+    """Give what is "auto", or a number in quotes, among an optimizer's or a scheduler's parameters.
+
+    Which parameters there are is torch's word or the optimizer's own; none is a number as text.
+    """
     if path[0] not in ("optimizer", "scheduler") or not isinstance(value, Mapping):
         return
     for key, inner in value.items():
         if inner == "auto":
             yield (*path, key), inner, Key("any")
+        for item in inner if isinstance(inner, list) else [inner]:
+            if isinstance(item, str) and _NUMBER.fullmatch(item):
+                yield (*path, key), item, Key("number")
 
 
 def _unknown(path: Path, answer: Answer | None) -> bool:

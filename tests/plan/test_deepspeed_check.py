@@ -80,6 +80,18 @@ NEEDS_INT = "is text; a whole number is needed"
             "optimizer: {type: Adam, params: 3}",
             "optimizer.params: 3 is a number; a map is needed",
         ),
+        (
+            "optimizer: {type: AdamW, params: {lr: '3e-5'}}",
+            'optimizer.params.lr: "3e-5" is text; a number is needed',
+        ),
+        (
+            "optimizer: {type: Adam, params: {betas: [0.9, '.999']}}",
+            'optimizer.params.betas: ".999" is text; a number is needed',
+        ),
+        (
+            "scheduler: {type: WarmupLR, params: {warmup_num_steps: '100'}}",
+            'scheduler.params.warmup_num_steps: "100" is text; a number is needed',
+        ),
         ("zero_optimization: true", "zero_optimization: true is true or false; keys are needed"),
         ("steps_per_print: 0", "steps_per_print: 0 is too small; 1 or more"),
         (
