@@ -37,6 +37,7 @@ from hpcrun.plan.launch import (
     decide_framework,
     decide_launcher,
     decide_starter,
+    framework_notes,
     framework_section,
     tasks_per_node,
 )
@@ -128,6 +129,12 @@ def build_plan(
     setup = build_setup(spec, cluster, place, values, problems)
     environment = node_sections(environment, inside=setup.container is not None)
     _check_env(spec, cluster, place, problems, notes)
+    notes += framework_notes(
+        spec,
+        accelerator=cluster.accelerator,
+        world_size=world_size,
+        deepspeed=config is not None,
+    )
     directives = build_directives(
         spec,
         cluster,

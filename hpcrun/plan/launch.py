@@ -110,3 +110,25 @@ def framework_section(
         variables=variables,
         comment=comments[framework],
     )
+
+
+def framework_notes(
+    spec: JobSpec, *, accelerator: str, world_size: int, deepspeed: bool
+) -> list[str]:
+    """Say where a framework would take each rank for one alone.
+
+    Without GPUs Accelerate 1.15 chooses no backend of its own (state.py, _prepare_backend), and
+    thinks that there is one process while DeepSpeed has joined them all: every rank gets all of
+    the data. The Trainer has no argument for it, and stops at the batch size.
+    """
+    framework = decide_framework(spec)
+    alone = accelerator == "cpu" and world_size > 1 and deepspeed
+    own = (spec.script, spec.module, spec.command) != (None, None, None)
+    if not (alone and own and framework in ON_ACCELERATE):
+        return []
+    if framework == "transformers":
+        return ["without GPUs the Trainer cannot share out the data with DeepSpeed, and stops"]
+    return [
+        "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless the "
+        'script says Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+    ]
