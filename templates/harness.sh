@@ -133,6 +133,7 @@ finish() {
     if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
     fi
+    rm -f -- "$dir/environment" # the same values, for a hostfile's hosts: hosts.sh may be dead
     clean_nodes
     say "attempt $attempt ended with exit code $code"
     exit "$code"

@@ -365,3 +365,11 @@ def test_an_unknown_mode_is_refused(job: Job) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (1, "hpcrun: error: no such mode: dance\n")
+
+
+def test_the_environment_for_other_hosts_goes_though_its_writer_was_killed(job: Job) -> None:
+    written = job.run.attempts / "0" / "environment"
+    job.write(setup=f"echo >{quote_bash(str(written))}; echo written; kill -KILL $$")
+    code, out = job.go()
+    assert code == 137 and "written" in out
+    assert not written.exists()
