@@ -73,6 +73,7 @@ def nccl_sections(fabric: str, accelerator: str, *, is_seen: bool = True) -> lis
         title="NCCL" if fabric == "auto" else f"NCCL ({fabric})",
         variables={"NCCL_DEBUG": "WARN"},
         reasons={"NCCL_DEBUG": "unset, not even errors are printed"},
+        keeps=["NCCL_DEBUG"],
         comment=comment.get(fabric, ""),
     )
     if fabric == SINGLE_NODE:
@@ -87,6 +88,7 @@ def nccl_sections(fabric: str, accelerator: str, *, is_seen: bool = True) -> lis
                 title=general.title,
                 variables=general.variables | own.variables,
                 reasons=general.reasons | own.reasons,
+                keeps=[*general.keeps, *own.keeps],
             )
         ]
     alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}

@@ -103,8 +103,7 @@ def test_each_line_says_why_and_a_modules_value_stays(fabric: str) -> None:
     assert len(lines) > 1
     for name, rest in lines:
         assert re.search(r" # \w", rest), name
-        if name != "NCCL_DEBUG":
-            assert rest.startswith(f'"${{{name}:-')
+        assert rest.startswith(f'"${{{name}:-')
     # What stands between quotes there is bash's: only plain characters.
     values = {value for rows in FABRICS.values() for _, value, _ in rows}
     assert all(re.fullmatch(r"[A-Za-z0-9 ]+", value) for value in values)
