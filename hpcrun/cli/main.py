@@ -93,9 +93,12 @@ def main() -> None:
         sys.exit(_reader_gone())
     except OSError as error:
         from hpcrun.cli.output import show_error
+        from hpcrun.runs.store import space_fix
 
-        where = f"{error.filename}: " if error.filename else ""
-        show_error(HpcrunError(f"{where}{error.strerror or error}"))
+        # Of a copy both are named: the second may be the one whose disk is full.
+        where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
+        said = f"{where}: " if where else ""
+        show_error(HpcrunError(f"{said}{error.strerror or error}", fix=space_fix(error)))
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -45,10 +45,11 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise HpcrunError(f"{path}: {error.strerror}", fix=_space_fix(error)) from error
+        raise HpcrunError(f"{path}: {error.strerror}", fix=space_fix(error)) from error
 
 
-def _space_fix(error: OSError) -> str:
+def space_fix(error: OSError) -> str:
+    """Ask about the disk where that is what the error is about; "" where not."""
     return "is the file system full, or your quota?" if error.errno in (28, 122) else ""
 
 

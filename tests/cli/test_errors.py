@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,16 @@ def test_no_colour_and_no_escapes_where_there_is_no_terminal(hpcrun: Caller) -> 
     for argv in (["submit", "nothing"], ["jobs"], ["submit", "good.yaml", "--dry-run"]):
         done = hpcrun(*argv)
         assert "\x1b" not in done.out + done.err
+
+
+def test_a_disk_that_is_full_is_named_beside_what_was_copied_to_it(
+    hpcrun: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: object, target: object, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    done = hpcrun("submit", "good.yaml")
+    assert done.code == 1, done
+    said = rf"error: {hpcrun.project}/\S+ to {hpcrun.runs}/\S+: No space left on device\n"
+    assert re.match(said + "  fix: is the file system full, or your quota\\?\n", done.err), done
