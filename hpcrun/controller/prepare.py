@@ -27,7 +27,7 @@ from hpcrun.plan.deepspeed import Given
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.placeholders import double_braces
 from hpcrun.plan.sweep import build_runs
-from hpcrun.plan.types import Place, Plan
+from hpcrun.plan.types import Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_files
 from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id
@@ -141,6 +141,9 @@ def prepare(
             deepspeed_given=given,
         )
         check_staged(context, plan)
+    with _kept(errors):
+        if plan is not None:
+            _check_commands(plan.setup)
     if errors or plan is None:
         raise all_at_once(errors, source or spec.name or "job")
     files = render_files(plan, loader or template_loader(context.project))
@@ -201,19 +204,38 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
     if not (context.project / "templates").is_dir():
         return
     for file in files:
-        if file.name in ("job.sbatch", "node.sh"):
-            read = subprocess.run(
-                ["bash", "-n"],
-                input=file.text.encode("utf-8", "surrogateescape"),
-                capture_output=True,
-                check=False,
+        said = _syntax_fault(file.text) if file.name in ("job.sbatch", "node.sh") else ""
+        if said:
+            raise InputError(
+                f"{file.name}, as the project's templates make it: {said}",
+                fix=f"mend templates/{file.name}.j2",
             )
-            if read.returncode != 0:
-                said = read.stderr.decode("utf-8", "replace").strip().replace("bash: ", "")
-                raise InputError(
-                    f"{file.name}, as the project's templates make it: {said}",
-                    fix=f"mend templates/{file.name}.j2",
-                )
+
+
+def _check_commands(setup: SetupPlan) -> None:
+    """An open quote or an `if` without its `fi` is found now, and not in the script around it."""
+    problems = []
+    for key, lines in (("commands", setup.commands), ("node_commands", setup.node_commands)):
+        said = _syntax_fault("\n".join(lines)) if lines else ""
+        if said:
+            problems.append(Problem("", None, f"setup.{key}", f"no bash: {said}"))
+    if problems:
+        raise SpecError(problems)
+
+
+def _syntax_fault(script: str) -> str:
+    """What bash says of a script that it cannot read; "" where it can.
+
+    With extglob, as the script may switch it on: -n does not execute that.
+    """
+    read = subprocess.run(
+        ["bash", "-O", "extglob", "-n"],
+        input=script.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        check=False,
+    )
+    said = read.stderr.decode("utf-8", "replace").strip().replace("bash: ", "")
+    return said if read.returncode != 0 else ""
 
 
 def with_words(spec: JobSpec, known: Collection[str], words: Sequence[str]) -> JobSpec:

@@ -11,6 +11,7 @@ from msgspec import structs
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.prepare import command_spec, load_spec, prepare
 from hpcrun.controller.run import here, share_cpus
+from hpcrun.errors import SpecError
 from hpcrun.runs.layout import RUN_ID
 from tests.plan.making import cluster, job
 
@@ -95,3 +96,29 @@ def test_ranks_share_this_machines_cpus(context: Context) -> None:
     assert spec.resources.cpus_per_gpu == 1
     said = job("command: [a]\nresources: {cpus_per_gpu: 3}")
     assert share_cpus(context, said) == said
+
+
+# ---- bash commands of the setup
+
+
+def test_commands_that_are_no_bash_are_refused(context: Context) -> None:
+    spec = job("command: [a]\nsetup: {commands: [if true, then], node_commands: ['echo \"x']}")
+    with pytest.raises(SpecError) as caught:
+        prepare(context, spec)
+    said = [problem.path for problem in caught.value.problems]
+    assert said == ["setup.commands", "setup.node_commands"]
+    assert all("no bash: line " in problem.message for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["if true; then", "  true", "fi"],
+        ["shopt -s extglob", "echo !(x)"],
+        ["cat <<END\nan open ' quote\nEND"],
+        ['export WHERE={run_dir}/"a b"'],
+    ],
+)
+def test_commands_may_be_any_bash(context: Context, commands: list[str]) -> None:
+    spec = job(f"command: [a]\nsetup: {{commands: {json.dumps(commands)}}}")
+    assert prepare(context, spec).plan.setup.commands
