@@ -27,13 +27,14 @@ class Interpreter(Struct, frozen=True, kw_only=True):
     """The ``python`` that trains ("" for a bare command without one), and what to activate before.
 
     ``conda`` is a folder where it could be found from here, else the name; ``inside``: the python
-    is a container's.
+    is a container's. ``note``: what the user should know of the choice.
     """
 
     python: str
     venv: str | None = None
     conda: str | None = None
     inside: bool = False
+    note: str = ""
 
 
 def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
@@ -76,7 +77,11 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
             fix="setup: {venv: .venv} or {conda: NAME} in the job, or python: /path/to/python in "
             "hpcrun.yaml",
         )
-    return Interpreter(python=sys.executable)
+    modules = bool(spec.setup.modules or context.cluster.setup.modules)
+    note = f"modules are loaded, but hpcrun's own Python trains, {sys.executable}: " + (
+        "setup: {python: python} takes the modules'"
+    )
+    return Interpreter(python=sys.executable, note=note if modules else "")
 
 
 def _path(context: Context, text: str, where: str) -> Path:

@@ -146,6 +146,8 @@ def prepare(
             _check_commands(plan.setup)
     if errors or plan is None:
         raise all_at_once(errors, source or spec.name or "job")
+    if found.note:
+        plan = msgspec.structs.replace(plan, notes=[*plan.notes, found.note])
     files = render_files(plan, loader or template_loader(context.project))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)

@@ -39,6 +39,7 @@ from hpcrun.plan.launch import (
     decide_starter,
     framework_notes,
     framework_section,
+    switch_notes,
     tasks_per_node,
 )
 from hpcrun.plan.nccl import decide_fabric, nccl_sections
@@ -135,6 +136,7 @@ def build_plan(
         world_size=world_size,
         deepspeed=config is not None,
     )
+    notes += switch_notes(spec, extra_args)
     directives = build_directives(
         spec,
         cluster,

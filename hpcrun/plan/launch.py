@@ -119,7 +119,7 @@ def framework_notes(
 
     Without GPUs Accelerate 1.15 chooses no backend of its own (state.py, _prepare_backend), and
     thinks that there is one process while DeepSpeed has joined them all: every rank gets all of
-    the data. The Trainer has no argument for it, and stops at the batch size.
+    the data, or the Trainer stops at the batch size.
     """
     framework = decide_framework(spec)
     alone = accelerator == "cpu" and world_size > 1 and deepspeed
@@ -127,8 +127,28 @@ def framework_notes(
     if not (alone and own and framework in ON_ACCELERATE):
         return []
     if framework == "transformers":
-        return ["without GPUs the Trainer cannot share out the data with DeepSpeed, and stops"]
+        return [
+            "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
+            'TrainingArguments(ddp_backend="gloo") and the job precision: fp32'
+        ]
     return [
         "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless the "
         'script says Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+    ]
+
+
+def switch_notes(spec: JobSpec, words: Sequence[str]) -> list[str]:
+    """Say when nothing passes activation_checkpointing on: alone it saves no memory.
+
+    ``words`` are those of the command line.
+
+    >>> switch_notes(JobSpec(script="a.py", activation_checkpointing=True), ["--recompute"])[0][:41]
+    'activation_checkpointing: no argument and'
+    """
+    texts = [*spec.args, *(spec.command or []), *spec.env.values(), *words]
+    if not spec.activation_checkpointing or any("{activation_checkpointing}" in t for t in texts):
+        return []
+    return [
+        "activation_checkpointing: no argument and no variable passes {activation_checkpointing} "
+        "on; your script must read HPCRUN_ACTIVATION_CHECKPOINTING itself"
     ]

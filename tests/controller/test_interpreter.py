@@ -178,3 +178,11 @@ def test_copies_are_looked_for_where_they_can_be_seen(context: Context) -> None:
         f"stage.{context.project}/no",
         "stage.$HOME/no",
     ]
+
+
+def test_modules_beside_hpcruns_own_python_are_told(context: Context) -> None:
+    assert sys.executable in found(context, Setup(modules=["pytorch/2.9"])).note
+    assert found(context, Setup(modules=["pytorch/2.9"], python="python")).note == ""
+    assert found(context, Setup()).note == ""
+    spec = JobSpec(script="a.py", setup=Setup(modules=["pytorch/2.9"]))
+    assert any("modules are loaded" in note for note in prepare(context, spec).plan.notes)

@@ -108,7 +108,7 @@ def test_ranks_that_accelerate_takes_for_one_alone_are_told_of() -> None:
     accelerate, trainer = text.format("accelerate"), text.format("transformers")
     sharded, cpus = "deepspeed: {}\n", "accelerator: cpu"
     assert any("InitProcessGroupKwargs" in note for note in plan(accelerate + sharded, cpus).notes)
-    assert any("the Trainer cannot" in note for note in plan(trainer + sharded, cpus).notes)
+    assert any("ddp_backend" in note for note in plan(trainer + sharded, cpus).notes)
     no_gpus = accelerate.replace("gpus_per_node: 2", "gpus_per_node: 0, nodes: 2") + sharded
     assert any("InitProcessGroupKwargs" in note for note in plan(no_gpus).notes)
     for job_text, profile in (
@@ -119,3 +119,12 @@ def test_ranks_that_accelerate_takes_for_one_alone_are_told_of() -> None:
         (text.format("deepspeed"), cpus),
     ):
         assert not any("without GPUs" in note for note in plan(job_text, profile).notes)
+
+
+def test_a_switch_that_nothing_passes_on_is_told() -> None:
+    on = "script: a.py\nactivation_checkpointing: true\n"
+    passed = ["args: ['{activation_checkpointing}']", "env: {A: 'x{activation_checkpointing}'}"]
+    assert any("activation_checkpointing: no arg" in note for note in plan(on).notes)
+    for way in passed:
+        assert not any("activation_checkpointing" in note for note in plan(on + way).notes)
+    assert not any("activation_checkpointing" in note for note in plan("script: a.py").notes)
