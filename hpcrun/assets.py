@@ -5,6 +5,8 @@ Effects: reads folders.
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,9 +24,19 @@ def shipped(kind: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / kind
 
 
+def home_dir(environ: Mapping[str, str]) -> str:
+    """Find the user's home: HOME, else what the system knows of the user (cron sets no HOME)."""
+    if environ.get("HOME"):
+        return environ["HOME"]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
 def config_dir(environ: Mapping[str, str]) -> Path:
     """Find the user's own folder, ``~/.config/hpcrun`` unless XDG_CONFIG_HOME says another."""
-    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(home_dir(environ)) / ".config")
     return Path(base) / "hpcrun"
 
 

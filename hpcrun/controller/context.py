@@ -15,7 +15,7 @@ from string import Template
 
 from msgspec import Struct, field
 
-from hpcrun.assets import config_dir
+from hpcrun.assets import config_dir, home_dir
 from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
@@ -172,7 +172,7 @@ def _folder(text: str, environ: Mapping[str, str], project: Path, where: str) ->
             f"{where}: {text}: {error} is not set", fix="set it, or write the folder out"
         ) from error
     if expanded == "~" or expanded.startswith("~/"):
-        expanded = environ.get("HOME", "/") + expanded[1:]
+        expanded = home_dir(environ) + expanded[1:]
     return project / expanded
 
 

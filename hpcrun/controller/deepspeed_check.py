@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from hpcrun.assets import home_dir
 from hpcrun.controller.context import Context, read_text
 from hpcrun.errors import InputError
 from hpcrun.plan.deepspeed import (
@@ -147,7 +148,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
 
 
 def _read(context: Context, name: str) -> Document:
-    home = context.environ.get("HOME", "/")
+    home = home_dir(context.environ)
     path = context.project / (home + name[1:] if name.startswith("~/") else name)
     if not path.is_file():
         raise InputError(

@@ -14,6 +14,7 @@ from string import Template
 
 from msgspec import Struct
 
+from hpcrun.assets import home_dir
 from hpcrun.controller.context import Context
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.setup import check_setup, choose_setup, is_image_file
@@ -90,7 +91,7 @@ def _path(context: Context, text: str, where: str) -> Path:
         text = Template(text).substitute(context.environ)
     except (KeyError, ValueError) as error:
         raise InputError(f"{where}: {text}: {error} is not set", fix="write it out") from error
-    home = context.environ.get("HOME", "/")
+    home = home_dir(context.environ)
     return context.project / (home + text[1:] if text.startswith("~/") else text)
 
 
@@ -148,7 +149,7 @@ def find_conda(context: Context, name: str, where: str) -> str:
 
 def _conda_folders(context: Context, name: str) -> Iterator[Path]:
     """Where an environment of that name may lie, conda's own order first."""
-    environ, home = context.environ, Path(context.environ.get("HOME", "/"))
+    environ, home = context.environ, Path(home_dir(context.environ))
     if environ.get("CONDA_DEFAULT_ENV") == name and environ.get("CONDA_PREFIX"):
         yield Path(environ["CONDA_PREFIX"])
     bases = [Path(environ[key]).parent.parent for key in ("CONDA_EXE",) if environ.get(key)]

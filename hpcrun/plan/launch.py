@@ -129,7 +129,8 @@ def framework_notes(
     if framework == "transformers":
         return [
             "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
-            'TrainingArguments(ddp_backend="gloo") and the job precision: fp32'
+            'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
+            "says, and the job precision: fp32"
         ]
     return [
         "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless the "

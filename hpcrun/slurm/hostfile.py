@@ -141,7 +141,7 @@ def _misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
         if name in seen and form in ("deepspeed", "slurm"):
             why = f"stands twice, first on line {seen[name]}"
             if form == "deepspeed":
-                why += "; DeepSpeed refuses that, --from openmpi adds the slots up"
+                why += "; DeepSpeed refuses that: write it once, with all its slots"
             problems.append(Problem(source, line.number, "", f"{name}: {why}"))
         seen.setdefault(name, line.number)
     return problems

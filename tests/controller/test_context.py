@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from pathlib import Path
 
 import pytest
 
+from hpcrun.assets import home_dir
 from hpcrun.controller.context import find_project, job_environment, load_context, slurm_transport
 from hpcrun.errors import InputError
 
@@ -168,3 +170,9 @@ def test_which_slurm_conf(tmp_path: Path, clean_environ: Environ) -> None:
     profile(tmp_path / "hpcrun.yaml", "c", "slurm_conf: /profile/slurm.conf\n")
     assert conf() == "/profile/slurm.conf"
     assert conf("/of/the/run/slurm.conf") == "/of/the/run/slurm.conf"
+
+
+def test_a_home_that_nobody_says_is_the_systems() -> None:
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    assert home_dir({}) == home_dir({"HOME": ""}) == home
+    assert home_dir({"HOME": "/h"}) == "/h"
