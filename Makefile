@@ -12,9 +12,9 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 demo: venv
 	.ci/demo
 
-# Most of a cluster test is waiting: two at a time, each worker with clusters of its own.
+# Most of a cluster test is waiting: three at a time, each worker with clusters of its own.
 test: lint
-	python -m pytest -n 2 --dist worksteal
+	python -m pytest -n 3 --dist worksteal --durations=25
 
 check: lint
 	python -m pytest -n 2 --dist worksteal -m "not cluster and not slow"

@@ -18,16 +18,13 @@ STEPS = 20
 TOLERANCE = 1e-4
 
 
-def train(
-    site: Site, preset: str, nodes: int, ranks_per_node: int, *args: str, launcher: str = "torchrun"
-) -> Submitted:
+def train(site: Site, preset: str, nodes: int, ranks_per_node: int, *args: str) -> Submitted:
     """Submit one of the presets in another shape, at a global batch of 8."""
     micro = 8 // (nodes * ranks_per_node)
     return site.submit(
         preset,
         *("--nodes", str(nodes), "--gpus-per-node", str(ranks_per_node), "--time", "10"),
         *("--set", "precision=fp32", "--set", f"batch.micro_batch_per_gpu={micro}"),
-        *("--set", f"launcher={launcher}"),
         *("--", "--steps", str(STEPS), "--parameter-hash", *args),
     )
 
@@ -62,8 +59,10 @@ def alone(rig: Rig) -> dict[int, float]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("preset", ["ddp-4gpu", "zero2-4gpu", "zero3-4gpu"])
+@pytest.mark.parametrize(
+    ("preset", "nodes"),
+    [("ddp-4gpu", 1), ("ddp-4gpu", 2), ("zero2-4gpu", 2), ("zero3-4gpu", 2)],
+)
 def test_trains_like_one_process(
     site: Site, alone: dict[int, float], preset: str, nodes: int
 ) -> None:
@@ -79,15 +78,6 @@ def test_trains_like_one_process(
     if nodes == 2:
         hosts = {line.split()[4].rstrip(",") for line in run.log().splitlines() if " is " in line}
         assert set(site.rig.node_names) <= hosts, "both hosts took part"
-
-
-@pytest.mark.timeout(600)
-def test_srun_starts_the_ranks_itself(site: Site, alone: dict[int, float]) -> None:
-    run = train(site, "ddp-4gpu", 2, 2, launcher="srun")
-    finish(site, run)
-    curve = losses(site, run)
-    assert len(hashes(run)) == 4
-    assert curve == pytest.approx(alone, rel=TOLERANCE)
 
 
 @pytest.mark.timeout(600)
