@@ -192,15 +192,15 @@ def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
                 out, err = process.communicate(timeout=60)
             finally:
                 process.kill()
-        assert process.returncode == 130 and out == "", out + err
         submitted = list(runs.glob("*.array/submitted.json"))
+        assert process.returncode in ((0, 130) if submitted else (130,)), out + err
         if submitted:  # it came too late: then Slurm has the job, and hpcrun knows it
             job_id = json.loads(submitted[0].read_text())["job_id"]
             assert len(told(site, job_id)) == 200
             assert site.hpcrun("cancel", job_id).returncode == 0
             shutil.rmtree(runs)
         else:
-            assert list(runs.iterdir()) == []
+            assert out == "" and list(runs.iterdir()) == []
             assert site.rig.run("squeue", "-h", "-t", "PD,R").stdout == ""
 
 
