@@ -23,6 +23,8 @@ LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
 ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
 _NODE_REFERENCE = re.compile(r"\$\{HPCRUN_(?:LOCAL_DIR|ARCHITECTURE)\}")
 
+MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
+
 # What a folder of the nodes may hold: $NAME, ${NAME}, and $$ for a dollar.
 _EXPANDED = re.compile(r"\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 _IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh)\Z")
@@ -165,6 +167,9 @@ def _stage(
         )
         if target.startswith("/") or inside.split("/")[0] in ("..", ".", ".hpcrun"):
             message = f"{target}: a copy lies below {{local_dir}}: write a folder or name in it"
+            problems.append(Problem("", None, where, message))
+        elif any(len(part.encode()) > MAX_PART for part in f"{inside}.part".split("/")):
+            message = f"{inside[:40]}...: a name may have {MAX_PART} bytes, .part included"
             problems.append(Problem("", None, where, message))
         elif any(_within(inside, other) or _within(other, inside) for _, other in pairs):
             problems.append(Problem("", None, where, f"{target}: another copy is there"))

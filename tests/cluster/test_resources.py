@@ -181,6 +181,14 @@ FACTORS = {
     "whole": ["true", "false"],
     "site": ["plain", "renames", "drops"],
     "environment": ["inherit", "clean"],
+    "setup": [
+        "{}",
+        "{modules: [cuda/12.4]}",
+        *(
+            f"{{container: {{image: 'docker://pytorch/pytorch', runtime: {runtime}}}}}"
+            for runtime in ("apptainer", "pyxis")
+        ),
+    ],
 }
 PROFILES: dict[str, dict[str, object]] = {
     "plain": {},
@@ -199,6 +207,7 @@ def test_a_pairwise_selection_passes_the_real_sbatch(rig: Rig, site_with: MakeSi
             *(f"launcher={row['launcher']}", f"nccl.fabric={row['fabric']}"),
             *(f"resources.nodes={row['nodes']}", f"resources.gpus_per_node={row['gpus']}"),
             *(f"resources.exclusive={row['whole']}", f"environment={row['environment']}"),
+            f"setup={row['setup']}",
         ]
         spec = load_spec(context, row["preset"], overrides)
         made = prepare_sweep(context, spec) if spec.sweep else prepare(context, spec)

@@ -77,6 +77,7 @@ def test_where_copies_come_from_and_lie() -> None:
         ("{a: '{local_dir}'}", "stage.a: {local_dir}: a copy lies below {local_dir}"),
         ("{a: .hpcrun/x}", "stage.a: .hpcrun/x: a copy lies below {local_dir}"),
         ("{a: x, b: x/y}", "stage.b: x/y: another copy is there"),
+        (f"{{a: x/{'y' * 251}}}", f"stage.a: x/{'y' * 38}...: a name may have 255 bytes"),
         ("{a: x/y, b: ./x}", "stage.b: ./x: another copy is there"),
         ("{$(id): x}", "stage.$(id): $(id): $NAME and ${NAME} are filled on the node"),
         ("{'${{A:-b}}': x}", "stage.${{A:-b}}: ${A:-b}: $NAME and"),

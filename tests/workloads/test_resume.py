@@ -9,6 +9,9 @@ import pytest
 
 from tests.workloads.trainer import Outcome, torchrun, train
 
+# DeepSpeed may have to compile its operators first.
+pytestmark = pytest.mark.timeout(900)
+
 
 # ZeRO-3 is resumed on a cluster: tests/cluster/test_training.py.
 @pytest.mark.parametrize("strategy", ["ddp", "zero2"])
