@@ -17,7 +17,7 @@ test: lint
 	python -m pytest -n 3 --dist worksteal --durations=25
 
 check: lint
-	python -m pytest -n 2 --dist worksteal -m "not cluster and not slow"
+	python -m pytest -n 3 --dist worksteal -m "not cluster and not slow"
 
 # Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.

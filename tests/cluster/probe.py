@@ -73,8 +73,13 @@ def gather_by_sockets(me: dict[str, Any]) -> list[dict[str, Any]]:
         server.settimeout(CONNECT_SECONDS)
         streams = []
         while len(all_told) < world_size:
-            streams.append(server.accept()[0].makefile("rw"))
-            all_told.append(json.loads(streams[-1].readline()))
+            stream = server.accept()[0].makefile("rw")
+            line = stream.readline()
+            if not line:  # the harness of another node, which looks whether this one can be reached
+                stream.close()
+                continue
+            streams.append(stream)
+            all_told.append(json.loads(line))
         for stream in streams:
             send(stream, all_told)
             stream.close()
