@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 
-.PHONY: demo test check test-launchers lint venv packages clean test-slurm-versions
+.PHONY: demo test check test-containers test-launchers lint venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -23,6 +23,10 @@ check: lint
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.
 test-slurm-versions: venv
 	python -m tests.versions
+
+# Ranks in a real image; needs root and apptainer (or singularity), which Debian does not have.
+test-containers: venv
+	python -m pytest tests/cluster/on_apptainer.py
 
 # Every launcher with every framework on one node and on two; CI trains each pair once.
 test-launchers: venv

@@ -70,3 +70,13 @@ def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
         if array not in filled
     }
     assert scripts and spelled_out == set()
+
+
+def test_what_a_test_needs_is_there_in_ci() -> None:
+    """tests/needs.py alone may skip, and in CI it fails."""
+    banned = re.compile(r"skipif|importorskip|xfail|mark\.skip|pytest\.skip|doctest: *\+" "SKIP")
+    files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("hpcrun/**/*.py")]
+    known = {ROOT / "tests" / "needs.py", Path(__file__)}
+    assert [
+        name(path) for path in files if path not in known and banned.search(path.read_text())
+    ] == []

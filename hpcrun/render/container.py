@@ -13,11 +13,7 @@ from hpcrun.render.quoting import quote_bash, quote_expanded
 
 
 def apptainer_words(plan: Plan) -> list[str]:
-    """Build the options of ``apptainer exec`` and the image, a line for each.
-
-    >>> apptainer_words(plan)  # doctest: +SKIP
-    ['--nv', '--pwd /home/me/project', '--bind /scratch/runs', '/images/torch.sif']
-    """
+    """Build the options of ``apptainer exec`` and the image, a line for each."""
     container = plan.setup.container
     if container is None or container.runtime != "apptainer":
         return []

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller, Done, replay
+from tests.needs import require_command
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 VERSIONS = sorted(path.name for path in CAPTURED.iterdir())
@@ -82,8 +83,8 @@ def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
         assert said.rpartition(".")[0] in directives
         assert "sweep" not in (run / "spec.yaml").read_text()
     assert "sweep:" in (folder / "spec.yaml").read_text()
-    if shutil.which("shellcheck") or os.environ.get("CI") == "true":
-        subprocess.run(["shellcheck", str(folder / "job.sbatch")], check=True)
+    require_command("shellcheck")
+    subprocess.run(["shellcheck", str(folder / "job.sbatch")], check=True)
 
 
 def test_the_arrays_script_finds_the_tasks_folder(hpcrun: Caller, tools: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster.rig import Rig, why_not
 from tests.cluster.site import Site
+from tests.needs import require
 
 _RIGS = ("rig", "bare_rig", "unresolved_rig", "bound_rig")
 _TEARDOWN_SECONDS = 15.0
@@ -90,10 +91,7 @@ def _running(*, accounting: bool, **options: Any) -> Iterator[Rig]:
 
 def _require_rig(accounting: bool) -> None:
     reason = why_not(accounting)
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(f"CI must run the cluster tests, but: {reason}")
-    if reason:
-        pytest.skip(f"no Slurm rig here: {reason}")
+    require(not reason, f"a Slurm rig: {reason}")
 
 
 def _wait_until_clean(rig: Rig) -> list[str]:

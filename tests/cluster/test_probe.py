@@ -16,6 +16,7 @@ import yaml
 
 from tests.cluster import probe
 from tests.cluster.site import Site, Submitted
+from tests.needs import require
 
 LAUNCHERS = ("torchrun", "srun", "deepspeed", "accelerate")
 RANKS_PER_NODE = 2
@@ -108,8 +109,7 @@ def test_each_rank_has_the_cpus_that_the_job_asked_for(
 ) -> None:
     """Its data loaders live on them; srun of Slurm 22.05 to 23.02 would bind it to one."""
     rig = bound_site.rig
-    if rig.cpus < 2:
-        pytest.skip("one CPU cannot be parted")
+    require(rig.cpus >= 2, "two CPUs")
     cpus_per_gpu = rig.cpus // gpus
     job = write_job(bound_site, f"bound-{launcher}-{gpus}", launcher=launcher)
     cpus = f"resources.cpus_per_gpu={cpus_per_gpu}"

@@ -12,6 +12,7 @@ import pytest
 from hpcrun.assets import home_dir
 from hpcrun.controller.context import find_project, job_environment, load_context, slurm_transport
 from hpcrun.errors import InputError
+from tests.needs import require_root
 
 Environ = dict[str, str]
 
@@ -70,8 +71,7 @@ def test_what_others_put_there_is_not_read(
     tmp_path: Path, clean_environ: Environ, clusters: Path
 ) -> None:
     """A profile runs commands: nobody else's sandbox and nobody else's /tmp/hpcrun.yaml counts."""
-    if os.getuid() != 0:
-        pytest.skip("only root can give a file away")
+    require_root()
     sandbox = Path(f"/tmp/hpcrun-test-{os.getpid()}")
     clean_environ["HPCRUN_SANDBOX_DIR"] = str(sandbox)
     try:

@@ -145,7 +145,6 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_deepspeed_itself_is_asked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once: what it refuses, with the places; a folder deepspeed here is not it."""
-    pytest.importorskip("deepspeed")
     monkeypatch.chdir(project)
     (project / "deepspeed").mkdir()
     (project / "deepspeed" / "__init__.py").write_text("raise SystemExit(7)")

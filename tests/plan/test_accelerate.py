@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from accelerate.commands import launch
+from accelerate.commands.config.config_args import ClusterConfig
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.accelerate import KNOWN_KEYS
@@ -103,8 +105,7 @@ def test_all_problems_at_once() -> None:
 
 
 def test_the_keys_are_accelerates() -> None:
-    config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    here = set(config_args.ClusterConfig.__dataclass_fields__)
+    here = set(ClusterConfig.__dataclass_fields__)
     assert here <= KNOWN_KEYS
     # Of older versions: read and turned into others, or gone.
     assert KNOWN_KEYS - here == {"dynamo_backend", "fp16", "ipex_config"}
@@ -112,7 +113,6 @@ def test_the_keys_are_accelerates() -> None:
 
 @pytest.mark.parametrize("text", ["", "deepspeed: {zero_stage: 3}", "precision: fp32"])
 def test_accelerate_reads_what_is_written(tmp_path: Path, text: str) -> None:
-    launch = pytest.importorskip("accelerate.commands.launch")
     path = tmp_path / "accelerate.yaml"
     path.write_text(yaml.safe_dump(config(text)))
     argv = [f"--config_file={path}", "--machine_rank=1", "--main_process_ip=10.0.0.1"]

@@ -32,7 +32,6 @@ def generated(framework: str, stage: int, precision: str = "bf16") -> dict[str, 
 
 def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Show the cases to a framework, in a process of its own."""
-    pytest.importorskip(framework)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     full = [{"folder": str(folder), "loader_batch": 2, "script": {}, **case} for case in cases]

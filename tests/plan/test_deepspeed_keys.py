@@ -7,19 +7,13 @@ import json
 import subprocess
 import sys
 import typing
-from importlib.metadata import version
 from typing import Any
 
 import pytest
 
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not version("deepspeed").startswith("0.19.8"), reason="the table is of another DeepSpeed"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 # Fields of the classes, what runtime/config.py asks a JSON for, and what it calls removed; in a
 # process of its own, since deepspeed changes the one that imports it.

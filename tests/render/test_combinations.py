@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -19,6 +17,7 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files
 from hpcrun.spec.job import Fabric
 from hpcrun.spec.load import load_job
+from tests.needs import require_command
 from tests.pairs import pairs_of, pairwise
 from tests.plan.making import PLACE, cluster
 
@@ -60,8 +59,7 @@ def test_every_preset_is_rendered(launcher: str, fabric: str) -> None:
 
 def test_they_are_clean(tmp_path: Path) -> None:
     """shellcheck reads all of them, on two nodes and on one, each text but once."""
-    if shutil.which("shellcheck") is None and os.environ.get("CI") != "true":
-        pytest.skip("no shellcheck here")
+    require_command("shellcheck")
     rows = list(itertools.product(PRESETS, LAUNCHERS, FABRICS, ["2"]))
     rows += itertools.product(PRESETS, LAUNCHERS, ["auto"], ["1"])
     texts = {text for row in rows for text in scripts(*row).values()}

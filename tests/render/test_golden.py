@@ -6,7 +6,6 @@ difference before it is committed.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +18,7 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import FIXED, RenderedFile, render_files
 from hpcrun.spec.load import load_cluster, load_job
+from tests.needs import require_command
 from tests.plan.making import PLACE
 from tests.render.sbatch_grammar import read_script
 
@@ -71,8 +71,7 @@ def test_scripts_are_bash(case: str) -> None:
 
 
 def test_scripts_are_clean(tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None and os.environ.get("CI") != "true":
-        pytest.skip("no shellcheck here")
+    require_command("shellcheck")
     files = []
     for case in CASES:
         for file in rendered(case):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from hpcrun.plan.setup import literal
 from hpcrun.render.quoting import quote_bash, quote_comment, quote_expanded, quote_word
 from hpcrun.slurm.sbatch import quote_directive
+from tests.needs import require_command
 from tests.render.sbatch_grammar import Unbalanced, read_arguments
 
 # Any text that a file name, an argument or a variable can hold: no NUL; bytes that are not UTF-8
@@ -154,8 +154,7 @@ OPTIONS = {
 
 
 def test_the_real_sbatch_reads_the_values_back(tmp_path: Path) -> None:
-    if shutil.which("sbatch") is None and os.environ.get("CI") != "true":
-        pytest.skip("no sbatch here")
+    require_command("sbatch")
     # It reads the script and says what it understood before it finds nobody to send it to.
     (tmp_path / "slurm.conf").write_text(
         "ClusterName=x\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nMessageTimeout=2\n"

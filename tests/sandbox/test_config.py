@@ -17,6 +17,7 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox import config, daemons, down, processes, sandbox_dir, status, up
 from hpcrun.sandbox.config import Layout
 from hpcrun.spec.cluster import Cluster, Partition
+from tests.needs import require_root
 from tests.sandbox.using import wait_until
 
 LAYOUT = Layout(Path("/tmp/s"))
@@ -149,8 +150,8 @@ def test_a_file_is_refused(place: Path) -> None:
         up(place)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
+    require_root()
     place.mkdir()
     os.chown(place, 65534, -1)
     for action in (up, status, down):
@@ -175,8 +176,8 @@ def test_ports_are_free_and_different() -> None:
     assert min(ports) >= daemons.LOWEST_PORT
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_mark_on_somebody_elses_process_does_not_count() -> None:
+    require_root()
     marked = {"HPCRUN_SANDBOX": "/tmp/no-such-sandbox", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(["sleep", "60"], env=marked) as ours:
         wait_until(

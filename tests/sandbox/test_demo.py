@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import require
+
 DEMO = Path(__file__).parents[2] / ".ci" / "demo"
 # What DeepSpeed compiles stays from one test run to the next.
 CACHE = Path.home() / ".cache" / "hpcrun-tests"
@@ -22,11 +24,8 @@ CACHE = Path.home() / ".cache" / "hpcrun-tests"
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(
-    os.environ.get("CI") != "true" and shutil.which("slurmctld", path="/usr/sbin:/usr/bin") is None,
-    reason="no Slurm here",
-)
 def test_demo(tmp_path: Path, place: Path) -> None:
+    require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     home = tmp_path / "home"
     (home / "hpcrun").mkdir(parents=True)
     CACHE.mkdir(parents=True, exist_ok=True)

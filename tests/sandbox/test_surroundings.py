@@ -19,10 +19,10 @@ import hpcrun
 from hpcrun import sandbox
 from hpcrun.errors import HpcrunError
 from hpcrun.sandbox import processes
+from tests.needs import require_root
 from tests.sandbox.using import pids_with, slurm, wait_until
 
 pytestmark = pytest.mark.cluster
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 NOBODY = 65534
 CHECKOUT = str(Path(hpcrun.__file__).parents[1])
@@ -59,8 +59,8 @@ def public_python() -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(folder)
 
 
-@needs_root
 def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, Path]) -> None:
+    require_root()
     python, code = public_python
     place.parent.chmod(0o777)
     # Nothing of root's is inherited, not even a HOME; /usr/sbin is not on the PATH.
@@ -102,8 +102,8 @@ def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, 
     assert not any(processes.read_process(pid, place) for pid in pids)
 
 
-@needs_root
 def test_a_hostname_that_does_not_resolve(place: Path) -> None:
+    require_root()
     # A UTS namespace has a hostname of its own.
     script = (
         'hostname no-such-host.example && "$0" -c "$1" "$2" &&'

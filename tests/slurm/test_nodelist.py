@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from hpcrun.errors import InputError
 from hpcrun.slurm.nodelist import HOST_LIMIT, compress, expand, expand_counts
+from tests.needs import require_command
 
 Ask = Callable[[str, Sequence[str]], list[str]]
 
@@ -27,10 +27,7 @@ BETWEEN = "between-two"
 @pytest.fixture(scope="module")
 def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     """Ask the real scontrol about many expressions in one call."""
-    if shutil.which("scontrol") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI must have scontrol")
-        pytest.skip("no scontrol here")
+    require_command("scontrol")
     conf: Path = tmp_path_factory.mktemp("slurm") / "slurm.conf"
     conf.write_text(CONFIGURATION)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import hjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,6 @@ def ours(text: str) -> Any:
 
 
 def theirs(text: str) -> Any:
-    hjson = pytest.importorskip("hjson")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) != len(pairs):

@@ -8,13 +8,13 @@ is shown where they stand.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.rig import why_not
+from tests.needs import require
 from tests.traps import guards_of_jobs, guards_of_watchers
 from tests.traps.mutants import ROOT, Laboratory, Mutation, mutated
 
@@ -47,10 +47,7 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]
 def laboratory_on_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     """One whose tests find a real Slurm."""
     reason = why_not()
-    if reason and os.environ.get("CI") == "true":
-        pytest.fail(f"CI must run the cluster tests, but: {reason}")
-    if reason:
-        pytest.skip(f"no Slurm rig here: {reason}")
+    require(not reason, f"a Slurm rig: {reason}")
     with Laboratory(tmp_path_factory.mktemp("slurm"), rig=True) as made:
         yield made
 

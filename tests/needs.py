@@ -1,0 +1,30 @@
+"""What a test needs of its machine: a developer's may lack it, CI's may not.
+
+Effects: none but pytest's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def require(there: object, what: str) -> None:
+    """Skip the test where something is not there; in CI (CI=true) fail it."""
+    if there:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run this test, but it needs {what}")
+    pytest.skip(f"needs {what}")
+
+
+def require_command(name: str) -> None:
+    """Ask for a program on the PATH."""
+    require(shutil.which(name), name)
+
+
+def require_root() -> None:
+    """Ask for root."""
+    require(os.geteuid() == 0, "root")
