@@ -1,3 +1,4 @@
+# make bench   how fast it is
 # make demo    a real training on a real Slurm on this machine, and its loss curve
 # make test    everything that CI checks; make check: the part that takes under a minute
 # Packages are installed with apt-get as root or by sudo, and each is named before.
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 
-.PHONY: demo test check test-containers test-launchers lint venv packages clean test-slurm-versions
+.PHONY: demo test check bench test-containers test-launchers lint venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -18,6 +19,11 @@ test: lint
 
 check: lint
 	python -m pytest -n 3 --dist worksteal -m "not cluster and not slow"
+
+# Speed and memory of parse beside what people would do without hpcrun; no part of CI. Two minutes
+# on an idle machine; BENCH="--gigabytes 10" adds a log of that size, and needs the room for it.
+bench: venv
+	python -m bench.parse $(BENCH)
 
 # Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.

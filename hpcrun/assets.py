@@ -10,10 +10,12 @@ import pwd
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
+
+if TYPE_CHECKING:
+    import jinja2
 
 _PACKAGE = Path(__file__).parent
 
@@ -76,18 +78,20 @@ def find_job(name: str, project: Path, environ: Mapping[str, str]) -> Path:
     return jobs[name][1]
 
 
-class ProjectLoader(jinja2.FileSystemLoader):
-    """Loads a project's templates; a block on one line ends with a line end all the same."""
-
-    def get_source(
-        self, environment: jinja2.Environment, template: str
-    ) -> tuple[str, str, Callable[[], bool]]:
-        source, filename, uptodate = super().get_source(environment, template)
-        return re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source), filename, uptodate
-
-
 def template_loader(project: Path | None) -> jinja2.BaseLoader:
     """Look in the project's ``templates/`` first; ``hpcrun/NAME`` is always the shipped one."""
+    import jinja2  # here: most verbs render nothing, and it takes 20 ms
+
+    class ProjectLoader(jinja2.FileSystemLoader):
+        """Loads a project's templates; a block on one line ends with a line end all the same."""
+
+        def get_source(
+            self, environment: jinja2.Environment, template: str
+        ) -> tuple[str, str, Callable[[], bool]]:
+            source, filename, uptodate = super().get_source(environment, template)
+            whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
+            return whole, filename, uptodate
+
     built_in = jinja2.FileSystemLoader(shipped("templates"))
     loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
     if project is not None and (project / "templates").is_dir():

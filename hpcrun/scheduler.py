@@ -25,7 +25,7 @@ from hpcrun.slurm.sbatch import (
     sbatch_argv,
 )
 from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import parse_stdout_path, show_job_argv
+from hpcrun.slurm.scontrol import parse_stderr_path, parse_stdout_path, show_job_argv
 from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
 from hpcrun.transport import Result, Transport
 
@@ -160,6 +160,15 @@ def stdout_path(transport: Transport, job_id: str) -> str | None:
     """Ask where a job's output goes; None when Slurm has forgotten the job."""
     result = _ask(transport, show_job_argv(job_id))
     return parse_stdout_path(result.stdout) if result.exit_code == 0 else None
+
+
+def output_paths(transport: Transport, job_id: str) -> list[str]:
+    """Ask where a job's output goes, and its errors where that is another file; none: forgotten."""
+    result = _ask(transport, show_job_argv(job_id))
+    if result.exit_code != 0:
+        return []
+    paths = (parse_stdout_path(result.stdout), parse_stderr_path(result.stdout))
+    return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 def job_nodes(transport: Transport, job_id: str) -> list[JobNodes]:

@@ -158,6 +158,17 @@ def test_stdout_path() -> None:
         scheduler.stdout_path(silent, "2")
 
 
+def test_output_and_errors_are_one_file_unless_the_job_asks_for_two() -> None:
+    transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
+    both = "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+    assert scheduler.output_paths(transport, "2") == [both]
+    text = "JobId=7 StdErr=/a/7.err StdIn=/dev/null StdOut=/a/7.out Power=\n"
+    two = ScriptedTransport({"scontrol": (0, text, "")})
+    assert scheduler.output_paths(two, "7") == ["/a/7.out", "/a/7.err"]
+    forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
+    assert scheduler.output_paths(forgotten, "999999") == []
+
+
 OVER = "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n"
 DENIED = "scancel: error: Kill job error on job id 7: Access/permission denied\n"
 UNKNOWN = "scancel: error: Kill job error on job id 7: Invalid job id specified\n"

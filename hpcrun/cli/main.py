@@ -21,6 +21,7 @@ VERBS = {
     "status": "Tell the state of runs.",
     "logs": "Show a run's output; -f follows it.",
     "parse": "Draw the loss curve of a run or of any log file.",
+    "compare": "Compare runs or logs: curves, speed-up, settings.",
     "cancel": "Cancel a run.",
     "jobs": "List the jobs that can be submitted.",
     "show": "Show a job, or all that is known of a run.",

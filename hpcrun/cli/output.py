@@ -81,15 +81,28 @@ def width_and_height() -> tuple[int, int]:
     return size.columns, size.lines
 
 
+def is_terminal() -> bool:
+    """Tell whether the output is a terminal."""
+    return bool(sys.stdout and sys.stdout.isatty())
+
+
 def has_colour() -> bool:
     """Tell whether the output is a terminal that wants colours (no-color.org)."""
     import os
 
-    return bool(sys.stdout and sys.stdout.isatty()) and not os.environ.get("NO_COLOR")
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def has_unicode() -> bool:
-    """Tell whether the output can show more than ASCII."""
+    """Tell whether the output can show more than ASCII.
+
+    Python writes UTF-8 in the C locale too, for the sake of machines where nobody set one (PEP
+    538, 540); who says LC_ALL=C means ASCII.
+    """
+    import os
+
+    if os.environ.get("LC_ALL") in ("C", "POSIX") and not os.environ.get("PYTHONIOENCODING"):
+        return False
     return _encoding().lower().replace("-", "").startswith("utf")
 
 

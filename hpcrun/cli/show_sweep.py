@@ -106,7 +106,7 @@ def _show_files(sweep: PreparedSweep, *, as_json: bool) -> None:
         )
         return
     shown = [file for file in sweep.files if file.name == "job.sbatch"]
-    show_files(shown, as_json=False)
+    show_files(shown, as_json=False, notes=sweep.plan.notes)
     say(click.style(f"==> {_size(len(sweep.runs), sweep.spec.sweep_limit)} <==", bold=True))
     _values_table(sweep)
     say()
@@ -130,12 +130,14 @@ def _show_submission(sweep: PreparedSweep, submission: SweepSubmission) -> None:
     plan, job_id = sweep.plan, submission.job_id
     size = _size(len(sweep.runs), sweep.spec.sweep_limit)
     say(f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}: {size}")
-    told = dict(describe(plan, bare=sweep.spec.command is not None))
-    if len({run.plan.effective_batch for run in sweep.runs}) > 1:
-        told.pop("batch", None)
-    told.pop("run", None)
-    told["folder"] = str(submission.sweep.path)
-    pairs([("sweep", plan.run_id), *told.items()])
+    one_batch = len({run.plan.effective_batch for run in sweep.runs}) == 1
+    rows = [("sweep", plan.run_id)]
+    for name, text in describe(plan, bare=sweep.spec.command is not None):
+        if name == "folder":
+            text = str(submission.sweep.path)
+        if name != "run" and (name != "batch" or one_batch):
+            rows.append((name, text))
+    pairs(rows)
     _values_table(sweep)
     say("Next")
     for verb, why in (

@@ -20,7 +20,6 @@ from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
-from hpcrun.spec.load import load_cluster
 from hpcrun.transport.local import LocalTransport
 
 PROFILE = "hpcrun.yaml"
@@ -84,8 +83,8 @@ def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = No
         project=project,
         cluster=profile,
         cluster_source=source,
-        runs_dir=_folder(profile.runs_dir, environ, project, f"{source}: runs_dir"),
-        cache_dir=_folder(profile.cache_dir, environ, project, f"{source}: cache_dir"),
+        runs_dir=user_path(profile.runs_dir, environ, project, f"{source}: runs_dir"),
+        cache_dir=user_path(profile.cache_dir, environ, project, f"{source}: cache_dir"),
     )
 
 
@@ -150,6 +149,8 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
 
 
 def _load(path: Path) -> tuple[Cluster, str]:
+    from hpcrun.spec.load import load_cluster  # here: without a profile no YAML is read
+
     return load_cluster(read_text(path), source=str(path)), str(path)
 
 
@@ -163,13 +164,16 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror}") from error
 
 
-def _folder(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
-    """Expand ``~`` and ``$NAME`` in a folder of the profile."""
+def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) -> Path:
+    """Fill ``~`` and ``$NAME`` in a path of the user's; it starts at the project.
+
+    Raises InputError for a variable that is not set.
+    """
     try:
         expanded = Template(text).substitute(environ)
     except (KeyError, ValueError) as error:
         raise InputError(
-            f"{where}: {text}: {error} is not set", fix="set it, or write the folder out"
+            f"{where}: {text}: {error} is not set", fix="set it, or write the path out"
         ) from error
     if expanded == "~" or expanded.startswith("~/"):
         expanded = home_dir(environ) + expanded[1:]

@@ -8,18 +8,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcrun.assets import home_dir
-from hpcrun.controller.context import Context, read_text
-from hpcrun.errors import InputError
+from hpcrun.controller.context import Context, read_text, user_path
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.deepspeed import (
     Given,
     Training,
@@ -28,6 +25,7 @@ from hpcrun.plan.deepspeed import (
 )
 from hpcrun.plan.deepspeed_check import Answer
 from hpcrun.plan.launch import decide_framework
+from hpcrun.runs.store import write_file
 from hpcrun.spec.hjson import Document, parse_hjson
 from hpcrun.spec.job import JobSpec
 
@@ -148,8 +146,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
 
 
 def _read(context: Context, name: str) -> Document:
-    home = home_dir(context.environ)
-    path = context.project / (home + name[1:] if name.startswith("~/") else name)
+    path = user_path(name, context.environ, context.project, "deepspeed.config_file")
     if not path.is_file():
         raise InputError(
             f"deepspeed.config_file: {path}: {'a folder' if path.is_dir() else 'no such file'}",
@@ -215,9 +212,6 @@ def _run(
 
 def _keep(path: Path, text: str) -> None:
     """Write an answer for the next time; a cache that cannot be written is none."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, HpcrunError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).replace(path)
+        write_file(path, text.encode())

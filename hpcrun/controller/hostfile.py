@@ -30,7 +30,7 @@ _LIKE_A_FILE = re.compile(
 )
 
 
-class Pool(Struct, frozen=True):
+class FoundHosts(Struct, frozen=True):
     """Hosts and where they come from; ``note`` is what the user should know about them."""
 
     source: str
@@ -38,19 +38,21 @@ class Pool(Struct, frozen=True):
     note: str = ""
 
 
-def find_hosts(context: Context, word: str | None, form: Form | None, slots: int | None) -> Pool:
+def find_hosts(
+    context: Context, word: str | None, form: Form | None, slots: int | None
+) -> FoundHosts:
     """Find the hosts that a word names; ``slots`` replaces what is said of each host's slots.
 
     A number is a Slurm job id, a run id its job, a file a hostfile (of this ``form``), all else a
     node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
     """
-    pool = _find(context, word, form)
+    found = _find(context, word, form)
     if slots is None:
-        return pool
-    return structs.replace(pool, hosts=[Host(host.name, slots) for host in pool.hosts])
+        return found
+    return structs.replace(found, hosts=[Host(host.name, slots) for host in found.hosts])
 
 
-def _find(context: Context, word: str | None, form: Form | None) -> Pool:
+def _find(context: Context, word: str | None, form: Form | None) -> FoundHosts:
     if word is None:
         word = context.environ.get("SLURM_JOB_ID")
         if word is None:
@@ -67,10 +69,10 @@ def _find(context: Context, word: str | None, form: Form | None) -> Pool:
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{word}: a folder", fix="name a hostfile in it")
     if mode is not None:
-        return Pool(word, parse_hostfile(read_text(path), word, form))
+        return FoundHosts(word, parse_hostfile(read_text(path), word, form))
     if _LIKE_A_FILE.fullmatch(word):
         raise InputError(f"{word}: no such file", fix="name a hostfile, a job, or a node list")
-    return Pool(word, [Host(name) for name in expand(word)])
+    return FoundHosts(word, [Host(name) for name in expand(word)])
 
 
 def _mode(path: Path) -> int | None:
@@ -83,7 +85,7 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _of_job(context: Context, word: str) -> Pool:
+def _of_job(context: Context, word: str) -> FoundHosts:
     """Ask Slurm for a job's nodes, by its id or a run's."""
     job_id, conf = word, None
     run = find_run(context.runs_dir, word) if RUN_ID.fullmatch(word) or word.isdigit() else None
@@ -111,7 +113,7 @@ def _of_job(context: Context, word: str) -> Pool:
     slots: Sequence[int | None] = job.slots or [None] * len(job.hosts)
     hosts = [Host(name, count) for name, count in zip(job.hosts, slots, strict=True)]
     ended = f"job {job.job_id} has ended ({job.state}): these were its nodes"
-    return Pool(f"job {job.job_id}", hosts, ended if is_final(job.state) else "")
+    return FoundHosts(f"job {job.job_id}", hosts, ended if is_final(job.state) else "")
 
 
 def _only(jobs: Sequence[JobNodes], job_id: str) -> JobNodes:

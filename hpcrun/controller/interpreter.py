@@ -10,12 +10,11 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from string import Template
 
 from msgspec import Struct
 
 from hpcrun.assets import home_dir
-from hpcrun.controller.context import Context
+from hpcrun.controller.context import Context, user_path
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.setup import check_setup, choose_setup, is_image_file
 from hpcrun.spec.job import JobSpec
@@ -86,13 +85,7 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
 
 
 def _path(context: Context, text: str, where: str) -> Path:
-    """A path of the user's: ``~`` and ``$NAME`` are filled, and it starts at the project."""
-    try:
-        text = Template(text).substitute(context.environ)
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{where}: {text}: {error} is not set", fix="write it out") from error
-    home = home_dir(context.environ)
-    return context.project / (home + text[1:] if text.startswith("~/") else text)
+    return user_path(text, context.environ, context.project, where)
 
 
 def _interpreter(path: str, where: str) -> str:

@@ -1,80 +1,123 @@
-"""Reads the metrics of log files or of runs.
+"""Reads the metrics of log files, runs and jobs.
 
-Effects: reads files, Slurm commands for jobs that hpcrun did not submit.
+Effects: reads files, asks Slurm for jobs that hpcrun did not submit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcrun import scheduler
-from hpcrun.controller.context import Context, slurm_transport
+from msgspec import structs
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.read_log import LogFileReader
+from hpcrun.controller.sources import Source, find_sources
 from hpcrun.errors import InputError
-from hpcrun.logs.files import log_files
-from hpcrun.metrics.parse import ParsedRun, parse_chunks
-from hpcrun.plan.sweep import label
-from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.store import find, is_job_id, read_task, runs_of
+from hpcrun.logs.files import LogFile, log_files
+from hpcrun.metrics.lines.formats.form import own_format
+from hpcrun.metrics.lines.line import FORMATS, Format
+from hpcrun.metrics.parse import ParsedRun, RunParser
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.store import read_plan, read_task
 
-_CHUNK = 1 << 20
+# So many points of each metric are kept of a long log: more than a window or a page can show.
+POINTS = 4000
 
 
-def parse(context: Context, word: str | None) -> list[ParsedRun]:
-    """Read the metrics of a log file, a run, a sweep's runs, or a Slurm job; none: the newest.
+def parse(
+    context: Context,
+    words: Sequence[str],
+    *,
+    patterns: Sequence[str] = (),
+    full: bool = False,
+) -> list[ParsedRun]:
+    """Read what the words name (``find_sources``), a run for each; no words: the newest run.
 
-    Raises InputError when there is no such thing.
+    ``patterns`` are forms of lines of the user's own, tried before the known ones. ``full`` keeps
+    every point and every sample; else a long log costs no more memory than a short one. Raises
+    InputError.
     """
-    if word is not None:
-        path = context.cwd / word
-        if path.is_dir() and find(context.runs_dir, word) is None:
-            raise InputError(f"{word}: a folder", fix="name the log files in it")
-        if path.exists() and not path.is_dir():
-            return [parse_chunks(word, [(0, _chunks(path))])]
-    run = find(context.runs_dir, word)
-    if isinstance(run, SweepFolder):
-        return [parse_run(each) for each in runs_of(run)]
-    if run is not None:
-        return [parse_run(run)]
-    if word is None:
-        raise InputError(f"no runs yet in {context.runs_dir}", fix="hpcrun parse FILE")
-    if is_job_id(word):
-        found = scheduler.stdout_path(slurm_transport(context), word)
-        if found is not None and Path(found).is_file():
-            return [parse_chunks(found, [(0, _chunks(Path(found)))])]
-    raise InputError(f"{word}: no such file, run or job", fix="hpcrun status lists the runs")
+    own = own_formats(patterns, "--pattern")
+    sources = find_sources(context, words)
+    return [parse_source(source, own=own, full=full) for source in sources]
+
+
+def parse_source(source: Source, *, own: Sequence[Format] = (), full: bool = False) -> ParsedRun:
+    """Read one source.
+
+    Of a run's ranks the first prints the loss nearly always, the last in Megatron's family; else
+    the files of all are read.
+    """
+    if source.run is None:
+        return _parse(source.name, [(0, path) for path in source.files], own, full=full)
+    from hpcrun.controller.facts import run_facts  # here: YAML takes 20 ms, and files need none
+
+    run = source.run
+    own = (*own, *formats_of(run))
+    facts, gpus, seconds = run_facts(run)
+    parsed = None
+    for chosen in file_choices(log_files(run)):
+        logs = [(file.attempt or 0, file.path) for file in chosen]
+        parsed = _parse(source.name, logs, own, full=full)
+        if parsed.points:
+            break
+    assert parsed is not None
+    return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
+
+
+def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
+    """Make forms of a user's own patterns. Raises InputError for one that is no pattern."""
+    made = []
+    for pattern in patterns:
+        try:
+            made.append(own_format(where.lstrip("-"), pattern))
+        except (re.error, ValueError) as error:
+            fix = r"give its values names, as in 'it (?P<step>\d+) L (?P<loss>\S+)'"
+            raise InputError(f"{where} {pattern}: {error}", fix=fix) from error
+    return tuple(made)
 
 
 def curve_label(context: Context, source: str) -> str:
     """What a curve is called in a drawing: a sweep's run by its values, all else as it is."""
     task = read_task(RunFolder(context.runs_dir / source))
-    return f"{task.index}: {label(task.values)}" if task is not None else source
+    if task is None:
+        return source
+    from hpcrun.plan.sweep import label  # here: it brings YAML
+
+    return f"{task.index}: {label(task.values)}"
 
 
-def parse_run(run: RunFolder) -> ParsedRun:
-    """Read a run's curve, attempt by attempt.
-
-    Rank 0 prints it nearly always, the last rank in Megatron's family; else all files are read.
-    """
-    files = [file for file in log_files(run) if file.attempt is not None]
-    last = max((file.rank or 0 for file in files), default=0)
-    parsed = None
-    for chosen in (
-        [file for file in files if file.rank == 0],
-        [file for file in files if file.rank == last],
-        files,
-    ):
-        parsed = parse_chunks(run.run_id, [(f.attempt or 0, _chunks(f.path)) for f in chosen])
-        if parsed.points:
-            break
-    assert parsed is not None
-    return parsed
+def file_choices(files: Sequence[LogFile]) -> list[list[LogFile]]:
+    """Whose files to read, in the order in which to try them."""
+    ranks = [file for file in files if file.attempt is not None]
+    last = max((file.rank or 0 for file in ranks), default=0)
+    first_rank = [file for file in ranks if file.rank == 0]
+    last_rank = [file for file in ranks if file.rank == last]
+    return [first_rank, last_rank, ranks]
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+def formats_of(run: RunFolder) -> tuple[Format, ...]:
+    """Return the forms of lines that a run's job names."""
+    plan = read_plan(run)
+    return own_formats(plan.log_patterns, "log_patterns") if plan is not None else ()
+
+
+def _parse(
+    name: str, logs: Sequence[tuple[int, Path]], own: Sequence[Format], *, full: bool
+) -> ParsedRun:
+    parser = RunParser(limit=None if full else POINTS, keep_samples=full)
+    formats = (*own, *FORMATS) if own else FORMATS
+    lines = size = 0
+    notes: list[str] = []
+    for number, (attempt, path) in enumerate(logs):
+        log = LogFileReader(path, formats=formats)
+        parser.begin(attempt, number)
+        for pieces in log:
+            parser.add(pieces)
+        parser.end()
+        lines += log.lines
+        size += log.bytes
+        notes += log.notes
+    return parser.run(name, files=len(logs), lines=lines, size=size, notes=notes)

@@ -1,90 +1,183 @@
-"""Parse a run: the logs of its attempts to samples, curve and warnings.
+"""Parse a run: the logs of its attempts to a curve and warnings.
 
-Pure. The caller opens the files; here come their bytes.
+Pure. The caller opens the files; here come their bytes, or the frames that a Reader made of them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from hpcrun.metrics.curve import Curve, build_curve
-from hpcrun.metrics.names import EVAL_LOSS, LOSS
-from hpcrun.metrics.read import Reader
-from hpcrun.metrics.sample import Sample
+from hpcrun.metrics.columns import curve_columns
+from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curves.build import CurveBuilder
+from hpcrun.metrics.health.find import find_warnings
+from hpcrun.metrics.lines.documents import (
+    LARGEST_DOCUMENT,
+    may_be_document,
+    read_document_frames,
+)
+from hpcrun.metrics.lines.line import FORMATS, Format
+from hpcrun.metrics.names import LOSS
+from hpcrun.metrics.reading.read import Reader
+from hpcrun.metrics.row import Frame, Placed
+from hpcrun.metrics.sample import Samples
 
 
 class ParsedRun(Struct, frozen=True):
     """What the logs of one run say, and how much was read to find it.
 
     ``source`` is what the user named (a file, a job, a run). ``formats`` are the forms in which
-    samples were found, most frequent first. ``warnings`` is empty for a healthy log.
+    samples were found, most frequent first. ``warnings`` is empty for a healthy log. ``samples``
+    are kept only where they are asked for. ``lines`` counts the lines before the first that
+    measured something.
+
+    ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
+    job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be told apart; empty
+    for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None.
     """
 
     source: str
     formats: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    samples: Samples
     curve: Curve
     warnings: tuple[str, ...]
     files: int
     lines: int
     bytes: int
+    facts: dict[str, str] = {}
+    gpus: int | None = None
+    seconds: float | None = None
 
     @property
     def points(self) -> int:
         """Number of points of the training loss."""
-        return len(self.curve.series(LOSS).values)
+        return summary.count if (summary := self.curve.summary(LOSS)) else 0
+
+    def columns(self) -> dict[str, list[float | None]]:
+        """Return a table for pandas: a row per step, a column per metric (``curve_columns``)."""
+        return curve_columns(self.curve)
 
 
-def parse_chunks(source: str, attempts: Sequence[tuple[int, Iterable[bytes]]]) -> ParsedRun:
-    """Parse a run from (attempt number, pieces of one log file) pairs.
+class RunParser:
+    """Makes one run of the frames of its logs, which come file by file.
 
-    An attempt may have several files (one per node, rank 0 first). Where two of them print the
-    same metric, the first speaks for the attempt, as the first rank does within a file.
+    >>> parser = RunParser()
+    >>> reader = Reader()
+    >>> parser.begin(0)
+    >>> parser.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
+    >>> parser.run("a.log").points
+    2
+    """
+
+    def __init__(self, *, limit: int | None = None, keep_samples: bool = False) -> None:
+        """Keep ``limit`` points of each metric, None for all; the samples only if asked for."""
+        self._builder = CurveBuilder(limit, keep_samples)
+        self._formats: dict[str, int] = {}
+
+    def begin(self, attempt: int, file: int = 0) -> None:
+        """Begin a log file, or go on with it; an attempt may have several."""
+        self._builder.begin(attempt, file)
+
+    def add(self, pieces: Sequence[Frame | Placed]) -> None:
+        """Take what stands next in the file."""
+        for piece in pieces:
+            if isinstance(piece, Frame):
+                name = piece.layout.format
+                self._formats[name] = self._formats.get(name, 0) + len(piece)
+        self._builder.add(pieces)
+
+    def end(self) -> None:
+        """The file is over."""
+        self._builder.end()
+
+    def run(
+        self,
+        source: str,
+        *,
+        files: int = 1,
+        lines: int = 0,
+        size: int = 0,
+        facts: Mapping[str, str] | None = None,
+        gpus: int | None = None,
+        seconds: float | None = None,
+        notes: Sequence[str] = (),
+    ) -> ParsedRun:
+        """Return the run as it is known so far; ``size`` is how many bytes were read."""
+        curve = self._builder.curve()
+        curve = structs.replace(curve, notes=(*curve.notes, *notes))
+        return ParsedRun(
+            source=source,
+            formats=tuple(sorted(self._formats, key=lambda name: -self._formats[name])),
+            samples=self._builder.samples,
+            curve=curve,
+            warnings=find_warnings(curve),
+            files=files,
+            lines=lines,
+            bytes=size,
+            facts=dict(facts or {}),
+            gpus=gpus,
+            seconds=seconds,
+        )
+
+
+def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:
+    """Read a log that comes in chunks to its end; it may be one JSON document.
+
+    >>> state = [b'{"log_history": [{"loss": 2.5,', b' "step": 10}]}']
+    >>> [frame.steps for pieces in read_pieces(Reader(), state) for frame in pieces]
+    [[10]]
+    """
+    begun: list[bytes] = []
+    size = 0
+    chunks = iter(chunks)
+    for chunk in chunks:
+        begun.append(chunk)
+        size += len(chunk)
+        if size > LARGEST_DOCUMENT or not may_be_document(b"".join(begun[:2])):
+            break
+    else:
+        if frames := read_document_frames(b"".join(begun)):
+            yield [*frames]
+            return
+    for chunk in begun:
+        yield reader.feed(chunk)
+    for chunk in chunks:
+        yield reader.feed(chunk)
+    yield reader.finish()
+
+
+def parse_chunks(
+    source: str,
+    logs: Sequence[tuple[int, Iterable[bytes]]],
+    *,
+    formats: Sequence[Format] = FORMATS,
+    limit: int | None = None,
+    keep_samples: bool = False,
+) -> ParsedRun:
+    """Parse a run from (attempt number, pieces of one log file) pairs; an attempt may have several.
 
     >>> run = parse_chunks("a.log", [(0, [b"step=1 loss=2.5\\n", b"step=2 loss=nan\\n"])])
-    >>> run.points, run.formats, run.lines, run.warnings
-    (2, ('key=value',), 2, ('loss is nan at step 2',))
+    >>> run.points, run.formats, run.warnings
+    (2, ('key=value',), ('loss is nan at step 2',))
     """
-    samples: list[Sample] = []
-    formats: dict[str, int] = {}
-    told: dict[int, set[str]] = {}
+    parser = RunParser(limit=limit, keep_samples=keep_samples)
     lines = size = 0
-    for attempt, chunks in attempts:
-        reader = Reader(attempt)
-        found = [sample for chunk in chunks for sample in reader.feed(chunk)] + reader.finish()
-        names = told.setdefault(attempt, set())
-        fresh = [sample for sample in found if sample.name not in names]
-        names.update(sample.name for sample in fresh)
-        samples += fresh
-        for name, count in reader.formats.items():
-            formats[name] = formats.get(name, 0) + count
+    for file, (attempt, chunks) in enumerate(logs):
+        reader = Reader(formats=formats)
+        parser.begin(attempt, file)
+        sizes = [0]
+        for pieces in read_pieces(reader, _counted(chunks, sizes)):
+            parser.add(pieces)
+        parser.end()
         lines += reader.lines_read
-        size += reader.bytes_read
-    curve = build_curve(samples, (attempt for attempt, _ in attempts))
-    return ParsedRun(
-        source=source,
-        formats=tuple(sorted(formats, key=lambda name: -formats[name])),
-        samples=tuple(samples),
-        curve=curve,
-        warnings=tuple(_warnings(curve)),
-        files=len(attempts),
-        lines=lines,
-        bytes=size,
-    )
+        size += sizes[0]
+    return parser.run(source, files=len(logs), lines=lines, size=size)
 
 
-def _warnings(curve: Curve) -> Iterable[str]:
-    """Yield what is wrong with a loss; fp16 scales gradients until they overflow, so those may."""
-    for name in (LOSS, EVAL_LOSS):
-        steps, values = curve.series(name)
-        broken = [index for index, value in enumerate(values) if not math.isfinite(value)]
-        if not broken:
-            continue
-        step = steps[broken[0]]
-        where = f"at step {step}" if step is not None else f"at point {broken[0] + 1}"
-        if len(broken) > 1:
-            where = f"first {where}, {len(broken)} of {len(values)} points are not finite"
-        yield f"{name} is {values[broken[0]]} {where}"
+def _counted(chunks: Iterable[bytes], sizes: list[int]) -> Iterator[bytes]:
+    """Pass chunks on and add up their sizes in the first of ``sizes``."""
+    for chunk in chunks:
+        sizes[0] += len(chunk)
+        yield chunk

@@ -50,6 +50,7 @@ from hpcrun.plan.types import Place, Plan, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import DeepSpeed, JobSpec
+from hpcrun.spec.rules import settle_framework
 
 REFERENCE_TRAINER = "train_gpt.py"
 # python -m looks into the working folder first, which has the code as it is now.
@@ -75,13 +76,14 @@ def build_plan(
     is what was found out about the user's own DeepSpeed JSON. Raises SpecError with all problems,
     and InputError for what the cluster cannot give.
     """
+    spec = settle_framework(spec)
     problems: list[Problem] = check_launcher(spec)
     notes: list[str] = []
     given = deepspeed_given or Given()
     topology = build_topology(spec, cluster, problems)
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
-    deepspeed = _deepspeed(spec)
+    deepspeed = spec.deepspeed
     if deepspeed is not None and spec.precision is None:
         spec = structs.replace(spec, precision=said_precision(deepspeed, given.file))
     precision = decide_precision(spec, cluster, problems)
@@ -184,6 +186,7 @@ def build_plan(
         deepspeed_config=config,
         accelerate_config=accelerate,
         hosts=place.hosts,
+        log_patterns=spec.log_patterns,
         notes=[*topology.notes, *notes],
     )
 
@@ -243,12 +246,6 @@ def _reads_precision(spec: JobSpec, values: Mapping[str, str]) -> bool:
     )
 
 
-def _deepspeed(spec: JobSpec) -> DeepSpeed | None:
-    if spec.deepspeed is None and spec.framework == "deepspeed":
-        return DeepSpeed()
-    return spec.deepspeed
-
-
 def _model_copies(
     world_size: int, deepspeed: DeepSpeed | None, given: Given, problems: list[Problem]
 ) -> int:
@@ -278,7 +275,7 @@ def _training(
         effective_batch=effective,
         nvme_path=fill(path, values, "deepspeed.offload.nvme_path", problems)
         if path
-        else values.get("local_dir", "${HPCRUN_LOCAL_DIR}"),
+        else values["local_dir"],
         own_optimizer=_program_kind(spec) == "reference",
     )
 

@@ -11,22 +11,19 @@ from hpcrun.errors import Problem
 from hpcrun.plan.topology import Topology
 from hpcrun.plan.types import Framework, Launcher, Section
 from hpcrun.spec.job import JobSpec
+from hpcrun.spec.rules import settle_framework
 
 # Frameworks whose ranks hold an Accelerator, which reads ACCELERATE_* variables.
 ON_ACCELERATE: Sequence[Framework] = ("accelerate", "transformers")
 
 
 def decide_framework(spec: JobSpec) -> Framework:
-    """Decide what the script trains with: the job's word, else what its sections need.
+    """Give what the script trains with, as the job's reader has settled it; else torch.
 
     >>> decide_framework(JobSpec(launcher="accelerate")), decide_framework(JobSpec())
     ('accelerate', 'torch')
     """
-    if spec.framework is not None:
-        return spec.framework
-    if spec.launcher == "accelerate":
-        return "accelerate"
-    return "torch" if spec.deepspeed is None else "deepspeed"
+    return settle_framework(spec).framework or "torch"
 
 
 def decide_launcher(spec: JobSpec) -> Launcher:

@@ -152,8 +152,10 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     directives = [(option, own.get(option, value)) for option, value in first.directives]
     limit = f"%{spec.sweep_limit}" if spec.sweep_limit < len(plans) else ""
     directives.append(("array", f"0-{len(plans) - 1}{limit}"))
+    # What is true of one run is worth knowing of the sweep; most notes are of all of them.
+    notes = list(dict.fromkeys(note for plan in plans for note in plan.notes))
     return structs.replace(
-        first, run_id=sweep_id, name=own["job-name"], directives=directives, notes=[]
+        first, run_id=sweep_id, name=own["job-name"], directives=directives, notes=notes
     )
 
 

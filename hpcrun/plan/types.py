@@ -135,4 +135,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     deepspeed_config: dict[str, Any] | None = None
     accelerate_config: dict[str, Any] | None = None
     hosts: list[str] = field(default_factory=list)
+    log_patterns: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

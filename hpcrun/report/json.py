@@ -2,16 +2,9 @@
 
 Pure.
 
-    {"runs": [{"source": "train.log", "formats": ["json lines"], "points": 200, "restarts": 0,
-               "metrics": {"loss": {"count": 200, "first": {"step": 1, "value": 5.57},
-                                    "last": ..., "min": ..., "max": ...}, ...},
-               "warnings": []}]}
-
-``points`` counts the points of the training loss, 0 where the log has none. ``step`` is null
-where the log has no step numbers; then the order counts. JSON has no nan and no infinities: such
-a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is neither lost nor
-mistaken for an absent one. ``min`` and ``max`` pass over nan, and are null where there is nothing
-else. With ``full`` each metric has its columns too: "steps" and "values", equally long.
+docs/parse.md describes it, docs/parse.schema.json is its JSON Schema. JSON has no nan and no
+infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is neither
+lost nor mistaken for an absent one.
 """
 
 from __future__ import annotations
@@ -21,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun.metrics.curve import Curve, Point
+from hpcrun.metrics.curve import Point, Restart, Series
 from hpcrun.metrics.parse import ParsedRun
 
 
@@ -38,34 +31,48 @@ def number(value: float) -> float | str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
+def numbers(values: Sequence[float]) -> list[float | str]:
+    """Return a column that JSON can hold; most have nothing that it lacks."""
+    if all(map(math.isfinite, values)):
+        return [*values]
+    return [number(value) for value in values]
+
+
 def report(runs: Sequence[ParsedRun], *, full: bool = False) -> dict[str, Any]:
-    """Return the report as plain dicts, lists, strings and numbers."""
-    return {
-        "runs": [
-            {
-                "source": run.source,
-                "formats": list(run.formats),
-                "points": run.points,
-                "restarts": len(run.curve.restarts),
-                "metrics": {
-                    name: _metric(run.curve, name, full) for name in sorted(run.curve.metrics)
-                },
-                "warnings": list(run.warnings),
-            }
-            for run in runs
-        ]
-    }
+    """Return the report as plain dicts, lists, strings and numbers; ``full`` adds the columns."""
+    return {"runs": [_run(run, full) for run in runs]}
 
 
 def report_text(runs: Sequence[ParsedRun], *, full: bool = False) -> str:
-    """Return the report as JSON text, with a line feed at its end."""
-    return json.dumps(report(runs, full=full), indent=2, allow_nan=False) + "\n"
+    """Return the report as JSON text of ASCII alone, with a line feed at its end.
+
+    A column is one line, however long: so the fast encoder does it.
+    """
+    return _encode(report(runs, full=full)) + "\n"
 
 
-def _metric(curve: Curve, name: str, full: bool) -> dict[str, Any]:
-    summary = curve.summary(name)
-    if summary is None:
-        raise KeyError(name)
+def _run(run: ParsedRun, full: bool) -> dict[str, Any]:
+    curve = run.curve
+    return {
+        "source": run.source,
+        "formats": list(run.formats),
+        "points": run.points,
+        "restarts": len(curve.restarts),
+        "metrics": {name: _metric(curve.metrics[name], full) for name in sorted(curve.metrics)},
+        "warnings": list(run.warnings),
+        "notes": list(curve.notes),
+        "total_steps": curve.total_steps,
+        "resumed": [_restart(restart) for restart in curve.restarts],
+        "files": run.files,
+        "bytes": run.bytes,
+        "gpus": run.gpus,
+        "seconds": run.seconds,
+        "facts": dict(run.facts),
+    }
+
+
+def _metric(series: Series, full: bool) -> dict[str, Any]:
+    summary = series.summary
     told: dict[str, Any] = {
         "count": summary.count,
         "first": _point(summary.first),
@@ -74,10 +81,44 @@ def _metric(curve: Curve, name: str, full: bool) -> dict[str, Any]:
         "max": _point(summary.max),
     }
     if full:
-        steps, values = curve.series(name)
-        told |= {"steps": steps, "values": [number(value) for value in values]}
+        told |= {
+            "steps": list(series.steps),
+            "values": numbers(series.values),
+            "times": None if series.times is None else list(map(_known, series.times)),
+        }
     return told
+
+
+def _known(time: float) -> float | None:
+    """Return a time; null for a line that has none among lines that have."""
+    return time if math.isfinite(time) else None
 
 
 def _point(point: Point | None) -> dict[str, Any] | None:
     return None if point is None else {"step": point.step, "value": number(point.value)}
+
+
+def _restart(restart: Restart) -> dict[str, int | None]:
+    return {
+        "attempt": restart.attempt,
+        "lost_at": restart.lost_at,
+        "resumed_at": restart.resumed_at,
+        "replayed": restart.replayed,
+    }
+
+
+def _encode(value: Any, indent: str = "") -> str:
+    """Encode a value; what holds dicts or lists, or many keys, takes several lines."""
+    inner = indent + "  "
+    if isinstance(value, dict) and (len(value) > 4 or any(map(_is_nested, value.values()))):
+        parts = [f"{json.dumps(key)}: {_encode(each, inner)}" for key, each in value.items()]
+    elif isinstance(value, list) and any(map(_is_nested, value)):
+        parts = [_encode(each, inner) for each in value]
+    else:
+        return json.dumps(value, allow_nan=False)
+    brackets = "{}" if isinstance(value, dict) else "[]"
+    return f"{brackets[0]}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{brackets[1]}"
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, list))

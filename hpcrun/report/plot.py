@@ -1,18 +1,22 @@
-"""Lines in a terminal: axes, ticks and curves as text.
+"""Curves in a terminal: lines, axes and what tells the lines apart, as text.
 
-Effects: plotext keeps one figure for the process, which is cleared and drawn upon here.
+Pure.
+
+A noisy curve is drawn twice: faint as it is, and over it smoothed. Of several curves that are noisy
+the smoothed ones are drawn alone. Without colours curves are told apart by their marks.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
-import plotext
 from msgspec import Struct
 
-from hpcrun.report.text import format_value, shorten
+from hpcrun.report.axes import Axis, step_axis, tick_labels, value_axis
+from hpcrun.report.canvas import Canvas, Style
+from hpcrun.report.smooth import is_noisy, smooth
+from hpcrun.report.text import cells, shorten
 
 # Below this there is no room for a line between the axes; the caller gets no plot.
 SMALLEST_WIDTH = 24
@@ -20,18 +24,56 @@ SMALLEST_HEIGHT = 6
 LARGEST_WIDTH = 500
 LARGEST_HEIGHT = 200
 
-# Of the 16 colours of every terminal theme, blue last (dark on many): cyan, red, green, magenta ...
-_COLOURS = (6, 1, 2, 5, 3, 4)
-_MARKS = "*o+x#@%&"
-_ASCII = str.maketrans("┌┐└┘─│┬┤├┴┼", "++++-|+++++")
+# Of the 16 colours of every terminal theme, those that are dark on many last; then bright ones.
+_COLOURS = ("36", "33", "35", "32", "31", "34", "96", "93", "95", "92", "91", "94")
+_MARKS = "*o+x#@%&ABCDEFGHIJKLMNPQRSTUVWXYZ"
+_ASCII = str.maketrans("┤│└─┬┊━·", "||+-+:*.")
 
 
 class Line(Struct, frozen=True):
-    """A labelled curve; values that are not finite leave a gap."""
+    """A labelled curve; values that are not finite leave a gap.
+
+    ``smoothed``: whether the smoothed curve is drawn; None lets the scatter decide. ``raw``:
+    whether the curve as it is then lies faintly below; None: if it is the only one.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    smoothed: bool | None = None
+    raw: bool | None = None
+
+
+class Look(Struct, frozen=True):
+    """What a window can show, and how large it is, in characters."""
+
+    width: int
+    height: int
+    colour: bool = False
+    ascii_only: bool = False
+
+
+class _Drawn(Struct, frozen=True):
+    """A line in places between 0 and 1, and how it looks; ``raw`` is drawn faintly below."""
+
+    label: str
+    places: list[tuple[float, float]]
+    style: Style
+    raw: list[tuple[float, float]]
+    is_smoothed: bool
+    broken: list[float]
+
+
+def line_sgr(index: int) -> str:
+    """Return the colour of a line, as parameters of ECMA-48's SGR."""
+    return _COLOURS[index % len(_COLOURS)]
+
+
+def line_mark(index: int, look: Look, several: bool) -> str:
+    """Return what stands for a line in a legend or beside its name in a table."""
+    if not several or (look.colour and not look.ascii_only):
+        return "*" if look.ascii_only else "━"
+    return _MARKS[index % len(_MARKS)]
 
 
 def plot_lines(
@@ -43,75 +85,69 @@ def plot_lines(
     height: int,
     colour: bool,
     ascii_only: bool,
+    verticals: Sequence[float] = (),
+    legend: bool = True,
 ) -> str:
     """Draw lines into ``width`` x ``height`` characters, title, ticks and legend included.
 
-    Without colour, several lines are told apart by their marks. The text is empty if there is
-    nothing to draw or no room (under 24 x 6), and ends with a line feed otherwise.
+    ``verticals`` are the places on the x axis where the run was restarted. The text is empty if
+    there is nothing to draw or no room (under 24 x 6), and ends with a line feed otherwise.
     """
+    look = Look(min(width, LARGEST_WIDTH), min(height, LARGEST_HEIGHT), colour, ascii_only)
     lines = [line for line in lines if any(map(math.isfinite, line.y))]
-    width, height = min(width, LARGEST_WIDTH), min(height, LARGEST_HEIGHT)
-    marks_differ = ascii_only or (len(lines) > 1 and not colour)
-    heading = [shorten(f"{title} by {x_label}", width, ascii_only=ascii_only)]
-    if len(lines) > 1:
-        heading += _legend(lines, width, colour=colour, marks=marks_differ, ascii_only=ascii_only)
-    canvas_height = height - len(heading)
-    if not lines or width < SMALLEST_WIDTH or canvas_height < SMALLEST_HEIGHT - 1:
+    if not lines or look.width < SMALLEST_WIDTH:
         return ""
-
-    x_low, x_high = _range([x for line in lines for x in line.x], pad=0.0)
-    y_low, y_high = _range([y for line in lines for y in line.y if math.isfinite(y)], pad=0.02)
-    y_ticks = ticks(y_low, y_high, max(3, (canvas_height - 3) // 3))
-    x_ticks = ticks(x_low, x_high, max(2, width // 16), whole=True)
-    columns = 2 * width
-
-    figure = plotext.figure
-    plotext.terminal.limit(False, False)
-    figure.clear()
-    figure.theme("colorless")
-    figure.plot_size(width, canvas_height)
-    # plotext (6.1) gets places between 0 and 1 only: of values that lie close together it warns
-    # on standard output, at values far outside its limits its kernel aborts the process.
-    for index, line in enumerate(lines):
-        places = thin(
-            [_place(x, x_low, x_high) for x in line.x],
-            [_place(y, y_low, y_high) for y in line.y],
-            columns,
-        )
-        mark = plotext.marker(
-            _MARKS[index % len(_MARKS)] if marks_differ else "braille",
-            pixel=plotext.pixel(foreground=_COLOURS[index % len(_COLOURS)]) if colour else None,
-        )
-        for part in _unbroken(places):
-            signal = figure.signal([x for x, _ in part], [y for _, y in part], marker=mark)
-            figure.draw(signal.lines())
-    figure.ruler("x").lim(0, 1)
-    figure.ruler("y").lim(0, 1)
-    figure.ruler("x").ticks([_place(x, x_low, x_high) for x in x_ticks], _labels(x_ticks))
-    figure.ruler("y").ticks([_place(y, y_low, y_high) for y in y_ticks], _labels(y_ticks))
-    text: str = figure.build().string(not colour)
-    figure.clear()
-    if ascii_only:
-        text = text.translate(_ASCII)
-    return "\n".join([*heading, *(row.rstrip() for row in text.rstrip("\n").split("\n"))]) + "\n"
+    x_axis = step_axis([x for line in lines for x in line.x])
+    y_axis = value_axis([y for line in lines for y in line.y])
+    axes = x_axis, y_axis
+    drawn = [_prepare(line, index, axes, look, len(lines) > 1) for index, line in enumerate(lines)]
+    restarts = [x for x in verticals if x_axis.holds(x)]
+    beyond = sum(math.isfinite(y) and not y_axis.holds(y) for line in lines for y in line.y)
+    named = f"{title} by {x_label}"
+    if any(line.is_smoothed and not line.raw for line in drawn):
+        named += ", noise smoothed"
+    if y_axis.is_log:
+        named += ", log axis"
+    heading = _heading(named, _keys(drawn, bool(restarts), beyond, look, legend), look)
+    rows = look.height - len(heading) - 2
+    if rows < SMALLEST_HEIGHT - 3:
+        return ""
+    return "\n".join([*heading, *_framed(drawn, restarts, axes, rows, look)]) + "\n"
 
 
-def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return at most ``most`` round numbers, evenly spread, within ``low`` and ``high``.
+def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, several: bool) -> _Drawn:
+    x, y = _condense(
+        [axes[0].place(value) for value in line.x],
+        [axes[1].place(value) for value in line.y],
+        16 * look.width,
+    )
+    smoothed = y if line.smoothed is False else smooth(x, y)
+    is_smoothed = is_noisy(y, smoothed) if line.smoothed is None else line.smoothed
+    has_raw = is_smoothed and (not several if line.raw is None else line.raw)
+    is_braille = not look.ascii_only and (look.colour or not (several or is_smoothed))
+    sgr = line_sgr(index)
+    return _Drawn(
+        label=line.label,
+        places=thin(x, smoothed, 2 * look.width),
+        style=Style(
+            "" if is_braille else line_mark(index, look, several), f"1;{sgr}" if has_raw else sgr
+        ),
+        raw=thin(x, y, 2 * look.width) if has_raw else [],
+        is_smoothed=is_smoothed,
+        broken=sorted(
+            {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
+        ),
+    )
 
-    >>> ticks(0.93, 4.1, 5), ticks(1, 200, 4, whole=True), ticks(1, 3, 9, whole=True)
-    ([1.0, 2.0, 3.0, 4.0], [50.0, 100.0, 150.0, 200.0], [1.0, 2.0, 3.0])
-    """
-    exponent = math.floor(math.log10((high - low) / max(1, most))) if high > low else 0
-    for power in range(exponent, exponent + 3):
-        for digit in (1.0, 2.0, 2.5, 5.0):
-            step = digit * 10.0**power
-            if whole and step != int(step):
-                continue
-            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-            if last - first < most:
-                return [number * step for number in range(first, last + 1)]
-    return []
+
+def _condense(
+    x: Sequence[float], y: Sequence[float], most: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Thin a curve before it is smoothed, if it has more points than ``most``."""
+    if len(x) <= most:
+        return x, y
+    places = thin(x, y, most // 4)
+    return [place[0] for place in places], [place[1] for place in places]
 
 
 def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[float, float]]:
@@ -142,66 +178,96 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
     return kept
 
 
-def _unbroken(places: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    parts: list[list[tuple[float, float]]] = [[]]
-    for place in places:
-        if math.isnan(place[1]):
-            parts.append([])
+def _keys(
+    drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Look, legend: bool
+) -> list[tuple[Style, str]]:
+    """Return what the heading explains: a mark and its words."""
+    several = len(drawn) > 1
+    keys: list[tuple[Style, str]] = []
+    for index, line in enumerate(drawn):
+        mark = line_mark(index, look, several)
+        words = [line.label] if several and legend else []
+        if line.raw:
+            keys.append((Style("·", f"2;{line_sgr(index)}"), "raw"))
+        if line.is_smoothed and (not several or line.raw):
+            words.append("smoothed")
+        if words:
+            keys.append((Style(mark, line.style.sgr), " ".join(words)))
+    if restarts:
+        keys.append((Style("┊", "2"), "restart"))
+    if any(line.broken for line in drawn):
+        keys.append((Style("!", "31"), "nan or inf"))
+    if beyond:
+        keys.append((Style(), f"{beyond} beyond the axis"))
+    return keys
+
+
+def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Look) -> list[str]:
+    """Return the title and the keys in as few rows as hold them all."""
+    title = shorten(title, look.width, ascii_only=look.ascii_only)
+    rows, room = [title], look.width - cells(title)
+    for style, words in keys:
+        mark = style.mark.translate(_ASCII) if look.ascii_only else style.mark
+        gap = 1 if mark else 0
+        words = shorten(words, look.width - 3, ascii_only=look.ascii_only)
+        size = cells(mark) + gap + cells(words)
+        shown = f"\x1b[{style.sgr}m{mark}\x1b[0m" if look.colour and style.sgr else mark
+        text = shown + " " * gap + words
+        if room < size + 3:
+            rows.append(" " + text)
+            room = look.width - 1 - size
         else:
-            parts[-1].append(place)
-    return [part for part in parts if part]
-
-
-def _place(value: float, low: float, high: float) -> float:
-    """Return where a value stands between two others, from 0 to 1; nan if it is not finite.
-
-    >>> _place(3.0, 2.0, 4.0), _place(9.0, 2.0, 4.0), _place(math.inf, 2.0, 4.0)
-    (0.5, 1.0, nan)
-    """
-    if not math.isfinite(value):
-        return math.nan
-    return min(1.0, max(0.0, (value - low) / (high - low)))
-
-
-def _range(values: Sequence[float], *, pad: float) -> tuple[float, float]:
-    """Return the range to show; never empty, and narrow enough for its width to be a number."""
-    largest = 1e300
-    low, high = max(min(values), -largest), min(max(values), largest)
-    margin = (high - low) * pad
-    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):
-        margin = abs(high) * 0.05 if abs(high) > 1e-290 else 1.0
-    return low - margin, high + margin
-
-
-def _labels(at: Sequence[float]) -> list[str]:
-    """Print ticks with as many decimals as tell one from the next.
-
-    >>> _labels([0.0, 0.5, 1.0]), _labels([2e-05, 4e-05]), _labels([500.0, 10000.0])
-    (['0.0', '0.5', '1.0'], ['2e-05', '4e-05'], ['500', '10000'])
-    """
-    gap = min((b - a for a, b in pairwise(at)), default=0.0)
-    if gap <= 0 or gap < 1e-4 or max(map(abs, at)) >= 1e6:
-        return [format_value(value) if value else "0" for value in at]
-    decimals = next(
-        (d for d in range(6) if abs(gap * 10**d - round(gap * 10**d)) < 1e-6 * gap * 10**d), 6
-    )
-    return [f"{value:.{decimals}f}" for value in at]
-
-
-def _legend(
-    lines: Sequence[Line], width: int, *, colour: bool, marks: bool, ascii_only: bool
-) -> list[str]:
-    """Return the rows that name the lines, as few as hold them all."""
-    rows: list[str] = []
-    room = 0
-    for index, line in enumerate(lines):
-        label = shorten(line.label, max(1, width - 4), ascii_only=ascii_only)
-        mark = _MARKS[index % len(_MARKS)] if marks else "━"
-        shown = f"\x1b[38;5;{_COLOURS[index % len(_COLOURS)]}m{mark}\x1b[0m" if colour else mark
-        if not rows or room < len(label) + 5:
-            rows.append(f" {shown} {label}")
-            room = width - len(label) - 3
-        else:
-            rows[-1] += f"   {shown} {label}"
-            room -= len(label) + 5
+            rows[-1] += "   " + text
+            room -= size + 3
     return rows
+
+
+def _framed(
+    drawn: Sequence[_Drawn],
+    restarts: Sequence[float],
+    axes: tuple[Axis, Axis],
+    rows: int,
+    look: Look,
+) -> list[str]:
+    """Draw the lines between a y axis on their left and an x axis below, in ``rows`` + 2 rows."""
+    x_axis, y_axis = axes
+    y_ticks = y_axis.ticks(max(rows // 3, min(5, (rows + 1) // 2)))
+    labels = tick_labels(y_ticks, is_log=y_axis.is_log)
+    margin = max(map(len, labels), default=0)
+    width = look.width - margin - 2
+    canvas = Canvas(width, rows)
+    for place in restarts:
+        canvas.vertical(x_axis.place(place), Style(":" if look.ascii_only else "┊", "2"))
+    for index, line in enumerate(drawn):
+        if line.raw:
+            style = Style("." if look.ascii_only else "", f"2;{line_sgr(index)}", is_faint=True)
+            canvas.curve(line.raw, style)
+    for line in drawn:
+        canvas.curve(line.places, line.style)
+    for line in drawn:
+        for x in line.broken:
+            canvas.mark(x, 0.0, Style("!", "31"))
+    at_row = {
+        round((1 - y_axis.place(tick)) * (rows - 1)): label
+        for tick, label in zip(y_ticks, labels, strict=True)
+    }
+    framed = [
+        f"{at_row.get(number, ''):>{margin}} {'┤' if number in at_row else '│'}{row}"
+        for number, row in enumerate(canvas.rows(colour=look.colour))
+    ]
+    framed += _x_axis(x_axis, margin + 1, width, look)
+    return [row.translate(_ASCII) for row in framed] if look.ascii_only else framed
+
+
+def _x_axis(axis: Axis, indent: int, width: int, look: Look) -> list[str]:
+    """Draw the axis below, and its numbers, as many as have room."""
+    x_ticks = axis.ticks(max(2, width // 16), whole=True)
+    rule, numbers = ["─"] * width, ""
+    for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
+        column = round(axis.place(tick) * (width - 1))
+        rule[column] = "┬"
+        begin = indent + 1 + column - len(label) // 2
+        begin = min(begin, look.width - len(label))
+        if begin >= len(numbers) + (2 if numbers else 0):
+            numbers += " " * (begin - len(numbers)) + label
+    return [" " * indent + "└" + "".join(rule), numbers]

@@ -1,192 +1,248 @@
 """The report of one or several runs as text for a terminal.
 
-Effects: draws with plotext, which keeps one figure for the process; prints nothing itself.
+Pure.
+
+From above: the curve, the table of what matters, what else was logged, what should worry, and
+quietly how the log was read. It fits its window if that has 24 rows: the plot takes the rows that
+the rest leaves, and of what else was logged only as much is shown as has room.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
 
-from rich.console import Console
-from rich.table import Table
+from msgspec import structs
 
-from hpcrun.metrics.curve import Point
-from hpcrun.metrics.names import (
-    EVAL_LOSS,
-    LOSS,
-    LR,
-    MEMORY_BYTES,
-    SAMPLES_PER_SECOND,
-    STEP_SECONDS,
-    TOKENS_PER_SECOND,
-)
+from hpcrun.metrics.names import EVAL_LOSS, LOSS
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.plot import Line, plot_lines
-from hpcrun.report.text import (
-    format_bytes,
-    format_rate,
-    format_seconds,
-    format_value,
-    shorten,
+from hpcrun.report.facts import (
+    Fact,
+    columns_of,
+    further_metrics,
+    learning_facts,
+    main_metric,
+    running_facts,
 )
+from hpcrun.report.nothing import nothing_found
+from hpcrun.report.plot import Line, Look, plot_lines
+from hpcrun.report.rows import dim, paint, run_rows, widest
+from hpcrun.report.smooth import sparkline
+from hpcrun.report.text import cells, count_of, format_value, pad, printable, shorten, wrap
+from hpcrun.report.xaxis import shared_axis, x_axis
 
-_NAME_WIDTH = 18
-_LEAST_COLUMN = 16
+# The plot takes what the rest leaves of the window, within these rows.
+_LEAST_PLOT = 8
+_MOST_PLOT = 36
+# A narrower window is written to as if it were this wide.
+NARROWEST = 20
+_GAP = 3
+_LEAST_FACT = 26
+_SPARK = 8
 
 
 def report(
-    runs: Sequence[ParsedRun], *, width: int, height: int, colour: bool, ascii_only: bool = False
+    runs: Sequence[ParsedRun],
+    *,
+    width: int,
+    height: int,
+    colour: bool,
+    ascii_only: bool = False,
+    metric: str | None = None,
+    heads: Sequence[bytes] = (),
+    is_window: bool = True,
+    crop: bool = False,
 ) -> str:
     """Return the whole report: curve, table and warnings, or what was read in vain.
 
-    ``width`` and ``height`` are the window's, in characters; the plot takes at most half of it
-    and 24 rows, so that the table stays in sight. ``ascii_only`` is for terminals and locales
-    without more. No line feed ends the text.
+    ``width`` and ``height`` are the window's, in characters; ``is_window`` False means a pipe or a
+    file, where warnings stay on one line each and all that was logged is told. ``ascii_only`` is
+    for terminals and locales without more. ``metric`` is drawn instead of the loss. ``heads`` are
+    the first bytes of the runs' files, as far as known, to say why nothing was found in them.
+    ``crop`` leaves out the end of the table, and in need of the rest, so that ``height`` holds all.
+    No line feed ends the text.
     """
-    found = [run for run in runs if run.samples]
-    parts: list[str] = []
-    if found:
-        rows = min(24, max(10, height // 2))
-        plot = loss_plot(found, width=width, height=rows, colour=colour, ascii_only=ascii_only)
-        tables = "\n".join(
-            render(table, width=width, colour=colour)
-            for table in summary_tables(found, width=width, ascii_only=ascii_only)
-        )
-        parts += [plot, tables]
-    several = len(runs) > 1
-    for run in runs:
-        name = shorten(run.source, 200, ascii_only=ascii_only)
-        warnings = [f"warning: {name + ': ' if several else ''}{text}\n" for text in run.warnings]
-        parts.append(
-            "".join(warnings) if run.samples else nothing_found(run, ascii_only=ascii_only) + "\n"
-        )
-    return "\n".join(part for part in parts if part).rstrip("\n")
+    width = max(width, NARROWEST)
+    look = Look(width, height, colour, ascii_only)
+    found = [run for run in runs if run.curve.metrics]
+    main = metric or main_metric(found)
+    below: list[str] = []
+    if main is not None:
+        below += facts_table(found, main, look)
+    loud, quiet = _said(runs, heads, look, is_window=is_window)
+    said = [*loud, *quiet]
+    if main is not None and len(found) == 1:
+        room = height - len(below) - len(said) - _LEAST_PLOT - 3
+        below += _also_logged(found[0], main, look, room if is_window else None)
+    plot = ""
+    if main is not None:
+        rest = len(below) + len(said) + 1 + bool(below) + bool(said)
+        most = min(_MOST_PLOT, max(_LEAST_PLOT, width * 2 // 5))
+        rows = max(_LEAST_PLOT, min(most, height - rest)) if is_window else 20
+        plot = metric_plot(found, main, structs.replace(look, height=min(rows, height)))
+    parts = [plot.splitlines(), below, said]
+    if crop and sum(map(len, parts)) + 2 > height:
+        loud = loud[: max(2, height // 3)]
+        room = height - len(parts[0]) - len(loud) - 1 - bool(loud)
+        parts = [parts[0], below[: max(0, room)], loud]
+    text = "\n\n".join("\n".join(part) for part in parts if part)
+    return "\n".join(text.split("\n")[:height]) if crop else text
 
 
-def loss_plot(
-    runs: Sequence[ParsedRun], *, width: int, height: int, colour: bool, ascii_only: bool = False
-) -> str:
-    """Return the loss curves of the runs in one plot of at most ``width`` x ``height``.
+def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
+    """Return the curves of one metric in a plot of at most ``look.width`` x ``look.height``.
 
-    Where no run logs a training loss, the evaluation loss is drawn; the text is empty where
-    there is neither, or no room.
+    With the loss of a single run goes its evaluation loss, where that has steps and does not make
+    the axis much longer. The text is empty where there is nothing, or no room.
     """
-    name = LOSS if any(run.points for run in runs) else EVAL_LOSS
-    series = [(run.source, run.curve.series(name)) for run in runs]
-    by_step = all(None not in steps for _, (steps, _) in series)
-    lines = []
-    for label, (steps, values) in series:
-        x = [float(step) for step in steps if step is not None] if by_step else []
-        # A counter that starts again each epoch cannot be an axis: then the order is.
-        if not by_step or any(b < a for a, b in pairwise(x)):
-            by_step = False
-        lines.append(Line(label, x, values))
-    if not by_step:
-        lines = [
-            Line(each.label, [float(i + 1) for i in range(len(each.y))], each.y) for each in lines
-        ]
+    by = shared_axis([run.curve for run in runs], name)
+    alone = len(runs) == 1
+    lines = [
+        Line(
+            label=name if alone else run.source,
+            x=x_axis(run.curve, name, by) or [],
+            y=run.curve.values(name),
+            raw=alone,
+        )
+        for run in runs
+    ]
+    restarts: list[float] = []
+    if alone and by == "step":
+        places = [restart.resumed_at for restart in runs[0].curve.restarts]
+        restarts = [float(place) for place in places if place is not None]
+        lines += _evaluation(runs[0], name, lines[0])
     return plot_lines(
         lines,
-        title=name,
-        x_label="step" if by_step else "point",
-        width=width,
-        height=height,
-        colour=colour,
-        ascii_only=ascii_only,
+        title=f"{runs[0].source}: {name}" if alone else name,
+        x_label="step" if by == "step" else "point",
+        width=look.width,
+        height=look.height,
+        colour=look.colour,
+        ascii_only=look.ascii_only,
+        verticals=restarts,
+        legend=alone,
     )
 
 
-def summary_tables(
-    runs: Sequence[ParsedRun], *, width: int, ascii_only: bool = False
-) -> list[Table]:
-    """Return tables of what matters, a column for each run, as many tables as the width asks."""
-    fit = max(1, (width - _NAME_WIDTH) // _LEAST_COLUMN)
-    return [_table(runs[i : i + fit], width, ascii_only) for i in range(0, len(runs), fit)]
+def _evaluation(run: ParsedRun, name: str, drawn: Line) -> list[Line]:
+    """Return the evaluation loss to draw beside the training loss, if they go together."""
+    x, y = x_axis(run.curve, EVAL_LOSS), run.curve.values(EVAL_LOSS)
+    if name != LOSS or x is None or len(y) < 2:
+        return []
+    known, beside = ([value for value in each if math.isfinite(value)] for each in (drawn.y, y))
+    if not known or not beside or max(x) > 1.1 * max(drawn.x):
+        return []
+    height = max(known) - min(known)
+    if max(*known, *beside) - min(*known, *beside) > 1.5 * height:
+        return []
+    return [Line(EVAL_LOSS, x, y, smoothed=False)]
 
 
-def _table(runs: Sequence[ParsedRun], width: int, ascii_only: bool) -> Table:
-    room = max(4, (width - _NAME_WIDTH) // len(runs) - 2)
-    table = Table(box=None, show_header=True, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("", style="dim", no_wrap=True)
-    for run in runs:
-        table.add_column(shorten(run.source, room, ascii_only=ascii_only), overflow="fold")
-    facts = [dict(_facts(run)) for run in runs]
-    for name in dict.fromkeys(name for each in facts for name in each):
-        table.add_row(name, *(each.get(name, "-") for each in facts))
-    return table
+def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
+    """Return the rows of the table: of one run its facts, of several a row each."""
+    if len(runs) > 1:
+        return run_rows([run.source for run in runs], [columns_of(run, main) for run in runs], look)
+    left, right = list(learning_facts(runs[0], main)), list(running_facts(runs[0]))
+    names = [widest(name for name, _ in facts) for facts in (left, right)]
+    # Side by side, if need be with long facts at the left broken at their commas.
+    room = look.width - names[0] - 2 - _GAP - names[1] - 2 - widest(text for _, text in right)
+    if right and room >= _LEAST_FACT:
+        left = [row for fact in left for row in _broken(fact, room)]
+        size = names[0] + 2 + widest(text for _, text in left) + _GAP
+        rows = []
+        for one, other in zip_longest(left, right):
+            row = _fact(one, names[0], look) if one else ""
+            used = names[0] + 2 + cells(one[1]) if one else 0
+            rows.append(row + (" " * (size - used) + _fact(other, names[1], look) if other else ""))
+        return rows
+    rows = []
+    name_width = min(max(names), max(8, look.width // 3))
+    for fact in [*left, *right]:
+        name = shorten(fact[0], name_width, ascii_only=look.ascii_only)
+        first, *rest = wrap(f"{pad(name, name_width)}  {fact[1]}", look.width, name_width + 2)
+        rows += [dim(first[:name_width], look) + first[name_width:], *rest]
+    return rows
 
 
-def _facts(run: ParsedRun) -> Iterator[tuple[str, str]]:
-    """Yield what matters of one run, in the order of the table; what the log lacks is left out."""
-    curve = run.curve
-    loss, eval_loss, lr = map(curve.summary, (LOSS, EVAL_LOSS, LR))
-    if loss:
-        steps = [step for step in curve.series(LOSS).steps if step is not None]
-        yield (
-            "steps",
-            f"{steps[0]} to {steps[-1]}, {loss.count} points"
-            if steps
-            else (f"{loss.count} points, without step numbers"),
+def _broken(fact: Fact, width: int) -> list[Fact]:
+    first, *rest = wrap(fact[1], width)
+    return [(fact[0], first), *(("", row) for row in rest)]
+
+
+def _fact(fact: Fact, name_width: int, look: Look) -> str:
+    name = printable(fact[0], ascii_only=look.ascii_only)
+    return dim(pad(name, name_width), look) + "  " + fact[1]
+
+
+def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> list[str]:
+    """Return the further metrics: course and last value of each, side by side.
+
+    ``room`` is how many rows there are; None: as many as it takes.
+    """
+    further = further_metrics(run, main)
+    if not further or (room is not None and room < 1):
+        return []
+    if room is not None and room < 3:
+        said = f"also logged: {count_of(len(further), 'metric')} (--metric NAME draws one)"
+        return [dim(shorten(said, look.width, ascii_only=look.ascii_only), look)]
+    shown = []
+    name_width = min(24, max(widest(name for name, _ in further), 6))
+    for name, series in further:
+        name = shorten(name, name_width, ascii_only=look.ascii_only)
+        course = sparkline(series.values, _SPARK)
+        last = format_value(series.summary.last.value)
+        if look.ascii_only:
+            course, last = "", f"{format_value(series.summary.first.value)} > {last}"
+        shown.append(
+            f"{pad(name, name_width)}  {course:<{0 if look.ascii_only else _SPARK}}  {last}"
         )
-        yield "loss first", _at(loss.first)
-        yield "loss last", _at(loss.last)
-        yield "loss best", _at(loss.min)
-    else:
-        yield "training loss", "none in the log"
-    if eval_loss:
-        yield "eval loss last", _at(eval_loss.last)
-        yield "eval loss best", _at(eval_loss.min)
-    if lr:
-        yield "lr last", format_value(lr.last.value)
-    for label, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
-        middle = curve.quantile(name, 0.5)
-        if middle is not None:
-            yield f"{label} median", format_rate(middle)
-    half, most = (curve.quantile(STEP_SECONDS, share) for share in (0.5, 0.95))
-    if half is not None and most is not None:
-        yield "step time p50", format_seconds(half)
-        yield "step time p95", format_seconds(most)
-    memory = curve.summary(MEMORY_BYTES)
-    if memory and memory.max:
-        yield "peak memory", format_bytes(memory.max.value)
-    if curve.restarts:
-        replayed = sum(restart.replayed for restart in curve.restarts)
-        yield "restarts", f"{len(curve.restarts)}, {replayed} steps replayed"
+    size = widest(shown)
+    across = max(1, (look.width + _GAP) // (size + _GAP))
+    rows = -(-len(shown) // across)
+    title = "also logged" + (": first > last" if look.ascii_only else "")
+    if room is not None and rows + 2 > room:
+        rows = min(rows, max(1, room - 3))
+    hidden = len(shown) - rows * across
+    if hidden > 0:
+        title += f", and {count_of(hidden, 'more metric')} (--metric NAME draws one)"
+    lines = [
+        (" " * _GAP).join(pad(cell, size) for cell in shown[row : rows * across : rows]).rstrip()
+        for row in range(rows)
+    ]
+    return [
+        "",
+        *(dim(row, look) for row in wrap(title, look.width)),
+        *(
+            shorten(line, look.width, ascii_only=look.ascii_only)
+            if cells(line) > look.width
+            else line
+            for line in lines
+        ),
+    ]
 
 
-def _at(point: Point | None) -> str:
-    if point is None:
-        return "nan"
-    return format_value(point.value) + ("" if point.step is None else f" at step {point.step}")
+def _said(
+    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look, *, is_window: bool
+) -> tuple[list[str], list[str]]:
+    """Return what should worry, and quietly how the logs were read."""
+    loud: list[str] = []
+    quiet: list[str] = []
 
+    def rows(label: str, text: str) -> list[str]:
+        text = label + printable(text, ascii_only=look.ascii_only).strip()
+        return wrap(text, look.width, 2) if is_window else [text]
 
-def render(table: Table, *, width: int, colour: bool) -> str:
-    """Return a table as text; lines have no blanks at their end."""
-    console = Console(
-        file=io.StringIO(),
-        width=max(_NAME_WIDTH + _LEAST_COLUMN, width),
-        color_system="standard" if colour else None,
-        force_terminal=colour,
-        no_color=not colour,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
-    with console.capture() as capture:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-
-
-def nothing_found(run: ParsedRun, *, ascii_only: bool = False) -> str:
-    """Say what was read in vain, and which forms would have been understood."""
-    files = f"{run.files} file{'' if run.files == 1 else 's'}"
-    lines = f"{run.lines} line{'' if run.lines == 1 else 's'}"
-    source = shorten(run.source, 200, ascii_only=ascii_only)
-    return (
-        f"{source}: no metrics in {files}, {lines}, {run.bytes} bytes; understood are lines "
-        'such as {"step": 3, "loss": 2.1} and step=3 loss=2.1 or step: 3, loss: 2.1'
-    )
+    for index, run in enumerate(runs):
+        of = f"{run.source}: " if len(runs) > 1 else ""
+        for text in run.warnings:
+            first, *rest = rows("warning: ", of + text)
+            loud += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
+        if run.curve.metrics:
+            quiet += [row for text in run.curve.notes for row in rows("note: ", of + text)]
+        else:
+            head = heads[index] if index < len(heads) else None
+            loud += [row for text in nothing_found(run, head) for row in rows("", text)]
+    if len(runs) == 1 and runs[0].curve.metrics:
+        quiet += rows("read as: ", ", ".join(runs[0].formats))
+    return loud, [dim(row, look) for row in quiet]

@@ -21,5 +21,18 @@ def parse_stdout_path(text: str) -> str | None:
     >>> parse_stdout_path("JobId=7 StdIn=/dev/null StdOut=/a b/slurm-7.out Power= X=1")
     '/a b/slurm-7.out'
     """
-    match = re.search(r" StdOut=(.+?)(?: [A-Z][A-Za-z/:]*=|\s*$)", text, re.DOTALL)
+    return _path(text, "StdOut")
+
+
+def parse_stderr_path(text: str) -> str | None:
+    """Find the file that a job's errors go to: the same one, unless the job asked for another.
+
+    >>> parse_stderr_path("JobId=7 StdErr=/a/slurm-7.err StdIn=/dev/null StdOut=/a/slurm-7.out")
+    '/a/slurm-7.err'
+    """
+    return _path(text, "StdErr")
+
+
+def _path(text: str, key: str) -> str | None:
+    match = re.search(rf" {key}=(.+?)(?: [A-Z][A-Za-z/:]*=|\s*$)", text, re.DOTALL)
     return match.group(1) if match else None

@@ -253,6 +253,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sweep_limit: Annotated[
         Positive, Meta(description="how many runs of a sweep may run at the same time")
     ] = 4
+    log_patterns: Annotated[
+        list[Filled],
+        Meta(
+            description="regular expressions of your log's metric lines, where hpcrun parse does "
+            "not know them, as in 'it (?P<step>[0-9]+) .* L (?P<loss>[0-9.]+)'"
+        ),
+    ] = field(default_factory=list)
     slurm: Annotated[
         SbatchOptions,
         Meta(description="any other sbatch option, as in qos: high; false drops one of hpcrun's"),

@@ -15,6 +15,7 @@ from hpcrun.spec.overrides import SOURCE, build_layer
 from hpcrun.spec.rules import (
     PROGRAMS,
     check_deepspeed,
+    check_log_patterns,
     check_names,
     check_one_program,
     named_programs,
@@ -48,6 +49,7 @@ def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[st
     tree = put_job_on(tree, layer)
     spec = settle_framework(convert(JobSpec, tree, problems))
     check_names(tree, problems, job=True)
+    check_log_patterns(tree, problems)
     check_deepspeed(spec, tree, problems)
     _raise(problems)
     return spec

@@ -5,6 +5,8 @@ Pure.
 
 from __future__ import annotations
 
+import re
+
 from msgspec import structs
 
 from hpcrun.errors import Problem
@@ -20,6 +22,8 @@ from hpcrun.spec.names import (
 from hpcrun.spec.yaml12 import Entry, List, Map, Place, Scalar, is_null, join
 
 PROGRAMS = ("script", "module", "command")
+# Groups of a log pattern that say where a line stands; every other group is a metric.
+LOG_PLACES = frozenset({"step", "epoch", "total", "rank"})
 
 
 def named_programs(layer: Map) -> list[str]:
@@ -88,6 +92,25 @@ def _decided(option: str, *, drops: bool, job: bool) -> str:
     if job or own in ("account", "partition"):
         return f"say it as {field if job else own}{drop}"
     return f"a job says it, as {field}{drop}"
+
+
+def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
+    """Refuse what is no regular expression, and one that names no value."""
+    entry = _at(tree, "log_patterns")
+    for index, item in enumerate(
+        entry.value.items if entry and isinstance(entry.value, List) else []
+    ):
+        if not isinstance(item, Scalar):
+            continue
+        try:
+            names = re.compile(item.text).groupindex
+        except re.error as error:
+            message = f"not a regular expression: {error}"
+        else:
+            if names.keys() - LOG_PLACES:
+                continue
+            message = "names no value; give one a name, as in (?P<loss>[0-9.]+)"
+        _add(problems, item.place, join("log_patterns", index), message)
 
 
 def settle_framework(spec: JobSpec) -> JobSpec:

@@ -325,3 +325,12 @@ def test_every_problem_of_every_run_at_once(hpcrun: Caller, tools: Path) -> None
     hpcrun.write("bad.yaml", 'args: ["{lr}", "{nope}"]\nsweep: {lr: [1, 2]}\n')
     done = hpcrun("submit", "bad.yaml")
     assert done.err.count("{nope}: no such placeholder") == 1, done
+
+
+def test_notes_of_the_runs_are_told_once_each(hpcrun: Caller, tools: Path) -> None:
+    hpcrun.write("noted.yaml", JOB + "nccl: {env: {NCCL_TIMEOUT: 1800, NCCL_RINGS: x}}\n")
+    submitted = hpcrun("submit", "noted.yaml")
+    dry = hpcrun("submit", "noted.yaml", "--dry-run")
+    for told in (submitted.out, dry.err):
+        for name in ("NCCL_TIMEOUT", "NCCL_RINGS"):
+            assert told.count(f"nccl.env.{name}: ") == 1, told

@@ -193,7 +193,9 @@ def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
             finally:
                 process.kill()
         submitted = list(runs.glob("*.array/submitted.json"))
-        assert process.returncode in ((0, 130) if submitted else (130,)), out + err
+        # After the answer Python may be on its way out, its handlers gone: the signal itself ends it.
+        late = (0, 130, -signal.SIGINT)
+        assert process.returncode in (late if submitted else (130,)), out + err
         if submitted:  # it came too late: then Slurm has the job, and hpcrun knows it
             job_id = json.loads(submitted[0].read_text())["job_id"]
             assert len(told(site, job_id)) == 200

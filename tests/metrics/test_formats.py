@@ -1,216 +1,67 @@
-"""Lines that are metrics, and lines that only look like it."""
+"""The table of formats: each entry with its example and its look-alike."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from hpcrun.metrics import names
-from hpcrun.metrics.formats import FORMATS, Format, strip_prefixes
-from hpcrun.metrics.read import read_samples
+from hpcrun.metrics.lines.formats.form import Format, own_format
+from hpcrun.metrics.lines.formats.known import FORMATS
+from hpcrun.metrics.lines.line import NEEDLES, read_line
+from hpcrun.metrics.row import Row
 
-# Line -> step, {name: value}.
-MEASURED: list[tuple[str, int | None, dict[str, float]]] = [
-    (
-        '{"step": 3, "loss": 2.1, "lr": 1e-4, "grad_norm": 1.5, "tokens_per_second": 21000.0, '
-        '"step_seconds": 0.19, "memory_allocated_bytes": 459000000}',
-        3,
-        {
-            "loss": 2.1,
-            "lr": 1e-4,
-            "grad_norm": 1.5,
-            "tokens_per_second": 21000.0,
-            "step_seconds": 0.19,
-            "memory_bytes": 459000000,
-        },
-    ),
-    ('{"step": 50, "eval_loss": 1.9}', 50, {"eval_loss": 1.9}),
-    ('{"loss": 1.5}', None, {"loss": 1.5}),
-    ('{"global_step": 40, "step": 4, "train_loss": 1.5}', 40, {"loss": 1.5}),
-    ('{"step": 4, "loss": 1.5, "train_loss": 1.6}', 4, {"loss": 1.5, "train_loss": 1.6}),
-    ('{"step": 4, "Loss": 1.5}', 4, {"loss": 1.5}),
-    ('{"step": 4, "loss": -Infinity}', 4, {"loss": -math.inf}),
-    ('{"step": 4, "loss": 1.5, "done": true, "tag": "x", "t": {"a": 1}}', 4, {"loss": 1.5}),
-    ('{"step": 4, "loss": 1.5, "reward/mean": 0.5}', 4, {"loss": 1.5, "reward/mean": 0.5}),
-    ('{"step": 4, "split": "val", "loss": 1.5, "lr": 0.1}', 4, {"eval_loss": 1.5, "lr": 0.1}),
-    ('{"step": null, "loss": 1.5}', None, {"loss": 1.5}),
-    ('[rank0]: {"step": 4, "loss": 1.5}', 4, {"loss": 1.5}),
-    ("step=10 loss=2.31 lr=1e-4", 10, {"loss": 2.31, "lr": 1e-4}),
-    ("step=10,loss=2.31,lr=1e-4", 10, {"loss": 2.31, "lr": 1e-4}),
-    ("step: 10, loss: 2.31", 10, {"loss": 2.31}),
-    ("Step: 10 | Loss: 2.31 | Grad Norm: 1.5", 10, {"loss": 2.31, "grad_norm": 1.5}),
-    ("step = 10, loss = 2.31", 10, {"loss": 2.31}),
-    ("Iteration: 10/500, train loss: 2.31, ETA: 1:02:03", 10, {"loss": 2.31}),
-    ("epoch: 2, step: 10, val_loss: 2.31", 10, {"eval_loss": 2.31}),
-    ("step=1e3 loss=2", 1000, {"loss": 2.0}),
-    ("step=10 loss=nan", 10, {"loss": math.nan}),
-    ("step=10 loss=NaN", 10, {"loss": math.nan}),
-    ("step=10 loss=-inf", 10, {"loss": -math.inf}),
-    ("step=10 loss=Infinity", 10, {"loss": math.inf}),
-    ("step=10 loss=.5 host=gpu-01 eta=0:10:00", 10, {"loss": 0.5}),
-    ("step=10 loss=2.5 step_time=250ms", 10, {"loss": 2.5, "step_seconds": 0.25}),
-    ("step=10 loss=2.5 step_time_ms=250", 10, {"loss": 2.5, "step_seconds": 0.25}),
-    ("step=10 loss=2.5 step_time=0.25", 10, {"loss": 2.5, "step_time": 0.25}),
-    ("step=10 loss=2.5 memory=2GiB", 10, {"loss": 2.5, "memory_bytes": 2.0**31}),
-    ("step=10 loss=2.5 mem=2GB", 10, {"loss": 2.5, "memory_bytes": 2e9}),
-    ("step=10 loss=2.5 eta=12h", 10, {"loss": 2.5}),
-    ("loss: 2.31", None, {"loss": 2.31}),
-    ("validation loss: 2.31", None, {"eval_loss": 2.31}),
-    ("loss=2.31 lr=0.1", None, {"loss": 2.31, "lr": 0.1}),
-    ("0: step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("  0: step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("[rank0]: step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("[default0]:step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("0: [rank0]: INFO: step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("INFO:root:step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("INFO:train.loop:step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("2026-11-20 08:04:09,098 - train - INFO - step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("2026-11-20 08:04:09 | INFO | step=10 | loss=2.5", 10, {"loss": 2.5}),
-    ("2026-11-20T08:04:09.098Z step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("11/20/2026 08:04:09 - INFO - __main__ - step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("11/20 08:04:09 step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("[2026-11-20 08:04:09,098] [INFO] [t.py:7:log] step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("2026-11-20 08:04:09 - step: 10 - loss: 2.5", 10, {"loss": 2.5}),
-    ("\x1b[32mstep=10\x1b[0m \x1b[1mloss=2.5\x1b[0m", 10, {"loss": 2.5}),
-    ("\x1b]0;title\x07step=10 loss=2.5", 10, {"loss": 2.5}),
-    ("\t 10%|#   | 3/30\rstep=10 loss=2.5", 10, {"loss": 2.5}),
-    ("step=0 loss=2.5", 0, {"loss": 2.5}),
-]
-
-NOT_MEASURED = [
-    # prose
-    "the loss: 2.31 is too high, step: 3",
-    "Starting at step: 10, the loss was 2.31",
-    "Saving checkpoint at step=300 loss=2.1",
-    "Final loss: 2.31 after 300 steps",
-    "best step: 300, loss: 2.1",
-    "Note: loss: 2.3",
-    "step 10 of 100",
-    "Error: loss=nan, step=3 (see above)",
-    "loss scale: 65536",
-    "OVERFLOW! Attempted loss scale: 65536, reducing to 32768",
-    "loss: see the wiki",
-    # numbers that are none, or that could be read in two ways
-    "step=10 loss=1e999",
-    "step=10 loss=2.3.1",
-    "step=10 loss=0x10",
-    "step=-1 loss=2.5",
-    "step=1.5 loss=2.5",
-    "step=3k loss=2.5",
-    "step=nan loss=2.5",
-    "step=9007199254740993 loss=2.5",
-    "step: 10, loss: 2,310",
-    "step=10 loss=2.5/3",
-    "step=10 loss=",
-    "loss",
-    "loss=",
-    "=2.5 step=1",
-    # configurations and environments
-    "lr=1e-4",
-    "step: 30, lr: 0.1, gamma: 0.1",
-    "steps=1000 lr=1e-4 warmup_steps=100",
-    "max_steps: 100, lr: 0.1, save_steps: 10",
-    "    loss: 0.5",
-    "loss: 0.5,",
-    "loss: cross_entropy",
-    "LOSS=2.5",
-    "loss_weight: 2.5",
-    "chosen: 1.5, rejected: 0.5, loss: 0.69",
-    "  - loss: 0.5",
-    "- loss: 0.5",
-    "STEP=10 LR=0.1",
-    '{"config": {"step": 3, "loss": 2.1}}',
-    '{"parameter_hash": "ab12", "rank": 0}',
-    '{"step": 30, "gamma": 0.1, "lr": 0.1}',
-    '{"learning_rate": 0.1, "max_steps": 100, "loss": "mse"}',
-    '{"step": 3, "checkpoint_bytes": 12345}',
-    '{"step": 3, "loss": null}',
-    '{"step": 3, "loss": true}',
-    '{"step": 3, "loss": [2.1]}',
-    '{"step": true, "loss": 2.1}',
-    '{"step": -3, "loss": 2.1}',
-    '{"step": "three", "loss": 2.1}',
-    '{"step": 3, "loss": 1e999}',
-    '{"step": 3, "loss": 2.1',
-    '{"step": 3, "loss": 2.1} trailing',
-    '"step": 3, "loss": 2.1',
-    '  "loss": 2.1,',
-    "[" * 50_000 + '"loss": 1',
-    '{"loss": ' + "[" * 20_000 + "]" * 20_000 + "}",
-    # source code, tracebacks and commands
-    "loss = 2.0",
-    "    loss = 0.0",
-    "train(step=3, loss=2.1)",
-    "TrainOutput(global_step=100, training_loss=2.1)",
-    "def train(step=3, loss=2.1):",
-    "if step == 3: loss = 2.1",
-    "python train.py --step=3 --loss=2.1",
-    "+ step=3 loss=2.1",
-    "export step=3 loss=2.1",
-    'print(f"step={step} loss={loss}")',
-    "step={step} loss={loss}",
-    "Namespace(step=3, loss=2.1)",
-    "# step=3 loss=2.1",
-    "raise ValueError(loss=2.1)",
-    # URLs and paths
-    "https://example.org/?step=3&loss=2.1",
-    "url=https://example.org/?step=3&loss=2.1",
-    "https://example.org/ step=3 loss=2.1",
-    "/runs/step=3/loss=2.1",
-    "runs/step=3,loss=2.1.ckpt",
-    "Saved to step=3-loss=2.1.ckpt",
-]
+IDS = [f"{form.name} {place}" for place, form in enumerate(FORMATS)]
+# What a line may get in front on its way to a log.
+PREFIXES = (
+    "",
+    "[rank0]: ",
+    "[default1]:",
+    "0: ",
+    "node7: ",
+    "[1,3]<stdout>:",
+    "\x1b[36m(TaskRunner pid=62)\x1b[0m ",
+    "2026-11-20 08:04:09,098 - root - INFO - ",
+    "[2026-11-20 08:04:09,098] [INFO] [engine.py:12:step] ",
+    "INFO:root:",
+    "2026-11-20 08:04:09 | INFO | root | ",
+    "I1120 08:04:09.123456 4242 train.py:12] ",
+)
 
 
-@pytest.mark.parametrize(("line", "step", "values"), MEASURED, ids=[m[0][:50] for m in MEASURED])
-def test_line_is_read(line: str, step: int | None, values: dict[str, float]) -> None:
-    samples = read_samples([line.encode(), b"\n"])
-    assert {sample.step for sample in samples} == {step}
-    assert {s.name: s.value for s in samples} == pytest.approx(values, nan_ok=True)
-    assert len(samples) == len(values)
+@pytest.mark.parametrize("form", FORMATS, ids=IDS)
+def test_example_is_read(form: Format) -> None:
+    for prefix in PREFIXES:
+        name, row = read_line(prefix + form.example) or ("", None)
+        assert name == form.name, prefix
+        assert isinstance(row, Row) and (row.values or row.step is not None), prefix
 
 
-@pytest.mark.parametrize("line", NOT_MEASURED, ids=[line[:50] for line in NOT_MEASURED])
-def test_look_alike_yields_nothing(line: str) -> None:
-    assert read_samples([line.encode(), b"\n"]) == []
+@pytest.mark.parametrize("form", FORMATS, ids=IDS)
+def test_look_alike_yields_nothing(form: Format) -> None:
+    for prefix in PREFIXES:
+        told = read_line(prefix + form.look_alike)
+        assert told is None or not isinstance(told[1], Row), prefix
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
-def test_format_holds_its_example_and_not_its_look_alike(form: Format) -> None:
-    assert form.read(form.example) is not None
-    assert form.read(form.look_alike) is None
-    assert read_samples([form.example.encode(), b"\n"])
-    assert read_samples([form.look_alike.encode(), b"\n"]) == []
+@pytest.mark.parametrize("form", FORMATS, ids=IDS)
+def test_look_alike_is_near(form: Format) -> None:
+    """A look-alike that lacks the needle shows nothing."""
+    assert form.needle in form.example and form.needle in form.look_alike
 
 
-@pytest.mark.parametrize("spelling", [*names.STEP_SPELLINGS, *names.SPELLINGS])
-def test_every_spelling_reaches_its_metric(spelling: str) -> None:
-    """The cheap test of the reader dismisses no spelling that the table knows."""
-    if spelling in names.STEP_SPELLINGS:
-        line, expected = f"{spelling}=7 grad_norm=1.5", "grad_norm"
-    else:
-        line, expected = f"step=7 {spelling}=1.5", names.SPELLINGS[spelling][0]
-        if expected not in names.MEASURED:
-            line += " loss=1"
-    for text in (line, line.replace("=", ": ").replace(" " + spelling, ", " + spelling)):
-        samples = read_samples([text.encode(), b"\n"])
-        assert expected in {sample.name for sample in samples}, text
-        assert {sample.step for sample in samples} == {7}
+@pytest.mark.parametrize("form", FORMATS, ids=IDS)
+def test_example_holds_what_logs_are_searched_for(form: Format) -> None:
+    folded = form.example.lower().encode()
+    assert any(needle in folded for needle in NEEDLES)
 
 
-def test_evaluation_does_not_count_as_training() -> None:
-    lines = b'{"step": 5, "eval_loss": 2.0, "step_seconds": 9.0, "lr": 0.1, "perplexity": 7.0}\n'
-    assert {(s.split, s.name) for s in read_samples([lines])} == {
-        ("eval", name) for name in ("eval_loss", "eval_step_seconds", "lr", "perplexity")
-    }
+def test_own_pattern_is_found_anywhere() -> None:
+    mine = own_format("mine", r"it (?P<step>\d+) took .* L(?P<loss>[\d.]+)")
+    told = read_line("[rank2]: xx it 12 took 3 s, L2.5 yy", formats=(mine, *FORMATS))
+    assert told is not None and told[0] == "mine"
+    assert isinstance(told[1], Row)
+    assert (told[1].step, told[1].rank, told[1].values) == (12, 2, (("loss", 2.5),))
 
 
-def test_epoch_is_part_of_the_sample() -> None:
-    (sample,) = read_samples([b"epoch: 1.5, step: 3, loss: 2\n"])
-    assert (sample.epoch, sample.step, sample.name) == (1.5, 3, "loss")
-
-
-def test_prefixes_do_not_hide_indentation() -> None:
-    assert strip_prefixes("0:     loss = 0.0").text == "    loss = 0.0"
-    assert strip_prefixes("[rank1]:   loss: 0.5").text == "  loss: 0.5"
+def test_own_pattern_needs_a_name() -> None:
+    with pytest.raises(ValueError, match="named group"):
+        own_format("mine", r"it (\d+)")

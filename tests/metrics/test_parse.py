@@ -19,8 +19,8 @@ def test_the_first_file_of_an_attempt_speaks_for_it() -> None:
         "x",
         [(0, [b"step=1 loss=2\n"]), (0, [b"step=1 loss=9\nstep=1 eval_loss=3\n"])],
     )
-    assert run.curve.series("loss").values == [2.0]
-    assert run.curve.series("eval_loss").values == [3.0]
+    assert run.curve.values("loss") == [2.0]
+    assert run.curve.values("eval_loss") == [3.0]
     assert run.curve.restarts == ()
 
 
@@ -32,11 +32,10 @@ def test_a_healthy_log_gets_no_warning() -> None:
 def test_a_loss_that_is_no_number_gets_one() -> None:
     data = b"step=1 loss=2\nstep=2 loss=nan\nstep=3 loss=nan\nstep=3 eval_loss=inf\n"
     run = parse_chunks("x", [(0, [data])])
-    assert run.warnings == (
-        "loss is nan first at step 2, 2 of 3 points are not finite",
-        "eval_loss is inf at step 3",
-    )
-    assert math.isnan(run.curve.series("loss").values[1])
+    about_loss, about_eval = run.warnings
+    assert about_loss.startswith("loss is nan") and "step 2" in about_loss
+    assert about_eval.startswith("eval_loss is inf") and "step 3" in about_eval
+    assert math.isnan(run.curve.values("loss")[1])
 
 
 def test_a_nan_that_a_restart_replaced_is_past() -> None:
@@ -54,4 +53,4 @@ def test_nothing_to_read() -> None:
     nothing: list[list[tuple[int, list[bytes]]]] = [[], [(0, [])], [(0, [b""])]]
     for attempts in nothing:
         run = parse_chunks("x", attempts)
-        assert (run.points, run.samples, run.formats, run.lines) == (0, (), (), 0)
+        assert (run.points, len(run.samples), run.formats, run.lines) == (0, 0, (), 0)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
 import tracemalloc
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.metrics import read
-from hpcrun.metrics.read import LONGEST_LINE, Reader, read_samples
-from hpcrun.metrics.sample import Sample
+from hpcrun.metrics.lines.line import NEEDLES, read_line, records
+from hpcrun.metrics.reading import read
+from hpcrun.metrics.reading.read import LONGEST_LINE, Reader
+from hpcrun.metrics.reading.search import fold
+from hpcrun.metrics.row import Frame, Layout, Placed, Row
 
 NOISE = [
     b"",
@@ -30,6 +36,16 @@ ROWS = [
 ]
 ENDS = [b"\n", b"\r\n", b"\r", b"\0\n", b"\n\0\0\0"]
 
+
+class Told(NamedTuple):
+    """One row of a frame."""
+
+    offset: int
+    layout: Layout
+    step: int | None
+    values: tuple[str, ...]
+
+
 line = st.one_of(
     st.sampled_from(NOISE),
     st.builds(lambda row, n: row % (n, n), st.sampled_from(ROWS), st.integers(0, 999)),
@@ -39,91 +55,138 @@ log = st.lists(st.tuples(line, st.sampled_from(ENDS)), max_size=30).map(
 )
 
 
-def in_pieces(data: bytes, sizes: list[int]) -> list[Sample]:
-    reader, samples, start = Reader(), [], 0
+def rows(pieces: list[Frame | Placed]) -> list[Told]:
+    """Every row, in the order of the log; values as text, so that nan equals nan."""
+    told = []
+    for piece in pieces:
+        if isinstance(piece, Placed):
+            continue
+        for index, offset in enumerate(piece.offsets):
+            step = None if piece.steps is None else piece.steps[index]
+            values = tuple(repr(column[index]) for column in piece.columns)
+            told.append(Told(offset, piece.layout, step, values))
+    return in_order(told)
+
+
+def in_order(told: list[Told]) -> list[Told]:
+    """Sort rows by their place; of one line several may come, of one rank each."""
+    return sorted(told, key=lambda row: (row.offset, str(row.layout), row.step))
+
+
+def in_pieces(data: bytes, sizes: list[int]) -> list[Told]:
+    reader, pieces, start = Reader(), [], 0
     for size in sizes:
-        samples += reader.feed(data[start : start + size])
+        pieces += reader.feed(data[start : start + size])
         start += size
-    samples += reader.feed(data[start:])
-    assert reader.bytes_read == len(data)
-    return samples + reader.finish()
+    pieces += reader.feed(data[start:])
+    return rows(pieces + reader.finish())
+
+
+def in_one(data: bytes) -> list[Told]:
+    return in_pieces(data, [])
+
+
+def line_by_line(data: bytes) -> list[Told]:
+    """What the reader of lines says of each line by itself; no line here begins a table."""
+    told = []
+    for found in re.finditer(rb"[^\n\r\0]+", data):
+        for record in records(found.group().decode("utf-8", "replace")):
+            read = read_line(record)
+            if read is not None and isinstance(row := read[1], Row):
+                names = tuple(name for name, _ in row.values)
+                layout = Layout(read[0], row.split, row.rank, row.bar, names)
+                values = tuple(repr(value) for _, value in row.values)
+                told.append(Told(found.start(), layout, row.step, values))
+    return in_order(told)
 
 
 @given(log, st.lists(st.integers(0, 40), max_size=60))
 def test_pieces_do_not_matter(data: bytes, sizes: list[int]) -> None:
-    assert in_pieces(data, sizes) == read_samples([data])
+    assert in_pieces(data, sizes) == in_one(data)
 
 
 @given(log)
 @settings(max_examples=50)
 def test_small_blocks_do_not_matter(data: bytes) -> None:
-    whole = read_samples([data])
+    whole = in_one(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read, "BLOCK", 7)
-        assert read_samples([data]) == whole
+        assert in_one(data) == whole
+
+
+@given(log)
+def test_shapes_change_nothing(data: bytes) -> None:
+    assert in_one(data) == line_by_line(data)
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "logs").glob("*.*")), ids=str)
+def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
+    data = path.read_bytes()
+    alone = line_by_line(data)
+    in_tables = {row.offset for row in in_one(data) if row.layout.format.startswith("table")}
+    found = [row for row in in_one(data + b"\n") if row.offset not in in_tables]
+    assert found == [row for row in alone if row.offset not in in_tables]
 
 
 @given(log)
 def test_offsets_point_at_the_line(data: bytes) -> None:
-    for sample in read_samples([data]):
-        assert sample.offset == 0 or data[sample.offset - 1] in b"\r\n\0"
-        again = read_samples([data[sample.offset :].replace(b"\r", b"\n").split(b"\n")[0], b"\n"])
-        assert sample.value in {other.value for other in again if other.name == sample.name}
+    for row in in_one(data):
+        assert row.offset == 0 or data[row.offset - 1] in b"\r\n\0"
 
 
 @given(log, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=20))
 def test_damage_neither_crashes_nor_invents(data: bytes, damage: list[tuple[int, int]]) -> None:
-    """Lines that the damage did not reach give what they gave; no step comes from elsewhere."""
+    """Lines that the damage did not reach give what they gave; no number comes from elsewhere."""
     damaged = bytearray(data)
     for place, byte in damage:
         if place < len(damaged):
             damaged[place] = byte
-    found = read_samples([bytes(damaged)])
-    for sample in found:
-        text = bytes(damaged)[sample.offset :].splitlines()[0]
-        if sample.step is not None:
-            assert str(sample.step).encode() in text.replace(b"+", b"") or b"e" in text.lower()
-    sane = {s for s in read_samples([data]) if s.value == s.value}
+    found = in_one(bytes(damaged))
+    for row in found:
+        text = re.match(rb"[^\n\r\0]*", bytes(damaged)[row.offset :])
+        assert text is not None
+        if row.step is not None:
+            assert str(row.step).encode() in re.sub(rb"[,_]|\x1b\[[\d;]*m", b"", text.group())
     touched = {place for place, _ in damage}
-    for sample in sane:
-        end = sample.offset
+    for row in in_one(data):
+        end = row.offset
         while end < len(data) and data[end] not in b"\r\n\0":
             end += 1
-        if not touched & set(range(sample.offset - 1, end + 1)):
-            assert sample in found
+        if not touched & set(range(row.offset - 1, end + 1)):
+            assert row in found
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_survived(data: bytes) -> None:
-    assert in_pieces(data, [1] * len(data)) == read_samples([data])
+    assert in_pieces(data, [1] * len(data)) == in_one(data)
 
 
 @given(st.text(alphabet="steploss=: ,.0123456789nainf{}\"'\r\n-|", max_size=80))
 def test_texts_made_of_metric_letters_are_survived(text: str) -> None:
-    for sample in read_samples([text.encode(), b"\n"]):
-        assert "loss" in text
-        assert sample.name
+    assert all(row.layout.names for row in in_one(text.encode() + b"\n"))
 
 
 class TestUnfinishedLine:
     def test_is_kept_until_the_rest_comes(self) -> None:
-        reader = Reader(attempt=2)
+        reader = Reader()
         assert reader.feed(b"hello\nstep=10 loss=2.") == []
-        (sample,) = reader.feed(b"25\n")
-        assert sample == Sample(2, 6, None, 10, "train", "loss", 2.25)
+        (row,) = rows(reader.feed(b"25\n"))
+        assert (row.offset, row.step, row.values) == (6, 10, ("2.25",))
         assert reader.finish() == []
 
     def test_a_number_that_may_be_cut_is_not_read(self) -> None:
-        assert read_samples([b"step=10 loss=2.2"]) == []
-        assert [s.name for s in read_samples([b"step=10 loss=2.2 lr=0.0001"])] == ["loss"]
+        assert in_one(b"step=10 loss=2.2") == []
+        (row,) = in_one(b"step=10 loss=2.2 lr=0.0001")
+        assert row.layout.names == ("loss",)
 
     def test_a_whole_json_object_is_read(self) -> None:
-        assert [s.value for s in read_samples([b'{"step": 1, "loss": 2.5}'])] == [2.5]
-        assert read_samples([b'{"step": 1, "loss": 2.5, "lr": 0.1']) == []
+        (row,) = in_one(b'{"step": 1, "loss": 2.5}')
+        assert row.values == ("2.5",)
+        assert in_one(b'{"step": 1, "loss": 2.5, "lr": 0.1') == []
 
     def test_reading_goes_on_from_an_offset(self) -> None:
         data = b"step=1 loss=2.5\nstep=2 loss=2.25\n"
-        assert Reader(offset=16).feed(data[16:]) == read_samples([data])[1:]
+        assert rows(Reader(offset=16).feed(data[16:])) == in_one(data)[1:]
 
 
 class TestLongLines:
@@ -131,9 +194,9 @@ class TestLongLines:
     def test_a_line_too_long_is_passed_over(self, piece: int) -> None:
         long = b"step=1 loss=2 x=" + b"y" * LONGEST_LINE + b"\n"
         data = b"step=0 loss=1\n" + long + b"step=2 loss=3\n" + long[:-1]
-        samples = in_pieces(data, [piece] * (len(data) // piece))
-        assert [sample.step for sample in samples] == [0, 2]
-        assert samples[1].offset == 14 + len(long)
+        found = in_pieces(data, [piece] * (len(data) // piece))
+        assert [row.step for row in found] == [0, 2]
+        assert found[1].offset == 14 + len(long)
 
     @pytest.mark.parametrize(
         "text",
@@ -156,7 +219,7 @@ class TestLongLines:
     )
     def test_time_is_linear(self, text: bytes) -> None:
         started = time.process_time()
-        read_samples([text, b"\n"])
+        in_one(text + b"\n")
         assert time.process_time() - started < 0.5
 
     def test_memory_is_bounded(self) -> None:
@@ -171,23 +234,71 @@ class TestLongLines:
         assert peak < 4 << 20
 
 
+class TestRareForms:
+    """Beyond the thorough part only what lines were found by is looked for in every block."""
+
+    @pytest.fixture(autouse=True)
+    def small_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read, "BLOCK", 1 << 10)
+        monkeypatch.setattr(read, "RANGE", 1 << 13)
+        monkeypatch.setattr(read, "THOROUGH", 1 << 14)
+
+    def test_a_loss_is_found_wherever_it_begins(self) -> None:
+        data = b"x" * 99 + b"\n"
+        for begin in (0, 20_000, 50_000):
+            log = data * (begin // 100) + b"step=1 loss=2.5\n" + data * 99
+            assert len(in_one(log)) == 1
+
+    def test_a_form_seen_early_is_found_everywhere(self) -> None:
+        log = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 300) for i in range(500))
+        assert len(in_one(log)) == 500
+
+    def test_what_was_found_before_does_not_decide_what_is_found_in_a_range(self) -> None:
+        block = b"epoch=%d accuracy=0.5\n" + b"x" * 60 + b"\n"
+        data = b"y" * 99 + b"\n" + b"z\n" * 12_000
+        data += b"".join(block % i for i in range(2000))
+        whole = in_one(data)
+        begin = data.index(b"\n", 5 * read.RANGE) + 1
+        anew = Reader(begin)
+        later = rows(anew.feed(data[begin:]) + anew.finish())
+        assert later == [row for row in whole if row.offset >= begin]
+
+    def test_a_form_that_begins_late_is_found_soon(self) -> None:
+        metric = b"".join(b"epoch=%d accuracy=0.5\n%s\n" % (i, b"x" * 90) for i in range(2000))
+        found = in_one(b"y" * 99 + b"\n" + b"z\n" * 12_000 + metric)
+        assert len(found) > 100
+
+
+def test_needles_are_in_lower_case() -> None:
+    assert all(needle == fold(needle) for needle in NEEDLES)
+
+
 class TestRanks:
-    def test_one_rank_speaks_for_all(self) -> None:
-        data = b"[rank1]: step=1 loss=2.5\n[rank0]: step=1 loss=9\n[rank1]: step=2 loss=2\n"
-        assert [(s.step, s.value) for s in read_samples([data])] == [(1, 2.5), (2, 2.0)]
-
-    def test_each_metric_has_its_own_speaker(self) -> None:
-        data = b"[rank3]: step=1 loss=2.5\n[rank0]: step=1 eval_loss=2\n"
-        assert [s.name for s in read_samples([data])] == ["loss", "eval_loss"]
-
-    def test_labels_of_srun_are_ranks_beside_a_step(self) -> None:
-        data = b"0: step=1 loss=2.5\n1: step=1 loss=9\n"
-        assert [s.value for s in read_samples([data])] == [2.5]
-
-    def test_labels_without_a_step_may_be_the_step(self) -> None:
-        data = b"0: loss=2.5\n1: loss=2.25\n"
-        assert [s.value for s in read_samples([data])] == [2.5, 2.25]
+    def test_the_rank_of_a_line_is_told(self) -> None:
+        data = b"".join(b"[rank%d]: step=%d loss=2.5\n" % (i % 3, i // 3) for i in range(30))
+        assert [row.layout.rank for row in in_one(data)] == [0, 1, 2] * 10
+        assert in_one(data) == line_by_line(data)
 
     def test_rank_key(self) -> None:
         data = "".join(json.dumps({"step": 1, "loss": 2.5, "rank": r}) + "\n" for r in range(4))
-        assert [s.name for s in read_samples([data.encode()])] == ["loss"]
+        assert [row.layout.rank for row in in_one(data.encode())] == [0, 1, 2, 3]
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("stamp", "seconds"),
+        [
+            ("2026-11-20 08:04:%02d,500", 1795161840.5),
+            ("2026-11-20T08:04:%02d+02:00", 1795154640.0),
+            ("2026-11-20T08:04:%02d+05:30", 1795142040.0),
+        ],
+    )
+    def test_time_stamps_are_seconds(self, stamp: str, seconds: float) -> None:
+        lines = [f"{stamp % i} - INFO - step={i} loss=2.5\n".encode() for i in range(50)]
+        times: list[float] = []
+        for piece in Reader().feed(b"".join(lines)):
+            assert isinstance(piece, Frame) and piece.times is not None
+            times += piece.times
+        assert all(
+            math.isclose(time, seconds + i, abs_tol=1e-3) for i, time in enumerate(sorted(times))
+        )

@@ -1,13 +1,37 @@
-"""The JSON report keeps its shape and is valid JSON."""
+"""The JSON report keeps its shape, which its schema describes, and is valid JSON."""
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from hpcrun.metrics.curve import build_series
 from hpcrun.metrics.parse import parse_chunks
 from hpcrun.report.json import report, report_text
 from tests.report import runs
+from tests.source import ROOT
+
+SCHEMA = json.loads((ROOT / "docs" / "parse.schema.json").read_text())
+
+
+def strict(schema: Any) -> Any:
+    """Return the schema with every object closed: so a key that it does not describe is found."""
+    closed = copy.deepcopy(schema)
+    for described in (closed, *closed["$defs"].values()):
+        if "properties" in described:
+            described["additionalProperties"] = False
+    return closed
+
+
+VALIDATOR = jsonschema.Draft202012Validator(strict(SCHEMA))
 
 
 def reject(constant: str) -> None:
@@ -15,12 +39,19 @@ def reject(constant: str) -> None:
 
 
 def load(text: str) -> Any:
-    return json.loads(text, parse_constant=reject)
+    assert text.isascii()
+    told = json.loads(text, parse_constant=reject)
+    VALIDATOR.validate(told)
+    return told
 
 
 def test_shape() -> None:
-    data = b"step=1 loss=2.5 lr=0.1\nstep=2 loss=3\nstep=3 loss=2\n"
-    assert report([parse_chunks("a.log", [(0, [data])])]) == {
+    metrics = {
+        "loss": build_series([1, 2, 3], [2.5, 3.0, 2.0]),
+        "lr": build_series([1], [0.1]),
+    }
+    told = report([runs.built("a.log", metrics)])
+    assert told == {
         "runs": [
             {
                 "source": "a.log",
@@ -44,29 +75,80 @@ def test_shape() -> None:
                     },
                 },
                 "warnings": [],
+                "notes": [],
+                "total_steps": None,
+                "resumed": [],
+                "files": 1,
+                "bytes": 52_000,
+                "gpus": None,
+                "seconds": None,
+                "facts": {},
             }
         ]
     }
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_the_schema_describes_all_that_is_told(full: bool) -> None:
+    every = [*runs.several(), *runs.running(), *runs.without_steps(), *runs.rewards()]
+    told = load(report_text(every, full=full))
+    assert len(told["runs"]) == len(every)
+    told["runs"][0]["loss"] = 3
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(told)
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    (run,) = load(report_text(runs.running(), full=True))["runs"]
+    assert set(SCHEMA["$defs"]["run"]["properties"]) == set(run)
+    assert set(SCHEMA["$defs"]["metric"]["properties"]) == set(run["metrics"]["loss"])
+    assert set(SCHEMA["$defs"]["restart"]["properties"]) == set(run["resumed"][0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"points": -1},
+        {"points": 2.5},
+        {"restarts": []},
+        {"metrics": {"loss": {"count": 0}}},
+        {"warnings": "none"},
+        {"total_steps": "many"},
+        {"facts": {"nodes": 2}},
+    ],
+)
+def test_the_schema_refuses(wrong: dict[str, Any]) -> None:
+    told = report(runs.running())
+    told["runs"][0] |= wrong
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(told)
+
+
+def test_the_documents_example_is_one() -> None:
+    text = (ROOT / "docs" / "parse.md").read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    VALIDATOR.validate(json.loads(example))
+
+
 def test_numbers_that_json_lacks() -> None:
-    data = b"step=1 loss=nan\nstep=2 loss=-inf\nstep=3 loss=inf\n"
-    text = report_text([parse_chunks("a.log", [(0, [data])])], full=True)
-    loss = load(text)["runs"][0]["metrics"]["loss"]
+    values = [float("nan"), float("-inf"), float("inf")]
+    run = runs.built("a.log", {"loss": build_series([1, 2, 3], values)})
+    loss = load(report_text([run], full=True))["runs"][0]["metrics"]["loss"]
     assert loss["values"] == ["NaN", "-Infinity", "Infinity"]
     assert [float(value) for value in loss["values"]][1:] == [float("-inf"), float("inf")]
     assert (loss["min"]["value"], loss["max"]["value"]) == ("-Infinity", "Infinity")
-    assert text.endswith("}\n")
 
 
 def test_only_nan() -> None:
-    run = parse_chunks("a.log", [(0, [b"step=1 loss=nan\n"])])
+    run = runs.built("a.log", {"loss": build_series([1], [float("nan")])})
     loss = load(report_text([run]))["runs"][0]["metrics"]["loss"]
     assert (loss["min"], loss["max"]) == (None, None)
 
 
 def test_without_steps_the_step_is_null() -> None:
-    told = load(report_text(runs.without_steps(), full=True))["runs"][0]
+    run = runs.built("a.log", {"loss": build_series([None] * 3, [3.5, 2.5, 3.0])})
+    told = load(report_text([run], full=True))["runs"][0]
     assert told["metrics"]["loss"]["first"] == {"step": None, "value": 3.5}
     assert told["metrics"]["loss"]["steps"] == [None, None, None]
     assert told["points"] == 3
@@ -76,17 +158,44 @@ def test_columns_come_only_when_asked() -> None:
     for full in (False, True):
         for told in load(report_text(runs.several(), full=full))["runs"]:
             for metric in told["metrics"].values():
-                assert ("steps" in metric) == ("values" in metric) == full
+                assert ("steps" in metric) == ("values" in metric) == ("times" in metric) == full
                 if full:
                     assert len(metric["steps"]) == len(metric["values"]) == metric["count"]
 
 
 def test_a_log_without_loss_has_no_points() -> None:
-    run = parse_chunks("a.log", [(0, [b"step=1 eval_loss=2\nstep=1 tokens_per_second=5\n"])])
-    told = report([run])["runs"][0]
+    metrics = {name: build_series([1], [2.0]) for name in ("eval_loss", "tokens_per_second")}
+    told = report([runs.built("a.log", metrics)])["runs"][0]
     assert told["points"] == 0
     assert set(told["metrics"]) == {"eval_loss", "tokens_per_second"}
 
 
-def test_restarts_are_counted() -> None:
-    assert report([runs.restarted()])["runs"][0]["restarts"] == 1
+def test_restarts_are_counted_and_told() -> None:
+    told = report(runs.running())["runs"][0]
+    assert told["restarts"] == 1
+    assert told["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
+
+
+@given(
+    st.text(),
+    st.dictionaries(st.text(), st.lists(st.floats(), min_size=1, max_size=5), max_size=4),
+    st.lists(st.text(), max_size=3),
+    st.booleans(),
+)
+@settings(max_examples=100)
+def test_whatever_a_log_holds_is_told(
+    source: str, logged: dict[str, list[float]], warnings: list[str], full: bool
+) -> None:
+    metrics = {name: build_series([None] * len(v), v) for name, v in logged.items()}
+    run = structs.replace(runs.built(source, metrics), warnings=tuple(warnings))
+    told = load(report_text([run], full=full))
+    assert told == report([run], full=full)
+
+
+def test_a_line_without_a_time_among_lines_with_one() -> None:
+    stamped = b"2026-11-20 08:04:0%d step=%d loss=2.5\n"
+    data = stamped % (1, 1) + b"step=2 loss=2.5\n" + stamped % (3, 3)
+    data += b"step: 4, loss: 2.5\n" + stamped % (5, 5)
+    told = load(report_text([parse_chunks("a.log", [(0, [data])])], full=True))
+    times = [1795161841.0, None, 1795161843.0, None, 1795161845.0]
+    assert told["runs"][0]["metrics"]["loss"]["times"] == times

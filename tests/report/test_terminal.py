@@ -7,39 +7,50 @@ anew; look at each before it is committed.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from hpcrun.metrics.parse import ParsedRun, parse_chunks
-from hpcrun.report.plot import Line, plot_lines, thin, ticks
-from hpcrun.report.terminal import loss_plot, nothing_found, report
-from hpcrun.report.text import shorten
+from hpcrun.metrics.curve import build_series
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.facts import main_metric, trend_text
+from hpcrun.report.plot import Look
+from hpcrun.report.terminal import metric_plot, report
+from hpcrun.report.text import cells, shorten
 from tests.report import runs
 
 GOLDEN = Path(__file__).parent / "golden"
-CASES: dict[str, tuple[Callable[[], list[ParsedRun]], int, int, bool, bool]] = {
-    f"{name}-{width}{'-colour' if colour else ''}{'-ascii' if ascii_only else ''}": (
-        make,
-        width,
-        height,
-        colour,
-        ascii_only,
-    )
-    for name, make in (
-        ("one", runs.one),
-        ("several", runs.several),
-        ("without-steps", runs.without_steps),
-        ("nothing", runs.nothing),
-    )
-    for width, height in ((80, 24), (120, 50))
-    for colour, ascii_only in ((False, False), (True, False), (False, True))
+MAKERS: dict[str, Callable[[], list[ParsedRun]]] = {
+    "one": runs.one,
+    "several": runs.several,
+    "without-steps": runs.without_steps,
+    "nothing": runs.nothing,
+    "running": runs.running,
+    "rewards": runs.rewards,
+    "decades": runs.decades,
+    "sweep": runs.sweep,
 }
+LOOKS = {"": (False, False), "-colour": (True, False), "-ascii": (False, True)}
+CASES = {
+    f"{name}-{width}{look}": (make, width, height, *LOOKS[look])
+    for name, make in MAKERS.items()
+    for width, height, look in (
+        (80, 24, ""),
+        (80, 24, "-colour"),
+        (80, 24, "-ascii"),
+        (200, 50, ""),
+    )
+}
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def build(case: str) -> str:
@@ -62,10 +73,68 @@ def test_what_a_window_cannot_show_is_not_sent(case: str) -> None:
     text = build(case)
     assert colour == ("\x1b" in text) or case.startswith("nothing")
     assert not ascii_only or text.isascii()
-    if not colour:
-        for line in text.splitlines():
-            assert len(line) <= width or "no metrics in" in line
-            assert line == line.rstrip()
+    for line in ESCAPE.sub("", text).splitlines():
+        assert cells(line) <= width, line
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("name", ["one", "running", "rewards", "decades", "without-steps"])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 30), (200, 50)])
+def test_one_run_fits_its_window(name: str, width: int, height: int) -> None:
+    """The prompt below it included, nothing scrolls out of sight."""
+    text = report(MAKERS[name](), width=width, height=height, colour=False)
+    assert len(text.splitlines()) < height
+    assert "loss" in text or "reward" in text
+
+
+@pytest.mark.parametrize("width", [60, 72, 80])
+@pytest.mark.parametrize("further", [0, 1, 30])
+def test_a_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
+    steps: list[int | None] = [*range(5, 65, 5)]
+    falling = [3.0 - 0.1 * index for index in range(12)]
+    names = ("loss", "eval_loss", "epoch", "lr", "grad_norm", "step_seconds")
+    metrics = {name: build_series(steps, falling) for name in names}
+    metrics |= {f"metric number {n}": build_series(steps, falling) for n in range(further)}
+    shown = runs.built("a.log", metrics, curve={"total_steps": 60})
+    text = report([shown], width=width, height=24, colour=False)
+    assert len(text.splitlines()) < 24
+    assert "5 to 60 of 60, 12 points," in text
+    assert ("also logged" in text) == bool(further)
+    assert not further or "metric number 0" in text or f"also logged: {further} metric" in text
+
+
+def test_what_measures_nothing_is_not_told() -> None:
+    metrics = {"loss": build_series([1, 2], [3.0, 2.0], [10.0, 10.4])}
+    text = told([runs.built("a.log", {**metrics, "memory_bytes": build_series([1], [0.0])})])
+    assert "peak memory" not in text and "time" not in text
+    assert "read as" in text and "read as" not in told([runs.built("a.log", {})])
+
+
+def test_the_trend_of_a_thinned_log_passes_over_its_extremes() -> None:
+    drawn = [2.0, 9.0] * 2000
+    series = structs.replace(
+        build_series([*range(0, 40_000, 10)], drawn), sample=[2.5 - n / 1000 for n in range(1000)]
+    )
+    assert trend_text(series) == "1.501, -0.1990 in 7,990 steps"
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (39, 11), (24, 4), (20, 1), (200, 49)])
+def test_what_is_cropped_fits(name: str, width: int, height: int) -> None:
+    """As the live view has it: no row too many, and the warnings in sight."""
+    text = report(MAKERS[name](), width=width, height=height, colour=False, crop=True)
+    assert (height > 1) <= len(text.splitlines()) <= height
+    assert height < 11 or name != "running" or "loss spike at step 803" in " ".join(text.split())
+    whole = report(MAKERS[name](), width=width, height=height, colour=False)
+    assert len(whole.splitlines()) > height or text == whole
+
+
+def test_colours_are_all_that_colour_adds() -> None:
+    """A braille curve needs colours to be told from its noise; the rest is the same."""
+    with_colour = ESCAPE.sub("", build("running-80-colour")).splitlines()
+    without = build("running-80").splitlines()
+    assert len(with_colour) == len(without)
+    assert with_colour[-9:] == without[-9:]
 
 
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
@@ -94,122 +163,208 @@ def test_locale_and_environment_change_nothing() -> None:
     assert done.stdout.decode() == (GOLDEN / "several-80-colour.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("width", [0, 1, 5, 20, 23, 24, 25, 30, 1000])
+@pytest.mark.parametrize("width", [0, 1, 5, 20, 23, 24, 25, 30, 71, 1000])
 @pytest.mark.parametrize("height", [0, 1, 3, 5, 6, 7, 300])
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_any_window_is_survived(width: int, height: int, ascii_only: bool) -> None:
-    plot = loss_plot(
-        runs.several(), width=width, height=height, colour=False, ascii_only=ascii_only
-    )
-    rows = plot.splitlines()
-    assert len(rows) <= height
-    assert all(len(row) <= width for row in rows)
-    assert not plot or plot.endswith("\n")
-    if width < 24 or height < 6:
-        assert not rows
-    if width == 1000 and height >= 7:
-        assert rows
-    text = report(runs.several(), width=width, height=height, colour=True, ascii_only=ascii_only)
-    assert "loss last" in text
+    everything = list(chain.from_iterable(make() for make in MAKERS.values()))
+    for parsed in (everything, runs.running(), runs.rewards()):
+        plot = metric_plot(parsed, "loss", Look(width, height, ascii_only=ascii_only))
+        rows = plot.splitlines()
+        assert len(rows) <= max(0, height)
+        assert all(cells(row) <= width for row in rows)
+        assert not plot or plot.endswith("\n")
+        assert not rows or (width >= 24 and height >= 6)
+        text = report(parsed, width=width, height=height, colour=False, ascii_only=ascii_only)
+        assert all(cells(row) <= max(width, 20) for row in text.splitlines())
+        assert text
 
 
 @given(
-    st.lists(st.lists(st.floats(), max_size=30), min_size=1, max_size=4),
-    st.integers(20, 60),
-    st.integers(4, 14),
+    st.dictionaries(
+        st.sampled_from(["loss", "eval_loss", "損失/" * 9, "a\x1b[2Jb", "x" * 300, "lr", "kl"]),
+        st.lists(st.tuples(st.integers(0, 2**40), st.floats()), min_size=1, max_size=40),
+        max_size=5,
+    ),
+    st.booleans(),
+    st.integers(20, 200),
+    st.integers(5, 60),
     st.booleans(),
     st.booleans(),
+    st.integers(1, 3),
 )
 @settings(max_examples=150, deadline=None)
-def test_any_values_are_drawn(
-    curves: list[list[float]], width: int, height: int, colour: bool, ascii_only: bool
+def test_no_row_is_wider_than_the_window(
+    logged: dict[str, list[tuple[int, float]]],
+    with_steps: bool,
+    width: int,
+    height: int,
+    colour: bool,
+    ascii_only: bool,
+    times: int,
 ) -> None:
-    """plotext's kernel aborts the process at values far outside its limits: none reaches it."""
-    lines = [Line(f"run {i}", [float(x) for x in range(len(y))], y) for i, y in enumerate(curves)]
-    text = plot_lines(
-        lines,
-        title="loss",
-        x_label="step",
-        width=width,
-        height=height,
-        colour=colour,
-        ascii_only=ascii_only,
-    )
-    assert text == "" or len(text.splitlines()) <= height
-    assert not ascii_only or text.isascii()
+    metrics = {
+        name: build_series([s if with_steps else None for s, _ in points], [v for _, v in points])
+        for name, points in logged.items()
+    }
+    curve = {"total_steps": 2**41, "notes": ("a note \x1b[2J of many words " * 4,)}
+    run = runs.built("/a/long/path/" * 20 + "\x1b[31m損失.log", metrics, curve=curve, gpus=7)
+    run = structs.replace(run, warnings=("w" * 250, "loss is nan at step 7"))
+    text = report([run] * times, width=width, height=height, colour=colour, ascii_only=ascii_only)
+    plain = ESCAPE.sub("", text)
+    assert "\x1b" not in plain
+    assert not ascii_only or plain.isascii()
+    assert all(cells(row) <= width for row in plain.splitlines())
 
 
-def test_the_plot_shows_the_fall() -> None:
-    """A curve from the top left to the bottom right: first and last row hold its ends."""
-    text = plot_lines(
-        [Line("a", [0.0, 1.0, 2.0], [3.0, 2.0, 1.0])],
-        title="loss",
-        x_label="step",
-        width=40,
-        height=10,
-        colour=False,
-        ascii_only=True,
-    )
-    rows = [row.split("|")[1] for row in text.splitlines() if row.count("|") == 2 or "+*" in row]
-    stars = [row.find("*") for row in rows]
-    assert stars == sorted(stars)
-    assert stars[0] < 6 < 30 < rows[-1].rfind("*")
-
-
-def test_nan_leaves_a_gap() -> None:
-    nan = float("nan")
-    gap = [Line("a", [0.0, 1.0, 2.0, 3.0, 4.0], [1.0, 1.0, nan, 1.0, 1.0])]
-    text = plot_lines(
-        gap, title="loss", x_label="step", width=44, height=8, colour=False, ascii_only=True
-    )
-    (row,) = [row for row in text.splitlines() if "*" in row]
-    assert row.count("*") < 0.7 * len(row)
-    assert "*" + " " * 5 in row
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats()), min_size=1), st.integers(1, 50))
-def test_thinning_keeps_the_extremes(points: list[tuple[float, float]], columns: int) -> None:
-    points.sort(key=lambda point: point[0])
-    x, y = [p[0] for p in points], [p[1] for p in points]
-    kept = thin(x, y, columns)
-    finite = [value for value in y if abs(value) < float("inf")]
-    kept_finite = [value for _, value in kept if value == value]
-    assert len(kept) <= 5 * columns
-    assert [p[0] for p in kept] == sorted(p[0] for p in kept)
-    assert set(kept_finite) <= set(finite)
-    if finite:
-        assert (min(finite), max(finite)) == (min(kept_finite), max(kept_finite))
-
-
-@given(st.floats(-1e3, 1e3), st.floats(1e-6, 1e9), st.integers(2, 12))
-def test_ticks_are_within_and_few(low: float, span: float, most: int) -> None:
-    found = ticks(low, low + span, most)
-    assert len(found) <= most
-    assert all(low - span * 1e-3 <= tick <= low + span * 1.001 for tick in found)
+def test_a_pipe_gets_whole_lines() -> None:
+    (run,) = runs.running()
+    long = structs.replace(run, warnings=("word " * 100 + "end",))
+    text = report([long], width=80, height=24, colour=False, is_window=False)
+    assert f"warning: {'word ' * 100}end" in text.splitlines()
+    (rewarded,) = runs.rewards()
+    text = report([rewarded], width=80, height=24, colour=False, is_window=False)
+    assert "judge_13" in text and "more metric" not in text
 
 
 def test_a_name_cannot_command_the_terminal() -> None:
-    run = parse_chunks("a\x1b[2J\r\n.log", [(0, [b"step=1 loss=2\n"])])
-    text = report([run, run], width=80, height=24, colour=False)
-    assert "\x1b" not in text
+    run = structs.replace(runs.without_steps()[0], source="a\x1b[2J\r\n.log")
+    for parsed in ([run], [run, run]):
+        assert "\x1b" not in report(parsed, width=80, height=24, colour=False)
     assert shorten("\x1b[31m", 20) == "?[31m"
 
 
-def test_nothing_found_says_what_was_read() -> None:
-    text = nothing_found(runs.nothing()[0])
-    assert text.startswith("empty.log: no metrics in 1 file, 2 lines, 21 bytes; understood are")
-    assert "step=3 loss=2.1" in text
-    assert "\n" not in text
+# ---- what is told
+
+
+def told(parsed: list[ParsedRun], **options: Any) -> str:
+    return report(parsed, width=100, height=40, colour=False, **options)
+
+
+def test_the_table_has_what_matters() -> None:
+    text = told(runs.running())
+    for name, value in (
+        ("steps", "1 to 1200 of 4000, epoch 1.2"),
+        ("loss first", "10.00 at step 1"),
+        ("loss best", "at step"),
+        ("eval best", "2.100 at step 800"),
+        ("lr", "2.101e-04 (last)"),
+        ("step time", "p50, "),
+        ("peak memory", "48.4 GiB"),
+        ("to go", "2,800 steps, 1 h 56 min"),
+        ("GPU hours", "7.333 (4 GPUs)"),
+        ("restarts", "1, 40 steps lost"),
+    ):
+        assert re.search(rf"\b{name} +.*{re.escape(value)}", text), (name, text)
+    rows = text.splitlines()
+    assert "warning: loss spike at step 803: 9.1 where 2.0 is usual" in rows
+    assert rows.index("warning: stall at step 1100") < rows.index(
+        "note: ranks 0 to 3 print the same steps: rank 0 speaks for all"
+    )
+
+
+def test_time_to_go_is_not_told_where_it_is_not_known() -> None:
+    (run,) = runs.running()
+    assert "to go" not in told(
+        [structs.replace(run, curve=structs.replace(run.curve, total_steps=None))]
+    )
+    ended = structs.replace(run.curve, total_steps=1200)
+    assert "to go" not in told([structs.replace(run, curve=ended)])
+    bare = {"loss": build_series([1, 2], [3.0, 2.0])}
+    text = told([runs.built("a.log", bare, curve={"total_steps": 10})])
+    assert re.search(r"to go +8 steps$", text, re.MULTILINE)
 
 
 def test_evaluation_alone_is_drawn() -> None:
-    run = parse_chunks("e.log", [(0, [b"step=1 eval_loss=2\nstep=9 eval_loss=1\n"])])
-    text = report([run], width=60, height=24, colour=False)
-    assert text.startswith("eval_loss by step\n")
+    run = runs.built("e.log", {"eval_loss": build_series([1, 9], [2.0, 1.0])})
+    text = told([run])
+    assert text.startswith("e.log: eval_loss by step\n")
     assert "none in the log" in text
 
 
+@pytest.mark.parametrize(
+    ("names", "drawn"),
+    [
+        (["lr", "loss", "eval_loss"], "loss"),
+        (["lr", "eval_loss", "reward"], "eval_loss"),
+        (["lr", "loss_scale", "entropy", "reward/mean"], "reward/mean"),
+        (["grad_norm", "reward", "actor_loss"], "actor_loss"),
+        (["memory_bytes", "coco/bbox_mAP", "data_time"], "coco/bbox_mAP"),
+        (["lr", "tokens_per_second"], "lr"),
+    ],
+)
+def test_without_a_loss_what_tells_most_is_drawn(names: list[str], drawn: str) -> None:
+    metrics = {name: build_series([1, 2], [3.0, 2.0]) for name in names}
+    run = runs.built("a.log", metrics)
+    assert main_metric([run]) == drawn
+    assert told([run]).startswith(f"a.log: {drawn} by step")
+
+
+def test_a_metric_can_be_asked_for() -> None:
+    text = told(runs.running(), metric="grad_norm")
+    assert text.startswith("20261120-081455-zero2-4gpu-7k3q: grad_norm by step")
+    assert "highest" in text and "grad norm best" not in text
+
+
+def test_what_else_was_logged_is_told_as_far_as_there_is_room() -> None:
+    metrics = runs.rewards()[0].curve.metrics
+    for height in (24, 30, 40, 50):
+        text = report(runs.rewards(), width=80, height=height, colour=False)
+        rows = text.partition("also logged")[2]
+        shown = len(re.findall(r"[▁-█]{8}", rows))
+        found = re.search(r"and (\d+) more metrics \(--metric NAME draws one\)", rows)
+        assert shown >= 1
+        assert shown + (int(found[1]) if found else 0) == len(metrics) - 2  # drawn, in the table
+    assert found is None
+
+
+def test_the_evaluation_goes_with_the_loss_if_the_axis_can_hold_both() -> None:
+    loss = build_series([1, 50, 100], [3.0, 2.0, 1.0])
+    for values, beside in (([2.5, 1.5], True), ([90.0, 80.0], False)):
+        metrics = {"loss": loss, "eval_loss": build_series([50, 100], values)}
+        heading = told([runs.built("a.log", metrics)]).splitlines()[0]
+        assert ("eval_loss" in heading) == beside
+
+
+def test_names_are_told_apart() -> None:
+    text = build("sweep-80")
+    assert [f"lr-{index:02}" in text for index in range(14)] == [True] * 14
+
+
+# ---- nothing found
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"", "it is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git-lfs pointer"),
+        (b"\x28\xb5\x2f\xfd" + bytes(range(40)), "compressed by zstd; unpack it first (zstd -d)"),
+        (b"PK\x03\x04rest", "a zip archive"),
+        (bytes(range(256)) * 4, "it is not text"),
+        (b"<!DOCTYPE html>\n<html>", "a web page"),
+        (
+            b"  3%|x  | 3/100 [00:01<00:30, 3.1it/s]\r  4%|x  | 4/100 [00:01<00:30, 3.1it/s]\r",
+            "bars",
+        ),
+    ],
+)
+def test_why_nothing_was_found(head: bytes, why: str) -> None:
+    run = runs.built("a.log", {}, formats=(), bytes=len(head), lines=2)
+    text = told([run], heads=[head])
+    assert text.startswith("a.log: no metrics in 1 file, 2 lines, ")
+    assert why in text
+
+
+def test_nothing_found_says_what_was_read() -> None:
+    text = report(runs.nothing(), width=200, height=24, colour=False)
+    assert text.startswith("empty.log: no metrics in 1 file, 2 lines, 21 bytes")
+    assert "step=3 loss=2.1" in text
+    assert "no log yet" in told([runs.built("20261120-081455-a-7k3q", {}, files=0)])
+
+
 if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
+    for left in GOLDEN.iterdir():
+        left.unlink()
     for name in CASES:
         (GOLDEN / f"{name}.txt").write_text(build(name), encoding="utf-8")

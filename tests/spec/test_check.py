@@ -16,7 +16,7 @@ from tests.spec.reading import problems, read
 ALL_KEYS = (
     "description, name, script, module, command, args, launcher, framework, resources, "
     "precision, batch, activation_checkpointing, deepspeed, accelerate, nccl, env, secrets, "
-    "environment, setup, stage, sweep, sweep_limit, slurm, snapshot"
+    "environment, setup, stage, sweep, sweep_limit, log_patterns, slurm, snapshot"
 )
 
 

@@ -159,3 +159,14 @@ def test_a_profile_renames_what_can_be_said_otherwise() -> None:
         "c.yaml:4: rename.nodes: hpcrun can rename gres, mem, cpus-per-task, ntasks-per-node, "
         "constraint; slurm: {nodes: false} leaves it out",
     ]
+
+
+def test_patterns_of_a_log() -> None:
+    spec = read(r"log_patterns: ['it (?P<step>\d+) L (?P<loss>\S+)']")
+    assert spec.log_patterns == [r"it (?P<step>\d+) L (?P<loss>\S+)"]
+    assert problems(r"log_patterns: ['it (?P<step>\d+', 'it (?P<step>\d+)', 'loss (\d+)']") == [
+        "job.yaml:1: log_patterns[0]: not a regular expression: missing ), unterminated subpattern "
+        "at position 3",
+        "job.yaml:1: log_patterns[1]: names no value; give one a name, as in (?P<loss>[0-9.]+)",
+        "job.yaml:1: log_patterns[2]: names no value; give one a name, as in (?P<loss>[0-9.]+)",
+    ]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 # What takes long to import and is not what mutations change.
-WARM = ("click", "hypothesis", "jinja2", "msgspec", "pytest", "rich.table", "yaml")
+WARM = ("click", "hypothesis", "jinja2", "msgspec", "pytest", "yaml")
 LIMIT = 550.0  # seconds: a test that hangs has limits of its own, these are for a busy machine
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 

@@ -1,0 +1,1 @@
+"""Figures of speed and memory, each measured beside what people would do without hpcrun."""

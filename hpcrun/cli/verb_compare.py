@@ -1,0 +1,130 @@
+"""hpcrun compare.
+
+Effects: those of the controller and of the reports' writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcrun.cli.options import cluster_option, context, json_option
+
+if TYPE_CHECKING:
+    from hpcrun.metrics.parse import ParsedRun
+
+
+@click.command("compare")
+@click.argument("logs", nargs=-1)
+@click.option(
+    "--by",
+    type=click.Choice(["step", "tokens", "samples", "time"]),
+    default="step",
+    show_default=True,
+    help="What the curves are drawn over.",
+)
+@click.option("--metric", metavar="NAME", help="Compare by this metric, not the loss.")
+@click.option(
+    "--target", type=float, metavar="VALUE", help="The loss to reach; else the common one."
+)
+@click.option(
+    "--gpus", metavar="N,N,...", help="The GPUs of each run, where its log is all there is."
+)
+@click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are one GPU's.")
+@click.option("--plot", metavar="FILE", help="Write the curves to FILE.png, .svg or .pdf.")
+@click.option("--html", metavar="FILE", help="Write a report for the browser, one file.")
+@json_option
+@cluster_option
+def command(
+    logs: tuple[str, ...],
+    by: Any,
+    metric: str | None,
+    target: float | None,
+    gpus: str | None,
+    per_gpu: bool,
+    plot: str | None,
+    html: str | None,
+    as_json: bool,
+    cluster: str | None,
+) -> int:
+    """Show runs beside each other: who learns faster, who works faster, what differs.
+
+    LOGS are log files, run ids or Slurm job ids, or sweeps for all their runs: at least two runs.
+
+    A difference is told with its noise, so that chance is not taken for progress. Speed-up and
+    efficiency are against the run on the fewest GPUs; of a plain log nobody knows those, so
+    --gpus 1,2,4,8 says them. The exit code is 1 when no metric is found.
+    """
+    from msgspec import structs
+
+    from hpcrun.cli.output import (
+        emit_json,
+        has_colour,
+        has_unicode,
+        is_terminal,
+        note,
+        say,
+        width_and_height,
+    )
+    from hpcrun.cli.show_curve import known_metric, labelled, write_files
+    from hpcrun.controller.facts import with_code
+    from hpcrun.controller.parse import parse
+    from hpcrun.errors import InputError
+    from hpcrun.report.comparison import compare_runs
+
+    if not logs:
+        raise InputError(
+            "compare what?", fix="name two or more log files, runs or jobs, or a sweep"
+        )
+    where = context(cluster)
+    runs = _with_gpus(parse(where, logs), gpus)
+    if len(runs) < 2:
+        raise InputError(
+            f"{' '.join(logs)}: one run; two or more can be compared",
+            fix=f"name another one, or hpcrun parse {' '.join(logs)}",
+        )
+    runs, said = with_code(where.runs_dir, runs)
+    named = labelled(where, runs)
+    told = compare_runs(
+        runs if as_json else named,
+        metric=known_metric(runs, metric),
+        target=target,
+        per_gpu=per_gpu,
+    )
+    told = structs.replace(told, notes=(*told.notes, *said))
+    if as_json:
+        from hpcrun.report.compare_json import comparison_json
+
+        emit_json(comparison_json(runs, told))
+    else:
+        from hpcrun.report.compare import report
+        from hpcrun.report.plot import Look
+
+        look = Look(*width_and_height(), has_colour(), not has_unicode())
+        say(report(named, told, look, by=by, per_gpu=per_gpu, is_window=is_terminal()))
+    drawn_over = "step" if by == "samples" else by
+    for written in write_files(where, runs, {"plot": plot, "html": html}, by=drawn_over):
+        note(f"wrote {written}")
+    return 0 if any(run.curve.metrics for run in runs) else 1
+
+
+def _with_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
+    """Give each run the GPUs that the user named. Raises InputError."""
+    from msgspec import structs
+
+    from hpcrun.errors import InputError
+
+    if gpus is None:
+        return list(runs)
+    words = gpus.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
+        raise InputError(f"--gpus {gpus}: not whole numbers", fix="as in --gpus 1,2,4,8")
+    if len(words) != len(runs):
+        named = ", ".join(run.source for run in runs)
+        raise InputError(
+            f"--gpus {gpus}: {len(words)} numbers for {len(runs)} runs",
+            fix=f"one for each, in this order: {named}",
+        )
+    return [structs.replace(run, gpus=int(word)) for run, word in zip(runs, words, strict=True)]

@@ -1,0 +1,119 @@
+"""Following runs as curves on the terminal.
+
+Effects: prints; those of the controller.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from hpcrun.cli.output import is_terminal, note, width_and_height
+from hpcrun.cli.show_curve import drawing, known_metric
+from hpcrun.cli.watch import verdict_line
+from hpcrun.controller.context import Context
+from hpcrun.controller.follow_curve import CurveFollower, Followed, Status
+from hpcrun.controller.parse import parse
+from hpcrun.controller.status import RunStatus
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.live import Screen
+from hpcrun.report.text import shorten
+
+# Seconds between two drawings at least, and so many times what one takes: a share of one CPU.
+_EVERY = 0.5
+_SHARE = 10
+
+
+def watch_curve(
+    context: Context,
+    words: Sequence[str],
+    *,
+    patterns: Sequence[str],
+    metric: str | None,
+    full: bool,
+    is_quiet: bool,
+) -> tuple[list[ParsedRun], bool]:
+    """Follow what the words name to its end; return the runs, and whether all ended well.
+
+    On a terminal they are drawn as they grow, unless ``is_quiet``. Ctrl-C ends the following and
+    never the run; of log files, which nobody knows the end of, it is the way to the last report.
+    """
+    follower = CurveFollower(context, words, patterns=patterns)
+    try:
+        if is_terminal() and not is_quiet:
+            last = _draw_on(context, follower, metric)
+        else:
+            last = follower.wait(None)
+    except KeyboardInterrupt:
+        last = follower.now()
+        followed = " and ".join(_name(status) for status in last.statuses if status is not None)
+        if followed:
+            note(f"no longer following {followed}, which goes on")
+            raise
+    for status in last.statuses:
+        if status is not None and status.verdict.final:
+            note(_verdict(status))
+    if follower.has_pipe:
+        return last.runs, last.ok
+    if not follower.has_all():
+        return follower.wait(0.0).runs, last.ok
+    # Once more from the start: what came late from the nodes has its place now.
+    return parse(context, words, patterns=patterns, full=full), last.ok
+
+
+def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> Followed:
+    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    with Screen(sys.stdout, keyboard) as screen:
+        every = 0.0
+        screen.draw(["reading ..."])
+        while True:
+            followed = follower.wait(every, lambda: screen.is_stale)
+            if followed.is_over:
+                return followed
+            begun = time.monotonic()
+            screen.draw(_picture(context, followed, metric))
+            every = max(_EVERY, _SHARE * (time.monotonic() - begun))
+
+
+def _picture(context: Context, followed: Followed, metric: str | None) -> list[str]:
+    """Return the rows of the window: the report, and at the bottom what is being followed."""
+    width, height = width_and_height()
+    found = [run for run in followed.runs if run.curve.metrics]
+    if found:
+        known = known_metric(found, metric) if metric else None
+        text = drawing(context, found, metric=known, size=(width - 1, height - 1))
+    else:
+        names = ", ".join(run.source for run in followed.runs)
+        text = f"{names}: no metrics yet"
+    rows = [shorten(text, width - 1)] if not found else text.splitlines()
+    rows = [*rows, *[""] * (height - 1 - len(rows))][: height - 1]
+    bottom = shorten(_bottom(followed), width - 1)
+    return [*rows, click.style(bottom, dim=True)] if height > 1 else rows
+
+
+def _bottom(followed: Followed) -> str:
+    states = [
+        f"{_name(status)} {status.verdict.state}"
+        + (f" ({status.verdict.reason})" if status.verdict.reason else "")
+        for status in followed.statuses
+        if status is not None
+    ]
+    size = sum(run.bytes for run in followed.runs)
+    news = f"{time.strftime('%H:%M:%S')}, {size:,} bytes"
+    return " - ".join([*states, news, "Ctrl-C ends the following"])
+
+
+def _name(status: Status) -> str:
+    if isinstance(status, RunStatus) and not status.job_id:
+        return status.run.run_id
+    return f"job {status.job_id}"
+
+
+def _verdict(status: Status) -> str:
+    if isinstance(status, RunStatus):
+        return verdict_line(status)
+    colour = "green" if status.verdict.ok else "red"
+    return click.style(f"job {status.job_id}: {status.verdict.state}", fg=colour, bold=True)

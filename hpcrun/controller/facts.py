@@ -1,0 +1,235 @@
+"""What is known of a run beside its log: its settings, its GPUs, how long it ran.
+
+Effects: reads files of run folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from hpcrun.errors import SpecError
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.plan.types import Plan
+from hpcrun.runs.layout import RunFolder, sweep_folder
+from hpcrun.runs.records import Attempt
+from hpcrun.runs.store import read_history, read_plan, read_task
+from hpcrun.spec.yaml12 import List, Node, Scalar, parse_document
+
+# What tells nothing of how a run trains: names, and what another key says.
+_NOT_TOLD = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
+# Keys of DeepSpeed's JSON that follow from others of the job.
+_DERIVED = re.compile(
+    r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
+    r"|(bf16|fp16)\.enabled|zero_optimization\.(stage|offload_(optimizer|param)\.device)"
+)
+# A secret that somebody wrote into a job file after all; reports are given to others. An eos_token
+# and a sort_key are none.
+_SECRET_NAME = re.compile(
+    r".*(_KEY|_TOKEN|_AUTH)|(?i:.*(secret|password|passwd|passphrase|credentials?|bearer)"
+    r"|.*(api|auth|access|private|secret|hf|hub|wandb|github)[_-]?(key|token))"
+)
+_SECRET_VALUE = re.compile(
+    r"_(KEY|TOKEN|AUTH)=|(?i:(secret|password|passwd|api_?key)=)|://[^/@\s]*:[^/@\s]*@"
+    r"|(^|\W)(hf_|sk-|gh[ops]_|glpat-)\w{8}"
+)
+# --lr, --lr=1, -v; and Hydra's optimizer.lr=1, +trainer.steps=9.
+_OPTION = re.compile(r"(--?[A-Za-z][^=\s]*|\+{0,2}[A-Za-z_][\w.@/-]*(?==))(?:=(.*))?", re.DOTALL)
+_READ_AT_ONCE = 1 << 20
+_NAMED = 4  # files that differ
+
+
+def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
+    """Tell a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
+
+    Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
+    left them open, what was decided. The batch is among them only if the job sets it: else its
+    program does, and nobody knows. No GPUs: None; nor are there seconds before it began. Of an
+    attempt without an end the last sign of life counts.
+    """
+    plan, history = read_plan(run), read_history(run)
+    facts = _asked(run.path / "spec.yaml")
+    gpus = None
+    if plan is not None:
+        facts |= _decided(plan, facts)
+        if plan.accelerator != "cpu":
+            gpus = plan.nodes * plan.gpus_per_node or None
+    if history.task is not None:
+        facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
+    told = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
+    ran = [seconds for attempt in history.attempts if (seconds := _seconds(attempt)) is not None]
+    return told, gpus, sum(ran) if ran else None
+
+
+def code_digests(run: RunFolder) -> dict[str, str]:
+    """Digest each file of a run's copy of the code; none where it ran in place.
+
+    A link, by which large files stand there, counts as its target's name.
+    """
+    task = read_task(run)
+    code = run.code if task is None else sweep_folder(run.path.parent, task.sweep_id).code
+    digests = {}
+    for folder, _, names in os.walk(code):
+        for name in names:
+            path = Path(folder) / name
+            if "__pycache__" not in path.parts:
+                digests[str(path.relative_to(code))] = _digest(path)
+    return digests
+
+
+def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun], list[str]]:
+    """Add what their code is to the settings of runs where it differs; say in which files.
+
+    The setting "code" is a digest of all files of a run's copy of the code.
+    """
+    digests = [code_digests(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
+    known = [each for each in digests if each]
+    names = sorted({name for each in known for name in each})
+    differing = [name for name in names if len({each.get(name) for each in known}) > 1]
+    if not differing:
+        return list(runs), []
+    told = []
+    for run, each in zip(runs, digests, strict=True):
+        lines = "".join(f"{name} {digest}\n" for name, digest in sorted(each.items()))
+        code = hashlib.sha256(os.fsencode(lines)).hexdigest()[:8]
+        facts = run.facts | {"code": code} if each else run.facts
+        told.append(structs.replace(run, facts=facts))
+    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+    return told, [f"the code differs in {', '.join(differing[:_NAMED])}{more}"]
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        if path.is_symlink():
+            digest.update(os.fsencode(path.readlink()))
+        else:
+            with path.open("rb") as file:
+                while piece := file.read(_READ_AT_ONCE):
+                    digest.update(piece)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _asked(path: Path) -> dict[str, str]:
+    """Flatten the job as it was asked; nothing where its file is gone or damaged."""
+    try:
+        tree = parse_document(path.read_text(encoding="utf-8"), str(path), [])
+    except (OSError, UnicodeDecodeError, SpecError):
+        return {}
+    return {
+        key: value
+        for name, entry in tree.entries.items()
+        if name not in _NOT_TOLD
+        for key, value in _flat_node(name, entry.value)
+    }
+
+
+def _flat_node(key: str, node: Node) -> Iterator[tuple[str, str]]:
+    if isinstance(node, Scalar):
+        yield key, node.text
+    elif isinstance(node, List):
+        words = [item.text for item in node.items if isinstance(item, Scalar)]
+        yield from _options(key, words) if key in ("args", "command") else [(key, " ".join(words))]
+    else:
+        for name, entry in node.entries.items():
+            yield from _flat_node(f"{key}.{name}", entry.value)
+
+
+def _options(key: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Take the words of a command line apart: each option with what follows it.
+
+    >>> list(_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
+    [('args', 'fit'), ('args.--lr', '1e-4'), ('args.--x', '1'), ('args.-v', ''), ('args.--n', '-1')]
+    >>> list(_options("args", ["--env", "optim.wd=0"]))
+    [('args.--env', ''), ('args.optim.wd', '0')]
+    """
+    found: dict[str, list[str]] = {}
+    at = key
+    for word in words:
+        option = _OPTION.fullmatch(word)
+        if option is None:
+            found.setdefault(at, []).append(word)
+        else:
+            at = f"{key}.{option[1]}"
+            found.setdefault(at, []).extend([] if option[2] is None else [option[2]])
+    for at, values in found.items():
+        yield at, " ".join(values)
+
+
+def _decided(plan: Plan, asked: dict[str, str]) -> dict[str, str]:
+    facts = {
+        "hpcrun": plan.hpcrun_version,
+        "cluster": plan.cluster,
+        "accelerator": plan.accelerator,
+        "python": plan.python,
+        "launcher": plan.launcher,
+        "framework": plan.framework,
+        "precision": plan.precision,
+        "resources.nodes": str(plan.nodes),
+        "resources.gpus_per_node": str(plan.gpus_per_node),
+        "world_size": str(plan.world_size),
+        "nccl.fabric": plan.fabric,
+    }
+    partition = dict(plan.directives).get("partition")
+    if partition:
+        facts["resources.partition"] = partition
+    if plan.reference_trainer:
+        facts["script"] = "the reference trainer"
+    is_set = any(key.startswith("batch.") for key in asked)
+    if is_set or plan.reference_trainer or plan.deepspeed_config is not None:
+        facts |= {
+            "batch.micro_batch_per_gpu": str(plan.micro_batch_per_gpu),
+            "batch.gradient_accumulation_steps": str(plan.gradient_accumulation_steps),
+            "effective_batch": str(plan.effective_batch),
+        }
+    if plan.deepspeed_config is not None:
+        facts |= _deepspeed(plan.deepspeed_config)
+    return facts
+
+
+def _deepspeed(config: dict[str, Any]) -> dict[str, str]:
+    flat = dict(_flat_value("", config))
+    facts = {"deepspeed.zero_stage": flat.get("zero_optimization.stage", "0")}
+    for part in ("optimizer", "param"):
+        device = flat.get(f"zero_optimization.offload_{part}.device", "none")
+        facts[f"deepspeed.offload.{part}"] = device
+    rest = {key: value for key, value in flat.items() if not _DERIVED.fullmatch(key)}
+    return facts | {f"deepspeed.config.{key}": value for key, value in rest.items()}
+
+
+def _flat_value(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat_value(f"{key}.{name}" if key else name, inner)
+    elif isinstance(value, list):
+        yield key, " ".join(str(item) for item in value)
+    elif isinstance(value, bool) or value is None:
+        yield key, {True: "true", False: "false", None: "null"}[value]
+    else:
+        yield key, str(value)
+
+
+def _is_secret(key: str, value: str) -> bool:
+    """Tell whether a setting may be a secret by its name or its value.
+
+    >>> [_is_secret(key, "x") for key in ("env.HF_TOKEN", "args.--wandb-key", "args.--pad_token")]
+    [True, True, False]
+    """
+    return bool(_SECRET_NAME.fullmatch(key) or _SECRET_VALUE.search(value))
+
+
+def _seconds(attempt: Attempt) -> float | None:
+    end, begin = attempt.end, attempt.begin
+    if end is not None:
+        return max(0.0, end.ended_at - end.begun_at)
+    if begin is None or attempt.beat is None:
+        return None
+    return max(0.0, attempt.beat - begin.begun_at)

@@ -1,0 +1,149 @@
+"""Reads on in the logs of one curve: each look costs only the new bytes.
+
+Effects: reads files, through a transport, and standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun.controller.parse import POINTS, file_choices, formats_of
+from hpcrun.controller.sources import STDIN, Source
+from hpcrun.errors import InputError
+from hpcrun.logs.files import log_files
+from hpcrun.metrics.lines.line import FORMATS, Format
+from hpcrun.metrics.parse import ParsedRun, RunParser
+from hpcrun.metrics.reading.read import Reader
+from hpcrun.transport import Transport
+
+_CHUNK = 1 << 20
+# While no rank has told a loss, who tells it is asked anew when the logs are longer by this.
+_LONGER = 1.2
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
+
+
+class GrowingLog:
+    """The logs of one curve, and how far they were read.
+
+    ``is_over``: nothing can follow (the end of a pipe). A file that became shorter is read from its
+    start again, and with it the whole curve. What an attempt writes after the next one has begun
+    is left out.
+    """
+
+    def __init__(self, transport: Transport, source: Source, own: Sequence[Format] = ()) -> None:
+        """Begin at the start of the logs; nothing is read yet."""
+        self.source = source
+        self.is_over = False
+        self.is_pipe = STDIN in source.files
+        self._transport = transport
+        if source.run is not None:
+            own = (*own, *formats_of(source.run))
+        self._formats = (*own, *FORMATS) if own else FORMATS
+        # Which of a run's files are read (file_choices), and at what size that was asked last.
+        self._choice = 0
+        self._is_decided = source.run is None
+        self._asked_at = 0.0
+        self._begin()
+
+    def look(self) -> bool:
+        """Read what is new; tell whether there was anything."""
+        grew = self._read_on()
+        if not self._is_decided and self._size >= self._asked_at * _LONGER:
+            before = self._size
+            self._decide()
+            grew |= self._size != before
+        return grew
+
+    def is_missing(self) -> bool:
+        """Tell whether none of its files is there: a job's, that waits or never began."""
+        return self.source.run is None and not any(path.exists() for path in self.source.files)
+
+    def run(self) -> ParsedRun:
+        """Return the run as it is known so far."""
+        lines = sum(reader.lines_read for reader in self._readers.values())
+        parsed = self._parser.run(
+            self.source.name, files=len(self._readers), lines=lines, size=self._size
+        )
+        if self.source.run is None:
+            return parsed
+        from hpcrun.controller.facts import run_facts  # here: YAML takes 20 ms
+
+        facts, gpus, seconds = run_facts(self.source.run)
+        return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
+
+    def _begin(self) -> None:
+        self._parser = RunParser(limit=POINTS)
+        self._attempt = 0
+        self._readers: dict[Path, Reader] = {}
+        self._offsets: dict[Path, int] = {}
+
+    @property
+    def _size(self) -> int:
+        return sum(self._offsets.values())
+
+    def _read_on(self) -> bool:
+        """Read to the present ends of the files."""
+        grew = False
+        for attempt, path in self._files():
+            while attempt >= self._attempt and (data := self._read(path)):
+                grew = True
+                if path not in self._readers:
+                    self._readers[path] = self._reader(path, data)
+                    self._attempt = attempt
+                self._offsets[path] = self._offsets.get(path, 0) + len(data)
+                self._parser.begin(attempt, list(self._readers).index(path))
+                self._parser.add(self._readers[path].feed(data))
+        return grew
+
+    def _files(self) -> list[tuple[int, Path]]:
+        if self.source.run is None:
+            return [(0, path) for path in self.source.files]
+        chosen = file_choices(log_files(self.source.run))[self._choice]
+        return [(file.attempt or 0, file.path) for file in chosen]
+
+    def _read(self, path: Path) -> bytes:
+        if path == STDIN:
+            return self._read_pipe()
+        offset = self._offsets.get(path, 0)
+        try:
+            data = self._transport.read(str(path), offset, _CHUNK)
+            if not data and offset and self._transport.size(str(path)) < offset:
+                self._begin()
+                data = self._transport.read(str(path), 0, _CHUNK)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        return data
+
+    def _read_pipe(self) -> bytes:
+        if self.is_over or not select.select([0], [], [], 0)[0]:
+            return b""
+        data = os.read(0, _CHUNK)
+        if not data:
+            self.is_over = True
+            for reader in self._readers.values():
+                self._parser.add(reader.finish())
+        return data
+
+    def _reader(self, path: Path, head: bytes) -> Reader:
+        if head.startswith(_COMPRESSED):
+            raise InputError(f"{path}: compressed, so it does not grow", fix=f"hpcrun parse {path}")
+        return Reader(formats=self._formats)
+
+    def _decide(self) -> None:
+        """Find whose files tell the loss, as ``parse_source`` does; until then all are read."""
+        for choice in range(3):
+            if choice != self._choice:
+                self._choice = choice
+                self._begin()
+                self._read_on()
+            if self._parser.run("").points:
+                self._is_decided = True
+                break
+        self._asked_at = self._size

@@ -1,0 +1,148 @@
+"""Reads a log file as frames: whole, compressed or not, and a long one by several processes.
+
+Effects: reads files, starts processes of its own that end with it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from hpcrun.controller.read_ranges import can_fork, line_from, read_ranges
+from hpcrun.errors import InputError
+from hpcrun.metrics.lines.documents import may_be_document
+from hpcrun.metrics.lines.line import FORMATS, Format
+from hpcrun.metrics.parse import read_pieces
+from hpcrun.metrics.reading.read import BLOCK, RANGE, THOROUGH, Reader
+from hpcrun.metrics.row import Frame, Placed
+
+Pieces = list[Frame | Placed]
+_File = io.BufferedReader | io.BufferedIOBase
+_DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+# A reader takes a block at a time: pieces of this size are not copied.
+_CHUNK = BLOCK
+_HEAD = 1 << 10
+# Below this, the processes cost more than they save.
+_LONG = 4 * RANGE
+_MOST_PROCESSES = 4
+_DECOMPRESS: dict[bytes, Callable[[IO[bytes]], io.BufferedIOBase]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+_UNKNOWN = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+
+
+class LogFileReader:
+    """Reads a log file; iterate over it for its frames, in the order of the log.
+
+    ``bytes`` and ``lines`` tell, afterwards, how much was read; lines are counted only up to the
+    first that measures something. ``notes``: what people should know of the file.
+    """
+
+    def __init__(
+        self, path: Path, *, formats: Sequence[Format] = FORMATS, processes: int | None = None
+    ) -> None:
+        """Read with so many processes; None: one for each CPU that we may use, at most 4."""
+        self.path = path
+        self.reader = Reader(formats=formats)
+        self.bytes = 0
+        self.notes: tuple[str, ...] = ()
+        if processes is None:
+            processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+        self._processes = processes
+
+    @property
+    def lines(self) -> int:
+        """How many lines were read before the first that measures something."""
+        return self.reader.lines_read
+
+    def __iter__(self) -> Iterator[Pieces]:
+        """Yield what each stretch of the file says. Raises InputError for a file that fails."""
+        try:
+            with open_log(self.path) as file:
+                yield from self._read(file)
+        except _DAMAGES as error:
+            if not self.bytes:
+                raise InputError(f"{self.path}: {error}") from error
+            # What a job compresses as it goes has no end when it is killed.
+            self.notes = (f"{self.path} ends before its compressed data does: {error}",)
+            yield self.reader.finish()
+        except OSError as error:
+            raise InputError(f"{self.path}: {error.strerror or error}") from error
+
+    def _read(self, file: _File) -> Iterator[Pieces]:
+        if not isinstance(file, io.BufferedReader) or not self._is_worth_sharing(file):
+            yield from read_pieces(self.reader, self._chunks(file))
+            return
+        yield from map(self.reader.feed, self._chunks(file, THOROUGH))
+        if not self.reader.in_table:
+            yield from self._read_ranges(file, os.fstat(file.fileno()).st_size)
+        yield from map(self.reader.feed, self._chunks(file))
+        yield self.reader.finish()
+
+    def _is_worth_sharing(self, file: io.BufferedReader) -> bool:
+        """Whether several processes may read the file, and would be faster."""
+        is_long = os.fstat(file.fileno()).st_size >= _LONG
+        return (
+            is_long and self._processes > 1 and can_fork() and not may_be_document(file.peek(_HEAD))
+        )
+
+    def _chunks(self, file: _File, size: int = sys.maxsize) -> Iterator[bytes]:
+        """Yield what comes next in a file, so many bytes at most."""
+        # Of damaged compressed data read1 gives what comes before the damage.
+        read = file.read if isinstance(file, io.BufferedReader) else file.read1
+        while size > 0 and (data := read(min(size, _CHUNK))):
+            size -= len(data)
+            self.bytes += len(data)
+            yield data
+
+    def _read_ranges(self, file: IO[bytes], size: int) -> Iterator[Pieces]:
+        """Read range by range, side by side, as far as no range depends on the one before it.
+
+        Leaves the file and the reader where it is to be read on.
+        """
+        first, last = THOROUGH // RANGE, size // RANGE
+        end = line_from(file, THOROUGH)
+        file.seek(THOROUGH)
+        self.bytes = end
+        yield self.reader.feed(file.read(end - THOROUGH))
+        ranges = read_ranges(self.path, self.reader, range(first, last), self._processes)
+        with contextlib.closing(ranges) as answers:
+            for answer in answers:
+                if answer.in_table:
+                    break
+                self.bytes = end = answer.end
+                yield from answer.blocks
+        self.reader.move(end)
+        file.seek(end)
+
+
+@contextlib.contextmanager
+def open_log(path: Path) -> Iterator[_File]:
+    """Open a log file, a compressed one as what it holds; a pipe may be one too.
+
+    Raises OSError, InputError for a form of compression that Python lacks.
+    """
+    with path.open("rb") as file:
+        head = file.peek(6)
+        for magic, name in _UNKNOWN.items():
+            if head.startswith(magic):
+                fix = f"{name} -dc {path} | hpcrun parse -"
+                raise InputError(f"{path}: compressed by {name}", fix=fix)
+        for magic, decompress in _DECOMPRESS.items():
+            if head.startswith(magic):
+                with decompress(file) as inside:
+                    yield inside
+                return
+        yield file

@@ -1,0 +1,264 @@
+"""Fields: the keys and values that stand on a line, and the row that they make.
+
+Pure.
+
+Nothing is invented. Whatever found the fields (``generic``, ``dicts``, a format), they are a row
+only if they say that something was measured:
+
+- with a step, at least one thing that only a run has (``names.MEASURED``, any loss, a score);
+- with an epoch and no step, a loss, a score or a throughput: no configuration has these;
+- with neither, a loss among nothing but known names, on a line that shows no other sign of being
+  code or configuration (indented, ends in a comma, a spaced ``=``).
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from hpcrun.metrics.lines.spellings import metric_of
+from hpcrun.metrics.names import (
+    EPOCH_RANK,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LOSSES,
+    LR,
+    MEASURED,
+    OF_THE_RUN,
+    RANK_SPELLINGS,
+    SPLIT_SPELLINGS,
+    SPLITS,
+    STEP_RANK,
+    TEST_LOSS,
+    TOTAL_SPELLINGS,
+    fold,
+    like_a_loss,
+    like_a_score,
+    name_in,
+    words,
+)
+from hpcrun.metrics.row import Row
+
+# A counter beyond this is no counter; it is also what every JSON reader holds exactly.
+LARGEST_COUNT = 2**53
+
+
+class Field(Struct, frozen=True, gc=False):
+    """One key of a line with its value: a number (``unit`` as printed) or a word.
+
+    ``of`` is what stands behind a slash ("12/100"); ``split`` what the line said before ("Val -").
+    """
+
+    key: str
+    value: float | str
+    unit: str = ""
+    of: float | None = None
+    split: str = ""
+
+
+class Shape(Struct, frozen=True, gc=False):
+    """What a line shows besides its fields.
+
+    ``counters`` are (count, total) pairs without a key, ``[10/90]``: the last one counts steps, one
+    before it epochs. ``split`` is the line's heading. ``plain`` is a line that may lack a place.
+    ``dict`` is one whose fields stand in a JSON object or a Python dict.
+    """
+
+    counters: tuple[tuple[int, int | None], ...] = ()
+    split: str = ""
+    plain: bool = True
+    dict: bool = False
+    bar: str | None = None
+
+
+def to_count(value: float | str) -> int | None:
+    """Return a step number, None if the value is none.
+
+    >>> to_count(12.0), to_count(1630000.0), to_count(0.5), to_count(-1.0), to_count("x")
+    (12, 1630000, None, None, None)
+    """
+    if isinstance(value, str) or not 0 <= value < LARGEST_COUNT or value != int(value):
+        return None
+    return int(value)
+
+
+def build_row(
+    fields: list[Field], shape: Shape, *, sure: bool = False, verbatim: bool = False
+) -> Row | None:
+    """Build the row that the fields of one line say, None if they are no measurement.
+
+    ``sure``: the form of the line alone shows that it is one. ``verbatim``: every metric keeps the
+    name that the line gives it.
+
+    >>> build_row([Field("step", 3.0, of=10.0), Field("loss", 2.5)], Shape())
+    Row(step=3, epoch=None, split='train', rank=None, values=(('loss', 2.5),), total=10, bar=None)
+    >>> build_row([Field("step", 30.0), Field("lr", 0.1)], Shape())  # a scheduler's
+    """
+    place = _find_place(fields, shape)
+    if place is None:
+        return None
+    values = _name_values(fields, place, verbatim)
+    if not (sure or _is_measured(fields, shape, place, values)):
+        return None
+    if not values and place.step is None:
+        return None
+    split = place.split
+    if not split:
+        split = "train"
+        if TEST_LOSS in values and not {LOSS, EVAL_LOSS} & values.keys():
+            split = "test"
+        elif EVAL_LOSS in values and LOSS not in values:
+            split = "eval"
+            values = {
+                name_in(split, name) if name in _OF_A_SPLIT else name: value
+                for name, value in values.items()
+            }
+    return Row(
+        step=place.step,
+        epoch=place.epoch,
+        split=split,
+        rank=place.rank,
+        values=tuple(values.items()),
+        total=place.total,
+        bar=shape.bar,
+    )
+
+
+# What is measured anew in each split; an evaluation's step is none of training.
+_OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
+
+
+class _Place(Struct, gc=False):
+    step: int | None = None
+    total: int | None = None
+    epoch: float | None = None
+    rank: int | None = None
+    split: str = ""
+
+
+def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
+    """Find where the fields stand; None if a step is named but is none."""
+    place = _Place(split=shape.split)
+    step_rank = epoch_rank = 1000
+    for field in fields:
+        key = fold(field.key)
+        if key in STEP_RANK and (not field.unit or metric_of(field.key, field.unit) is None):
+            step = None if field.unit else to_count(field.value)
+            if step is None:
+                return None
+            if STEP_RANK[key] < step_rank:
+                step_rank, place.step = STEP_RANK[key], step
+                place.total = None if field.of is None else to_count(field.of)
+            place.split = place.split or field.split
+        elif key in EPOCH_RANK and not field.unit:
+            if isinstance(field.value, float) and EPOCH_RANK[key] < epoch_rank:
+                epoch_rank = EPOCH_RANK[key]
+                place.epoch = field.value if math.isfinite(field.value) else None
+            place.split = place.split or field.split
+        elif key in RANK_SPELLINGS:
+            place.rank = to_count(field.value)
+        elif key in SPLIT_SPELLINGS and isinstance(field.value, str):
+            place.split = SPLITS.get(field.value.lower(), place.split)
+    counters = list(shape.counters)
+    if len(counters) > 1 and place.epoch is None:
+        place.epoch = float(counters[0][0])
+    # An evaluation counts its own batches.
+    if counters and place.step is None and place.split in ("", "train"):
+        place.step, place.total = counters[-1]
+    if place.step is not None and place.total is None:
+        totals = (to_count(field.value) for field in fields if fold(field.key) in TOTAL_SPELLINGS)
+        place.total = next(totals, None)
+    return place
+
+
+def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str, float]:
+    """Name what was measured; of two spellings of one metric the plainer one is meant."""
+    values: dict[str, float] = {}
+    ranks: dict[str, tuple[int, str]] = {}
+    for field in fields:
+        value, key = field.value, fold(field.key)
+        if not isinstance(value, float) or key in RANK_SPELLINGS:
+            continue
+        if key in TOTAL_SPELLINGS or (not field.unit and (key in STEP_RANK or key in EPOCH_RANK)):
+            continue
+        if verbatim:
+            values[field.key] = value
+            continue
+        if field.of is not None and like_a_score(field.key):
+            continue  # 9840/10000
+        known = metric_of(field.key, field.unit)
+        if known is None:
+            if field.unit in ("", "%"):
+                values.setdefault(name_in(place.split or field.split, field.key), value)
+            continue
+        if known.split in ("eval", "test") and known.name not in LOSSES:
+            values.setdefault(field.key, value)
+            continue
+        name = name_in(known.split or field.split or place.split, known.name)
+        before = ranks.get(name)
+        if before is not None and before[0] <= known.rank:
+            values.setdefault(field.key, known.scale(value))
+            continue
+        if before is not None:
+            values.setdefault(before[1], values[name])
+        ranks[name] = (known.rank, field.key)
+        values[name] = known.scale(value)
+    return values
+
+
+def _is_measured(
+    fields: list[Field], shape: Shape, place: _Place, values: dict[str, float]
+) -> bool:
+    """Tell whether the values are a measurement of a run; see the head of this module."""
+    names = values.keys()
+    if shape.bar is not None:
+        return True
+    if place.step is not None or place.epoch is not None or shape.counters:
+        measured = any(
+            name in MEASURED or like_a_loss(name) or like_a_score(name) for name in names
+        )
+        return measured and (place.step is not None or _no_configuration(fields))
+    if not LOSSES & names or not shape.plain:
+        return False
+    known = all(is_known(field.key, field.unit) for field in fields)
+    if shape.dict:
+        words = any(isinstance(field.value, str) for field in fields)
+        return not words and (known or bool({LR, GRAD_NORM} & names))
+    return known
+
+
+def _no_configuration(fields: list[Field]) -> bool:
+    """Tell whether a line with an epoch and no step is more than settings side by side."""
+    return _SETTINGS.isdisjoint(fold(field.key) for field in fields)
+
+
+_SETTINGS = words(
+    "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "
+    "num_layers hidden_size dropout patience lr_scheduler optimizer"
+)
+
+
+def is_known(key: str, unit: str = "") -> bool:
+    """Tell whether a key is one that this package has a meaning for.
+
+    >>> is_known("grad norm"), is_known("Global Step"), is_known("step_time"), is_known("gamma")
+    (True, True, True, False)
+    """
+    folded = fold(key)
+    return (
+        folded in STEP_RANK
+        or folded in EPOCH_RANK
+        or folded in RANK_SPELLINGS
+        or folded in SPLIT_SPELLINGS
+        or folded in _TIMES
+        or (folded.endswith("_time") and folded.count("_") < 3)
+        or metric_of(key, unit) is not None
+        or metric_of(key, "ms") is not None
+        or metric_of(key, "GB") is not None
+        or (like_a_score(key) and folded.count("_") < 4)
+    )
+
+
+_TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")

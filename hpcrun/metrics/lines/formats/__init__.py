@@ -1,0 +1,1 @@
+"""The table of formats: ``known.FORMATS``; what an entry is: ``form.Format``."""

@@ -1,0 +1,14 @@
+"""The table of formats, tried in this order.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from hpcrun.metrics.lines.formats.boosting import BOOSTING, ESTIMATOR
+from hpcrun.metrics.lines.formats.form import Format
+from hpcrun.metrics.lines.formats.pretraining import PRETRAINING
+from hpcrun.metrics.lines.formats.trainers import TRAINERS
+from hpcrun.metrics.lines.formats.vision import VISION
+
+FORMATS: tuple[Format, ...] = (*PRETRAINING, *TRAINERS, *VISION, *BOOSTING, *ESTIMATOR)

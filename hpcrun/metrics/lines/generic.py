@@ -1,0 +1,380 @@
+"""The generic reader: a line that is made of items from end to end.
+
+Pure.
+
+The rule that keeps prose, code and configurations out: after its prefixes a line must consist of
+*items*, with nothing unexplained between them. Items are
+
+- pairs with a sign, whatever their key: ``loss: 2.5``, ``loss=2.5``, ``valid_loss -> 2.5``;
+- pairs without one, ``loss 2.5``, of a known key, or in a cell of their own (``| mem 31 GiB |``);
+- counters, ``[10/90]``, ``12/100``; shares, times, rates alone: ``(4%)``, ``37s``, ``24ms/step``;
+- a dict, ``{'loss': 2.5}``; brackets around items; separators; words that name the split.
+
+A word that is none of these ends the reading, and the line yields nothing. What was found must then
+be a measurement (``fields.build_row``).
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from hpcrun.metrics.lines.dicts import finite, read_dict
+from hpcrun.metrics.lines.fields import Field, Shape, build_row, is_known
+from hpcrun.metrics.lines.spellings import metric_of
+from hpcrun.metrics.names import (
+    EPOCH_RANK,
+    LOSS,
+    LOSSES,
+    SPLIT_SPELLINGS,
+    SPLITS,
+    STEP_RANK,
+    fold,
+    words,
+)
+from hpcrun.metrics.row import Row
+
+_MOST_FIELDS = 2000
+
+# Bounded repeats: a line that nearly fits costs no more than one that does.
+NUMBER = (
+    r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
+    r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
+    r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
+)
+_WORD = (
+    r"[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){0,80}(?:\([^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
+)
+KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/%]{{1,16}}[ ]?[)\]])?"
+# Units that may stand a blank behind their number; others must touch it.
+_SPACED_UNIT = (
+    r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
+    r"(?:tok|toks|tokens?|samples?|seqs|sequences|imgs?|images?|examples?|steps?|its?|iters?|words)"
+    r"(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
+    r"(?:ms|us|s|secs?)/(?:step|it|iter|iteration|batch|epoch)|"
+    r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?"
+    r")(?![\w/])"
+)
+CLOCK = (
+    r"-+:--(?::--)?(?!\w)|"
+    r"(?:\d{1,4}[ ]days?,?[ ])?(?:\d{4}-\d\d-\d\d[T ])?"
+    r"\d{1,4}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?![\w:])"
+    r"|\d{1,4}[dh][ ]?\d{1,2}[hm](?:[ ]?\d{1,2}(?:\.\d{1,6})?[ms])?(?:[ ]?\d{1,2}s)?(?!\w)"
+    r"|\d{1,4}m[ ]?\d{1,2}(?:\.\d{1,6})?s(?!\w)"
+)
+_END = r"(?=[\s,;|)\]}(\[:•·&*]|\.(?:\s|\Z)|\Z|[–—→~]|[^\x00-\x7f])"
+
+_PAIR = re.compile(
+    rf"""
+    (?P<key> {KEY} )
+    (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=) ) [ \t]{{0,40}} )
+      | [ \t]{{1,40}} \#? | (?= \[ [ ]{{0,8}} \d ) )
+    (?: (?P<clock> {CLOCK} )
+      | ['"]? (?P<number> {NUMBER} ) ['"]?
+        (?: (?P<unit> [A-Za-zµ%][\w%]{{0,10}} (?:/[A-Za-z]{{1,10}}){{0,2}}
+                    | (?:/[a-zA-Z]{{1,8}}){{1,2}} )
+          | [ ] (?P<unit2> {_SPACED_UNIT} ) (?! [ ]?[:=] )
+          | [ ]{{0,8}} (?: / | \bof\b ) [ ]{{0,8}} (?P<of> {NUMBER} ) )?
+      | \[ [ ]{{0,8}} (?P<listed> {NUMBER} )
+        (?: [ ]{{0,8}}/[ ]{{0,8}} (?P<listed_of> \d{{1,15}} )
+          | (?: [,\s]{{1,8}} (?:{NUMBER}) ){{1,64}} )?
+        [ ]{{0,8}} \]
+      | (?: tensor|array|Array|(?:np|numpy|torch|jnp)\.\w{{1,16}} )
+        \( \[? (?P<wrapped> {NUMBER} ) \]? [^()]{{0,80}}
+        (?: \([^()]{{0,80}}\) [^()]{{0,40}} )? \)
+      | (?(sign) | (?!) ) (?:
+            \[ (?: [^\[\](){{}}]{{0,400}} | (?: \( [^()]{{0,100}} \) [, ]{{0,2}} ){{1,16}} ) \]
+          | \( [\d.,e+\- ]{{1,200}} \)
+          | (?P<quoted> '[^']{{0,200}}' | "[^"]{{0,200}}" )
+          | (?P<word> [^\s,;|="'(){{}}\[\]/][^\s,;|="'(){{}}\[\]]{{0,200}} ) (?! \( ) )
+    ) {_END}
+    """,
+    re.VERBOSE,
+)
+_SEPARATOR = re.compile(
+    r"(?:[\s,;|:&~•·]|[-–—=>→*#_+.]+(?=[\s|\[(]|\Z)|(?<=\s)[=*#>~-]{2,}(?=\w)"
+    r"|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
+)
+_ASIDE = re.compile(
+    r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
+    r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
+    re.IGNORECASE,
+)
+_COUNTER = re.compile(
+    r"[\[(]?[ ]{0,12}(?P<count>\d{1,15})[ ]{0,8}(?:/|\bof\b)[ ]{0,8}(?P<total>\d{1,15})"
+    r"(?:[ ]{0,8}\(?[ ]{0,8}[\d.]{1,8}[ ]?%[ ]{0,8}\)?)?[ ]{0,8}[\])]?(?=[\s,;|:\[(\]]|\Z)"
+    r"(?:[ ](?:batches|steps|iters|iterations|samples|images|sequences)(?=[\s,;|:\])]|\Z))?"
+    r"|\[[ ]{0,12}(?P<lone>\d{1,15})[ ]{0,12}\]"
+)
+# A place whose number touches its word: "Epoch1", "step_100", "Ep. 3".
+_GLUED = re.compile(
+    r"(?P<key>(?:global_)?step|iter(?:ation)?|epoch|ep|batch)(?:[_-]|\.[ ])?(?P<number>\d{1,15})"
+    r"(?=:?\s|[,;|\])]|\Z)",
+    re.IGNORECASE,
+)
+_ALONE = re.compile(
+    rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
+    rf"(?P<unit>%|{_SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){_END}"
+)
+_BAR_DRAWN = re.compile(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\|")
+_HEADING = re.compile(
+    r"(?:(?P<split>train(?:ing|_inner)?|eval(?:uation|uating)?|val(?:id|idation|idating)?|dev"
+    r"|test(?:ing)?)(?:[ ](?:results?|metrics|set|stats|summary|step|phase|progress|performance))?"
+    r"|progress|metrics|stats|summary|results?|(?:completed?|done|finished)(?:[ ](?:in|after))?"
+    r"|at|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))(?=[\s:|,.\])]|-\s|\Z|\{)",
+    re.IGNORECASE,
+)
+_NUMBER_NEXT = re.compile(r"[ ]{1,40}\d")
+_OPEN_CLOSE = re.compile(r"[\[\]()<>]+")
+_NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
+# Words that no key has, and some that one has only before a sign.
+_PROSE = words("is was are were be has have the a an not no so far than does did we you this")
+_OF = words("of from to in on with for by and")
+# What begins a remark behind the values.
+_REMARKS = ",;*<←→✓✔★"
+_CELL_MARKS = ("|", "\t", ",", "  ", " - ")
+# What marks off a cell: a pair without a sign that nobody knows must stand between two of these.
+_CELL_END = re.compile(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ]-[ ])")
+
+
+class Found(Struct):
+    """What the scanner has found so far."""
+
+    fields: list[Field]
+    counters: list[tuple[int, int | None]]
+    split: str = ""
+    spaced_sign: bool = False
+    has_dict: bool = False
+    shouted: bool = False
+
+
+def read_generic(text: str, split: str = "", bar: str | None = None) -> Row | None:
+    """Read a line without prefixes that is items from end to end.
+
+    >>> read_generic("Step: 3/100, train loss: 2.5, step_time: 250ms, eta: 0:12:33").values
+    (('loss', 2.5), ('step_seconds', 0.25))
+    >>> read_generic("iter 2920: loss 3.9883, time 1099.34ms, mfu 15.34%").step
+    2920
+    >>> read_generic("step 3: the loss: 2.5 is too high")
+    >>> read_generic("    loss = 0.0")
+    """
+    found = scan(text)
+    if found is None:
+        return None
+    # Words with a blank between them are no name in code or settings, however far indented.
+    worded = all(" " in field.key for field in found.fields)
+    plain = not (
+        found.spaced_sign
+        or found.shouted
+        or text[:1] == "-"
+        or (text[:1] in " \t" and not worded)
+        or text.endswith((",", ";"))
+    )
+    if found.spaced_sign and " # " in text:
+        return None  # code with a remark
+    headed = split or (
+        found.split if all(field.split == found.split for field in found.fields) else ""
+    )
+    shape = Shape(tuple(found.counters), headed, plain, found.has_dict, bar)
+    # A rate that stands alone counts only where it is known what of.
+    return build_row([field for field in found.fields if field.key[0] != "/"], shape)
+
+
+def scan(text: str) -> Found | None:
+    """Take a line apart into items; None if something on it is none."""
+    if text[:2] == "+ " or text.lstrip()[:2] == "# " or (text[:1] in "\"'{" and text[:1] != "{"):
+        return None
+    found = Found([], [])
+    place, end, last_end = 0, len(text), -1
+    while place < end:
+        if separated := _SEPARATOR.match(text, place):
+            place = separated.end()
+            continue
+        moved = _read_item(text, place, found, last_end)
+        if moved is None or len(found.fields) > _MOST_FIELDS:
+            between = text[max(last_end, 0) : place]
+            ends = "|" in between or " - " in between or _is_remark(between, text[place:])
+            return found if ends and _says_enough(found) else None
+        place = last_end = moved
+        if aside := _ASIDE.match(text, place):
+            place = aside.end()
+    return found
+
+
+def _is_remark(between: str, rest: str) -> bool:
+    """Tell whether words without a number follow a comma or a mark: ", saving", "<- new best"."""
+    marked = any(mark in between + rest[0] for mark in _REMARKS)
+    return marked and not any(char.isdigit() for char in rest)
+
+
+def _says_enough(found: Found) -> bool:
+    """Tell whether a place and a loss came before what is no item ("| saving", ", new best")."""
+    keys = [fold(field.key) for field in found.fields]
+    placed = bool(keys) and (keys[0] in STEP_RANK or keys[0] in EPOCH_RANK)
+    return placed and any(_is_loss(key) for key in keys)
+
+
+def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None:
+    """Read the item at a place; return what comes behind it, None if it is none."""
+    char = text[place]
+    if char.isalpha() or char == "_":
+        if char in "sSiIeEbBgG" and (glued := _GLUED.match(text, place)):
+            key = glued["key"]
+            if any(fold(field.key) == fold(key) for field in found.fields):
+                return None  # "step1 .., step2 ..": names of two things
+            return glued.end() if _add(found, key, glued["number"], "", None) else None
+        pair = _PAIR.match(text, place)
+        if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
+            pair = _PAIR.match(text, place, pair.start("unit2"))
+        if pair and _add_pair(text, pair, found, last_end):
+            return pair.end()
+        if heading := _HEADING.match(text, place):
+            word = (heading["split"] or "").lower()
+            found.split = SPLITS.get(word, found.split)
+            return heading.end()
+        return None
+    if char == "{":
+        if found.has_dict or (read := read_dict(text, place)) is None:
+            return None
+        found.has_dict = True
+        found.fields += read[0]
+        return read[1]
+    if counter := _COUNTER.match(text, place):
+        total = counter["total"]
+        count = int(counter["count"] or counter["lone"])
+        found.counters.append((count, int(total) if total else None))
+        return counter.end()
+    if alone := _ALONE.match(text, place):
+        if alone["number"] and "/" in alone["unit"]:
+            _add(found, alone["unit"], alone["number"], "", None)
+        return alone.end()
+    if drawn := _BAR_DRAWN.match(text, place):
+        return drawn.end()
+    if bracket := _OPEN_CLOSE.match(text, place):
+        return bracket.end()
+    return None
+
+
+def _is_next_key(text: str, pair: re.Match[str]) -> bool:
+    """Tell whether the rate behind a number is the next pair's key: "loss 2.5 tok/s 1234"."""
+    known = metric_of(pair["key"])
+    plain = known is None or not known.name.endswith("_per_second")
+    return plain and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
+
+
+def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bool:
+    """Put a pair down; False if it is none."""
+    number = pair["number"] or pair["listed"] or pair["wrapped"]
+    unit, of = pair["unit"] or pair["unit2"] or "", pair["of"] or pair["listed_of"]
+    if pair["key"].lower() in SPLITS and number:
+        told = _add_of_split(pair, number, found)
+        if told is not None:
+            return told
+    key, split = _without_heading(pair["key"], of, found)
+    is_told = pair["sign"] is None and key.endswith(" is") and _CELL_END.match(text, pair.end())
+    if is_told:  # "Step 25, avg loss so far is 2.5"
+        key = key.removesuffix(" is").removesuffix(" so far")
+    parts = key.lower().split()
+    if not _PROSE.isdisjoint(parts):
+        return False
+    if pair["sign"] is None:
+        if number is None and pair["clock"] is None:
+            return False
+        if text[pair.end("key")] == "[" and key.endswith("s"):
+            return False  # "Train batches[100]" is how many
+        if _ends_in_place(key):
+            return False  # "loss step 3": the number is the step's
+        known = _OF.isdisjoint(parts) and is_known(key, unit)
+        if not (known or _in_cell(text, pair, last_end)):
+            return False
+    elif pair["sign"][0] in " \t" and pair["sign"].strip() == "=":
+        found.spaced_sign = True
+    is_loss = _is_loss(key)
+    if is_loss and key.isupper():
+        found.shouted = True
+    if number is None:
+        missing = (pair["word"] or "").lower() in _NOTHING
+        return missing or (not is_loss and _add_word(pair, key, split, found))
+    if is_loss and (of or ("," in number and "." not in number)):
+        return False  # a comma of thousands or of decimals: no loss tells which
+    return _add(found, key, number, unit, of, split)
+
+
+def _ends_in_place(key: str) -> bool:
+    """Whether a key with blanks is a metric's and then a place's."""
+    metric, _, place = key.rpartition(" ")
+    folded = fold(place)
+    return (folded in STEP_RANK or folded in EPOCH_RANK) and metric_of(metric) is not None
+
+
+def _add_of_split(pair: re.Match[str], number: str, found: Found) -> bool | None:
+    """Read a number whose key is a split's name; None if it is a pair like others."""
+    split = SPLITS[pair["key"].lower()]
+    if pair["listed"]:  # Test: [10/90]
+        if not number.isdecimal():
+            return False
+        total = pair["listed_of"]
+        found.split = split
+        found.counters.append((int(number), int(total) if total else None))
+        return True
+    last = metric_of(found.fields[-1].key) if found.fields else None
+    if last and last.name == LOSS and last.split and not pair["unit"]:
+        return _add(found, "loss", number, "", None, split)  # loss train: 2.5, val: 2.6
+    return None
+
+
+def _without_heading(key: str, of: str | None, found: Found) -> tuple[str, str]:
+    """Part a word in front of a place from its key: "Train Epoch", "Stage1 Step [3/20]"."""
+    first, _, rest = key.partition(" ")
+    folded = fold(rest)
+    if folded not in STEP_RANK and folded not in EPOCH_RANK:
+        return key, ""
+    if first.lower() in SPLITS:
+        found.split = SPLITS[first.lower()]
+        return rest.strip(), found.split
+    whole = fold(key)
+    return (rest.strip(), "") if of and whole not in STEP_RANK else (key, "")
+
+
+def _add_word(pair: re.Match[str], key: str, split: str, found: Found) -> bool:
+    """Put down a key with a word; False where the key is a heading: "Test set: loss 2.5"."""
+    word = pair["word"] or (pair["quoted"] or "").strip("'\"")
+    if not word:
+        return True
+    if pair["word"] and key.partition(" ")[0].lower() in SPLITS:
+        return False
+    if word.lower() in SPLITS:
+        if fold(key) not in SPLIT_SPELLINGS:
+            return False
+    elif pair["word"] and is_known(word):
+        return False
+    if word.startswith("-") and not word[1:2].isalnum():
+        return False
+    found.fields.append(Field(key, word, split=split or found.split))
+    return True
+
+
+def _is_loss(key: str) -> bool:
+    known = metric_of(key)
+    return known is not None and known.name in LOSSES
+
+
+def _add(found: Found, key: str, number: str, unit: str, of: str | None, split: str = "") -> bool:
+    try:
+        value = finite(number.replace(",", ""))
+        of_value = None if of is None else finite(of.replace(",", ""))
+    except ValueError:
+        return False
+    found.fields.append(Field(key, value, unit, of_value, split or found.split))
+    return True
+
+
+def _in_cell(text: str, pair: re.Match[str], last_end: int) -> bool:
+    """Tell whether a pair without a sign stands in a cell of its own."""
+    parts = pair["key"].count(" ") + 1
+    between = text[max(last_end, 0) : pair.start()]
+    if last_end >= 0 and not any(mark in between for mark in _CELL_MARKS):
+        return False
+    most = 3 if "|" in between or "\t" in between else 2 if " - " in between else 1
+    return parts <= most and _CELL_END.match(text, pair.end()) is not None

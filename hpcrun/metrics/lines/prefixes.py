@@ -1,0 +1,288 @@
+"""What launchers and loggers put in front of a message: taken off, with the rank and the time.
+
+Pure.
+
+No prefix is a measurement, and nothing that could be one is a prefix: a bracket that holds a
+counter (``[10/90]``, ``[Epoch 3]``) stays where it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from hpcrun.metrics.names import SPLITS
+
+# Colours, cursor movements, window titles and links (ECMA-48 CSI and OSC sequences, charsets).
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()][0-9A-Z]|[=>78cDEHM])"
+)
+
+_LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE|SUCCESS)"
+_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:[ ]?[AP]M\b)?(?:Z|[ ]?[+-]\d\d:?\d\d|[ ]UTC)?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
+_WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}"
+_DATE = (
+    rf"(?:\d{{4}}[-/.]\d\d[-/.]\d\d | \d\d[-/]\d\d(?:[-/]\d{{2,4}})?"
+    rf"| (?:{_WEEKDAY},?[ ])?(?:\d{{1,2}}[ -]{_MONTH} | {_MONTH}[ ]{{1,2}}\d{{1,2}})"
+    rf"(?:,?[ -]\d{{4}})?)"
+)
+
+# A program's own words that a colon may follow, as it may follow the name of a host.
+_NO_HOST = r"(?!\w*(?:loss|step|iter|epoch|acc|lr|top|map|norm|val|train|batch|ppl))"
+
+_PREFIX = re.compile(
+    rf"""
+      \[ \d{{1,6}} , (?P<mpi> \d{{1,6}} ) \] <std(?:out|err)> :                # mpirun --tag-output
+    | \[ (?P<tag> [^\[\]]{{1,200}} ) \] (?P<colon> : )?                           # [rank0]: [INFO]
+    | \( (?: [^()\s]{{1,80}}[ ] )? pid=\d+ (?:,[ ]ip=[\d.]+)? \)                 # ray
+      (?: [ ]\[repeated[^\]]{{0,80}}\] )?
+    | [ ]{{0,8}} (?P<label> \d{{1,6}} ) : (?=[\s{{]) (?![ ]+[\d.]+,)              # srun --label
+    | \d{{1,3}}(?:\.\d{{1,3}}){{3}} : (?=\s)                                     # pdsh by address
+    | {_NO_HOST} [a-z][a-z0-9.-]{{0,62}}\d[a-z0-9.-]{{0,20}} : [ ]               # pdsh by name
+      (?= \s* (?: [^\s\d] | \d+ (?: [/:a-z] | [ ][a-z|-] ) ) )
+    | [a-z][\w.-]{{1,60}}\d [ ]{{1,20}} \| [ ] (?=\S)                            # docker compose
+    | std(?:out|err) : (?=\s)
+    | (?! \w*(?:step|iter|iteration|epoch|batch|update|it)s? : )
+      [\w.-]{{1,80}} : \d{{1,6}} \t                                              # OLMo's logger
+    | \( [\w./-]{{1,100}}(?:\.py[ ]|:)\d{{1,6}} \) :? (?=\s)                     # Swin, ESPnet
+    | [A-Za-z]\w{{0,60}} (?: \.[\w$]{{1,60}} ){{1,10}} (?=[ ]-[ ])                # log4j
+    | [ ]{{0,8}} [IWEFD]\d{{4}}[ ]+\d\d:\d\d:\d\d\.\d+ (?:[ ]+\d+)?             # glog, absl
+      [ ]+[^\s\]]{{1,120}}:\d+\]
+    | {_WEEKDAY} [ ] {_MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {_CLOCK}
+      (?: [ ][A-Z]{{3,4}} )? [ ] \d{{4}} (?=\s)
+    | (?: {_DATE} [T ,_-][ ]? )? {_CLOCK} [:,]? (?=\s|\[)                        # a time
+    | -[ ](?P<process> \d{{1,6}} )[ ]-[ ][\w.]{{1,80}}[ ]-[ ][\w.]{{1,80}}:\d{{1,6}}   # levanter
+      [ ]-[ ]{_LEVEL}[ ]::
+    | {_DATE} (?=[ ]{_LEVEL}\b)
+    | (?: [a-z][\w.]{{1,40}} [ ] )? {_LEVEL}
+      (?: [ ]{{0,4}} : [\w.]{{1,80}} : | [ ]? : (?!\d) | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
+    | (?P<between> (?: - | \| (?! [ ]{{3}} ) ) [ \t]                             # " - name - "
+        (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
+              | [A-Za-z_<] [\w.<>/-]{{0,100}} (?: :[\w<>]{{1,60}} :\d{{1,6}} )? )
+            [ \t]+ (?= [-|][ \t] ) )? )
+    | [\w./-]{{1,100}}\.(?:py|cc|cpp|cu|rs|go):\d+ (?::\w{{1,60}})? [\]:]? (?=\s)  # a source line
+    | (?: [\w.-]{{1,60}} [ ] )? [\w./-]{{1,60}} \[\d{{1,8}}\] : (?=\s)               # syslog
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_RANK = re.compile(
+    r"(?:(?:(?:global|local|world)[ _])?rank|default|gpu|proc|process|device|worker|cuda)"
+    r"[ _:=#]{0,2}(\d{1,6})",
+    re.IGNORECASE | re.ASCII,
+)
+# What a bracket holds that is a place in the run.
+_PLACE = re.compile(
+    r"\b(?:epochs?|ep|steps?|iter\w{0,7}|batch|it|update)\b[ ]{0,8}[:=#]?[ ]{0,8}\d"
+    r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,.%]+$",
+    re.IGNORECASE | re.ASCII,
+)
+_DATED = re.compile(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
+# What rich's logging handler and absl's print at the right edge: "   train.py:123".
+_SUFFIX = re.compile(
+    r"(?:[ ]+[\w./-]{1,100}|[ ]+\([\w./: -]{1,100})\.(?:py|cc):\d{1,6}\)?$", re.ASCII
+)
+_MOST_PREFIXES = 14
+
+
+class Line(Struct, frozen=True, gc=False):
+    """A line without its prefixes, and what these name.
+
+    ``rank`` comes from a prefix that can be nothing else (``[rank3]:``); ``label`` from a bare
+    number (``3:``, as srun --label prints), which could also be a count of the program's own.
+    ``tag`` is the last bracket in front that names a split (``[valid]``), in lower case.
+    """
+
+    text: str
+    rank: int | None = None
+    label: int | None = None
+    tag: str = ""
+
+
+def strip_escapes(text: str) -> str:
+    """Take off escape sequences and backspaces.
+
+    >>> strip_escapes("\\x1b[31mstep: 1\\x1b[0m\\x08")
+    'step: 1'
+    """
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    return text.replace("\x08", "") if "\x08" in text else text
+
+
+def strip_prefixes(text: str) -> Line:
+    """Take off escape sequences and what launchers and loggers print around a message.
+
+    At most one blank goes with each prefix, so that an indented message stays indented.
+
+    >>> strip_prefixes("[rank3]: [2026-11-20 08:04:09,098] [INFO] [train.py:7:log] step=1")
+    Line(text='step=1', rank=3, label=None, tag='')
+    >>> strip_prefixes("2: 2026-11-20 08:04:09 - trainer - INFO - step=1 - loss=2").text
+    'step=1 - loss=2'
+    >>> strip_prefixes("[1,5]<stdout>:INFO:root:[Epoch 0][Batch 99] loss=2")
+    Line(text='[Epoch 0][Batch 99] loss=2', rank=5, label=None, tag='')
+    """
+    text = strip_escapes(text)
+    start, rank, label, tag = 0, None, None, ""
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIX.match(text, start)
+        if found is None or (found["between"] and not start):
+            break
+        inside = found["tag"]
+        if inside:
+            if _PLACE.search(inside) and not _DATED.search(inside):
+                if not (found["colon"] and inside.isdecimal()):
+                    break
+                label = int(inside)
+            elif ranked := _RANK.fullmatch(inside.strip()):
+                rank = int(ranked[1])
+            elif inside.lower() in SPLITS:
+                tag = inside.lower()
+        elif found["between"] and (name := found["between"].strip("-| \t").lower()) in SPLITS:
+            tag = name
+        elif found["label"]:
+            label = int(found["label"])
+        elif told := found["mpi"] or found["process"]:
+            rank = int(told)
+        start = found.end()
+        if text[start : start + 1] in (" ", "\t"):
+            start += 1
+    text = text[start:].rstrip()
+    if text.endswith((")", *"0123456789")) and (
+        suffix := _SUFFIX.search(text, max(0, len(text) - 120))
+    ):
+        text = text[: suffix.start()].rstrip()
+    return Line(text, rank, label, tag)
+
+
+_STAMP = re.compile(
+    rf"""
+    (?<![\d.:/])
+    (?: (?P<year> (?:19|20)\d\d )[-/.](?P<month> \d\d )[-/.](?P<day> \d\d )[T ,_-][ ]?
+      | (?P<first> \d\d )/(?P<second> \d\d )(?: /(?P<third> \d{{4}}|\d\d ) )?[ ,]{{1,2}}
+      | (?:{_WEEKDAY},?[ ]{{1,2}})?
+        (?: (?P<day1> \d{{1,2}} )[ -](?P<name1> {_MONTH} )
+          | (?P<name2> {_MONTH} )[ ]{{1,2}}(?P<day2> \d{{1,2}} ) )
+        (?: ,?[ -](?P<year1> (?:19|20)\d\d ) )?[ ,]{{1,2}}
+      | \b[IWEFD](?P<glog_month> \d\d )(?P<glog_day> \d\d )[ ]{{1,2}}
+    )
+    (?P<clock> \d\d:\d\d (?: :\d\d (?:[.,]\d{{1,9}})? )? )
+    (?P<half> [ ]?[AP]M\b )?
+    (?P<zone> Z | [ ]?[+-]\d\d:?\d\d\b )?
+    (?: [ ](?:UTC[ ])?(?P<year2> (?:19|20)\d\d )\b )?
+    """,
+    re.VERBOSE | re.ASCII,
+)
+# A time of day alone is one only in front of everything: elsewhere it is how long something took.
+_TIME_OF_DAY = re.compile(
+    r"(?:\x1b\[[0-9;]*m|[\s\[(]|\b(?:INFO|DEBUG|WARNING)\b){0,8}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+    r"(?=[\s\]),|:]|$)",
+    re.ASCII,
+)
+_LOOK_FOR_TIME = 200
+
+
+def find_time(text: str) -> tuple[int, int] | None:
+    """Return begin and end of a line's time stamp, None if it has none.
+
+    >>> find_time("[2026-11-20 08:04:09,098] [INFO] step 3"), find_time("eta: 08:04:09")
+    ((1, 24), None)
+    """
+    if found := _STAMP.search(text, 0, _LOOK_FOR_TIME):
+        return found.span()
+    if found := _TIME_OF_DAY.match(text):
+        return found.span("clock")
+    return None
+
+
+def days_since_1970(year: int, month: int, day: int) -> int:
+    """Count the days from 1970-01-01 in the Gregorian calendar.
+
+    The formula is days_from_civil of Howard Hinnant, chrono-Compatible Low-Level Date Algorithms
+    (https://howardhinnant.github.io/date_algorithms.html): years begin in March, 400 are an era.
+
+    >>> days_since_1970(1970, 1, 1), days_since_1970(2000, 3, 1)
+    (0, 11017)
+    """
+    year -= month <= 2
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return (
+        era * 146097
+        + year_of_era * 365
+        + year_of_era // 4
+        - year_of_era // 100
+        + day_of_year
+        - 719468
+    )
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# Seconds from the year 1 to 1970, for stamps that lack the year: 4 is the first leap year.
+_LEAP_YEAR = 4
+
+
+def read_time(text: str) -> float | None:
+    """Return the time of the first stamp in a text, None if there is none or it is no date.
+
+    Seconds since 1970 in UTC, which is assumed where the stamp names no zone. Where it lacks the
+    year, seconds since the begin of a leap year; where it lacks the date, since midnight.
+
+    >>> read_time("2026-11-20 08:04:09,098"), read_time("2026-11-20T08:04:09+01:00")
+    (1795161849.098, 1795158249.0)
+    >>> read_time("01/02 00:00:01"), read_time("[08:04:09]"), read_time("2026-13-20 08:04:09")
+    (86401.0, 29049.0, None)
+    """
+    found = _STAMP.search(text, 0, _LOOK_FOR_TIME)
+    if found is None:
+        alone = _TIME_OF_DAY.match(text)
+        return None if alone is None else _seconds(alone["clock"])
+    date = _date(found)
+    seconds = _seconds(found["clock"], (found["half"] or "").strip())
+    if date is None or seconds is None:
+        return None
+    year, month, day = date
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    if year is None:
+        days = days_since_1970(_LEAP_YEAR, month, day) - days_since_1970(_LEAP_YEAR, 1, 1)
+    else:
+        days = days_since_1970(year, month, day)
+    zone = (found["zone"] or "").strip().replace(":", "")
+    if len(zone) == 5:
+        seconds -= (1 if zone[0] == "+" else -1) * (int(zone[1:3]) * 3600 + int(zone[3:]) * 60)
+    return days * 86400 + seconds
+
+
+def _date(found: re.Match[str]) -> tuple[int | None, int, int] | None:
+    """Return year, month and day of a stamp; the month is the first number unless it cannot be."""
+    if found["year"]:
+        return int(found["year"]), int(found["month"]), int(found["day"])
+    if found["glog_month"]:
+        return None, int(found["glog_month"]), int(found["glog_day"])
+    if found["first"]:
+        month, day = int(found["first"]), int(found["second"])
+        if month > 12:
+            month, day = day, month
+        third = found["third"]
+        year = None if third is None else int(third) + (2000 if len(third) == 2 else 0)
+        return year, month, day
+    named = found["name1"] or found["name2"]
+    if not named:
+        return None
+    said = found["year1"] or found["year2"]
+    day = int(found["day1"] or found["day2"])
+    return int(said) if said else None, _MONTHS.index(named[:3].lower()) + 1, day
+
+
+def _seconds(clock: str, half: str = "") -> float | None:
+    """Return the seconds since midnight."""
+    hours, minutes, *rest = clock.replace(",", ".").split(":")
+    seconds = float(rest[0]) if rest else 0.0
+    hour = int(hours)
+    if half:
+        hour = hour % 12 + (12 if half == "PM" else 0)
+    if hour > 24 or int(minutes) > 59 or seconds >= 61:
+        return None
+    return hour * 3600 + int(minutes) * 60 + seconds

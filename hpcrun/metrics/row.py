@@ -1,0 +1,93 @@
+"""Row: what one line of a log says, read by itself; Frame: many rows of one kind, as columns.
+
+Pure.
+
+The reader of lines (``hpcrun.metrics.lines``) gives a Row for a line that measures something, a
+Mark for one that only says where the run stands, a Table for the head of a table, whose rows follow
+without names. The Reader gathers rows in Frames: the same samples at a fraction of the time.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Row(Struct, frozen=True, gc=False):
+    """What one line measured.
+
+    ``step`` and ``epoch`` are what the line itself says, or None; ``total`` is how many steps the
+    run will have, where the line tells (the 100 of ``12/100``). ``split`` is "train", "eval" or
+    "test"; ``rank`` the rank that printed the line, where it says so. ``values`` are (name, value)
+    pairs, each name canonical where ``names`` knows it, else as the log has it.
+
+    ``bar`` is the description of a progress bar that stands on the line ("" for a bar without
+    one), None if there is no bar. A bar without values of its own is a row too: it gives its step
+    to the lines around it that have none.
+    """
+
+    step: int | None = None
+    epoch: float | None = None
+    split: str = "train"
+    rank: int | None = None
+    values: tuple[tuple[str, float], ...] = ()
+    total: int | None = None
+    bar: str | None = None
+
+
+class Mark(Struct, frozen=True, gc=False):
+    """A line that measures nothing but says where the run stands.
+
+    ``epoch``: an epoch begins ("Epoch 3/20": 3). ``restart``: the job was requeued here, or a
+    program says that it resumes; ``step`` is then the step it resumes at, where the line tells.
+    """
+
+    epoch: float | None = None
+    restart: bool = False
+    step: int | None = None
+
+
+class Table(Struct, frozen=True, gc=False):
+    """The head of a table: ``kind`` is the form that its rows are in, ``columns`` their names."""
+
+    kind: str
+    columns: tuple[str, ...]
+
+
+class Layout(Struct, frozen=True, gc=False):
+    """What rows must share to stand in one frame. ``names`` are the columns' metrics."""
+
+    format: str
+    split: str
+    rank: int | None
+    bar: str | None
+    names: tuple[str, ...]
+
+
+class Frame(Struct, gc=False):
+    """Rows of one layout in the order of the log, as columns of one length.
+
+    ``offsets``: the byte at which each line begins. ``steps`` and ``epochs``: None where the lines
+    have none. ``times``: seconds since 1970 by the lines' own time stamps (UTC assumed; since the
+    year 1 where they lack the date), None without. ``columns``: one list for each of
+    ``layout.names``. ``total``: the largest total that the rows name; of a bar they all name one,
+    by which bars of one description are told apart.
+    """
+
+    layout: Layout
+    offsets: list[int]
+    steps: list[int] | None
+    epochs: list[float] | None
+    times: list[float] | None
+    columns: tuple[list[float], ...]
+    total: int | None = None
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.offsets)
+
+
+class Placed(Struct, frozen=True, gc=False):
+    """A mark and the byte at which its line begins."""
+
+    offset: int
+    mark: Mark

@@ -1,0 +1,349 @@
+"""Several runs beside each other, as text for a terminal.
+
+Pure.
+
+From above: the curves, how each run learned, which is ahead at equal places, how fast each is, in
+which settings they differ, what should worry, and quietly what the numbers rest on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from hpcrun.metrics.compare import Difference
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.comparison import Comparison, Equal, Measure, Reached, axis_of
+from hpcrun.report.facts import gpu_hours, seconds_by_times
+from hpcrun.report.plot import Line, Look, line_mark, line_sgr, plot_lines
+from hpcrun.report.rows import dim, distinct, paint, run_rows, widest
+from hpcrun.report.scaling import Scaling, Speed
+from hpcrun.report.text import (
+    cells,
+    count_of,
+    format_duration,
+    format_rate,
+    format_seconds,
+    format_value,
+    pad,
+    printable,
+    shorten,
+    wrap,
+)
+from hpcrun.report.xaxis import time_unit, x_axis
+
+_LEAST_PLOT = 10
+_MOST_PLOT = 30
+_NAME = 24  # of a run within a sentence
+_KEY = 30
+_LEAST_ROOM = 10
+_UNKNOWN = "-"
+_AXES: dict[Measure, str] = {
+    "step": "step",
+    "tokens": "tokens",
+    "samples": "samples",
+    "time": "hours",
+}
+
+
+def report(
+    runs: Sequence[ParsedRun],
+    told: Comparison,
+    look: Look,
+    *,
+    by: Measure = "step",
+    per_gpu: bool = False,
+    is_window: bool = True,
+) -> str:
+    """Return the whole report; ``look`` is the window, which it fits in width.
+
+    ``is_window`` False means a pipe or a file, whose height is not to be filled. No line feed ends
+    the text.
+    """
+    names = brief([printable(run.source, ascii_only=look.ascii_only) for run in runs])
+    short = distinct(names, _NAME, look)
+    below: list[str] = []
+    for part in (
+        run_rows(names, [dict(_learning(run, told, n)) for n, run in enumerate(runs)], look),
+        _verdicts(told, short, look),
+        run_rows(names, _speeds(runs, told), look),
+        _scaling(told.scaling, short, look),
+        _settings(told, names, look),
+        _said(runs, told, look, is_window=is_window),
+    ):
+        below += ["", *part] if part and below else part
+    rest = max(0, look.height - len(below) - 2)
+    rows = max(_LEAST_PLOT, min(_MOST_PLOT, rest)) if is_window else 20
+    plot = _plot(runs, told, by, rows, look, per_gpu=per_gpu)
+    return "\n".join([plot, *below] if plot else below)
+
+
+def brief(names: Sequence[str]) -> list[str]:
+    """Take the time of submission off run ids, where the rest tells them apart.
+
+    >>> brief(["20261120-081455-gpt-7k3q", "a.log"])
+    ['gpt-7k3q', 'a.log']
+    """
+    short = [re.sub(r"^\d{8}-\d{6}-(?=.)", "", name) for name in names]
+    return short if len(set(short)) == len(set(names)) else list(names)
+
+
+def _plot(
+    runs: Sequence[ParsedRun],
+    told: Comparison,
+    by: Measure,
+    rows: int,
+    look: Look,
+    *,
+    per_gpu: bool,
+) -> str:
+    """Draw the metric of all runs over one axis: ``by``, else steps, else the points' order."""
+    name = told.metric
+    shown = [n for n, run in enumerate(runs) if name is not None and name in run.curve.metrics]
+    if name is None or not shown:
+        return ""
+    batches = [speed.batch for speed in told.scaling.speeds]
+    axes, label = [x_axis(runs[n].curve, name, "order") for n in shown], "point"
+    for measure in (by, "step"):
+        found = [axis_of(runs[n], name, measure, batches[n], per_gpu=per_gpu) for n in shown]
+        if all(found):
+            axes, label = found, measure
+            break
+    if label == "time":
+        size, label = time_unit(max(max(x or [0.0]) for x in axes))
+        axes = [[place / size for place in x or []] for x in axes]
+    # A run without the metric keeps its mark: the tables have a row for it.
+    lines = [Line(run.source, [], []) for run in runs]
+    for n, x in zip(shown, axes, strict=True):
+        lines[n] = Line(runs[n].source, x or [], runs[n].curve.values(name))
+    return plot_lines(
+        lines,
+        title=name,
+        x_label=label,
+        width=look.width,
+        height=rows,
+        colour=look.colour,
+        ascii_only=look.ascii_only,
+        legend=False,
+    )
+
+
+def _learning(run: ParsedRun, told: Comparison, number: int) -> Iterator[tuple[str, str]]:
+    """Yield how a run learned, as headings and texts."""
+    summary = run.curve.summary(told.metric) if told.metric else None
+    if summary is not None:
+        step = summary.last.step
+        yield "steps", f"{step:,}" if step is not None else count_of(summary.count, "point")
+        yield "last", format_value(summary.last.value)
+        best = summary.min if told.falls else summary.max
+        heading = "lowest" if told.falls else "highest"
+        yield heading, format_value(best.value) if best else "nan"
+    for equal in told.equal:
+        level = equal.levels[number]
+        yield _place(equal.by, equal.window.end), "-" if level is None else format_value(level)
+    if told.target is not None and summary is not None:
+        at, reached = f"{told.target.level:.6g}", told.target.reached[number]
+        for measure in ("step", "time"):
+            if any(each and getattr(each, measure) is not None for each in told.target.reached):
+                yield f"to {at}: {measure}", _reached_text(reached, measure)
+
+
+def _reached_text(reached: Reached | None, measure: str) -> str:
+    if reached is None:
+        return "never"
+    value = reached.step if measure == "step" else reached.time
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if measure == "step" else format_time(value)
+
+
+def _place(by: Measure, end: float) -> str:
+    """Name an equal place.
+
+    >>> _place("step", 1000.0), _place("tokens", 4.1e6), _place("time", 7800.0)
+    ('at step 1,000', 'at 4.1M tokens', 'after 2 h 10 min')
+    """
+    if by == "step":
+        return f"at step {end:,.0f}"
+    return f"after {format_time(end)}" if by == "time" else f"at {format_amount(end)} {by}"
+
+
+def format_time(seconds: float) -> str:
+    """Print how long after its begin a run came somewhere.
+
+    >>> format_time(0.0), format_time(12.34), format_time(240.0)
+    ('0.0 s', '12.3 s', '4 min 0 s')
+    """
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
+
+
+def format_amount(value: float) -> str:
+    """Print a large number of things.
+
+    >>> [format_amount(v) for v in (950.0, 32000.0, 4123456.0, 2.5e9, 1.2e13)]
+    ['950', '32,000', '4.12M', '2.5B', '12T']
+    """
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def _verdicts(told: Comparison, names: Sequence[str], look: Look) -> list[str]:
+    """Say for each equal place who is ahead, by how much, and how much of it is noise."""
+    return [
+        row
+        for equal in told.equal
+        for row in wrap(_plain(_verdict(told, equal, names, look), look), look.width, 2)
+    ]
+
+
+def _verdict(told: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
+    compared = [(names[n], gap) for n, gap in enumerate(equal.behind) if gap is not None]
+    clear = [(name, gap) for name, gap in compared if gap.is_clear]
+    noise = [(name, gap) for name, gap in compared if not gap.is_clear and gap.error is not None]
+    unknown = [(name, gap) for name, gap in compared if gap.error is None]
+    ends, word = ("lowest", "higher") if told.falls else ("highest", "lower")
+
+    def said(gaps: Sequence[tuple[str, Difference]]) -> str:
+        return ", ".join(f"{name} by {_gap(gap, look)}" for name, gap in gaps)
+
+    first = f"{names[equal.best]} {format_value(equal.levels[equal.best] or 0.0)}"
+    parts = [f"{first} is {ends}; {word}: {said(clear)}"] if clear else [first]
+    if noise and clear:
+        parts.append(f"within the noise: {said(noise)}")
+    elif noise:
+        parts = [f"no difference beyond noise: {first}; {word}: {said(noise)}"]
+    if unknown:
+        parts.append(f"{word}, with too few points to tell noise: {said(unknown)}")
+    return f"{told.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
+
+
+def _gap(gap: Difference, look: Look) -> str:
+    """Print a difference and its error, both to the error's second digit."""
+    size = abs(gap.value)
+    if not gap.error:
+        return format_value(size)
+    about = "+-" if look.ascii_only else "±"
+    decimals = 1 - math.floor(math.log10(gap.error))
+    if not 0 <= decimals <= 6:
+        return f"{format_value(size)} {about} {format_value(gap.error)}"
+    return f"{size:.{decimals}f} {about} {gap.error:.{decimals}f}"
+
+
+def _speeds(runs: Sequence[ParsedRun], told: Comparison) -> list[dict[str, str]]:
+    """Tell how fast each run works and what it costs; what no run's log tells has no column."""
+    rows = [
+        dict(_speed(run, told.scaling, speed))
+        for run, speed in zip(runs, told.scaling.speeds, strict=True)
+    ]
+    known = {heading for row in rows for heading, text in row.items() if text != _UNKNOWN}
+    return [{key: text for key, text in row.items() if key in known} for row in rows]
+
+
+def _speed(run: ParsedRun, scaling: Scaling, speed: Speed) -> Iterator[tuple[str, str]]:
+    def shown(value: float | None, form: Callable[[float], str]) -> str:
+        return _UNKNOWN if value is None else form(value)
+
+    yield scaling.counted, shown(speed.gpus, "{:.0f}".format)
+    yield "batch", shown(speed.batch, "{:,.6g}".format)
+    yield "step time", shown(speed.step_seconds, format_seconds)
+    if scaling.unit:
+        yield scaling.unit, shown(speed.work, format_rate)
+    yield "speed-up", shown(speed.speedup, lambda n: f"{n:.2f}x" if n >= 0.1 else f"{n:.2g}x")
+    yield "efficiency", shown(speed.efficiency, "{:.0%}".format)
+    seconds = run.seconds if run.seconds is not None else seconds_by_times(run.curve)
+    yield "time", shown(seconds, format_duration)
+    yield "GPU hours", shown(gpu_hours(run), format_value)
+
+
+def _scaling(scaling: Scaling, names: Sequence[str], look: Look) -> list[str]:
+    """Say what speed-up and efficiency mean here, or why there are none."""
+    if scaling.baseline is None:
+        return wrap("speed: the logs have no time and no rate in common", look.width, 2)
+    counted = scaling.counted
+    said = f"speed-up over {names[scaling.baseline]} in {scaling.notes[0]}"
+    if any(speed.efficiency is not None for speed in scaling.speeds):
+        said += f"; efficiency: speed-up over the ratio of {counted}"
+        said += {
+            "strong": ": strong scaling, the batch is the same",
+            "weak": f": weak scaling, the batch grows with the {counted}",
+            "mixed": f"; the batch grows otherwise than the {counted}",
+            None: "",
+        }[scaling.kind]
+    elif None in [speed.gpus for speed in scaling.speeds]:
+        said += "; no efficiency: how many GPUs each run has is not known (--gpus 1,2,...)"
+    texts = (said, *scaling.notes[1:])
+    return [row for text in texts for row in wrap(_plain(text, look), look.width, 2)]
+
+
+def _settings(told: Comparison, names: Sequence[str], look: Look) -> list[str]:
+    """Return the settings that differ: a row for each, or one for each run if that is shorter."""
+    if not told.settings:
+        return []
+    key_width = min(_KEY, look.width // 3, max(map(cells, told.settings)))
+    room = (look.width - key_width) // len(names) - 2
+    if len(told.settings) >= len(names) and room >= _LEAST_ROOM:
+        return _settings_by_key(told, names, look, key_width, room)
+    facts = [
+        {
+            shorten(key, _KEY, ascii_only=look.ascii_only): _value(values[number], look, _KEY)
+            for key, values in told.settings.items()
+        }
+        for number in range(len(names))
+    ]
+    return [dim("settings that differ", look), *run_rows(names, facts, look)]
+
+
+def _settings_by_key(
+    told: Comparison, names: Sequence[str], look: Look, key_width: int, room: int
+) -> list[str]:
+    heads = [f"{line_mark(n, look, several=True)} " for n in range(len(names))]
+    columns = [
+        [name, *(_value(values[n], look, room) for values in told.settings.values())]
+        for n, name in enumerate(distinct(names, room - 2, look))
+    ]
+    sizes = [max(cells(column[0]) + 2, widest(column)) for column in columns]
+    title = pad(shorten("settings that differ", key_width, ascii_only=look.ascii_only), key_width)
+    head = dim(title, look)
+    for n, column in enumerate(columns):
+        head += "  " + paint(heads[n], line_sgr(n), look) + dim(pad(column[0], sizes[n] - 2), look)
+    rows = [head.rstrip()]
+    for place, key in enumerate(told.settings, 1):
+        name = pad(shorten(key, key_width, ascii_only=look.ascii_only), key_width)
+        values = "".join(f"  {pad(each[place], sizes[n])}" for n, each in enumerate(columns))
+        rows.append(dim(name, look) + values.rstrip())
+    return rows
+
+
+def _value(value: str | None, look: Look, width: int) -> str:
+    """Print a setting: "-" for none, "set" for an option that takes no value."""
+    return "-" if value is None else shorten(value or "set", width, ascii_only=look.ascii_only)
+
+
+def _said(runs: Sequence[ParsedRun], told: Comparison, look: Look, *, is_window: bool) -> list[str]:
+    """Return what should worry, then what the comparison rests on."""
+    notes = list(told.notes)
+    unknown = [run.source for run in runs if not run.facts]
+    if unknown and len(unknown) < len(runs):
+        notes.append(f"settings are not known of {', '.join(unknown)}")
+    if told.equal:
+        notes.append(
+            "values at equal places are means of what was logged just before; the noise is that "
+            "within the runs (95%): another seed may change more"
+        )
+    said = [("warning: ", f"{run.source}: {text}") for run in runs for text in run.warnings]
+    rows = []
+    for label, text in [*said, *(("note: ", note) for note in notes)]:
+        line = label + _plain(text, look)
+        first, *more = wrap(line, look.width, 2) if is_window else [line]
+        if label == "note: ":
+            rows += [dim(row, look) for row in (first, *more)]
+        else:
+            rows += [paint(label, "1;31", look) + first.removeprefix(label), *more]
+    return rows
+
+
+def _plain(text: str, look: Look) -> str:
+    return printable(text, ascii_only=look.ascii_only)

@@ -1,0 +1,319 @@
+"""What a comparison of runs says: at equal places, until a common loss, in speed, in settings.
+
+Pure.
+
+Runs are compared at the last step, number of tokens (or samples) and time that all of them reached;
+runs that ended before a tenth of the longest are left out, so that a crash does not hide the rest,
+unless only one were left.
+Time is that of ``x_axis``: by the log's time stamps, waits between attempts included, else the sum
+of the step times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from hpcrun.metrics.compare import (
+    Difference,
+    Track,
+    Window,
+    block_means,
+    build_track,
+    common_window,
+    compare_blocks,
+    even_points,
+    first_at,
+    lowest_level,
+    read_at,
+    round_up,
+)
+from hpcrun.metrics.names import EVAL_LOSS, LOSS
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.facts import main_metric
+from hpcrun.report.scaling import Scaling, build_scaling
+from hpcrun.report.smooth import smooth
+from hpcrun.report.xaxis import TOKEN_COUNTERS, x_axis
+
+Measure = Literal["step", "samples", "tokens", "time"]
+MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")
+_SHORT = 0.1
+_ALIKE = 0.002
+# Names of metrics that training brings down, but for losses.
+_FALLING = ("loss", "ppl", "perplexity", "error", "nll", "wer", "cer", "bpb", "rmse", "mae", "mse")
+
+
+class Equal(Struct, frozen=True):
+    """The runs at an equal place: means over ``window``, whose end is that place.
+
+    ``levels``: None for a run that is left out. ``best``: the index of the run that is ahead.
+    ``behind``: how much higher each other run is than that one, or lower where high is good.
+    """
+
+    by: Measure
+    window: Window
+    levels: tuple[float | None, ...]
+    best: int
+    behind: tuple[Difference | None, ...]
+
+
+class Reached(Struct, frozen=True):
+    """Where a run came to the common level; what its log cannot tell is None."""
+
+    step: float | None = None
+    tokens: float | None = None
+    samples: float | None = None
+    time: float | None = None
+
+
+class Target(Struct, frozen=True):
+    """A level, and where the smoothed curve of each run first came to it; None: it did not."""
+
+    level: float
+    reached: tuple[Reached | None, ...]
+
+
+class Comparison(Struct, frozen=True):
+    """All that is told of several runs beside each other.
+
+    ``falls``: lower values of ``metric`` are better, or at least what training leads to.
+    ``settings``: those that differ, a value for each run, None where it has none.
+    """
+
+    metric: str | None
+    falls: bool
+    equal: tuple[Equal, ...]
+    target: Target | None
+    scaling: Scaling
+    settings: dict[str, tuple[str | None, ...]]
+    notes: tuple[str, ...]
+
+
+def compare_runs(
+    runs: Sequence[ParsedRun],
+    *,
+    metric: str | None = None,
+    target: float | None = None,
+    per_gpu: bool = False,
+) -> Comparison:
+    """Compare at least two runs by a metric: the one asked for, else the loss, else what is there.
+
+    ``target``: the level to look for; else the best that all came to. ``per_gpu``: rates in the
+    logs are one GPU's.
+    """
+    name = metric or choose_metric(runs)
+    scaling = build_scaling(runs, per_gpu=per_gpu)
+    settings = differing([run.facts for run in runs])
+    if name is None:
+        return Comparison(None, True, (), None, scaling, settings, ())
+    without = [run.source for run in runs if name not in run.curve.metrics]
+    notes = [f"no {name} in {', '.join(without)}"] if without else []
+    falls = _falls(runs, name)
+    batches = [speed.batch for speed in scaling.speeds]
+    points = [_points(run, name, notes) for run in runs]
+    values = [[v if falls else -v for v in each.values] for each in points]
+    axes = {
+        by: [
+            _axis(each, axis_of(run, name, by, batch, per_gpu=per_gpu))
+            for run, each, batch in zip(runs, points, batches, strict=True)
+        ]
+        for by in MEASURES
+    }
+    tracks = {by: [_track(*each) for each in zip(axes[by], values, strict=True)] for by in MEASURES}
+    equal: list[Equal] = []
+    for by in MEASURES:
+        found = None if _is_told(by, tracks, equal) else _equal(by, tracks[by], falls=falls)
+        if found is not None:
+            equal.append(found)
+            notes += _left_out(runs, name, tracks[by], found)
+    notes += _doubts_about_time(runs, name)
+    reached = _target(values, axes, target, falls=falls)
+    return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes))
+
+
+def choose_metric(runs: Sequence[ParsedRun]) -> str | None:
+    """Choose what runs are compared by: a loss that at least two have, else what tells most."""
+    for name in (LOSS, EVAL_LOSS):
+        if sum(name in run.curve.metrics for run in runs) > 1:
+            return name
+    return main_metric(runs)
+
+
+def differing(facts: Sequence[dict[str, str]]) -> dict[str, tuple[str | None, ...]]:
+    """Return the settings in which runs differ, of those whose settings are known.
+
+    >>> differing([{"lr": "1", "seed": "7"}, {"lr": "2", "seed": "7"}, {}])
+    {'lr': ('1', '2', None)}
+    """
+    known = [each for each in facts if each]
+    names = sorted({name for each in known for name in each})
+    return {
+        name: tuple(each.get(name) for each in facts)
+        for name in names
+        if len({each.get(name) for each in known}) > 1
+    }
+
+
+def axis_of(
+    run: ParsedRun, name: str, by: Measure, batch: float | None, *, per_gpu: bool
+) -> list[float] | None:
+    """Return where each point of a metric stands; tokens and samples are those of all GPUs."""
+    if by == "samples":
+        steps = x_axis(run.curve, name, "step")
+        return [step * batch for step in steps] if steps and batch else None
+    x = x_axis(run.curve, name, by)
+    if by != "tokens" or x is None or not per_gpu or _has_counter(run):
+        return x
+    return [place * run.gpus for place in x] if run.gpus else None
+
+
+def _has_counter(run: ParsedRun) -> bool:
+    return any(name.lower().rpartition("/")[2] in TOKEN_COUNTERS for name in run.curve.metrics)
+
+
+def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
+    """Tell whether lower is better: by the metric's name, else by where most runs go."""
+    if any(word in name.lower() for word in _FALLING):
+        return True
+    summaries = [summary for run in runs if (summary := run.curve.summary(name))]
+    fallen = sum(summary.last.value < summary.first.value for summary in summaries)
+    return 2 * fallen > len(summaries)
+
+
+class _Points(Struct, frozen=True):
+    """Points of a metric: broken indices of its series' own, and values."""
+
+    indices: Sequence[float] = ()
+    values: Sequence[float] = ()
+
+
+def _points(run: ParsedRun, name: str, notes: list[str]) -> _Points:
+    series = run.curve.metrics.get(name)
+    if series is None:
+        return _Points()
+    found = even_points(series)
+    if found is None:
+        notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
+        return _Points([float(index) for index in range(len(series.values))], series.values)
+    return _Points(*found)
+
+
+def _axis(points: _Points, x: Sequence[float] | None) -> list[float] | None:
+    """Read where the points stand on an axis that is known of all that the series keeps."""
+    return None if x is None else [read_at(x, index) for index in points.indices]
+
+
+def _track(x: Sequence[float] | None, y: Sequence[float]) -> Track | None:
+    return None if x is None else build_track(x, y)
+
+
+def _is_told(
+    by: Measure, tracks: dict[Measure, list[Track | None]], equal: Sequence[Equal]
+) -> bool:
+    """Tell whether a comparison would only say again what one before it does."""
+    if by == "samples" and any(each.by == "tokens" for each in equal):
+        return True
+    return by in ("tokens", "samples") and _is_scaled(tracks["step"], tracks[by])
+
+
+def _is_scaled(steps: Sequence[Track | None], others: Sequence[Track | None]) -> bool:
+    """Tell whether an axis is the steps' in another unit, the same for all runs."""
+    ratios = []
+    for step, other in zip(steps, others, strict=True):
+        if (step is None) != (other is None):
+            return False
+        if step is not None and other is not None and step.x[-1] > 0:
+            ratios.append(other.x[-1] / step.x[-1])
+    return bool(ratios) and max(ratios) - min(ratios) <= _ALIKE * max(ratios)
+
+
+def _equal(by: Measure, tracks: Sequence[Track | None], *, falls: bool) -> Equal | None:
+    """Compare the runs where the first of them ends; None if fewer than two can be."""
+    longest = max((track.x[-1] for track in tracks if track is not None), default=0.0)
+    kept = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
+    if sum(track is not None for track in kept) < 2:
+        kept = list(tracks)
+    window = common_window([track for track in kept if track]) if any(kept) else None
+    if window is None or sum(track is not None for track in kept) < 2:
+        return None
+    blocks = [None if track is None else block_means(track, window) for track in kept]
+    levels = [None if each is None else sum(each) / len(each) for each in blocks]
+    best = min((level, index) for index, level in enumerate(levels) if level is not None)[1]
+    first = blocks[best]
+    behind = [
+        None if each is None or first is None or index == best else compare_blocks(each, first)
+        for index, each in enumerate(blocks)
+    ]
+    sign = 1.0 if falls else -1.0
+    return Equal(
+        by,
+        window,
+        tuple(None if level is None else sign * level for level in levels),
+        best,
+        tuple(behind),
+    )
+
+
+def _left_out(
+    runs: Sequence[ParsedRun], name: str, tracks: Sequence[Track | None], equal: Equal
+) -> list[str]:
+    """Say which runs could not be compared at an equal place, and why."""
+    left = [
+        (run.source, track)
+        for run, track, level in zip(runs, tracks, equal.levels, strict=True)
+        if level is None and name in run.curve.metrics
+    ]
+    what = {"step": "steps", "time": "time"}.get(equal.by, equal.by)
+    notes = []
+    for text, sources in (
+        ("too short", [source for source, track in left if track is not None]),
+        ("not in the log", [source for source, track in left if track is None]),
+    ):
+        if sources:
+            notes.append(f"not compared at equal {what} ({text}): {', '.join(sources)}")
+    return notes
+
+
+def _target(
+    values: Sequence[Sequence[float]],
+    axes: dict[Measure, list[list[float] | None]],
+    asked: float | None,
+    *,
+    falls: bool,
+) -> Target | None:
+    """Find where each run came to the asked level, or to the best that all came to.
+
+    ``values`` fall where they get better.
+    """
+    tracks = [build_track([float(index) for index in range(len(y))], y) for y in values]
+    lowest = [lowest_level(track.y) for track in tracks if track is not None]
+    if len(lowest) < 2:
+        return None
+    sign = 1.0 if falls else -1.0
+    level = round_up(max(lowest)) if asked is None else sign * asked
+    reached: list[Reached | None] = []
+    for number, track in enumerate(tracks):
+        at = None if track is None else first_at(smooth(track.x, track.y), level)
+        if track is None or at is None:
+            reached.append(None)
+            continue
+        index = read_at(track.x, at)  # from the finite points back to all of them
+        places = {by: read_at(x, index) for by in MEASURES if (x := axes[by][number])}
+        reached.append(Reached(**places))
+    return Target(sign * level, tuple(reached))
+
+
+def _doubts_about_time(runs: Sequence[ParsedRun], name: str) -> list[str]:
+    """Say where time is not the same for all runs."""
+    notes = []
+    timed = [run for run in runs if x_axis(run.curve, name, "time") is not None]
+    stamped = [run for run in timed if run.curve.metrics[name].times is not None]
+    if 0 < len(stamped) < len(timed):
+        names = ", ".join(run.source for run in stamped)
+        notes.append(f"time is by time stamps in {names}, else the sum of the step times")
+    waited = [run.source for run in stamped if run.curve.restarts]
+    if waited:
+        notes.append(f"time includes what passed between the attempts of {', '.join(waited)}")
+    return notes

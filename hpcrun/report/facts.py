@@ -1,0 +1,327 @@
+"""What matters of a run, as names and texts for a table.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from hpcrun.metrics.curve import Curve, Point, Series, quantile
+from hpcrun.metrics.names import (
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY_BYTES,
+    SAMPLES_PER_SECOND,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+)
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.smooth import Trend, fit_trend
+from hpcrun.report.text import (
+    count_of,
+    format_bytes,
+    format_duration,
+    format_rate,
+    format_seconds,
+    format_value,
+)
+
+Fact = tuple[str, str]
+
+EPOCH = "epoch"
+# What the tables say in rows of their own.
+_IN_TABLE = {LOSS, EVAL_LOSS, LR, EPOCH, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
+_IN_TABLE |= {MEMORY_BYTES, GRAD_NORM}
+# Without a loss: words of the metrics that tell most of a training, the most telling first.
+_TELLING = (
+    ("loss",),
+    ("reward", "return", "score"),
+    ("ppl", "perplexity", "acc", "map", "f1", "iou", "bleu", "rouge", "auc", "psnr", "error"),
+)
+_SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
+_SETTINGS |= {MEMORY_BYTES}
+
+
+def main_metric(runs: Sequence[ParsedRun]) -> str | None:
+    """Choose what to draw: the training loss, else the evaluation's, else what tells most.
+
+    That is a metric with a curve whose name speaks of a loss, then of a reward, then of a score
+    such as accuracy; then any other but those that say how the run goes (lr, throughput ...).
+    """
+    counts: dict[str, int] = {}
+    for run in runs:
+        for name, series in run.curve.metrics.items():
+            counts[name] = max(counts.get(name, 0), series.summary.count)
+    for name in (LOSS, EVAL_LOSS):
+        if name in counts:
+            return name
+    return min(counts, key=lambda name: (*_telling(name), counts[name] < 2), default=None)
+
+
+def _telling(name: str) -> tuple[bool, int]:
+    words = name.lower()
+    if "scale" in words:  # loss_scale is fp16's
+        return name in _SETTINGS, len(_TELLING)
+    rank = next(
+        (rank for rank, known in enumerate(_TELLING) if any(word in words for word in known)),
+        len(_TELLING),
+    )
+    return name in _SETTINGS, rank
+
+
+def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]]:
+    """List the metrics that the table has no row for, the most telling first.
+
+    Then comes what only counts (consumed samples, a remaining time), and what never changed.
+    """
+    further = [
+        (name, series)
+        for name, series in run.curve.metrics.items()
+        if name not in _IN_TABLE and name != main
+    ]
+    return sorted(
+        further,
+        key=lambda item: (_is_constant(item[1]), _is_counter(item[1].values), _telling(item[0])),
+    )
+
+
+def _is_constant(series: Series) -> bool:
+    lowest, highest = series.summary.min, series.summary.max
+    return lowest is None or highest is None or lowest.value == highest.value
+
+
+def _is_counter(values: Sequence[float]) -> bool:
+    """Tell whether values lie on a straight line, within a hundredth of its height.
+
+    >>> _is_counter([10.0, 20.0, 30.0, 40.0]), _is_counter([10.0, 20.0, 25.0, 40.0])
+    (True, False)
+    """
+    if len(values) < 4 or not all(map(math.isfinite, values)):
+        return False
+    slope = (values[-1] - values[0]) / (len(values) - 1)
+    most = 0.01 * abs(values[-1] - values[0])
+    return all(abs(values[0] + slope * i - value) <= most for i, value in enumerate(values))
+
+
+def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
+    """Yield how far a run came and what it learned; what the log lacks is left out."""
+    curve = run.curve
+    series = curve.metrics.get(main)
+    if series is None:
+        yield main, "none in the log"
+    else:
+        yield "steps", steps_text(curve, series)
+        yield from _course(main, series)
+    if main != LOSS and not run.points:
+        yield "training loss", "none in the log"
+    if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
+        yield "eval last", point_text(evaluated.last)
+        if evaluated.count > 1:
+            yield "eval best", point_text(evaluated.min)
+
+
+def _course(main: str, series: Series) -> Iterator[Fact]:
+    """Yield where a metric begins, ends and turns; only of a loss is it known what is best."""
+    summary, of = series.summary, "loss " if main == LOSS else ""
+    yield f"{of}first", point_text(summary.first)
+    yield f"{of}last", point_text(summary.last)
+    if _is_loss(main):
+        yield f"{of}best", point_text(summary.min)
+    else:
+        yield "lowest", point_text(summary.min)
+        yield "highest", point_text(summary.max)
+    if trend := trend_text(series):
+        yield "smoothed", trend
+
+
+def running_facts(run: ParsedRun) -> Iterator[Fact]:
+    """Yield how fast a run is and what it costs; what the log lacks is left out."""
+    curve = run.curve
+    for label, name in (("lr", LR), ("grad norm", GRAD_NORM)):
+        if summary := curve.summary(name):
+            yield label, f"{format_value(summary.last.value)} (last)"
+    for label, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
+        middle = curve.quantile(name, 0.5)
+        if middle is not None:
+            yield label, f"{format_rate(middle)} (median)"
+    half, most = (curve.quantile(STEP_SECONDS, share) for share in (0.5, 0.95))
+    if half is not None and most is not None:
+        yield "step time", f"{format_seconds(half)} p50, {format_seconds(most)} p95"
+    memory = curve.summary(MEMORY_BYTES)
+    if memory and memory.max and memory.max.value > 0:  # on a CPU some print 0
+        yield "peak memory", format_bytes(memory.max.value)
+    if left := steps_left(curve):
+        seconds = seconds_per_step(curve)
+        about = f", {format_duration(left * seconds)}" if seconds else ""
+        yield "to go", f"{count_of(left, 'step')}{about}"
+    seconds = run.seconds if run.seconds is not None else seconds_by_times(curve)
+    if seconds and seconds >= 1:
+        yield "time", format_duration(seconds)
+    if (hours := gpu_hours(run)) is not None:
+        yield "GPU hours", f"{format_value(hours)} ({count_of(run.gpus or 0, 'GPU')})"
+    if curve.restarts:
+        yield "restarts", f"{len(curve.restarts)}, {count_of(steps_lost(curve), 'step')} lost"
+
+
+def steps_text(curve: Curve, series: Series) -> str:
+    """Say from which step to which a metric goes, of how many, and in which epoch it ends."""
+    steps = [step for step in series.steps if step is not None]
+    count = series.summary.count
+    if not steps:
+        text = f"{count_of(count, 'point')}, no step numbers"
+    elif any(b < a for a, b in pairwise(steps)):
+        text = f"{count_of(count, 'point')}, the counter starts again"
+    else:
+        text = f"{steps[0]} to {steps[-1]}" if count > 1 else f"{steps[0]}"
+        if curve.total_steps and curve.total_steps >= steps[-1]:
+            text += f" of {curve.total_steps}"
+        if count != steps[-1] - steps[0] + 1:
+            text += f", {count_of(count, 'point')}"
+    epoch = curve.summary(EPOCH)
+    return f"{text}, epoch {epoch.last.value:.4g}" if epoch else text
+
+
+def _evenly(series: Series) -> Sequence[float]:
+    """Return values that lows and highs, which thinning keeps, do not draw to the spikes."""
+    return series.values if series.sample is None else series.sample
+
+
+def trend_text(series: Series) -> str:
+    """Say where a curve is heading, by the line through its last fifth; "" if it is too short."""
+    values = _evenly(series)
+    trend = fit_trend(values)
+    if trend is None:
+        return ""
+    first = -max(1, round(trend.points / len(values) * len(series.steps)))
+    begun, ended = series.steps[first], series.steps[-1]
+    passed = 0 if begun is None or ended is None else ended - begun
+    span = count_of(passed, "step") if passed > 0 else count_of(trend.points, "point")
+    if trend.is_level:
+        return f"{format_value(_now(trend))}, level over {span}"
+    sign = "-" if trend.end < trend.begin else "+"
+    moved = format_value(abs(trend.end - trend.begin))
+    return f"{format_value(_now(trend))}, {sign}{moved} in {span}"
+
+
+def _now(trend: Trend) -> float:
+    return (trend.begin + trend.end) / 2 if trend.is_level else trend.end
+
+
+def _is_loss(name: str) -> bool:
+    """Tell whether the lowest value of a metric is its best, as far as its name tells."""
+    return "loss" in name.lower()
+
+
+def steps_left(curve: Curve) -> int | None:
+    """Count the steps that are still to be done, None if the log does not tell or none are."""
+    reached = _reached(curve)
+    if curve.total_steps is None or reached is None:
+        return None
+    return max(0, curve.total_steps - reached) or None
+
+
+def _reached(curve: Curve) -> int | None:
+    lasts = [series.summary.last.step for series in curve.metrics.values()]
+    return max((step for step in lasts if step is not None), default=None)
+
+
+def seconds_per_step(curve: Curve) -> float | None:
+    """Tell how long a step takes now: by the time stamps of the last quarter of the log, with
+    evaluations and checkpoints, else by the median of the last step times."""
+    resumed = curve.restarts[-1].resumed_at if curve.restarts else None
+    for series in sorted(curve.metrics.values(), key=lambda each: -each.summary.count):
+        if series.times is None:
+            continue
+        known = [
+            (step, time)
+            for step, time in zip(series.steps, series.times, strict=True)
+            if step is not None and step >= (resumed or 0)
+        ]
+        recent = known[-max(2, len(known) // 4) :]
+        if len(recent) > 1:
+            steps, seconds = (recent[-1][at] - recent[0][at] for at in (0, 1))
+            if steps > 0 and seconds > 0:
+                return seconds / steps
+    values = curve.values(STEP_SECONDS)
+    return quantile(values[-max(5, len(values) // 4) :], 0.5)
+
+
+def seconds_by_times(curve: Curve) -> float | None:
+    """Tell how long a log goes on by its own time stamps, restarts and waiting included."""
+    times = [series.times for series in curve.metrics.values() if series.times]
+    if not times:
+        return None
+    return max(map(max, times)) - min(map(min, times)) or None
+
+
+def gpu_hours(run: ParsedRun) -> float | None:
+    """Count the GPUs' hours; None where hpcrun does not know the run's GPUs or its time."""
+    if not run.gpus or run.seconds is None:
+        return None
+    return run.gpus * run.seconds / 3600
+
+
+def steps_lost(curve: Curve) -> int:
+    """Count the steps that were done again after restarts."""
+    return sum(restart.replayed for restart in curve.restarts)
+
+
+def point_text(point: Point | None) -> str:
+    """Print a value and its step; a metric without finite values has no best.
+
+    >>> point_text(Point(3, 2.5)), point_text(Point(None, 2.5)), point_text(None)
+    ('2.500 at step 3', '2.500', 'nan')
+    """
+    if point is None:
+        return "nan"
+    return format_value(point.value) + ("" if point.step is None else f" at step {point.step}")
+
+
+def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
+    """Return one run's row in a table of several: texts by their headings, short ones."""
+    return dict([*_learning_columns(run.curve, main), *_running_columns(run)])
+
+
+def _learning_columns(curve: Curve, main: str) -> Iterator[Fact]:
+    series = curve.metrics.get(main)
+    if series is not None:
+        summary = series.summary
+        last = summary.last.step
+        yield "steps", f"{last}" if last is not None else count_of(summary.count, "point")
+        yield "first", format_value(summary.first.value)
+        yield "last", format_value(summary.last.value)
+        if trend := fit_trend(_evenly(series)):
+            yield "smoothed", format_value(_now(trend))
+        headings = ("best",) if _is_loss(main) else ("lowest", "highest")
+        for heading, point in zip(headings, (summary.min, summary.max), strict=False):
+            yield heading, point_text(point).replace(" at step ", " @")
+    if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
+        yield "eval last", format_value(evaluated.last.value)
+        yield "eval best", format_value(evaluated.min.value) if evaluated.min else "nan"
+    if main != LR and (lr := curve.summary(LR)):
+        yield "lr", format_value(lr.last.value)
+
+
+def _running_columns(run: ParsedRun) -> Iterator[Fact]:
+    curve = run.curve
+    for heading, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
+        if (middle := curve.quantile(name, 0.5)) is not None:
+            yield heading, format_rate(middle)
+    for heading, share in (("step p50", 0.5), ("step p95", 0.95)):
+        if (seconds := curve.quantile(STEP_SECONDS, share)) is not None:
+            yield heading, format_seconds(seconds)
+    if (memory := curve.summary(MEMORY_BYTES)) and memory.max and memory.max.value > 0:
+        yield "memory", format_bytes(memory.max.value)
+    if left := steps_left(curve):
+        per_step = seconds_per_step(curve)
+        yield "to go", format_duration(left * per_step) if per_step else count_of(left, "step")
+    if (hours := gpu_hours(run)) is not None:
+        yield "GPU hours", format_value(hours)
+    if curve.restarts:
+        yield "restarts", f"{len(curve.restarts)}"
+        yield "steps lost", f"{steps_lost(curve)}"

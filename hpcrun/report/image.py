@@ -1,0 +1,326 @@
+"""The curves of runs as a picture: PNG, SVG or PDF.
+
+Effects: writes the file that it is told; matplotlib reads its fonts.
+
+Above the losses, below in small what else was logged of learning rate, gradient norm and speed. A
+noisy curve is drawn faintly, its trend over it (``smooth.smooth``); an axis is logarithmic where
+``panel.panel_axis`` says so. The same runs give the same bytes, with the same matplotlib.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcrun.errors import InputError
+from hpcrun.metrics.names import (
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    SAMPLES_PER_SECOND,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+)
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.axes import Axis, tick_labels
+from hpcrun.report.facts import main_metric, point_text
+from hpcrun.report.panel import FEWEST, is_visibly_noisy, panel_axis
+from hpcrun.report.smooth import smooth
+from hpcrun.report.text import count_of, format_value, shorten
+from hpcrun.report.writing import whole_file
+from hpcrun.report.xaxis import By, shared_axis, time_unit, x_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Suffix -> matplotlib's metadata, without the date and so the same for the same runs.
+SUFFIXES: dict[str, dict[str, Any]] = {
+    ".png": {},
+    ".svg": {"Date": None, "Creator": "hpcrun"},
+    ".pdf": {"CreationDate": None, "Creator": "hpcrun"},
+}
+TITLES = {
+    LOSS: "loss",
+    EVAL_LOSS: "evaluation loss",
+    LR: "learning rate",
+    GRAD_NORM: "gradient norm",
+    TOKENS_PER_SECOND: "tokens per second",
+    SAMPLES_PER_SECOND: "samples per second",
+    STEP_SECONDS: "seconds per step",
+}
+_X_LABELS: dict[By, str] = {
+    "step": "step",
+    "tokens": "tokens",
+    "time": "time",
+    "order": "point, in the order of the log",
+}
+# Paul Tol's "bright" and two of his "vibrant": told apart by the colour-blind and in grey.
+_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#EE7733", "#009988")
+_PLAIN: Any = {"parse_math": False}  # a "$" in a name is a "$"
+_GREY = "#777777"
+_FEW = 40  # points that are drawn as such
+_MOST_INSIDE = 9  # entries of a legend within the axes; more stand below
+_ALARM = "#cc3311"
+_DASHES = ("-", "--", ":", "-.")
+# Any: matplotlib's own type for it is a list of every key.
+_STYLE: Any = {
+    "svg.hashsalt": "hpcrun",  # ids of the same picture are the same
+    "svg.fonttype": "none",  # text stays text: small, and can be searched
+    "pdf.fonttype": 42,
+    "figure.constrained_layout.w_pad": 0.12,
+    "figure.constrained_layout.h_pad": 0.1,
+    "font.size": 9.0,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#444444",
+    "xtick.color": "#666666",
+    "ytick.color": "#666666",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "path.simplify": True,
+    "agg.path.chunksize": 10000,
+}
+
+
+def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> None:
+    """Draw the runs into a file, in the form that its suffix names.
+
+    ``by``: what the curves are drawn over, as far as the logs of all tell it.
+
+    Raises InputError for another suffix, where nothing can be drawn, without matplotlib, and for a
+    place that cannot be written.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{path}: not a kind of picture: {suffix or 'no suffix'}",
+            fix=f"end its name in one of {', '.join(SUFFIXES)}",
+        )
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            f"pictures need matplotlib ({error})", fix="pip install 'hpcrun[plot]'"
+        ) from error
+    if not any(run.curve.metrics for run in runs):
+        raise InputError(f"{path}: there is no metric to draw")
+    with (
+        matplotlib.rc_context(),
+        warnings.catch_warnings(),
+        whole_file(path) as file,
+    ):
+        warnings.simplefilter("ignore")  # a name in a script that the font lacks
+        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+        matplotlib.rcParams.update(_STYLE)
+        figure = Figure(dpi=150, layout="constrained")
+        FigureCanvasAgg(figure)
+        _draw(figure, runs, by)
+        figure.savefig(file, format=suffix[1:], metadata=SUFFIXES[suffix])
+
+
+def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
+    """Lay the picture out and fill it."""
+    runs = [run for run in runs if run.curve.metrics]
+    large = [main_metric(runs) or LOSS]
+    small = [name for name in (EVAL_LOSS, LR, GRAD_NORM, _speed(runs)) if _is_there(runs, name)]
+    small = [name for name in small if name not in large]
+    # The evaluations stand beside the losses only where their places are known to be the same.
+    curves = [run.curve for run in runs]
+    if EVAL_LOSS in small and all(
+        shared_axis(curves, name, by) == by for name in (*large, EVAL_LOSS)
+    ):
+        small.remove(EVAL_LOSS)
+        large.append(EVAL_LOSS)
+    rows = 2 if small else 1
+    figure.set_size_inches(9.6, 5.2 + 1.9 * (rows - 1))
+    grid = figure.add_gridspec(rows, max(1, len(small)), height_ratios=[3.0, 1.0][:rows])
+    top = figure.add_subplot(grid[0, :])
+    has_trend = _panel(top, runs, large, by, ticks=(9, 8))
+    _head(top, runs, large[0])
+    _legend(figure, top, _entries(runs, large, has_trend=has_trend))
+    for column, name in enumerate(small):
+        below = figure.add_subplot(grid[1, column])
+        _panel(below, runs, [name], by, ticks=(max(4, 9 // len(small)), 5))
+        below.set_title(TITLES[name], loc="left", fontsize=9, color="#333333")
+
+
+def _speed(runs: Sequence[ParsedRun]) -> str:
+    """Return the measure of speed that the most runs have."""
+    names = (TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
+    return max(names, key=lambda name: sum(name in run.curve.metrics for run in runs))
+
+
+def _is_there(runs: Sequence[ParsedRun], name: str) -> bool:
+    return any(math.isfinite(value) for run in runs for value in run.curve.values(name))
+
+
+def _panel(
+    axes: Axes, runs: Sequence[ParsedRun], names: Sequence[str], by: By, ticks: tuple[int, int]
+) -> bool:
+    """Draw metrics of all runs into one pair of axes; tell whether trends are among them.
+
+    ``ticks``: how many at most, across and up.
+    """
+    by = shared_axis([run.curve for run in runs], names[0], by)
+    values = [value for run in runs for name in names for value in run.curve.values(name)]
+    finite = [value for value in values if math.isfinite(value)]
+    scale = panel_axis(names[0], finite)
+    _value_ticks(axes, scale, most=ticks[1])
+    size, unit = 1.0, _X_LABELS[by]
+    if by == "time":
+        axis_of_each = (x_axis(run.curve, name, by) for name in names for run in runs)
+        size, unit = time_unit(max(x[-1] for x in axis_of_each if x))
+    axes.set_xlabel(unit)
+    axes.locator_params(axis="x", nbins=ticks[0], integer=by != "time")
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.margins(x=0.01)
+    axes.set_axisbelow(True)
+    lines = [
+        _Line([place / size for place in x], run.curve.values(name), _look(runs, names, n, row))
+        for row, name in enumerate(names)
+        for n, run in enumerate(runs)
+        if (x := x_axis(run.curve, name, by))
+    ]
+    noisy = any(is_visibly_noisy(line.x, line.values, scale) for line in lines)
+    for line in lines:
+        _draw_line(axes, line, with_trend=noisy and len(line.x) >= FEWEST)
+    for number, run in enumerate(runs):
+        colour = _colour(number) if len(runs) > 1 else _GREY
+        for restart in run.curve.restarts if by == "step" else ():
+            if restart.resumed_at is not None:
+                axes.axvline(restart.resumed_at, color=colour, ls=(0, (4, 4)), lw=0.8, zorder=1.5)
+    if beyond := sum(not scale.holds(value) for value in finite):
+        said = f"{count_of(beyond, 'value')} beyond this axis"
+        axes.annotate(said, (0.995, 0.01), xycoords="axes fraction", ha="right", fontsize=7)
+    return noisy
+
+
+def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
+    """Scale the upright axis; label it in plain numbers, where matplotlib sets exponents high."""
+    if scale.is_log:
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    at = scale.ticks(most)
+    has_thousands = not scale.is_log and 10_000 <= scale.high < 1e9
+    labels = [f"{tick:,.0f}" for tick in at] if has_thousands else None
+    axes.set_yticks(at, labels or tick_labels(at, is_log=scale.is_log))
+    axes.set_ylim(scale.low, scale.high)
+
+
+class _Line(NamedTuple):
+    x: list[float]
+    values: list[float]
+    look: dict[str, Any]
+
+    def trend(self) -> list[float]:
+        """Return the smoothed values, nan where a value is not finite."""
+        return smooth(self.x, [v if math.isfinite(v) else math.nan for v in self.values])
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def _look(
+    runs: Sequence[ParsedRun], names: Sequence[str], number: int, place: int
+) -> dict[str, Any]:
+    """Tell runs apart by colour and dash, the metrics of a run alone by colour."""
+    if len(runs) == 1:
+        return {"color": _colour(place), "lw": 1.5}
+    dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    return {"color": _colour(number), "ls": dash, "lw": 0.9 if place else 1.5}
+
+
+def _draw_line(axes: Axes, line: _Line, *, with_trend: bool) -> None:
+    """Draw the values, their trend over them, and where they are not finite."""
+    finite = [value if math.isfinite(value) else math.nan for value in line.values]
+    marker = {"marker": "o", "ms": 4, "mfc": "white"} if len(line.x) <= _FEW else {}
+    faint = {"lw": 0.7, "alpha": 0.3} if with_trend else {}
+    axes.plot(line.x, finite, **(line.look | marker | faint))
+    if with_trend:
+        axes.plot(line.x, line.trend(), **line.look)
+    broken = [x for x, value in zip(line.x, line.values, strict=True) if not math.isfinite(value)]
+    if broken:
+        ground, low = axes.get_xaxis_transform(), [0.02] * len(broken)
+        axes.plot(broken, low, "x", color=_ALARM, ms=5, mew=1.4, transform=ground, clip_on=False)
+
+
+def _head(axes: Axes, runs: Sequence[ParsedRun], name: str) -> None:
+    """Write the title, and below it how the metric went."""
+    title = shorten(runs[0].source, 80) if len(runs) == 1 else f"{len(runs)} runs"
+    axes.set_title(title, loc="left", fontsize=13, weight="bold", color="#222222", pad=22, **_PLAIN)
+    axes.annotate(
+        *(_outcome(runs, name), (0, 1), (0, 7)),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=9,
+        color="#555555",
+        **_PLAIN,
+    )
+
+
+def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
+    """Name the metric, and of a run alone say how it went."""
+    said = TITLES.get(name, shorten(name, 60))
+    summary = runs[0].curve.summary(name)
+    if len(runs) > 1 or summary is None:
+        return said
+    said += f" {format_value(summary.first.value)} → {format_value(summary.last.value)}"
+    if summary.min is not None:
+        said += f", lowest {point_text(summary.min)}"
+    if restarts := runs[0].curve.restarts:
+        said += f", {count_of(len(restarts), 'restart')}"
+    return said
+
+
+def _entries(
+    runs: Sequence[ParsedRun], names: Sequence[str], *, has_trend: bool
+) -> list[tuple[str, dict[str, Any]]]:
+    """List what the legend explains, as (text, look of a line)."""
+    if len(runs) == 1:
+        shown = [
+            (TITLES.get(name, shorten(name, 44)), 0, place) for place, name in enumerate(names)
+        ]
+    else:
+        shown = [(shorten(run.source, 44), number, 0) for number, run in enumerate(runs)]
+    entries = [(label, _look(runs, names, number, place)) for label, number, place in shown]
+    grey: dict[str, Any] = {"color": _GREY}
+    if len(runs) > 1 and len(names) > 1:
+        entries.append((TITLES[names[1]], grey | {"lw": 0.9, "marker": "o", "mfc": "white"}))
+    if has_trend:
+        entries.append(("raw values", grey | {"lw": 0.8, "alpha": 0.4}))
+    if any(restart.resumed_at is not None for run in runs for restart in run.curve.restarts):
+        entries.append(("restart", grey | {"ls": (0, (4, 4)), "lw": 0.8}))
+    if not all(math.isfinite(v) for run in runs for name in names for v in run.curve.values(name)):
+        entries.append(("not finite", {"color": _ALARM, "marker": "x", "ls": ""}))
+    return entries
+
+
+def _legend(figure: Figure, axes: Axes, entries: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Explain the lines, within the axes or, if there are many, below all of them."""
+    if len(entries) < 2:
+        return
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], ms=5, **look) for _, look in entries]
+    numbers = [str(number) for number in range(len(entries))]
+    look: Any = {"fontsize": 8, "edgecolor": "none", "framealpha": 0.85}
+    if len(entries) <= _MOST_INSIDE:
+        legend = axes.legend(handles, numbers, loc="upper right", **look)
+    else:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + 0.2 * math.ceil(len(entries) / 2))
+        legend = figure.legend(handles, numbers, loc="outside lower center", ncols=2, **look)
+    # As a label, a name that begins with "_" would hide its line.
+    for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
+        text.set_parse_math(False)
+        text.set_text(label)

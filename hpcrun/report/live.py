@@ -1,0 +1,103 @@
+"""A window that is drawn anew in place, as less and top have it.
+
+Effects: writes to a terminal, changes its modes and gives them back; handles signals meanwhile.
+
+It is the alternate screen (xterm's private mode 1049), so that what stood on the terminal is there
+again afterwards. A picture goes out in one write, each row over the one before, inside a
+synchronized update (private mode 2026, passed over where it is unknown): nothing flickers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import termios
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+from typing import Any, TextIO
+
+_ENTER = "\x1b[?1049h\x1b[?25l"
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+
+
+class Screen:
+    """The alternate screen of a terminal, for as long as the ``with`` block lasts.
+
+    However the block ends (an error, Ctrl-C, a polite signal), the terminal is as it was. Ctrl-Z
+    stops the program on the usual screen, and fg brings the picture back. ``is_stale`` tells that
+    the window was resized, or shown again, since the last drawing.
+    """
+
+    def __init__(self, stream: TextIO, keyboard: int | None) -> None:
+        """Write to a terminal; ``keyboard`` is a descriptor whose echo would disturb, or None."""
+        self.is_stale = True
+        self._stream = stream
+        self._keyboard = keyboard
+        self._modes: list[Any] | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Screen:
+        for number, handler in (
+            (signal.SIGWINCH, self._on_resize),
+            (signal.SIGTSTP, self._on_stop),
+            (signal.SIGTERM, _on_end),
+            (signal.SIGHUP, _on_end),
+        ):
+            self._handlers[number] = signal.signal(number, handler)
+        self._show()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._hide()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def draw(self, rows: Sequence[str]) -> None:
+        """Draw rows from the top; each must be narrower than the window by one column."""
+        self.is_stale = False
+        picture = "".join(f"{row}\x1b[K\r\n" for row in rows[:-1])
+        last = f"{rows[-1]}\x1b[K" if rows else ""
+        self._write(f"\x1b[?2026h\x1b[H{picture}{last}\x1b[J\x1b[?2026l")
+
+    def _show(self) -> None:
+        if self._keyboard is not None:
+            with contextlib.suppress(termios.error):
+                self._modes = termios.tcgetattr(self._keyboard)
+                quiet = [*self._modes]
+                quiet[3] &= ~(termios.ECHO | termios.ICANON)
+                termios.tcsetattr(self._keyboard, termios.TCSADRAIN, quiet)
+        self._write(_ENTER)
+        self.is_stale = True
+
+    def _hide(self) -> None:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._write(_LEAVE)
+        if self._keyboard is not None and self._modes is not None:
+            with contextlib.suppress(termios.error):
+                # What was typed meanwhile was not meant for the shell.
+                termios.tcsetattr(self._keyboard, termios.TCSAFLUSH, self._modes)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def _on_resize(self, number: int, frame: FrameType | None) -> None:
+        self.is_stale = True
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        self._hide()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        # Here it goes on after fg.
+        signal.signal(signal.SIGTSTP, self._on_stop)
+        self._show()
+
+
+def _on_end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,193 @@
+"""hpcrun compare, on logs, and on run folders as submit writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from tests.cli.calling import ROOT, Caller, replay
+from tests.report.runs import noise
+
+SCHEMA = json.loads((ROOT / "docs" / "compare.schema.json").read_text())
+
+
+def log(floor: float, step_seconds: float, *, seed: int = 0) -> str:
+    """What a trainer prints in 400 steps."""
+    lines = []
+    for step in range(1, 401):
+        loss = floor + 4 * math.exp(-step / 60) + 0.05 * noise(step + seed)
+        lines.append(
+            f"step {step}: loss={loss:.4f} lr=0.0003 step_time={step_seconds * 1000:.1f}ms\n"
+        )
+    return "".join(lines)
+
+
+@pytest.fixture
+def logs(hpcrun: Caller) -> Caller:
+    for name, floor, seconds in (("a", 2.0, 1.0), ("b", 1.8, 0.5), ("same", 2.0, 1.0)):
+        hpcrun.write(f"{name}.log", log(floor, seconds, seed=len(name) * 1000))
+    return hpcrun
+
+
+def compared(hpcrun: Caller, *words: str) -> Any:
+    done = hpcrun("compare", *words, "--json")
+    assert (done.code, done.err) == (0, ""), done
+    jsonschema.validate(done.json, SCHEMA)
+    return done.json
+
+
+def test_two_logs(logs: Caller) -> None:
+    told = compared(logs, "a.log", "b.log")
+    assert [run["source"] for run in told["runs"]] == ["a.log", "b.log"]
+    step = told["equal"][0]
+    assert (step["by"], step["to"], step["best"]) == ("step", 400, 1)
+    assert step["behind"][0]["value"] == pytest.approx(0.2, abs=0.02) and step["behind"][0]["clear"]
+    assert [run["speedup"] for run in told["runs"]] == [1.0, 2.0]
+    done = logs("compare", "a.log", "b.log")
+    assert done.code == 0 and done.out.startswith("loss by step")
+    assert "b.log 1.8" in done.out and "is lowest; higher: a.log by 0.2" in done.out
+    assert "settings" not in done.out
+
+
+def test_no_difference_is_said_where_there_is_none(logs: Caller) -> None:
+    done = logs("compare", "a.log", "same.log")
+    assert "loss at step 400: no difference beyond noise: " in done.out, done
+
+
+def test_the_gpus_of_plain_logs(logs: Caller) -> None:
+    told = compared(logs, "a.log", "b.log", "same.log", "--gpus", "1,4,2")
+    assert [run["efficiency"] for run in told["runs"]] == [1.0, 0.5, 0.5]
+    assert "--gpus" in logs("compare", "a.log", "b.log").out
+    assert "--gpus" not in logs("compare", "a.log", "b.log", "--gpus", "1,4").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "fix"),
+    [
+        ([], "compare what?", "two or more"),
+        (["a.log"], "a.log: one run; two or more can be compared", "hpcrun parse a.log"),
+        (["a.log", "b.log", "--gpus", "1"], "--gpus 1: 1 numbers for 2 runs", "a.log, b.log"),
+        (["a.log", "b.log", "--gpus", "1,x"], "--gpus 1,x: not whole numbers", "1,2,4,8"),
+        (["a.log", "b.log", "--gpus", "1,0"], "--gpus 1,0: not whole numbers", "1,2,4,8"),
+        (["a.log", "b.log", "--metric", "los"], "--metric los: not in the log", "loss"),
+        (["a.log", "none.log"], "none.log: no such file", ""),
+    ],
+)
+def test_what_cannot_be_compared(logs: Caller, words: list[str], said: str, fix: str) -> None:
+    done = logs("compare", *words)
+    assert done.code == 2 and said in done.err and fix in done.err, done
+    assert done.out == ""
+
+
+def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
+    told = compared(logs, "a.log", "b.log", "--metric", "LR")
+    assert told["metric"] == "lr"
+    told = compared(logs, "a.log", "b.log", "--target", "2.4")
+    assert told["target"]["level"] == 2.4
+    steps = [reached["step"] for reached in told["target"]["reached"]]
+    truth = [-60 * math.log((2.4 - floor) / 4) for floor in (2.0, 1.8)]
+    assert steps == pytest.approx(truth, abs=10)
+
+
+def test_over_time(logs: Caller) -> None:
+    done = logs("compare", "a.log", "b.log", "--by", "time", "--plot", "c.svg")
+    assert done.out.startswith("loss by minutes"), done
+    assert ">minutes<" in (logs.project / "c.svg").read_text()
+
+
+def test_files(logs: Caller) -> None:
+    done = logs("compare", "a.log", "b.log", "--plot", "c.svg", "--html", "c.html")
+    assert done.code == 0 and done.err == "wrote c.svg\nwrote c.html\n", done
+    picture = (logs.project / "c.svg").read_text()
+    assert "b.log" in picture and ">step<" in picture
+    assert "b.log" in (logs.project / "c.html").read_text()
+
+
+def test_logs_without_any_metric(hpcrun: Caller) -> None:
+    for name in "ab":
+        hpcrun.write(f"{name}.log", "hello\n")
+    done = hpcrun("compare", "a.log", "b.log")
+    assert done.code == 1 and "nothing" not in done.err, done
+
+
+# ---- runs
+
+
+def submitted(hpcrun: Caller, gpus: int, job_id: int) -> Path:
+    """Submit a job as Slurm once took it, and let its ranks have trained 400 steps."""
+    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, f"{job_id}\n", ""))
+    done = hpcrun("submit", "job.yaml", "--gpus-per-node", f"{gpus}", "--json")
+    assert done.code == 0, done
+    run = Path(done.json["run_dir"])
+    (run / "logs" / "0").mkdir()
+    (run / "logs" / "0" / "rank-0.log").write_text(log(2.0, 1 / gpus**0.5, seed=job_id))
+    attempt = run / "attempts" / "0"
+    attempt.mkdir()
+    times = {"begun_at": 1e9, "ended_at": 1e9 + 400 / gpus**0.5}
+    end = {"attempt": 0, "job_id": f"{job_id}", "exit_code": 0, "signal": None}
+    end |= {"stopped_by": None, "first_failure": None}
+    (attempt / "end.json").write_text(json.dumps(end | times))
+    return run
+
+
+@pytest.fixture
+def scaling(hpcrun: Caller) -> Caller:
+    """A job of a project, on 1 and then on 4 GPUs, with the same batch on each."""
+    python = f"setup: {{python: {sys.executable}}}"
+    hpcrun.write("job.yaml", f"script: train.py\nbatch: {{micro_batch_per_gpu: 8}}\n{python}\n")
+    hpcrun.write("train.py", "print(1)\n")
+    submitted(hpcrun, 1, 17)
+    submitted(hpcrun, 4, 18)
+    return hpcrun
+
+
+def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
+    told = compared(scaling, "17", "18")
+    assert [(run["gpus"], run["batch"]) for run in told["runs"]] == [(1, 8), (4, 32)]
+    assert told["scaling"]["unit"] == "samples/s" and told["scaling"]["kind"] == "weak"
+    assert [run["speedup"] for run in told["runs"]] == [1.0, 8.0]
+    assert [run["gpu_hours"] for run in told["runs"]] == pytest.approx([400 / 3600, 800 / 3600])
+    assert told["settings"] == {
+        "effective_batch": ["8", "32"],
+        "resources.gpus_per_node": ["1", "4"],
+        "world_size": ["1", "4"],
+    }
+    done = scaling("compare", "17", "18")
+    assert "weak scaling, the batch grows with the GPUs" in " ".join(done.out.split())
+    assert "settings that differ" in done.out and "the code differs" not in done.out
+
+
+def test_code_that_was_changed_between_is_told(scaling: Caller) -> None:
+    scaling.write("train.py", "print(2)\n")
+    submitted(scaling, 4, 19)
+    told = compared(scaling, "18", "19")
+    assert list(told["settings"]) == ["code"]
+    assert "the code differs in train.py" in told["notes"]
+
+
+def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
+    scaling.write("old.log", log(2.0, 2.0, seed=5))
+    told = compared(scaling, "17", "old.log")
+    assert told["settings"] == {} and told["runs"][1]["gpus"] is None
+    done = scaling("compare", "17", "old.log")
+    assert "note: settings are not known of old.log" in done.out
+
+
+def test_a_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:
+    hpcrun.write("job.yaml", "command: [echo, '{lr}']\nsweep: {lr: [1e-4, 3e-4]}\n")
+    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "20\n", ""))
+    done = hpcrun("submit", "job.yaml", "--json")
+    for number, run in enumerate(done.json["runs"]):
+        logs = Path(run["run_dir"]) / "logs" / "0"
+        logs.mkdir()
+        (logs / "rank-0.log").write_text(log(2.0 - number, 1.0))
+    told = compared(hpcrun, "20")
+    assert told["settings"]["sweep.lr"] == ["1e-4", "3e-4"]
+    text = hpcrun("compare", "20").out
+    assert "1: lr=3e-4 1.0" in text and "is lowest; higher: 0: lr=1e-4 by 1.0" in text

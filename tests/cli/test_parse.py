@@ -1,0 +1,164 @@
+"""hpcrun parse, as people and programs call it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from tests.cli.calling import ROOT, Caller
+from tests.report.runs import trainer_log
+from tests.test_startup import loaded
+
+SCHEMA = json.loads((ROOT / "docs" / "parse.schema.json").read_text())
+
+
+@pytest.fixture
+def log(hpcrun: Caller) -> Path:
+    path = hpcrun.project / "train.log"
+    path.write_bytes(trainer_log(1, 200))
+    return path
+
+
+def test_a_curve_and_what_matters(hpcrun: Caller, log: Path) -> None:
+    done = hpcrun("parse", "train.log")
+    assert (done.code, done.err) == (0, ""), done
+    assert done.out.startswith("train.log: loss by step")
+    for text in ("loss best", "1.172 at step 196", "eval best", "tokens/s", "p95", "12.1 GiB"):
+        assert text in done.out, done
+
+
+def test_a_pipe_gets_no_escapes(hpcrun: Caller, log: Path) -> None:
+    done = hpcrun.process("parse", "train.log")
+    assert done.code == 0 and "\x1b" not in done.out
+    assert "┤" in done.out
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX"])
+def test_the_c_locale_gets_ascii(hpcrun: Caller, log: Path, locale: str) -> None:
+    hpcrun.environ["LC_ALL"] = locale
+    done = hpcrun.process("parse", "train.log")
+    assert done.code == 0 and done.out.isascii()
+    assert "*" in done.out and "|" in done.out
+
+
+def test_json_follows_its_schema(hpcrun: Caller, log: Path) -> None:
+    for full in ([], ["--full"]):
+        done = hpcrun("parse", "train.log", "--json", *full)
+        assert done.code == 0 and done.err == ""
+        jsonschema.validate(done.json, SCHEMA)
+        (run,) = done.json["runs"]
+        assert (run["source"], run["points"]) == ("train.log", 200)
+        assert ("values" in run["metrics"]["loss"]) == bool(full)
+
+
+def test_json_of_a_log_that_resumes_follows_its_schema(hpcrun: Caller) -> None:
+    steps = [*range(1, 31), *range(21, 61)]
+    lines = [f"step: {step}, loss: {3 - step / 100}\n" for step in steps]
+    lines.insert(30, "Resuming from checkpoint at step 20\n")
+    (hpcrun.project / "a.log").write_text("".join(lines))
+    done = hpcrun("parse", "a.log", "--json")
+    jsonschema.validate(done.json, SCHEMA)
+    assert done.json["runs"][0]["resumed"] == [
+        {"attempt": 0, "lost_at": 30, "resumed_at": 21, "replayed": 10}
+    ]
+
+
+def test_json_and_a_file(hpcrun: Caller, log: Path) -> None:
+    done = hpcrun("parse", "train.log", "--json", "--csv", "out.csv")
+    assert done.code == 0 and done.json["runs"][0]["points"] == 200
+    assert done.err == "wrote out.csv\n"
+    head, first, *_ = (hpcrun.project / "out.csv").read_text().splitlines()
+    assert "loss" in head.split(",") and first.startswith("1,")
+
+
+def test_a_file_that_cannot_be_written(hpcrun: Caller, log: Path) -> None:
+    done = hpcrun("parse", "train.log", "--csv", "no/folder/out.csv")
+    assert done.code == 2 and "no/folder/out.csv: no such folder" in done.err
+
+
+def test_another_metric_is_drawn(hpcrun: Caller, log: Path) -> None:
+    done = hpcrun("parse", "train.log", "--metric", "Grad_Norm")
+    assert done.code == 0 and done.out.startswith("train.log: grad_norm by step")
+    done = hpcrun("parse", "train.log", "--metric", "grad_nrm")
+    assert done.code == 2 and "--metric grad_nrm: not in the log" in done.err
+    assert "there is grad_norm" in done.err
+
+
+def test_a_curve_each(hpcrun: Caller, log: Path) -> None:
+    (hpcrun.project / "b.log").write_bytes(trainer_log(1, 100, 2.0))
+    done = hpcrun("parse", "train.log", "b.log", "--json")
+    assert [run["source"] for run in done.json["runs"]] == ["train.log", "b.log"]
+    done = hpcrun("parse", "train.log", "b.log")
+    assert done.code == 0 and done.out.startswith("loss by step")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "a.log: no metrics in 1 file, 0 bytes: it is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 3\n", "git lfs pull"),
+        (b"hello\nworld\n", "understood are the logs of the common frameworks"),
+        (bytes(range(256)) * 40, "it is not text"),
+    ],
+)
+def test_nothing_found_says_why(hpcrun: Caller, data: bytes, why: str) -> None:
+    (hpcrun.project / "a.log").write_bytes(data)
+    done = hpcrun("parse", "a.log")
+    assert (done.code, why in " ".join(done.out.split())) == (1, True), done
+    done = hpcrun("parse", "a.log", "--json")
+    assert done.code == 1 and done.json["runs"][0]["metrics"] == {}
+    done = hpcrun("parse", "a.log", "--html", "a.html")
+    assert done.code == 1 and "nothing is written" in done.err
+    assert not (hpcrun.project / "a.html").exists()
+
+
+def test_a_pattern_of_ones_own(hpcrun: Caller) -> None:
+    (hpcrun.project / "a.log").write_text("at 1 cost is 3.5 now\nat 2 cost is 3.25 now\n")
+    done = hpcrun("parse", "a.log", "--json")
+    assert done.code == 1
+    pattern = r"at (?P<step>\d+) cost is (?P<loss>\S+)"
+    done = hpcrun("parse", "a.log", "--json", "--pattern", pattern)
+    assert done.json["runs"][0]["metrics"]["loss"]["last"] == {"step": 2, "value": 3.25}
+    done = hpcrun("parse", "a.log", "--pattern", "(")
+    assert done.code == 2 and "--pattern (" in done.err
+
+
+def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
+    for follow in ([], ["-f"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcrun", "parse", *follow, "-", "--json"],
+            cwd=hpcrun.project,
+            env=hpcrun.environ | {"PYTHONPATH": str(ROOT)},
+            input=log.read_bytes(),
+            capture_output=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert json.loads(done.stdout)["runs"][0]["points"] == 200
+
+
+def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
+    """A drawing needs no library but click and msgspec, and JSON no drawing."""
+    (hpcrun.project / "hpcrun.yaml").unlink()
+    found = loaded(hpcrun.environ, hpcrun.project, ["parse", "train.log"])
+    assert not found & {"rich", "plotext", "jinja2", "numpy", "matplotlib", "plotly", "paramiko"}
+    code = (
+        "import sys; from hpcrun.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([x for x in sys.modules if x.startswith('hpcrun.report')], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "parse", "train.log", "--json"],
+        cwd=hpcrun.project,
+        env=hpcrun.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stderr.strip() == "['hpcrun.report', 'hpcrun.report.json']"

@@ -1,0 +1,306 @@
+"""hpcrun parse -f: the curve as it grows, the end of its run, and away without touching it."""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrun.controller.context import load_context
+from hpcrun.controller.follow_curve import CurveFollower
+from tests.cli.calling import ROOT, Caller, replay
+from tests.cli.test_follow import END, Followed
+from tests.cli.test_slurm_verbs import row
+from tests.report.runs import trainer_log
+from tests.report.window import Window
+
+LINES = trainer_log(1, 200).splitlines(keepends=True)
+
+
+class Watched:
+    """hpcrun in a terminal of its own."""
+
+    def __init__(self, hpcrun: Caller, *argv: str, width: int = 80, height: int = 24) -> None:
+        self.keyboard, theirs = pty.openpty()
+        self.window = Window(width, height)
+        self.resize(width, height)
+        self.modes = termios.tcgetattr(theirs)
+        self.theirs = theirs
+        self.window.write("$ hpcrun\r\n")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hpcrun", *argv],
+            cwd=hpcrun.project,
+            env=hpcrun.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.set_blocking(self.keyboard, False)
+        self.decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self.keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def read(self) -> None:
+        try:
+            while data := os.read(self.keyboard, 1 << 16):
+                self.window.write(self.decoder.decode(data))
+        except BlockingIOError:
+            pass
+
+    def see(self, what: str | Callable[[str], bool]) -> str:
+        """Wait until the window shows something."""
+        deadline = time.monotonic() + 20
+        while True:
+            self.read()
+            if what(self.window.text) if callable(what) else what in self.window.text:
+                return self.window.text
+            assert time.monotonic() < deadline, self.window.text
+            time.sleep(0.02)
+
+    def end(self) -> int:
+        code = self.process.wait(timeout=20)
+        self.read()
+        return code
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.keyboard)
+        os.close(self.theirs)
+
+
+@pytest.fixture
+def watch(hpcrun: Caller) -> Iterator[Callable[..., Watched]]:
+    started: list[Watched] = []
+
+    def start(*argv: str, **size: int) -> Watched:
+        started.append(Watched(hpcrun, *argv, **size))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def followed(hpcrun: Caller) -> Iterator[Followed]:
+    made = Followed(hpcrun)
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.communicate()
+
+
+def append(path: Path, lines: list[bytes]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(lines))
+
+
+def test_a_growing_file_is_drawn_as_it_grows(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+    log = hpcrun.project / "train.log"
+    append(log, LINES[:50])
+    seen = watch("parse", "-f", "train.log")
+    first = seen.see("loss by step")
+    assert seen.window.shown == "alternate" and "25" not in seen.window.modes
+    assert "1 to 49" in first and "Ctrl-C ends the following" in first.splitlines()[-1]
+    # A line in two pieces is one line.
+    append(log, [*LINES[50:100], LINES[100][:20]])
+    seen.see("1 to 98")
+    append(log, [LINES[100][20:], *LINES[101:150]])
+    seen.see("1 to 147")
+
+
+def test_ctrl_c_gives_the_terminal_back_and_the_last_report(
+    hpcrun: Caller, watch: Callable[..., Watched]
+) -> None:
+    """Nobody knows the end of a log file: Ctrl-C is the way to its last report."""
+    append(hpcrun.project / "train.log", LINES)
+    seen = watch("parse", "-f", "train.log", height=40)
+    seen.see("1 to 200")
+    seen.process.send_signal(signal.SIGINT)
+    assert seen.end() == 0
+    assert seen.window.shown == "usual" and "25" in seen.window.modes
+    assert termios.tcgetattr(seen.theirs) == seen.modes
+    assert "train.log: loss by step" in seen.window.text
+    assert "read as: json lines" in seen.window.text
+
+
+def test_the_picture_follows_the_size_of_the_window(
+    hpcrun: Caller, watch: Callable[..., Watched]
+) -> None:
+    append(hpcrun.project / "train.log", LINES)
+    seen = watch("parse", "-f", "train.log")
+    seen.see("1 to 200")
+    for width, height in ((120, 40), (40, 12), (25, 5), (80, 24)):
+        seen.read()
+        rest = seen.window.rest
+        seen.window = Window(width, height)
+        seen.window.write("\x1b[?1049h" + rest)
+        seen.resize(width, height)
+        os.kill(seen.process.pid, signal.SIGWINCH)
+        text = seen.see(lambda text: text.endswith("the following") and "1 to 200" in text)
+        assert ("loss by step" in text) == (height > 5)
+
+
+def test_a_file_that_begins_anew(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+    log = hpcrun.project / "train.log"
+    append(log, LINES[:100])
+    seen = watch("parse", "-f", "train.log")
+    seen.see("1 to 98")
+    log.write_bytes(b"".join(LINES[:30]))
+    seen.see("1 to 29")
+
+
+def test_a_run_to_its_end(followed: Followed, watch: Callable[..., Watched]) -> None:
+    followed.state("PENDING")
+    seen = watch("parse", "-f", "7", width=100, height=50)
+    seen.see("no metrics yet")
+    seen.see("job 7 PENDING")
+    followed.state("RUNNING")
+    followed.write("logs/0/rank-0.log", b"".join(LINES[:100]).decode())
+    seen.see("1 to 98")
+    followed.write("logs/0/rank-0.log", b"".join(LINES).decode())
+    followed.state("COMPLETED")
+    followed.write("attempts/0/end.json", json.dumps(END))
+    assert seen.end() == 0
+    assert seen.window.shown == "usual" and "25" in seen.window.modes
+    assert "job 7: COMPLETED" in seen.window.text
+    assert "1 to 200" in seen.window.text
+    assert not followed.scancel.exists()
+
+
+@pytest.mark.parametrize("name", ["node-0.log", "rank-3.log"])
+def test_whoever_tells_the_loss_is_heard(
+    followed: Followed, watch: Callable[..., Watched], name: str
+) -> None:
+    """A bare command has no ranks; Megatron's last rank speaks, and its first only chats."""
+    followed.state("RUNNING")
+    seen = watch("parse", "-f", "7")
+    seen.see("no metrics yet")
+    if name == "rank-3.log":
+        followed.write("logs/0/rank-0.log", "building the model\n" * 50)
+    followed.write(f"logs/0/{name}", b"".join(LINES[:60]).decode())
+    seen.see("1 to 58")
+    followed.write(f"logs/0/{name}", b"".join(LINES[:120]).decode())
+    seen.see("1 to 117")
+    if name == "rank-3.log":
+        followed.write("logs/0/rank-0.log", "building the model\n" * 50 + "still there\n")
+    followed.write(f"logs/0/{name}", b"".join(LINES).decode())
+    seen.see("1 to 200")
+
+
+def test_ctrl_c_never_touches_the_run(followed: Followed, watch: Callable[..., Watched]) -> None:
+    followed.state("RUNNING")
+    followed.write("logs/0/rank-0.log", b"".join(LINES[:100]).decode())
+    seen = watch("parse", "-f", "7")
+    seen.see("1 to 98")
+    seen.process.send_signal(signal.SIGINT)
+    assert seen.end() == 130
+    assert seen.window.shown == "usual" and "25" in seen.window.modes
+    assert termios.tcgetattr(seen.theirs) == seen.modes
+    assert "no longer following job 7, which goes on" in seen.window.text
+    assert not followed.scancel.exists() and not (followed.run / "cancelled.json").exists()
+
+
+def test_a_job_that_hpcrun_did_not_submit(
+    hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
+) -> None:
+    tools, log = Path(hpcrun.environ["PATH"]), tmp_path / "its output"
+    append(log, LINES[:100])
+    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={log} Power=\n", ""))
+    replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
+    seen = watch("parse", "-f", "9", width=100)
+    seen.see("1 to 98")
+    seen.see("job 9 RUNNING")
+    append(log, LINES[100:])
+    seen.see("1 to 200")
+    seen.process.send_signal(signal.SIGINT)
+    assert seen.end() == 130
+    replay(tools, "squeue", (0, row(tmp_path, "9", "COMPLETED"), ""))
+    done = hpcrun("parse", "-f", "9")
+    assert done.code == 0 and "1 to 200" in done.out and "job 9: COMPLETED" in done.err
+    replay(tools, "squeue", (0, row(tmp_path, "9", "FAILED"), ""))
+    assert hpcrun("parse", "-f", "9").code == 1
+
+
+def test_the_output_of_a_job_that_waits_in_the_queue(
+    hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
+) -> None:
+    tools, log = Path(hpcrun.environ["PATH"]), tmp_path / "9.out"
+    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={log} Power=\n", ""))
+    replay(tools, "squeue", (0, row(tmp_path, "9", "PENDING"), ""))
+    seen = hpcrun("parse", "9")
+    assert seen.code == 2 and "is not there (yet)" in seen.err and "parse -f 9" in seen.err
+    waiting = watch("parse", "-f", "9", width=100)
+    waiting.see("job 9 PENDING")
+    assert "no metrics yet" in waiting.window.text
+    append(log, LINES)
+    waiting.see("1 to 200")
+    log.unlink()
+
+    replay(tools, "squeue", (0, row(tmp_path, "9", "CANCELLED"), ""))
+    never = hpcrun("parse", "-f", "9")
+    assert never.code == 1 and "job 9: CANCELLED" in never.err and "no log yet" in never.out
+
+
+def test_an_output_that_is_named_by_its_node(
+    hpcrun: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools, pending, running = Path(hpcrun.environ["PATH"]), tmp_path / "%N", tmp_path / "node1"
+    monkeypatch.setenv("PATH", hpcrun.environ["PATH"])
+    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={pending} Power=\n", ""))
+    follower = CurveFollower(load_context(hpcrun.environ, hpcrun.project), ["9"])
+    append(running, LINES)
+    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={running} Power=\n", ""))
+    replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
+    assert follower.wait(0.0).runs[0].points == 0
+    assert follower.wait(0.0).runs[0].points == 200
+
+
+def test_several_at_once(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+    for name in ("a.log", "b.log"):
+        append(hpcrun.project / name, LINES[:50])
+    seen = watch("parse", "-f", "a.log", "b.log", width=100, height=40)
+    seen.see("b.log")
+    append(hpcrun.project / "b.log", LINES[50:100])
+    seen.see(lambda text: bool(re.search(r"b\.log +98 ", text) and re.search(r"a\.log +49 ", text)))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_a_terminal_only_the_last_report_is_printed(
+    followed: Followed, as_json: bool
+) -> None:
+    followed.state("RUNNING")
+    followed.write("logs/0/rank-0.log", b"".join(LINES[:100]).decode())
+    process = followed.hpcrun.start("parse", "-f", "7", *(["--json"] if as_json else []))
+    followed.process = process
+    time.sleep(1.5)
+    assert process.stdout is not None and process.poll() is None
+    os.set_blocking(process.stdout.fileno(), False)
+    assert not process.stdout.read()
+    os.set_blocking(process.stdout.fileno(), True)
+    followed.write("logs/0/rank-0.log", b"".join(LINES).decode())
+    followed.state("FAILED")
+    followed.write("attempts/0/end.json", json.dumps({**END, "exit_code": 3}))
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert b"job 7: FAILED, exit code 3" in err
+    if as_json:
+        assert json.loads(out)["runs"][0]["points"] == 200
+    else:
+        assert b"1 to 200" in out and b"\x1b" not in out

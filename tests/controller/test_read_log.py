@@ -1,0 +1,268 @@
+"""Log files as frames: compressed, piped, and read by several processes."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcrun.controller import read_log, read_ranges
+from hpcrun.controller.read_log import LogFileReader
+from hpcrun.controller.read_ranges import line_from
+from hpcrun.errors import InputError
+from hpcrun.metrics.reading import read as reader
+from hpcrun.metrics.row import Frame, Placed
+
+Row = tuple[object, ...]
+
+LOG = b"".join(b"noise %d\nstep=%d loss=%d.25\n" % (i, i, i) for i in range(500))
+
+
+def rows(pieces: list[Frame | Placed]) -> list[Row]:
+    """Every row with its offset, in the order of the log."""
+    told: list[Row] = []
+    for piece in pieces:
+        if isinstance(piece, Placed):
+            told.append((piece.offset, piece.mark))
+            continue
+        for index, offset in enumerate(piece.offsets):
+            step = None if piece.steps is None else piece.steps[index]
+            time = None if piece.times is None else piece.times[index]
+            values = tuple(column[index] for column in piece.columns)
+            told.append((offset, piece.layout, step, time, values))
+    return sorted(told, key=lambda row: (row[0], str(row[1])))
+
+
+def read(path: Path, processes: int = 1) -> list[Row]:
+    return rows([piece for pieces in LogFileReader(path, processes=processes) for piece in pieces])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
+)
+def test_a_compressed_log_is_read_as_what_it_holds(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
+    plain, compressed = tmp_path / "a.log", tmp_path / f"a.{suffix}"
+    plain.write_bytes(LOG)
+    compressed.write_bytes(compress(LOG))
+    assert len(read(plain)) == 500
+    assert read(compressed) == read(plain)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
+)
+def test_of_a_compressed_log_that_was_cut_off_the_begin_is_read(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
+    rng = random.Random(1)
+    log = b"".join(b"step=%d loss=%.9f\n" % (i, rng.random()) for i in range(120_000))
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(compress(log))
+    whole = read(path)
+    path.write_bytes(compress(log)[: path.stat().st_size // 2])
+    reader = LogFileReader(path)
+    found = rows([piece for pieces in reader for piece in pieces])
+    assert 10_000 < len(found) < 120_000
+    assert found[:-1] == whole[: len(found) - 1]  # of the last line the last word may be gone
+    assert len(reader.notes) == 1 and f"a.{suffix} ends before" in reader.notes[0]
+    path.write_bytes(compress(log)[:12])
+    with pytest.raises(InputError, match=rf"a\.{suffix}: "):
+        read(path)
+
+
+def test_a_compression_that_python_lacks_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.log.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd rest")
+    with pytest.raises(InputError, match="compressed by zstd"):
+        read(path)
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_bytes(gzip.compress(LOG)))
+    writer.start()
+    try:
+        assert len(read(path, processes=4)) == 500
+    finally:
+        writer.join()
+
+
+def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.log: No such file"):
+        read(tmp_path / "none.log")
+    with pytest.raises(InputError, match="Is a directory"):
+        read(tmp_path)
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a log of some kilobytes a long one."""
+    for module in (reader, read_log, read_ranges):
+        monkeypatch.setattr(module, "RANGE", 1 << 12)
+    for module in (reader, read_log):
+        monkeypatch.setattr(module, "THOROUGH", 1 << 13)
+    monkeypatch.setattr(reader, "BLOCK", 1 << 10)
+    monkeypatch.setattr(read_log, "_LONG", 1 << 14)
+    monkeypatch.setattr(read_log, "can_fork", lambda: True)
+
+
+def mixed_log(seed: int, size: int) -> bytes:
+    rng, lines, step, length = random.Random(seed), [], 0, 0
+    while length < size:
+        step += 1
+        line = rng.choice(
+            (
+                b"step=%d loss=%d.5 lr=0.1" % (step, step),
+                b"2026-11-20 08:%02d:00 - step: %d, loss: 1.5" % (step % 60, step),
+                b"[rank%d]: step=%d grad_norm=2.5" % (step % 3, step),
+                b"x" * rng.choice((3, 500, 9000)),
+                b"nothing to see",
+                b"",
+                b"eval_loss: 2.5",
+            )
+        ) + rng.choice((b"\n", b"\r", b"\r\n", b"\0\n"))
+        lines.append(line)
+        length += len(line)
+    return b"".join(lines)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("processes", [2, 3])
+def test_side_by_side_gives_what_one_process_gives(
+    tmp_path: Path, seed: int, processes: int
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(mixed_log(seed, 100_000))
+    alone = read(path)
+    assert len(alone) > 50
+    assert read(path, processes) == alone
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_table_goes_on_across_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    table = b"".join(b"%d,%d.25,0.1\n" % (i, i) for i in range(4000))
+    path.write_bytes(b"nothing\n" * 3000 + b"step,loss,lr\n" + table)
+    alone = read(path)
+    assert len(alone) == 4000
+    assert read(path, 3) == alone
+
+
+def in_a_pool(path: Path) -> int:
+    return len(read(path, 3))
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_worker_of_a_pool_reads_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(mixed_log(3, 100_000))
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(read_log, "can_fork", read_ranges.can_fork)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(in_a_pool, (path,)) == len(read(path))
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_worker_that_is_killed_leaves_its_work_to_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(mixed_log(4, 100_000))
+    alone = read(path)
+    feed = reader.Reader.feed
+    parent = os.getpid()
+
+    def die(self: reader.Reader, data: bytes) -> list[Frame | Placed]:
+        if os.getpid() != parent and self.offset > 40_000:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return feed(self, data)
+
+    monkeypatch.setattr(reader.Reader, "feed", die)
+    assert read(path, 2) == alone
+
+
+LEAVING = """
+import os, signal, sys
+from pathlib import Path
+from hpcrun.controller import read_log, read_ranges
+from hpcrun.metrics.reading import read
+signal.signal(signal.SIGTERM, lambda *_: None)
+for module in (read, read_log, read_ranges):
+    module.RANGE = 1 << 12
+read.THOROUGH = read_log.THOROUGH = 1 << 13
+read_log._LONG = 1 << 14
+pieces = iter(read_log.LogFileReader(Path(sys.argv[1]), processes=2))
+for _ in range(10):
+    next(pieces)
+children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+print(children, flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+pieces.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "closed"])
+def test_no_process_outlives_the_reading(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"".join(b"step=%d loss=2.5 x=%s\n" % (i, b"y" * 30) for i in range(40_000)))
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, str(path), how], stdout=subprocess.PIPE, timeout=60
+    )
+    assert done.returncode == (-signal.SIGKILL if how == "killed" else 0)
+    children = [int(word) for word in done.stdout.split()]
+    assert len(children) == 2
+    deadline = time.monotonic() + 20
+    while any(_is_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_is_alive(child) for child in children)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be buried does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_where_no_process_may_start_one_reads_all(
+    tmp_path: Path, small_ranges: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(mixed_log(7, 100_000))
+    alone = read(path)
+
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    assert read(path, 4) == alone
+
+
+@pytest.mark.parametrize("offset", range(12))
+def test_a_range_begins_with_its_first_line(tmp_path: Path, offset: int) -> None:
+    data = b"ab\r\ncd\n\0ef\n"
+    path = tmp_path / "a.log"
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        found = line_from(file, offset)
+    assert found >= offset
+    assert found == 0 or data[found - 1] in b"\r\n\0"
+    assert not any(data[place - 1] in b"\r\n\0" for place in range(max(offset, 1), found))

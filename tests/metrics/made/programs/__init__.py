@@ -1,0 +1,1 @@
+"""Programs that train something tiny with one framework each and note what they log."""

@@ -1,0 +1,45 @@
+"""Lines as programs print them (printed.txt), and lines that only look like it (prose.txt)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+
+
+class Printed(NamedTuple):
+    """A line and what a person reads in it; other metrics than these may be read, too."""
+
+    line: str
+    step: int | None
+    epoch: float | None
+    split: str
+    values: dict[str, float]
+
+
+def _read_printed(text: str) -> list[Printed]:
+    """Read pairs of a line and ``    -> step=3 loss=2.5``."""
+    printed, line = [], ""
+    for each in text.splitlines():
+        if not each.startswith("    -> "):
+            line = each or line
+            continue
+        told = dict(pair.split("=") for pair in each.removeprefix("    -> ").split())
+        step, epoch, split = (told.pop(key, None) for key in ("step", "epoch", "split"))
+        printed.append(
+            Printed(
+                line,
+                None if step is None else int(step),
+                None if epoch is None else float(epoch),
+                split or "train",
+                {name: float(value) for name, value in told.items()},
+            )
+        )
+    return printed
+
+
+PRINTED = _read_printed((HERE / "printed.txt").read_text())
+PROSE = [
+    line for line in (HERE / "prose.txt").read_text().splitlines() if not line.startswith("## ")
+]

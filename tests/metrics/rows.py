@@ -1,0 +1,100 @@
+"""Rows of a log in few words, and the curve of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curves.build import CurveBuilder
+from hpcrun.metrics.row import Frame, Layout, Mark, Placed
+
+
+class Line(Struct, frozen=True):
+    """A line of a log: one row, or a mark. ``attempt`` and ``file`` say in which log it stands."""
+
+    values: tuple[tuple[str, float], ...] = ()
+    step: int | None = None
+    epoch: float | None = None
+    attempt: int = 0
+    file: int = 0
+    split: str = "train"
+    rank: int | None = None
+    bar: str | None = None
+    total: int | None = None
+    form: str = "key=value"
+    time: float | None = None
+    mark: Mark | None = None
+
+
+def at(attempt: int, step: int | None, value: float, *, name: str = "loss", **more: Any) -> Line:
+    """Write one value."""
+    split = "eval" if name.startswith("eval") else "train"
+    return Line(((name, value),), step, attempt=attempt, **{"split": split, **more})
+
+
+def pieces_of(lines: Sequence[Line], first: int = 0) -> list[Frame | Placed]:
+    """Gather lines in frames as the Reader does; line ``i`` begins at byte ``10 * (first + i)``."""
+    done: list[Frame | Placed] = []
+    open_frames: dict[object, Frame] = {}
+    for index, line in enumerate(lines, first):
+        if line.mark is not None:
+            done += open_frames.values()
+            open_frames = {}
+            done.append(Placed(10 * index, line.mark))
+            continue
+        names = tuple(name for name, _ in line.values)
+        layout = Layout(line.form, line.split, line.rank, line.bar, names)
+        has = (line.step is None, line.epoch is None, line.time is None, line.total)
+        frame = open_frames.get((layout, has))
+        if frame is None:
+            frame = open_frames[(layout, has)] = Frame(
+                layout,
+                [],
+                None if line.step is None else [],
+                None if line.epoch is None else [],
+                None if line.time is None else [],
+                tuple([] for _ in names),
+                line.total,
+            )
+        frame.offsets.append(10 * index)
+        for column, value in (
+            (frame.steps, line.step),
+            (frame.epochs, line.epoch),
+            (frame.times, line.time),
+        ):
+            if column is not None:
+                column.append(value)  # type: ignore[arg-type]
+        for numbers, (_, value) in zip(frame.columns, line.values, strict=True):
+            numbers.append(value)
+    return done + list(open_frames.values())
+
+
+def build(
+    lines: Iterable[Line],
+    attempts: Iterable[int] = (),
+    *,
+    cuts: Iterable[int] = (),
+    limit: int | None = None,
+) -> Curve:
+    """Build the curve of lines; ``cuts`` are the indices at which a new piece begins."""
+    builder = CurveBuilder(limit)
+    logs: dict[tuple[int, int], list[Line]] = {(attempt, 0): [] for attempt in attempts}
+    for line in lines:
+        logs.setdefault((line.attempt, line.file), []).append(line)
+    for (attempt, file), log in sorted(logs.items()):
+        builder.begin(attempt, file)
+        ends = sorted({*(cut for cut in cuts if 0 < cut < len(log)), len(log)})
+        start = 0
+        for end in ends:
+            builder.add(pieces_of(log[start:end], start))
+            start = end
+        builder.end()
+    return builder.curve()
+
+
+def both(curve: Curve, name: str) -> tuple[list[int | None], list[float]]:
+    """Return steps and values of a metric."""
+    return curve.steps(name), curve.values(name)

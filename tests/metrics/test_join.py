@@ -1,0 +1,229 @@
+"""Rows without a step: bars, step lines, epochs, order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hpcrun.metrics.curve import Curve, Restart
+from hpcrun.metrics.row import Mark
+from tests.metrics.rows import Line, at, both, build
+
+_RATE = (("step_seconds", 0.5),)
+
+
+def bar(step: int, total: int | None = 100, name: str = "", **more: Any) -> Line:
+    """Draw a bar of the training."""
+    return Line(_RATE, step, bar=name, total=total, form="bar", **more)
+
+
+def dicts(steps: Iterable[int], drawn_after: bool = True) -> list[Line]:
+    """Log as the HF Trainer does: the bar, a dictionary, the bar again."""
+    lines = []
+    for step in steps:
+        lines += [bar(step), at(0, None, 100.0 - step, epoch=step / 40)]
+        lines += [bar(step)] if drawn_after else []
+    return lines
+
+
+def evaluation(value: float, batches: int = 4, name: str = "") -> list[Line]:
+    """Evaluate: a bar of its own, then a dictionary."""
+    drawn = [bar(batch, batches, name) for batch in range(batches + 1)]
+    return [*drawn, at(0, None, value, name="eval_loss")]
+
+
+class TestBars:
+    def test_a_dictionary_has_the_step_of_the_bar_before_it(self) -> None:
+        curve = build(dicts(range(5, 55, 5)))
+        assert both(curve, "loss") == ([*range(5, 55, 5)], [100.0 - s for s in range(5, 55, 5)])
+        assert curve.total_steps == 100
+        assert curve.steps("epoch") == curve.steps("loss")
+
+    def test_a_bar_that_lags_behind_is_drawn_anew_after_the_dictionary(self) -> None:
+        lines = []
+        for step in range(10, 90, 10):
+            lines += [bar(step - step % 3 - 1), at(0, None, 1.0), bar(step)]
+        assert build(lines).steps("loss") == [*range(10, 90, 10)]
+
+    def test_other_bars_count_no_steps(self) -> None:
+        loading = [bar(n, 2, "Loading checkpoint shards") for n in range(3)]
+        mapping = [bar(n, 700, "Map") for n in (0, 700)]
+        lines = [*loading, *mapping, bar(0)]
+        for step in range(10, 60, 10):
+            lines += dicts([step])
+            if step % 20 == 0:
+                lines += [*evaluation(step / 100), bar(step)]
+        curve = build(lines)
+        assert curve.steps("loss") == [*range(10, 60, 10)]
+        assert both(curve, "eval_loss") == ([20, 40], [0.2, 0.4])
+        assert curve.steps("step_seconds") == [*range(0, 60, 10)]
+        assert curve.total_steps == 100
+
+    def test_an_evaluation_with_more_batches_than_there_were_steps(self) -> None:
+        lines = [*dicts([10]), *evaluation(0.5, 500), *dicts([20]), *evaluation(0.4, 500)]
+        curve = build([*lines, *dicts([30])])
+        assert curve.steps("loss") == [10, 20, 30]
+        assert curve.steps("eval_loss") == [10, 20]
+
+    def test_dictionaries_in_lumps_have_no_steps(self) -> None:
+        lines = []
+        for lump in range(3):
+            lines += [bar(step) for step in range(lump * 30, lump * 30 + 30)]
+            lines += [at(0, None, float(number)) for number in range(10)]
+        curve = build(lines)
+        assert both(curve, "loss") == ([None] * 30, [float(n) for n in range(10)] * 3)
+        assert [note[:22] for note in curve.notes] == ["losses stand in lumps "]
+
+    def test_a_closing_summary_is_no_point(self) -> None:
+        closing = Line((("train_runtime", 9.0), ("loss", 55.0)), epoch=3.0)
+        curve = build([*dicts(range(10, 60, 10)), closing, bar(100)])
+        assert curve.values("loss")[-1] == 50.0
+        assert curve.values("train_runtime") == [9.0]
+
+    def test_a_bar_without_any_rows_tells_its_pace(self) -> None:
+        sampling = [Line((("step_seconds", 0.01),), n, bar="", total=400) for n in range(0, 400, 9)]
+        curve = build([*sampling, *(bar(n, 500) for n in range(1, 261))])
+        assert curve.steps("step_seconds") == [*range(1, 261)]
+        assert "loss" not in curve.metrics
+
+    def test_a_bar_that_breaks_off_and_jumps_ahead_shows_a_restart(self) -> None:
+        before, after = dicts(range(5, 50, 5)), dicts(range(45, 65, 5))
+        lines = [bar(0), *before, bar(0), bar(43), *after]
+        curve = build(lines)
+        assert curve.restarts == (Restart(0, lost_at=45, resumed_at=45, replayed=1),)
+        assert curve.steps("loss") == [*range(5, 65, 5)]
+
+    def test_without_steps_the_order_counts(self) -> None:
+        assert both(build([at(0, None, 3.0), at(0, None, 2.0)]), "loss") == (
+            [None, None],
+            [3.0, 2.0],
+        )
+
+
+class TestWhatBarsShow:
+    @staticmethod
+    def drawn(step: int, loss: float, epoch: int, **more: float) -> Line:
+        values = (("loss", loss), *more.items(), *_RATE)
+        return Line(values, step, float(epoch), bar="Epoch", total=4, form="bar")
+
+    def epochs(self, count: int) -> list[Line]:
+        """Draw as Lightning does: each step twice, an evaluation's loss until the next."""
+        lines: list[Line] = []
+        shown: dict[str, float] = {}
+        for epoch in range(count):
+            for step in range(5):
+                loss = 10.0 * epoch + step
+                stale = loss - 1 if step else 10.0 * epoch - 6
+                if step or epoch:
+                    lines.append(self.drawn(step, stale, epoch, **shown))
+                if step:
+                    lines.append(self.drawn(step, loss, epoch, **shown))
+            shown = {"eval_loss": 0.5 - epoch / 10}
+            lines.append(self.drawn(4, 10.0 * epoch + 4, epoch, **shown))
+        return lines
+
+    def test_one_value_a_step_the_last(self) -> None:
+        curve = build(self.epochs(3))
+        assert curve.steps("loss") == [1, 2, 3, 4] * 3
+        assert curve.values("loss") == [1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24]
+        assert (curve.restarts, curve.notes, curve.total_steps) == ((), (), None)
+
+    def test_what_it_still_shows_of_an_evaluation_is_not_measured_again(self) -> None:
+        assert both(build(self.epochs(3)), "eval_loss") == ([4, 4, 4], [0.5, 0.4, 0.3])
+
+    def test_lines_speak_before_bars(self) -> None:
+        lines = []
+        for epoch in range(1, 6):
+            lines += [self.drawn(4, 0.25, epoch), Line(mark=Mark(epoch=epoch))]
+            lines += [at(0, None, 10.0 - epoch), at(0, None, 5.0, name="eval_loss")]
+        curve = build(lines)
+        assert both(curve, "loss") == ([1, 2, 3, 4, 5], [9.0, 8.0, 7.0, 6.0, 5.0])
+        assert curve.steps("eval_loss") == [1, 2, 3, 4, 5]
+
+    def test_a_bar_drawn_at_each_step_speaks_before_a_line_an_epoch(self) -> None:
+        lines = []
+        for epoch in range(3):
+            lines += [self.drawn(step, float(step), epoch) for step in range(1, 5)]
+            lines.append(at(0, None, 99.0, epoch=float(epoch)))
+        assert build(lines).steps("loss") == [1, 2, 3, 4] * 3
+
+    def test_a_bar_of_an_evaluation_ends_at_the_step_of_the_training(self) -> None:
+        lines = []
+        for step in range(10, 40, 10):
+            lines += [at(0, step, 1.0)]
+            lines += [
+                Line((("eval_loss", step + n / 10),), n, split="eval", bar="Val", total=3)
+                for n in range(1, 4)
+            ]
+        assert both(build(lines), "eval_loss") == ([10, 20, 30], [10.3, 20.3, 30.3])
+
+
+class TestStepLines:
+    def test_an_evaluation_belongs_to_the_step_before_it(self) -> None:
+        lines = [at(0, None, 9.0, name="eval_loss")]
+        for step in range(10, 100, 10):
+            lines += [at(0, step, 1.0)]
+            lines += [at(0, None, step / 100, name="eval_loss")] if step % 30 == 0 else []
+        curve = build(lines)
+        assert both(curve, "eval_loss") == ([10, 30, 60, 90], [9.0, 0.3, 0.6, 0.9])
+
+    def test_or_to_the_step_after_it_where_that_is_regular(self) -> None:
+        lines = []
+        for step in range(103):
+            lines += [at(0, None, float(step), name="eval_loss")] if step % 25 == 0 else []
+            lines += [at(0, step, 1.0)]
+        assert both(build(lines), "eval_loss") == (
+            [0, 25, 50, 75, 100],
+            [0.0, 25.0, 50.0, 75.0, 100.0],
+        )
+
+    def test_what_is_told_of_a_step_on_the_next_line(self) -> None:
+        lines = []
+        for step in range(9):
+            lines += [at(0, step, 1.0), at(0, None, step / 2, name="reward")]
+        assert both(build(lines), "reward") == ([*range(9)], [s / 2 for s in range(9)])
+
+    def test_a_step_alone_on_its_line(self) -> None:
+        lines = []
+        for epoch in range(1, 4):
+            for batch in (4, 8, 12, 16):
+                lines += [Line((), batch, float(epoch), total=16), at(0, None, 1.0)]
+        curve = build(lines)
+        assert curve.steps("loss") == [4, 8, 12, 16] * 3
+        assert (curve.restarts, curve.notes) == ((), ())
+
+    def test_a_last_evaluation_that_nothing_follows(self) -> None:
+        lines: list[Line] = []
+        for step in range(76):
+            lines += [at(0, None, 1.0, name="eval_loss")] if step % 25 == 0 else []
+            lines += [at(0, step, 1.0)]
+        lines.append(at(0, None, 2.0, name="eval_loss"))
+        assert both(build(lines), "eval_loss") == ([0, 25, 50, 75], [1.0, 1.0, 1.0, 2.0])
+
+
+class TestEpochs:
+    def check(self, curve: Curve) -> None:
+        assert both(curve, "loss") == ([1, 2, 3], [3.0, 2.0, 1.0])
+
+    def test_printed_on_the_line(self) -> None:
+        self.check(build([at(0, None, 4.0 - epoch, epoch=float(epoch)) for epoch in (1, 2, 3)]))
+
+    def test_on_a_line_before(self) -> None:
+        lines = []
+        for epoch in (1, 2, 3):
+            lines += [Line(mark=Mark(epoch=epoch)), at(0, None, 4.0 - epoch)]
+        self.check(build(lines))
+
+    def test_beside_a_counter_that_ends_at_the_same_step(self) -> None:
+        self.check(build([at(0, 1563, 4.0 - epoch, epoch=float(epoch)) for epoch in (1, 2, 3)]))
+
+    def test_many_rows_an_epoch_are_not_the_epoch(self) -> None:
+        lines = [at(0, None, float(n), epoch=float(epoch)) for epoch in (1, 2) for n in range(5)]
+        assert build(lines).steps("loss") == [None] * 10
+
+    def test_a_requeue_replays_epochs(self) -> None:
+        lines = [at(0, None, 1.0, epoch=float(epoch)) for epoch in range(1, 6)]
+        lines += [at(1, None, 2.0, epoch=float(epoch)) for epoch in range(4, 8)]
+        curve = build(lines)
+        assert both(curve, "loss") == ([*range(1, 8)], [1.0] * 3 + [2.0] * 4)
+        assert curve.restarts == (Restart(1, lost_at=5, resumed_at=4, replayed=2),)

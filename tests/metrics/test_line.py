@@ -1,0 +1,286 @@
+"""The reader of one line: what frameworks and people print, what launchers do to it, damage."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcrun.metrics.lines.formats.known import FORMATS
+from hpcrun.metrics.lines.line import NEEDLES, read_line, records
+from hpcrun.metrics.row import Mark, Row, Table
+from tests.metrics.printed import PRINTED, PROSE, Printed
+
+IDS = [printed.line[:60] for printed in PRINTED]
+
+
+def row_of(line: str, table: Table | None = None) -> Row | None:
+    told = read_line(line, table)
+    return told[1] if told is not None and isinstance(told[1], Row) else None
+
+
+@pytest.mark.parametrize("printed", PRINTED, ids=IDS)
+def test_line_is_read(printed: Printed) -> None:
+    row = row_of(printed.line)
+    assert row is not None
+    assert (row.step, row.epoch, row.split) == (printed.step, printed.epoch, printed.split)
+    values = dict(row.values)
+    assert {name: values.get(name) for name in printed.values} == pytest.approx(printed.values)
+    if "loss" not in printed.values:
+        assert "loss" not in values
+
+
+@pytest.mark.parametrize("line", PROSE, ids=[line[:60] for line in PROSE])
+def test_what_is_no_measurement_yields_nothing(line: str) -> None:
+    assert row_of(line) is None
+
+
+EXAMPLES = [printed.line for printed in PRINTED] + [form.example for form in FORMATS]
+
+
+@pytest.mark.parametrize("line", EXAMPLES, ids=[line[:60] for line in EXAMPLES])
+def test_line_holds_what_logs_are_searched_for(line: str) -> None:
+    assert any(needle in line.lower().encode() for needle in NEEDLES)
+
+
+@pytest.mark.parametrize("line", EXAMPLES, ids=[line[:60] for line in EXAMPLES])
+def test_numbers_do_not_decide(line: str) -> None:
+    """With other digits a line says the same of other values: templates build on that."""
+    first = row_of(line)
+    # An exponent stays, and so does the fraction of a count that is printed as 794.0.
+    changed = re.sub(
+        r"[eE][-+]?\d+|\.0+(?!\d)|(\d)",
+        lambda digit: "3475869152"[int(digit[1])] if digit[1] else digit[0],
+        line,
+    )
+    other = row_of(changed)
+    assert first is not None and other is not None
+    assert (first.split, first.bar, len(first.values)) == (
+        other.split,
+        other.bar,
+        len(other.values),
+    )
+    assert (first.step is None, first.epoch is None) == (other.step is None, other.epoch is None)
+
+
+@given(st.sampled_from(EXAMPLES), st.lists(st.tuples(st.integers(0, 300), st.characters())))
+def test_damage_does_not_crash(line: str, damage: list[tuple[int, str]]) -> None:
+    letters = list(line)
+    for place, letter in damage:
+        letters[place % len(letters)] = letter
+    read_line("".join(letters))
+
+
+@given(st.sampled_from(EXAMPLES), st.integers(0, 300))
+def test_a_cut_line_does_not_crash(line: str, end: int) -> None:
+    read_line(line[:end])
+    read_line(line[end:])
+
+
+WORDS = st.sampled_from(
+    [
+        *("the", "a", "loss", "step", "is", "of", "at", "3", "2.5", "was", "we", "train", "and"),
+        *("epoch", "too", "high,", "model.", "then", "loss:", "step:", "(see)", "after", "lr"),
+        *("best", "it", "our", "when", "results", "for", "with", "validation"),
+    ]
+)
+
+
+@given(st.lists(WORDS, min_size=3, max_size=14))
+@settings(max_examples=300)
+def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
+    """Words in any order: where a row comes out, its numbers stand behind their names."""
+    line = " ".join(words)
+    row = row_of(line)
+    if row is None:
+        return
+    for name, value in row.values:
+        number = f"{value:g}"
+        word = name.rpartition("_")[2].split(" ")[-1].split(".")[-1]
+        # The split may stand between: "loss train 3".
+        between = r"[:.,]? (?:at |for |after )?(?:(?:train|validation) )?"
+        assert re.search(re.escape(word) + between + re.escape(number), line)
+
+
+@given(st.text(max_size=200))
+def test_any_text_does_not_crash(text: str) -> None:
+    read_line(text)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_do_not_crash(data: bytes) -> None:
+    read_line(data.decode("utf-8", "replace"))
+
+
+HOSTILE = [
+    "[" * 65536,
+    "{" * 65536,
+    "(" * 65536,
+    "loss " * 13000,
+    "loss: " * 10000,
+    "loss: 1 " * 8000,
+    "step 1 loss 2 a " * 4000,
+    "a " * 32000,
+    "a.b-c/" * 10000,
+    "1 " * 32000,
+    "1," * 32000,
+    "1:" * 32000,
+    "=" * 65536,
+    "- " * 32000,
+    "| " * 32000,
+    "{'loss': 1, " * 5000,
+    "{'loss': {'a': " * 4000,
+    "'epoch': " * 7000,
+    "{'" + "'epoch': " * 7000,
+    '{"loss": ' * 7000,
+    "{'a': tensor(" * 5000,
+    "{'a': \"" + "\\" * 60000,
+    "12/100 [00:10<01:20, " * 3000,
+    "12/100 [00:10<01:20, 1.1it/s, " + "[" * 60000,
+    "12/100 [00:10<01:20, 1.1it/s, " + "a=[1] " * 10000,
+    "Epoch " * 10000,
+    "Epoch 1" + " " * 65000 + "x",
+    "resuming from " * 4000,
+    "loaded checkpoint " * 3500,
+    "step" + " " * 65000 + "1",
+    "[INFO] " * 9000,
+    "2026-11-20 08:04:09 " * 3000,
+    "\x1b[" * 30000,
+    "\x1b]" + "a" * 65000,
+    "-" * 65000 + "loss",
+    " " * 65000 + "loss: 1",
+    "a,step,loss" * 6000,
+    "epoch,loss," * 6000,
+    "validation loss at " * 3000,
+    "s:0 trl:" * 8000,
+    "1/2 - 3s - loss: " * 4000,
+    " 1/2  1G" + " 1.5" * 15000,
+    "OVERFLOW! loss scale " * 3000,
+    "step:1 - " * 7000,
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=[line[:24] for line in HOSTILE])
+def test_hostile_lines_take_no_longer_than_their_length(line: str) -> None:
+    """64 KiB in less than a quarter of a second, whatever is in them."""
+    yolo = Table("yolo", ("Epoch", "gpu_mem", "box", "total"))
+    for table in (None, yolo):
+        # The machine may be busy with something else: then a second try is quicker.
+        assert min(_seconds(line, table) for _ in range(3)) < 0.25
+
+
+def _seconds(line: str, table: Table | None) -> float:
+    begin = time.perf_counter()
+    read_line(line, table)
+    return time.perf_counter() - begin
+
+
+def test_two_records_on_a_line() -> None:
+    line = "[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
+    told = [row_of(record) for record in records(line)]
+    assert [(row.rank, row.values) for row in told if row] == [
+        (1, (("loss", 3.5),)),
+        (0, (("loss", 7.5),)),
+    ]
+    assert row_of(line) == told[0]
+    assert records("[rank0]: [rank0]: step=1 loss=2") == ["[rank0]: [rank0]: step=1 loss=2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        ("Epoch 3/20", Mark(epoch=3.0)),
+        ("Epoch: 3", Mark(epoch=3.0)),
+        ("===== Starting epoch 0 ... =====", Mark(epoch=0.0)),
+        ("begin training epoch 1", Mark(epoch=1.0)),
+        ("Beginning of Epoch 1/16, Total Micro Batches 460", Mark(epoch=1.0)),
+        ("[rank0]: Epoch [3/20]", None),
+        (
+            "slurmstepd: error: *** JOB 1234 ON gpu-01 CANCELLED AT 2026-03-25T10:34:07 DUE TO "
+            "PREEMPTION ***",
+            Mark(restart=True),
+        ),
+        (
+            "slurmstepd: error: *** JOB 1234 ON gpu-01 CANCELLED AT 2026-03-25T10:34:07 DUE TO "
+            "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+            Mark(restart=True),
+        ),
+        (
+            "slurmstepd: error: *** JOB 1234 ON gpu-01 CANCELLED AT 2026-03-25T10:34:07 DUE TO "
+            "TIME LIMIT ***",
+            None,
+        ),
+        ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-03-25T10:34:07 ***", None),
+        ("Resuming training from checkpoint at step 500", Mark(restart=True, step=500)),
+        ("Resuming training from /runs/a/checkpoint-500", Mark(restart=True, step=500)),
+        ("  Continuing training from global step 500", Mark(restart=True, step=500)),
+        (
+            "successfully loaded checkpoint from /c [ t 1/2, p 1/1 ] at iteration 500",
+            Mark(restart=True, step=500),
+        ),
+        ("=> loaded checkpoint 'best.pth' (epoch 5)", Mark(restart=True)),
+        ("Loaded checkpoint c.pt (epoch 3 @ 1200 updates)", Mark(restart=True, step=1200)),
+        ("resume: None", None),
+        ("resume_from_checkpoint: True", None),
+        ("Epoch 44: early stopping", None),
+        ("Epoch 3/20 of the past", None),
+        ("resuming is not possible", None),
+        ("    resumed from the saved state.", None),
+        ("    epoch = 0", None),
+        ("===> Resuming from checkpoint /runs/a", Mark(restart=True)),
+    ],
+)
+def test_marks(line: str, mark: Mark | None) -> None:
+    told = read_line(line)
+    if mark is None:
+        assert told is None or line.startswith("[rank0]")
+    else:
+        assert told == ("mark", mark)
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "values"),
+    [
+        ("epoch,train_loss,val_loss", "3,0.5,0.75", {"loss": 0.5, "eval_loss": 0.75}),
+        ("epoch, lr-AdamW, step, train_loss, val_loss", "0,,9,2.5,", {"loss": 2.5}),
+        ('"Step","run - train/loss"', '"30","2.5"', {"loss": 2.5}),
+        ("Step\tTraining Loss\tValidation Loss", "500\t2.5\tNo log", {"loss": 2.5}),
+        (
+            "epoch     train_loss  valid_loss  accuracy  time",
+            "0         0.50        0.75        0.900     00:12",
+            {"loss": 0.5, "eval_loss": 0.75, "accuracy": 0.9},
+        ),
+        ("| epoch | loss | acc |", "| 1 | 2.5 | 0.5 |", {"loss": 2.5, "acc": 0.5}),
+        ("┃ step ┃ loss ┃", "│ 10 │ 2.5 │", {"loss": 2.5}),
+        ("│ step │ loss │", "│ 10 │ 2.5 │", {"loss": 2.5}),
+        ("║ epoch ║ loss ║", "║ 1 ║ 2.5 ║", {"loss": 2.5}),
+        ("step train_loss val_loss", "10 2.5 2.6", {"loss": 2.5, "eval_loss": 2.6}),
+        ("step,loss", "10,nan", {"loss": math.nan}),
+    ],
+)
+def test_tables(head: str, row: str, values: dict[str, float]) -> None:
+    told = read_line(head)
+    assert told is not None and isinstance(told[1], Table)
+    read = row_of(row, told[1])
+    assert read is not None and dict(read.values) == pytest.approx(values, nan_ok=True)
+    assert row_of("some other line", told[1]) is None
+    assert row_of(row) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "the step, the loss",
+        "loss",
+        "step loss",
+        "def f(step, loss):",
+        "loss, optimizer, step = a, b",
+    ],
+)
+def test_no_head(line: str) -> None:
+    told = read_line(line)
+    assert told is None or line == "step loss"

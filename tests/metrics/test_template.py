@@ -1,0 +1,165 @@
+"""A template says of a line what the reader of lines says, or nothing."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.metrics.lines.line import FORMATS, find_time, read_line
+from hpcrun.metrics.reading.learn import is_noise, learn
+from hpcrun.metrics.reading.template import Template, explains, layout_of
+from hpcrun.metrics.row import Mark, Row, Table
+
+Answer = tuple[str, Row | Mark | Table] | None
+
+
+def agrees(template: Template, line: str) -> bool:
+    """Whether a template fits a line and says of it what the reader of lines says."""
+    found = template.pattern.fullmatch(line.encode())
+    if found is None:
+        return True
+    told = read_line(line)
+    if told is None or not isinstance(told[1], Row):
+        return False
+    same_layout = template.keys is not None or (
+        layout_of(template.format, template.row) == layout_of(told[0], told[1])
+    )
+    return same_layout and explains(template, found.groups(), told[1])
+
+
+def by_template(learned_from: str, line: str) -> Row | None:
+    """What a template of one line says of another: the first's row with the other's numbers."""
+    first = learned_from.encode()
+    template = learn(first, read_line, find_time(learned_from))
+    assert template is not None, learned_from
+    assert agrees(template, line), (learned_from, line)
+    told = read_line(line)
+    if template.pattern.fullmatch(line.encode()) is None or told is None:
+        return None
+    return told[1] if isinstance(told[1], Row) else None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("step=1 loss=2.5 lr=1e-05", "step=1234 loss=0.125 lr=3e-16"),
+        ("step: 9, loss: 2.5, step_time: 250ms", "step: 10, loss: 12.5, step_time: 1500ms"),
+        ("step=1 loss=-0.5", "step=2 loss=0.25"),
+        ('{"step": 3, "loss": 2.1, "memory": 7}', '{"step": 40, "loss": 20.125, "memory": 123}'),
+        ("2026-11-20 08:04:09,098 step=1 loss=2.5", "2027-01-02 18:14:59,123 step=2 loss=2.25"),
+        ("[rank0]: step=1 loss=2.5", "[rank12]: step=7 loss=3.5"),
+    ],
+)
+def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
+    assert by_template(first, second) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("step=1 loss=2.5", "step=-1 loss=2.5"),
+        ("step=1 loss=2.5", "step=1.5 loss=2.5"),
+        ("step=1 loss=2.5", "step=1 loss=2.5 x"),
+        ("step=1 loss=2.5", "step=1 loss=nan"),
+        ("step=1 loss=2.5", "step=1 loss=2"),
+        ("step=1 loss=2.5", "step=1 loss=2.5e-05"),
+        ("step=1 loss=2.5", "step=1 loss=2.5.1"),
+        ("step=1 loss=2.5", "step=1234567890123456789 loss=2.5"),
+    ],
+)
+def test_lines_of_another_shape_are_left_to_the_reader_of_lines(first: str, second: str) -> None:
+    text = second.encode()
+    template = learn(first.encode(), read_line, None)
+    assert template is not None
+    assert template.pattern.fullmatch(text) is None
+
+
+def test_every_example_is_learned_or_refused_but_never_misread() -> None:
+    learned = 0
+    for form in FORMATS:
+        line = form.example.encode()
+        template = learn(line, read_line, find_time(form.example))
+        if template is None:
+            continue
+        learned += 1
+        assert template.pattern.fullmatch(line) is not None, form.name
+        assert agrees(template, form.example), form.name
+    assert learned > len(FORMATS) // 2
+
+
+def test_noise_is_noise_with_any_numbers() -> None:
+    assert is_noise(b"epoch of rank 3 took 4.5 s", read_line)
+    assert not is_noise(b"step=1 loss=2.5", read_line)
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 10**9).map(str),
+    st.floats(0, 1e6, allow_nan=False).map(lambda value: f"{value:.4f}"),
+    st.floats(1e-9, 1e6, allow_nan=False).map(lambda value: f"{value:.3e}"),
+    st.integers(1000, 10**9).map(lambda value: f"{value:,}"),
+    st.sampled_from(["nan", "inf", "0", "007", "1.", "-3.5", "1:02:03", "2026-11-20"]),
+)
+KEYS = st.sampled_from(
+    ["step", "loss", "lr", "epoch", "grad_norm", "tokens_per_second", "eta", "rank", "eval_loss"]
+)
+
+
+@given(
+    st.lists(st.tuples(KEYS, NUMBERS, NUMBERS), min_size=1, max_size=6),
+    st.sampled_from(["=", ": ", ":", " "]),
+    st.sampled_from([" ", ", ", " | ", "  ", " - "]),
+    st.sampled_from(["", "[rank1]: ", "2026-11-20 08:04:09,098 - x - INFO - ", "3: "]),
+)
+def test_any_line_of_pairs(
+    pairs: list[tuple[str, str, str]], sign: str, between: str, prefix: str
+) -> None:
+    first, second = (
+        prefix + between.join(f"{pair[0]}{sign}{pair[which]}" for pair in pairs) for which in (1, 2)
+    )
+    told = read_line(first)
+    if told is None or not isinstance(told[1], Row):
+        return
+    template = learn(first.encode(), read_line, find_time(first))
+    if template is None:
+        return
+    assert agrees(template, second), (first, second)
+    for line in (first, second):
+        assert agrees(template, line.replace(" ", "  ")), (first, line)
+
+
+LINES = sorted(
+    {
+        line
+        for path in (Path(__file__).parent / "logs").iterdir()
+        for line in re.split(r"[\n\r\0]", path.read_text(encoding="utf-8", errors="replace"))
+        if 10 < len(line) < 400
+    }
+)
+
+
+def test_templates_of_real_lines_bear_other_numbers_and_blanks() -> None:
+    """Mutate every third line of the project's logs: a template says the same, or nothing."""
+    rng, tried = random.Random(1), 0
+    for line in LINES[::3]:
+        told = read_line(line)
+        if told is None or not isinstance(told[1], Row):
+            continue
+        template = learn(line.encode(), read_line, find_time(line))
+        if template is None:
+            continue
+        tried += 1
+        places = [found.start() for found in re.finditer(" ", line)]
+        for place in rng.sample(places, min(4, len(places))):
+            assert agrees(template, f"{line[:place]} {line[place:]}"), line
+        digits = [found.start() for found in re.finditer(r"\d", line)]
+        for place in rng.sample(digits, min(4, len(digits))):
+            if re.search("[:%]", line[max(0, place - 3) : place + 5]):
+                continue  # no program prints 1100 %, nor 1 h 234 min
+            wider = f"{line[:place]}{rng.randrange(1, 10)}{line[place:]}"
+            assert agrees(template, wider), wider
+    assert tried > 300

@@ -1,0 +1,101 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import InputError
+from hpcrun.report.writing import whole_file
+from tests.source import ROOT
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def write(path: Path, data: bytes) -> None:
+    with whole_file(path) as file:
+        file.write(data)
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
+    for data in (b"longer than", b"that"):
+        write(tmp_path / "a.csv", data)
+        assert (tmp_path / "a.csv").read_bytes() == data
+    assert names(tmp_path) == ["a.csv"]
+
+
+def test_a_new_file_has_the_usual_mode_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    write(tmp_path / "new", b"x")
+    (tmp_path / "old").touch(0o600)
+    write(tmp_path / "old", b"x")
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("usual", "new", "old")]
+    assert modes == [modes[0], modes[0], 0o600]
+
+
+def test_what_fails_halfway_leaves_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"before" and names(tmp_path) == ["a.csv"]
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with pytest.raises(InputError, match="quota") as caught, whole_file(path) as file:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+    assert str(path) in caught.value.message and names(tmp_path) == []
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    write(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write(pipe, b"through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+
+
+def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from hpcrun.report.writing import whole_file\n"
+        "print('before', flush=True)\n"
+        "with whole_file(Path('/dev/stdout')) as file: file.write(b'x,y\\n')\n"
+    )
+    argv = [sys.executable, "-c", program]
+    piped = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    assert piped.stdout == b"before\nx,y\n"
+    with (tmp_path / "out").open("ab") as file:
+        subprocess.run(argv, cwd=ROOT, stdout=file, check=True)
+    assert (tmp_path / "out").read_bytes() == piped.stdout and names(tmp_path) == ["out"]
+
+
+def test_places_where_nothing_can_be_written_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no such folder\n  fix: mkdir -p .*/none"):
+        write(tmp_path / "none" / "a.csv", b"")
+    with pytest.raises(InputError, match="name a file in it"):
+        write(tmp_path, b"")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="Not a directory"):
+        write(tmp_path / "file" / "a.csv", b"")
+    with pytest.raises(InputError, match=r"/proc/a\.csv"):
+        write(Path("/proc/a.csv"), b"")
