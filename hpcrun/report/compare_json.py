@@ -2,7 +2,7 @@
 
 Pure.
 
-docs/compare.md describes it, docs/compare.schema.json is its JSON Schema. Numbers that are not
+docs/compare.md describes it, docs/json/compare.schema.json is its JSON Schema. Numbers that are not
 finite are strings, as in the JSON of parse.
 """
 

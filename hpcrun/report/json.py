@@ -2,7 +2,7 @@
 
 Pure.
 
-docs/parse.md describes it, docs/parse.schema.json is its JSON Schema. JSON has no nan and no
+docs/parse.md describes it, docs/json/parse.schema.json is its JSON Schema. JSON has no nan and no
 infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is neither
 lost nor mistaken for an absent one.
 """

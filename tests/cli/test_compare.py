@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from tests.cli.calling import ROOT, Caller, replay
+from tests.cli.calling import Caller, replay
+from tests.json_schemas import check_json
 from tests.report.runs import noise
-
-SCHEMA = json.loads((ROOT / "docs" / "compare.schema.json").read_text())
 
 
 def log(floor: float, step_seconds: float, *, seed: int = 0) -> str:
@@ -38,7 +36,7 @@ def logs(hpcrun: Caller) -> Caller:
 def compared(hpcrun: Caller, *words: str) -> Any:
     done = hpcrun("compare", *words, "--json")
     assert (done.code, done.err) == (0, ""), done
-    jsonschema.validate(done.json, SCHEMA)
+    check_json("compare", done.json)
     return done.json
 
 

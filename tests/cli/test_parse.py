@@ -7,14 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from tests.cli.calling import ROOT, Caller
+from tests.json_schemas import check_json
 from tests.report.runs import trainer_log
 from tests.test_startup import loaded
-
-SCHEMA = json.loads((ROOT / "docs" / "parse.schema.json").read_text())
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def test_json_follows_its_schema(hpcrun: Caller, log: Path) -> None:
     for full in ([], ["--full"]):
         done = hpcrun("parse", "train.log", "--json", *full)
         assert done.code == 0 and done.err == ""
-        jsonschema.validate(done.json, SCHEMA)
+        check_json("parse", done.json)
         (run,) = done.json["runs"]
         assert (run["source"], run["points"]) == ("train.log", 200)
         assert ("values" in run["metrics"]["loss"]) == bool(full)
@@ -62,7 +60,7 @@ def test_json_of_a_log_that_resumes_follows_its_schema(hpcrun: Caller) -> None:
     lines.insert(30, "Resuming from checkpoint at step 20\n")
     (hpcrun.project / "a.log").write_text("".join(lines))
     done = hpcrun("parse", "a.log", "--json")
-    jsonschema.validate(done.json, SCHEMA)
+    check_json("parse", done.json)
     assert done.json["runs"][0]["resumed"] == [
         {"attempt": 0, "lost_at": 30, "resumed_at": 21, "replayed": 10}
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Sequence
@@ -20,22 +19,11 @@ from hpcrun.report.compare_json import comparison_json
 from hpcrun.report.comparison import compare_runs
 from hpcrun.report.plot import Look
 from hpcrun.report.text import cells
+from tests.json_schemas import closed, load_schema
 from tests.report.compared import loss, run, timed
 from tests.report.runs import built
-from tests.source import ROOT
 
-SCHEMA = json.loads((ROOT / "docs" / "compare.schema.json").read_text())
-
-
-def closed(schema: Any) -> Any:
-    """Let every object of the schema have no other keys than those that it describes."""
-    strict = copy.deepcopy(schema)
-    for described in (strict, *strict["$defs"].values()):
-        if "properties" in described:
-            described["additionalProperties"] = False
-    return strict
-
-
+SCHEMA = load_schema("compare")
 VALIDATOR = jsonschema.Draft202012Validator(closed(SCHEMA))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from typing import Any
@@ -16,22 +15,12 @@ from msgspec import structs
 from hpcrun.metrics.curve import build_series
 from hpcrun.metrics.parse import parse_chunks
 from hpcrun.report.json import report, report_text
+from tests.json_schemas import closed, load_schema
 from tests.report import runs
 from tests.source import ROOT
 
-SCHEMA = json.loads((ROOT / "docs" / "parse.schema.json").read_text())
-
-
-def strict(schema: Any) -> Any:
-    """Return the schema with every object closed: so a key that it does not describe is found."""
-    closed = copy.deepcopy(schema)
-    for described in (closed, *closed["$defs"].values()):
-        if "properties" in described:
-            described["additionalProperties"] = False
-    return closed
-
-
-VALIDATOR = jsonschema.Draft202012Validator(strict(SCHEMA))
+SCHEMA = load_schema("parse")
+VALIDATOR = jsonschema.Draft202012Validator(closed(SCHEMA))
 
 
 def reject(constant: str) -> None:
