@@ -193,7 +193,7 @@ def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
             finally:
                 process.kill()
         submitted = list(runs.glob("*.array/submitted.json"))
-        # After the answer Python may be on its way out, its handlers gone: the signal itself ends it.
+        # After the answer Python may be on its way out, without handlers: the signal ends it.
         late = (0, 130, -signal.SIGINT)
         assert process.returncode in (late if submitted else (130,)), out + err
         if submitted:  # it came too late: then Slurm has the job, and hpcrun knows it
