@@ -13,7 +13,8 @@ import click
 import msgspec
 
 from hpcrun.cli.output import pairs, say, table
-from hpcrun.controller.status import ForeignStatus, RunStatus
+from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.status import RunStatus
 from hpcrun.plan.sweep import label
 from hpcrun.plan.types import Plan
 from hpcrun.runs.records import Failure

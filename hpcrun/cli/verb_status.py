@@ -30,7 +30,8 @@ def command(job: str | None, count: int, cluster: str | None, as_json: bool) -> 
         status_json,
     )
     from hpcrun.cli.show_sweep import show_sweep
-    from hpcrun.controller.status import foreign_status, newest, resolve_any, status_of
+    from hpcrun.controller.foreign import foreign_status
+    from hpcrun.controller.status import newest, resolve_any, status_of
     from hpcrun.runs.layout import SweepFolder
     from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
 

@@ -51,8 +51,8 @@ def command(
     from hpcrun.cli.output import emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
     from hpcrun.cli.watch import watch
+    from hpcrun.controller.dependency import dependency_on
     from hpcrun.controller.prepare import prepare
-    from hpcrun.controller.status import dependency_on
     from hpcrun.controller.submit import submit
 
     where = context(cluster, debug=options["debug"])

@@ -14,10 +14,11 @@ from msgspec import Struct
 
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.follow import AFTER_END, FILES_EVERY, SLURM_EVERY, SLURM_SOON
+from hpcrun.controller.foreign import ForeignStatus, foreign_status
 from hpcrun.controller.growing import GrowingLog
 from hpcrun.controller.parse import own_formats
 from hpcrun.controller.sources import STDIN, Source, find_sources
-from hpcrun.controller.status import ForeignStatus, RunStatus, foreign_status, status_of
+from hpcrun.controller.status import RunStatus, status_of
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.layout import RunFolder

@@ -23,11 +23,9 @@ from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import (
     find,
     find_run,
-    is_job_id,
     list_runs,
     read_history,
     read_plan,
-    runs_of,
     write_record,
 )
 from hpcrun.runs.verdict import Evidence, Verdict, decide
@@ -48,15 +46,6 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     account: AccountRow | None
     job_id: str | None
     out_of_reach: str = ""
-
-
-class ForeignStatus(Struct, frozen=True, kw_only=True):
-    """A Slurm job that hpcrun did not submit."""
-
-    job_id: str
-    verdict: Verdict
-    queue: QueueRow | None
-    account: AccountRow | None
 
 
 def resolve(context: Context, word: str | None) -> RunFolder:
@@ -244,69 +233,3 @@ def _row_of(run: RunFolder, history: History, rows: Sequence[QueueRow]) -> Queue
 
 def _is_local(history: History) -> bool:
     return history.submitted is not None and history.submitted.job_id is None
-
-
-def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
-    """Ask Slurm about a job that hpcrun did not submit, or about all tasks of an array.
-
-    Raises InputError, OutOfReach.
-    """
-    transport = slurm_transport(context)
-    queue = {_shown_id(row, job_id): row for row in scheduler.queue(transport, [job_id])}
-    # Tasks of an array that have ended may be in the accounting alone.
-    asked = not queue or any("_" in known for known in queue)
-    told = (scheduler.accounting(transport, [job_id]) or []) if asked else []
-    accounts = {_shown_id(row, job_id): row for row in told if not queue or "[" not in row.job_id}
-    if not queue and not accounts:
-        raise InputError(
-            f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
-            fix="hpcrun status lists the runs",
-        )
-    found = []
-    for known in sorted({*queue, *accounts}, key=_task_order):
-        row, account = queue.get(known), accounts.get(known)
-        evidence = Evidence(
-            history=History(run_id=known), now=time.time(), queue=row, account=account
-        )
-        found.append(
-            ForeignStatus(job_id=known, verdict=decide(evidence), queue=row, account=account)
-        )
-    return found
-
-
-def _shown_id(row: QueueRow | AccountRow, job_id: str) -> str:
-    """A task's own id; else the one that was asked for."""
-    return row.job_id if "_" in row.job_id else job_id
-
-
-def _task_order(job_id: str) -> tuple[int, str]:
-    task = job_id.partition("_")[2]
-    return (int(task), "") if task.isdigit() else (-1, job_id)
-
-
-def dependency_on(context: Context, word: str) -> str | None:
-    """The Slurm id of the job that must end well first; None when it has done so already.
-
-    Raises InputError for a run that will never end well.
-    """
-    if not word:
-        raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
-    run = find(context.runs_dir, word)
-    if run is None and not is_job_id(word):
-        raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
-    statuses: Sequence[RunStatus | ForeignStatus]
-    if run is None:
-        # Slurm takes a job that it does not know for one that has ended well.
-        statuses = foreign_status(context, word)
-    else:
-        statuses = status_of(context, runs_of(run) if isinstance(run, SweepFolder) else [run])
-    waiting = [status for status in statuses if not status.verdict.ok]
-    if not waiting:
-        return None
-    for status in waiting:
-        if status.verdict.final or status.job_id is None:
-            which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
-            raise InputError(f"--after {word}: that run{which} is {status.verdict.state}")
-    job_id = waiting[0].job_id or ""
-    # afterok of an array waits for all its tasks.
-    return job_id.partition("_")[0] if len(statuses) > 1 else job_id
