@@ -80,26 +80,24 @@ def main() -> None:
     try:
         code = hpcrun.main(prog_name="hpcrun", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except HpcrunError as error:
-        from hpcrun.cli.output import show_error
+    except (click.ClickException, HpcrunError) as error:
+        from hpcrun.cli.failure import show_failure
 
-        show_error(error)
+        show_failure(error, sys.argv[1:])
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(_reader_gone())
     except OSError as error:
-        from hpcrun.cli.output import show_error
+        from hpcrun.cli.failure import show_failure
         from hpcrun.runs.store import space_fix
 
         # Of a copy both are named: the second may be the one whose disk is full.
         where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
         said = f"{where}: " if where else ""
-        show_error(HpcrunError(f"{said}{error.strerror or error}", fix=space_fix(error)))
+        failure = HpcrunError(f"{said}{error.strerror or error}", fix=space_fix(error))
+        show_failure(failure, sys.argv[1:])
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
