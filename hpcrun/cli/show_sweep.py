@@ -15,12 +15,12 @@ from hpcrun.cli.show_plan import describe, show_files
 from hpcrun.cli.show_status import duration, elapsed, failure_text
 from hpcrun.cli.watch import state_line, verdict_line
 from hpcrun.controller.context import Context
+from hpcrun.controller.follow_runs import follow_runs
 from hpcrun.controller.status import RunStatus
 from hpcrun.controller.sweep import (
     PreparedSweep,
     SweepSubmission,
     cancel_sweep,
-    follow_sweep,
     prepare_sweep,
     submit_sweep,
 )
@@ -28,6 +28,7 @@ from hpcrun.errors import InputError
 from hpcrun.plan.sweep import column_names, label
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
+from hpcrun.runs.store import runs_of
 from hpcrun.spec.job import JobSpec
 
 
@@ -203,7 +204,7 @@ def _watch(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     """Wait for all runs; 0 if all ended well and 1 if not. Ctrl-C ends the waiting alone."""
     ok: dict[str, bool] = {}
     try:
-        for status in follow_sweep(context, sweep):
+        for status in follow_runs(context, runs_of(sweep)):
             ok[status.run.run_id] = status.verdict.ok
             if quiet:
                 continue

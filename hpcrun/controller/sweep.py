@@ -1,4 +1,4 @@
-"""Prepares, submits, cancels and awaits sweeps: one array of Slurm's, and a run for each task.
+"""Prepares, submits and cancels sweeps: one array of Slurm's, and a run for each task.
 
 Effects: files, Slurm commands.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import getpass
 import json
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -34,16 +33,11 @@ from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placehold
 from hpcrun.plan.types import Plan
 from hpcrun.render.array import render_array
 from hpcrun.render.files import RenderedFile
-from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder, task_run_id
+from hpcrun.runs.layout import SweepFolder, sweep_folder, task_run_id
 from hpcrun.runs.records import Cancelled, Sweep, Task
 from hpcrun.runs.store import create_run_folder, runs_of, write_file, write_record
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
-
-# How often the files of the runs are looked at, and Slurm is asked, in seconds.
-FILES_EVERY = 1.0
-SLURM_EVERY = 30.0
-AFTER_NEWS = (1.0, 2.0, 4.0, 8.0)
 
 
 class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,40 +203,3 @@ def cancel_sweep(context: Context, sweep: SweepFolder) -> list[RunStatus]:
     for status in live:
         write_record(status.run.cancelled, record)
     return statuses
-
-
-def follow_sweep(
-    context: Context, sweep: SweepFolder, *, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[RunStatus]:
-    """Give each run's status when its state changes, until all are over.
-
-    Slurm is asked when the runs' own files show news, in quick succession until it says so too,
-    and else twice a minute.
-    """
-    runs = runs_of(sweep)
-    shown: dict[Path, tuple[str, str]] = {}
-    signs: list[tuple[int, bool]] = []
-    pauses: Iterator[float] = iter(())
-    due = time.monotonic()
-    while True:
-        now_signs = [_signs(run) for run in runs]
-        if now_signs != signs:
-            signs, pauses, due = now_signs, iter(AFTER_NEWS), time.monotonic()
-        if time.monotonic() >= due:
-            statuses = status_of(context, runs)
-            for status in statuses:
-                state = (status.verdict.state, status.verdict.reason)
-                if shown.get(status.run.path) != state:
-                    shown[status.run.path] = state
-                    yield status
-            if all(status.verdict.final for status in statuses):
-                return
-            due = time.monotonic() + next(pauses, SLURM_EVERY * random.uniform(0.9, 1.1))
-        sleep(FILES_EVERY)
-
-
-def _signs(run: RunFolder) -> tuple[int, bool]:
-    """How many attempts a run's folder shows, and whether the last one has ended."""
-    attempts = [int(path.name) for path in run.attempts.glob("[0-9]*")]
-    last = run.attempts / str(max(attempts, default=0))
-    return len(attempts), (last / "end.json").exists()

@@ -1,0 +1,104 @@
+"""Waits for any number of runs at once: looks at their files often, and asks Slurm seldom.
+
+Effects: reads files, few Slurm commands. Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.store import read_history, refresh
+
+# How often the files of the runs are looked at, and Slurm is asked, in seconds: twice a minute at
+# most while nothing happens (squeue(1), PERFORMANCE), in quick succession only after news.
+FILES_EVERY = (0.1, 1.0)
+SLURM_EVERY = 30.0
+AFTER_NEWS = (0.3, 1.0, 2.0, 4.0, 8.0)
+# Slurm may call a run over before its last files arrive from the nodes; a job that was killed
+# outright has none, so the wait is short.
+FILES_LATE = 5.0
+
+
+def follow_runs(
+    context: Context,
+    runs: Sequence[RunFolder],
+    *,
+    timeout: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[RunStatus]:
+    """Give each run's status when its state changes, until all are over, or for so many seconds.
+
+    Only runs that are not over yet are asked about, all with one squeue. While Slurm is silent
+    their state is UNKNOWN, and the waiting goes on. An end is given once.
+    """
+    begin = time.monotonic()
+    live = list(dict.fromkeys(runs))
+    shown: dict[Path, tuple[str, str]] = {}
+    signs: list[tuple[int, bool]] = []
+    pauses: Iterator[float] = iter(())
+    due, pause = begin, FILES_EVERY[0]
+    while live:
+        now_signs = [_signs(run) for run in live]
+        if now_signs != signs:
+            signs, pauses, due = now_signs, iter(AFTER_NEWS), time.monotonic()
+            pause = FILES_EVERY[0]
+        if time.monotonic() >= due:
+            over = []
+            for status in status_of(context, live):
+                state = (status.verdict.state, status.verdict.reason)
+                if status.verdict.final:
+                    over.append(status)
+                elif shown.get(status.run.path) != state:
+                    shown[status.run.path] = state
+                    yield status
+            gone = {status.run for status in over}
+            signs = [sign for run, sign in zip(live, signs, strict=True) if run not in gone]
+            live = [run for run in live if run not in gone]
+            yield from _with_last_files(over, sleep)
+            due = time.monotonic() + next(pauses, SLURM_EVERY * random.uniform(0.9, 1.1))
+        left = None if timeout is None else begin + timeout - time.monotonic()
+        if not live or (left is not None and left <= 0):
+            return
+        sleep(pause if left is None else min(pause, left))
+        pause = min(pause * 1.3, FILES_EVERY[1])
+
+
+def _signs(run: RunFolder) -> tuple[int, bool]:
+    """How many attempts a run's folder shows, and whether the last one has ended."""
+    attempts = [int(path.name) for path in run.attempts.glob("[0-9]*")]
+    last = run.attempts / str(max(attempts, default=0))
+    return len(attempts), (last / "end.json").exists()
+
+
+def _with_last_files(
+    over: Sequence[RunStatus], sleep: Callable[[float], None]
+) -> Iterator[RunStatus]:
+    """Give runs that are over with their end records, all together waited for a moment."""
+    waiting = list(over)
+    deadline = time.monotonic() + FILES_LATE
+    while waiting:
+        is_late = time.monotonic() >= deadline
+        still = []
+        for status in waiting:
+            refresh(status.run)
+            history = read_history(status.run)
+            end = history.last.end if history.last else None
+            if end is not None and status.verdict.exit_code is None:
+                verdict = structs.replace(status.verdict, exit_code=end.exit_code)
+                status = structs.replace(status, history=history, verdict=verdict)
+            settled = end is not None or history.last is None or status.verdict.source == "record"
+            if settled or is_late:
+                yield status
+            else:
+                still.append(status)
+        waiting = still
+        if waiting:
+            sleep(0.2)
