@@ -1,0 +1,241 @@
+"""Why a job waits, in plain words: Slurm's reason codes from 20.11 to 26.05.
+
+Pure. The codes are those of job_state_reason_string() in Slurm's source.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+
+class Why(Struct, frozen=True):
+    """A reason in words; ``fix`` is what its user can do, "" where waiting is all."""
+
+    words: str
+    fix: str = ""
+
+
+class Limit(Struct, frozen=True):
+    """What a reason such as QOSMaxGRESPerUser says: whose limit, on what, counted how.
+
+    ``whose``: "qos" or "assoc". ``amount`` is Group (of all its users), Max or Min; ``resource``
+    is one of ``_RESOURCES``; ``per``: "" (in use at once), Job, Node, User or Account; ``minutes``:
+    "" (no time in it), Minutes (all that were ever used) or RunMinutes (those of running jobs).
+    """
+
+    whose: str
+    amount: str
+    resource: str
+    per: str = ""
+    minutes: str = ""
+
+
+class Numbers(Struct, frozen=True):
+    """How much a limit allows and how much of it is used, in ``unit``."""
+
+    allowed: str
+    used: str
+    unit: str
+
+
+_HELD_FIX = "scontrol release {job}"
+_ADMIN = "ask the site's support: scontrol show job {job} has what they need"
+_LARGER = "cancel it and submit it with more, or under another QOS: it will not start as it is"
+_SMALLER = "cancel it and submit it with less: it will not start as it is"
+
+_REASONS: dict[str, Why] = {
+    "Priority": Why("other jobs go first"),
+    "Resources": Why("waits for nodes to become free"),
+    "Dependency": Why("waits for another job"),
+    "DependencyNeverSatisfied": Why(
+        "the job that it waits for did not end as it should: it will never start",
+        "hpcrun cancel {job}, and submit it without --after",
+    ),
+    "BeginTime": Why("is not to start before its begin time"),
+    "JobHeldUser": Why("is held by its user", _HELD_FIX),
+    "JobHeldAdmin": Why("is held by the site's administrators", _ADMIN),
+    "JobHoldMaxRequeue": Why(
+        "is held: it was requeued as often as the site allows", f"see its logs, then {_HELD_FIX}"
+    ),
+    "JobArrayTaskLimit": Why("waits for other runs of its sweep: so many may run at a time"),
+    "None": Why("has just come: Slurm has not looked at it yet"),
+    "Prolog": Why("its nodes are being prepared"),
+    "Cleaning": Why("its last attempt is still being cleaned up"),
+    "Licenses": Why("waits for a licence that others use"),
+    "Reservation": Why("waits for its reservation to begin or to have room"),
+    "ReservationDeleted": Why(
+        "its reservation was deleted", "hpcrun cancel {job}, and submit it without the reservation"
+    ),
+    "ReservationInvalid": Why(
+        "its reservation cannot be used", "scontrol show reservation lists those that can"
+    ),
+    "ReqNodeNotAvail": Why("a node that it needs is down, drained or reserved"),
+    "NodeDown": Why("a node that it needs is down"),
+    "PartitionDown": Why("its partition takes jobs but starts none now"),
+    "PartitionInactive": Why("its partition is inactive: it starts no jobs"),
+    "PartitionNodeLimit": Why(
+        "asks for more nodes than its partition gives, or they are down", _SMALLER
+    ),
+    "PartitionTimeLimit": Why("asks for more time than its partition gives", _SMALLER),
+    "PartitionConfig": Why("asks for what its partition does not have or allow", _SMALLER),
+    "FrontEndDown": Why("no front-end node is up"),
+    "SchedDefer": Why("asked to start at once, which the scheduler put off"),
+    "BadConstraints": Why("no node has what it asks for", _SMALLER),
+    "Constraints": Why("no node has what it asks for", _SMALLER),
+    "AccountNotAllowed": Why(
+        "its account may not use the partition", "name another: --account or --partition"
+    ),
+    "InvalidAccount": Why("its account is not valid (any more)", "name another: --account"),
+    "QOSNotAllowed": Why(
+        "its QOS may not be used here", "name another: slurm: {{qos: NAME}} in the job"
+    ),
+    "InvalidQOS": Why("its QOS is not valid (any more)", "name another: slurm: {{qos: NAME}}"),
+    "QOSUsageThreshold": Why("your share of the cluster is used up: below the QOS's threshold"),
+    "QOSJobLimit": Why("your QOS is at its limit of jobs"),
+    "QOSResourceLimit": Why("your QOS is at one of its limits"),
+    "QOSTimeLimit": Why("asks for more time than your QOS allows", _SMALLER),
+    "AssociationJobLimit": Why("your account is at its limit of jobs"),
+    "AssociationResourceLimit": Why("your account is at one of its limits"),
+    "AssociationTimeLimit": Why("your account has used up its time, or the job asks for too much"),
+    "AccountingPolicy": Why("a limit of your account or QOS is reached"),
+    "MaxMemPerLimit": Why("asks for more memory per CPU or node than allowed", _SMALLER),
+    "BurstBufferResources": Why("waits for space in the burst buffer"),
+    "BurstBufferStageIn": Why("its data is being staged in"),
+    "BurstBufferOperation": Why("an operation on its burst buffer failed", _ADMIN),
+    "PowerNotAvail": Why("waits for power"),
+    "PowerReserved": Why("waits for power that is reserved"),
+    "MaxPoweredUpNodes": Why("as many nodes are powered up as the site allows"),
+    "MpiPortsBusy": Why("waits for ports for MPI"),
+    "FedJobLock": Why("another cluster of the federation decides about it"),
+    # Of jobs that have ended.
+    "SystemFailure": Why("Slurm itself failed", _ADMIN),
+    "JobLaunchFailure": Why("could not be launched: its folder or script on the node, or the node"),
+    "NonZeroExitCode": Why("ended with an exit code other than 0"),
+    "RaisedSignal": Why("ended by a signal"),
+    "TimeLimit": Why("ran until its time limit"),
+    "InactiveLimit": Why("was inactive for too long"),
+    "DeadLine": Why("could not end before its deadline"),
+    "OutOfMemory": Why("used more memory than it had asked for"),
+    "InvaildReason": Why("Slurm gives no valid reason"),
+}
+
+# In plain words: many of it, and it times minutes.
+_RESOURCES = {
+    **dict.fromkeys(("Cpu", "CPU"), ("CPUs", "CPU-minutes")),
+    **dict.fromkeys(("Mem", "Memory"), ("memory", "memory-minutes")),
+    "Node": ("nodes", "node-minutes"),
+    "GRES": ("GPUs", "GPU-minutes"),
+    "License": ("licences", "licence-minutes"),
+    "BB": ("burst buffer space", "burst buffer minutes"),
+    "Energy": ("energy", "energy-minutes"),
+    "Billing": ("billing units", "billing minutes"),
+    **dict.fromkeys(("Jobs", "Job"), ("running jobs", "job-minutes")),
+    **dict.fromkeys(("SubmitJobs", "SubmitJob"), ("queued jobs", "job-minutes")),
+    **dict.fromkeys(("Wall", "WallDuration"), ("run time", "run time")),
+    "Unknown": ("resources", "minutes"),
+}
+_TOGETHER = {
+    ("qos", "Grp"): " to all its users together",
+    ("assoc", "Grp"): " to all its jobs together",
+    ("qos", "Account"): " to an account",
+}
+_WHO = {
+    ("qos", "Grp"): "all users of your QOS together have reached its",
+    ("qos", "Account"): "your account has reached your QOS's",
+    ("qos", "User"): "you have reached your QOS's",
+    ("qos", ""): "you have reached your QOS's",
+    ("assoc", "Grp"): "all jobs of your account together have reached its",
+    ("assoc", "User"): "you have reached your account's",
+    ("assoc", "Account"): "your account has reached its",
+    ("assoc", ""): "you have reached your account's",
+}
+_LIMIT = re.compile(
+    r"(?P<whose>QOS|Assoc)?(?P<amount>Grp|Max|Min)"
+    rf"(?P<resource>{'|'.join(sorted(_RESOURCES, key=len, reverse=True))})"
+    r"(?P<minutes>RunMinutes|RunMins|Minutes)?(?:Per(?P<per>Job|Node|User|Account))?"
+    r"(?:Limit|NotSatisfied)?"
+)
+
+
+def parse_limit(reason: str) -> Limit | None:
+    """Read the limit that a reason names; None for a reason of another kind.
+
+    >>> parse_limit("QOSMaxGRESPerUser")
+    Limit(whose='qos', amount='Max', resource='GRES', per='User', minutes='')
+    >>> parse_limit("AssocGrpCPURunMinutesLimit").minutes, parse_limit("Priority")
+    ('RunMinutes', None)
+    """
+    found = _LIMIT.fullmatch(reason)
+    if found is None or reason in _REASONS:
+        return None
+    return Limit(
+        # MaxGRESPerAccount and its like are limits of a QOS.
+        whose="assoc" if found["whose"] == "Assoc" else "qos",
+        amount=found["amount"],
+        resource=found["resource"],
+        per=found["per"] or "",
+        minutes=(found["minutes"] or "").replace("RunMins", "RunMinutes"),
+    )
+
+
+def explain(reason: str, job_id: str = "", numbers: Numbers | None = None) -> Why:
+    """Say why a job waits; a reason that no list knows is shown as it is.
+
+    ``numbers`` are those of the limit that the reason names, where they are known.
+
+    >>> explain("QOSMaxGRESPerUser", numbers=Numbers("8", "8", "GPUs")).words
+    'your QOS allows 8 GPUs at once; 8 are in use'
+    >>> explain("JobHeldUser", "7").fix
+    'scontrol release 7'
+    >>> explain("ReqNodeNotAvail, UnavailableNodes:n1").words
+    'a node that it needs is down, drained or reserved (UnavailableNodes:n1)'
+    >>> explain("SomethingNew").words
+    'SomethingNew'
+    """
+    # squeue adds a remark to some, and older ones write it with underscores.
+    code, _, remark = reason.partition(",")
+    remark = remark.replace("_", " ").strip() if code in _REASONS else ""
+    known = _REASONS.get(code if remark else reason)
+    limit = parse_limit(reason)
+    if known is None and limit is not None:
+        known = _of_limit(limit, numbers)
+    if known is None:
+        return Why(reason)
+    words = known.words
+    if remark.endswith(":"):  # "UnavailableNodes:" and no node
+        remark = ""
+    if remark:
+        words += f" ({remark})"
+    return Why(words, known.fix.format(job=job_id or "JOBID"))
+
+
+def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
+    owner = "your QOS" if limit.whose == "qos" else "your account"
+    many, minutes = _RESOURCES[limit.resource]
+    noun = numbers.unit if numbers else many
+    group = limit.amount if limit.amount == "Grp" else limit.per
+    together = _TOGETHER.get((limit.whose, group), "")
+    told = f": {numbers.used} of {numbers.allowed} are used" if numbers else ""
+    most = f": at most {numbers.allowed}" if numbers else ""
+    if limit.amount == "Min":
+        return Why(f"{owner} wants jobs that ask for more {noun}", _LARGER)
+    if limit.resource in ("Wall", "WallDuration"):
+        if limit.amount == "Grp":
+            return Why(f"{owner} has used up its run time{told}")
+        return Why(f"asks for more time than {owner} allows a job{most}", _SMALLER)
+    if limit.per in ("Job", "Node") and limit.minutes:
+        return Why(f"asks for more {minutes} than {owner} allows a job{most}", _SMALLER)
+    if limit.per in ("Job", "Node"):
+        each = limit.per.lower()
+        return Why(f"asks for more {noun} than {owner} allows a {each}{most}", _SMALLER)
+    if limit.minutes == "Minutes":
+        return Why(f"{owner} has used up the {minutes} that it allows{together}{told}")
+    if limit.minutes:
+        return Why(f"running jobs hold all {minutes} that {owner} allows{together}{told}")
+    if numbers:
+        verb = "is" if noun == "memory" or numbers.used == "1" else "are"
+        allowed = f"{numbers.allowed} {noun}"
+        return Why(f"{owner} allows {allowed} at once{together}; {numbers.used} {verb} in use")
+    return Why(f"{_WHO[limit.whose, group]} limit of {noun}")
