@@ -61,10 +61,10 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
     return jobs
 
 
-def find_job(name: str, project: Path, environ: Mapping[str, str]) -> Path:
-    """Find a job by its name, or a file by its path. Raises InputError."""
+def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | None = None) -> Path:
+    """Find a job by its name, or a file by its path, from ``cwd``. Raises InputError."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name)
+        path = Path(name) if cwd is None else cwd / name
         if not path.is_file():
             raise InputError(f"{name}: no such job file", fix="hpcrun jobs lists what there is")
         return path

@@ -46,14 +46,24 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Load a job by name or file, with --set overrides. Raises SpecError, InputError."""
-    path = find_job(job, context.project, context.environ)
+    path = find_job(job, context.project, context.environ, cwd=_elsewhere(context))
+    spec = read_spec(context, read_text(path), str(path), overrides)
+    return spec if spec.name else msgspec.structs.replace(spec, name=path.stem)
+
+
+def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job's text, with the jobs that it extends. Raises SpecError, InputError."""
 
     def resolve(name: str) -> tuple[str, str]:
-        found = find_job(name, context.project, context.environ)
+        found = find_job(name, context.project, context.environ, cwd=_elsewhere(context))
         return read_text(found), str(found)
 
-    spec = load_job(read_text(path), source=str(path), resolve=resolve, overrides=overrides)
-    return spec if spec.name else msgspec.structs.replace(spec, name=path.stem)
+    return load_job(text, source=source, resolve=resolve, overrides=overrides)
+
+
+def _elsewhere(context: Context) -> Path | None:
+    """Where relative paths start, if not where this process is: else they stay as typed."""
+    return None if context.cwd == Path.cwd() else context.cwd
 
 
 def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:

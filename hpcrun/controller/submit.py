@@ -204,7 +204,8 @@ def _signals_wait() -> Iterator[None]:
         yield
     finally:
         for known, handler in before.items():
-            signal.signal(known, handler)
+            # None: a handler that is not Python's, in a program that embeds it.
+            signal.signal(known, signal.SIG_DFL if handler is None else handler)
     for one in caught:
         signal.raise_signal(one)
 

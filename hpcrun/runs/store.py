@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_IMODE
+from threading import get_ident
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file whole or not at all. Raises HpcrunError naming the file."""
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    part = path.with_name(f".{path.name}.part-{os.getpid()}-{get_ident()}")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:
