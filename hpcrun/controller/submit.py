@@ -135,7 +135,7 @@ def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
-    record = submitted_record(context, None)
+    record = submitted_record(context, None, plan)
     with _signals_wait():
         try:
             job_id = scheduler.submit(transport, str(folder), env)
@@ -196,6 +196,8 @@ def _signals_wait() -> Iterator[None]:
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is None:
+                continue  # not Python's, in a program that embeds it: it could not be put back
             before[number] = signal.signal(number, lambda number, frame: caught.append(number))
     except ValueError:  # not the main thread, which alone gets signals
         yield
@@ -204,14 +206,13 @@ def _signals_wait() -> Iterator[None]:
         yield
     finally:
         for known, handler in before.items():
-            # None: a handler that is not Python's, in a program that embeds it.
-            signal.signal(known, signal.SIG_DFL if handler is None else handler)
+            signal.signal(known, handler)
     for one in caught:
         signal.raise_signal(one)
 
 
-def submitted_record(context: Context, job_id: str | None) -> Submitted:
-    """Say who took the run, when and from where."""
+def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submitted:
+    """Say who took the run, when and from where, and what a listing shows of its plan."""
     return Submitted(
         job_id=job_id,
         cluster=context.cluster.name,
@@ -219,4 +220,7 @@ def submitted_record(context: Context, job_id: str | None) -> Submitted:
         submitted_at=time.time(),
         host=socket.gethostname(),
         user=getpass.getuser(),
+        name=plan.name,
+        nodes=plan.nodes,
+        gpus_per_node=plan.gpus_per_node,
     )
