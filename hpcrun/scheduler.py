@@ -188,16 +188,16 @@ def job_nodes(transport: Transport, job_id: str) -> list[JobNodes]:
     return parse_sacct_nodes(result.stdout) if result.exit_code == 0 else []
 
 
-def cancel(transport: Transport, job_id: str) -> bool:
-    """Cancel a job; False when Slurm says that it is over already.
+def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
+    """Cancel jobs, tasks or arrays; those that are over already are no error.
 
-    Raises SchedulerRefused (another user's job) and OutOfReach.
+    ``pending``: only what has not begun. Raises SchedulerRefused (another user's job), OutOfReach.
     """
-    result = _ask(transport, scancel_argv(job_id))
-    if result.exit_code == 0:
-        return True
-    if is_unknown_job(result.stderr) or "already complet" in result.stderr:
-        return False
-    if "ermission" in result.stderr or "ccess" in result.stderr:
-        raise SchedulerRefused(f"scancel {job_id}: {_last_line(result.stderr)}")
-    raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
+    # A word of a command line has no end, but a site's wrapper may have one.
+    for start in range(0, len(job_ids), 500):
+        result = _ask(transport, scancel_argv(*job_ids[start : start + 500], pending=pending))
+        is_over = is_unknown_job(result.stderr) or "already complet" in result.stderr
+        if "ermission" in result.stderr or "ccess" in result.stderr:
+            raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
+        if result.exit_code != 0 and not is_over:
+            raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)

@@ -174,14 +174,13 @@ DENIED = "scancel: error: Kill job error on job id 7: Access/permission denied\n
 UNKNOWN = "scancel: error: Kill job error on job id 7: Invalid job id specified\n"
 
 
-@pytest.mark.parametrize(
-    ("answer", "cancelled"),
-    [(captured("scancel", "taken"), True), ((1, "", OVER), False), ((1, "", UNKNOWN), False)],
-)
-def test_cancel(answer: tuple[int, str, str], cancelled: bool) -> None:
+@pytest.mark.parametrize("answer", [captured("scancel", "taken"), (1, "", OVER), (1, "", UNKNOWN)])
+def test_cancel(answer: tuple[int, str, str]) -> None:
     transport = ScriptedTransport({"scancel": answer})
-    assert scheduler.cancel(transport, "7") is cancelled
-    assert transport.asked == [["scancel", "7"]]
+    scheduler.cancel_all(transport, ["7", "8_3"])
+    scheduler.cancel_all(transport, ["9"], pending=True)
+    scheduler.cancel_all(transport, [])
+    assert transport.asked == [["scancel", "7", "8_3"], ["scancel", "--state=PENDING", "9"]]
 
 
 @pytest.mark.parametrize(
@@ -194,4 +193,4 @@ def test_cancel(answer: tuple[int, str, str], cancelled: bool) -> None:
 )
 def test_cancel_that_fails(answer: tuple[int, str, str], error: type[HpcrunError]) -> None:
     with pytest.raises(error):
-        scheduler.cancel(ScriptedTransport({"scancel": answer}), "7")
+        scheduler.cancel_all(ScriptedTransport({"scancel": answer}), ["7"])

@@ -1,4 +1,4 @@
-"""Sweeps on the command line: what they look like, submitted, cancelled and on their way.
+"""Sweeps on the command line: what they look like, submitted and on their way.
 
 Effects: prints; those of the controller.
 """
@@ -20,7 +20,6 @@ from hpcrun.controller.status import RunStatus
 from hpcrun.controller.sweep import (
     PreparedSweep,
     SweepSubmission,
-    cancel_sweep,
     prepare_sweep,
     submit_sweep,
 )
@@ -170,34 +169,6 @@ def show_sweep(sweep: Sweep, statuses: Sequence[RunStatus]) -> None:
         for status, each in zip(statuses, values, strict=True)
     ]
     table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows)
-
-
-def cancel_and_show(context: Context, sweep: SweepFolder, *, as_json: bool) -> int:
-    """Cancel all runs of a sweep and say what they were."""
-    before = cancel_sweep(context, sweep)
-    live = [status for status in before if not status.verdict.final]
-    if as_json:
-        emit_json(
-            {
-                "sweep_id": sweep.sweep_id,
-                "runs": [
-                    {
-                        "run_id": status.run.run_id,
-                        "job_id": status.job_id,
-                        "state_before": status.verdict.state,
-                        "cancelled": not status.verdict.final,
-                    }
-                    for status in before
-                ],
-            }
-        )
-    elif live:
-        counts = Counter(status.verdict.state for status in live)
-        told = ", ".join(f"{number} {state}" for state, number in counts.most_common())
-        say(f"{sweep.sweep_id}: {len(live)} of {len(before)} runs are being cancelled: {told}")
-    else:
-        say(f"{sweep.sweep_id}: all {len(before)} runs are over already")
-    return 0
 
 
 def _watch(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:

@@ -5,44 +5,87 @@ Effects: those of the controller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from hpcrun.cli.options import cluster_option, context, json_option
 
-
-@click.command("cancel")
-@click.argument("job")
-@cluster_option
-@json_option
-def command(job: str, cluster: str | None, as_json: bool) -> int:
-    """Cancel a run: JOB is its Slurm job id or run id, and must be named.
-
-    The id of a sweep, or of its array, cancels all its runs.
-    """
-    from hpcrun.cli.output import emit_json, say
-    from hpcrun.cli.watch import name
-    from hpcrun.controller.cancel import cancel
-    from hpcrun.controller.status import resolve_any
+if TYPE_CHECKING:
+    from hpcrun.controller.cancel import Cancellation
     from hpcrun.runs.layout import SweepFolder
 
-    where = context(cluster)
-    found = resolve_any(where, job)
-    if isinstance(found, SweepFolder):
-        from hpcrun.cli.show_sweep import cancel_and_show
 
-        return cancel_and_show(where, found, as_json=as_json)
-    before = cancel(where, found)
+@click.command("cancel")
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--pending", is_flag=True, help="Only what has not begun yet.")
+@cluster_option
+@json_option
+def command(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bool) -> int:
+    """Cancel runs, whole sweeps, or any of your Slurm jobs.
+
+    JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. The
+    newest run must be named too. What is over already stays as it is, and is no error.
+    """
+    from hpcrun.cli.output import emit_json, show_error
+    from hpcrun.controller.cancel import cancel_all, worst
+    from hpcrun.controller.targets import find_targets
+
+    where = context(cluster)
+    targets = find_targets(where, jobs)
+    told = cancel_all(where, targets, pending=pending)
     if as_json:
-        emit_json(
-            {
-                "run_id": before.run.run_id,
-                "job_id": before.job_id,
-                "state_before": before.verdict.state,
-                "cancelled": not before.verdict.final,
-            }
-        )
-    elif before.verdict.final:
-        say(f"{name(before)} is over already: {before.verdict.state}")
+        emit_json({"runs": [_json(one) for one in told]})
     else:
-        say(f"{name(before)} was {before.verdict.state} and is being cancelled")
-    return 0
+        _show(told, targets.sweeps)
+    errors = {str(one.error): one.error for one in told if one.error is not None}
+    if not as_json:
+        for error in errors.values():
+            show_error(error)
+    return worst(list(errors.values()))
+
+
+def _json(one: Cancellation) -> dict[str, Any]:
+    return {
+        "run_id": one.run_id,
+        "job_id": one.job_id,
+        "state_before": one.state,
+        "cancelled": one.cancelled,
+        "reason": one.error.message if one.error is not None else one.left or None,
+    }
+
+
+def _show(told: Sequence[Cancellation], sweeps: Sequence[SweepFolder]) -> None:
+    """Print a line for each run, and for each sweep."""
+    from hpcrun.cli.output import say
+    from hpcrun.runs.store import runs_of
+
+    rest = list(told)
+    for sweep in sweeps:
+        inside = {run.run_id for run in runs_of(sweep)}
+        say(_sweep_line(sweep.sweep_id, [one for one in told if one.run_id in inside]))
+        rest = [one for one in rest if one.run_id not in inside]
+    for one in rest:
+        name = f"job {one.job_id}" if one.job_id else one.run_id
+        if one.cancelled:
+            say(f"{name} was {one.state} and is being cancelled")
+        elif one.over:
+            say(f"{name} is over already: {one.state}")
+        elif one.left:
+            say(f"{name} is left alone: {one.left}")
+
+
+def _sweep_line(sweep_id: str, runs: Sequence[Cancellation]) -> str:
+    from collections import Counter
+
+    gone = Counter(one.state for one in runs if one.cancelled)
+    if gone:
+        states = ", ".join(f"{number} {state}" for state, number in gone.most_common())
+        count = sum(gone.values())
+        return f"{sweep_id}: {count} of {len(runs)} runs are being cancelled: {states}"
+    if all(one.over for one in runs):
+        return f"{sweep_id}: all {len(runs)} runs are over already"
+    left = Counter(one.state for one in runs)
+    states = ", ".join(f"{number} {state}" for state, number in left.most_common())
+    return f"{sweep_id}: no run is cancelled: {states}"

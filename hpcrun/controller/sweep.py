@@ -1,24 +1,20 @@
-"""Prepares, submits and cancels sweeps: one array of Slurm's, and a run for each task.
+"""Prepares and submits sweeps: one array of Slurm's, and a run for each task.
 
 Effects: files, Slurm commands.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
 import msgspec
 
-from hpcrun import scheduler
 from hpcrun.assets import template_loader
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared, all_at_once, new_run_id, prepare, with_words
-from hpcrun.controller.status import RunStatus, status_of
 from hpcrun.controller.submit import (
     check_secrets,
     fill_run,
@@ -34,8 +30,8 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.array import render_array
 from hpcrun.render.files import RenderedFile
 from hpcrun.runs.layout import SweepFolder, sweep_folder, task_run_id
-from hpcrun.runs.records import Cancelled, Sweep, Task
-from hpcrun.runs.store import create_run_folder, runs_of, write_file, write_record
+from hpcrun.runs.records import Sweep, Task
+from hpcrun.runs.store import create_run_folder, write_file
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 
@@ -180,26 +176,3 @@ def _write(context: Context, sweep: PreparedSweep, folder: SweepFolder) -> None:
     for prepared in sweep.runs:
         run = create_run_folder(Path(prepared.plan.run_dir))
         fill_run(context, prepared, run, folder.code)
-
-
-def cancel_sweep(context: Context, sweep: SweepFolder) -> list[RunStatus]:
-    """Ask for the end of all runs that are not over; return the states that they had before.
-
-    Raises InputError, SchedulerRefused, OutOfReach.
-    """
-    statuses = status_of(context, runs_of(sweep))
-    live = [status for status in statuses if not status.verdict.final]
-    if not live:
-        return statuses
-    job_id = live[0].job_id
-    if job_id is None:
-        raise InputError(
-            f"{sweep.sweep_id}: no Slurm job of it is known", fix="hpcrun status tells when it is"
-        )
-    submitted = live[0].history.submitted
-    transport = slurm_transport(context, submitted.slurm_conf if submitted else None)
-    scheduler.cancel(transport, job_id.partition("_")[0])
-    record = Cancelled(cancelled_at=time.time(), user=getpass.getuser())
-    for status in live:
-        write_record(status.run.cancelled, record)
-    return statuses

@@ -6,6 +6,9 @@ Pure.
 from __future__ import annotations
 
 
-def scancel_argv(job_id: str) -> list[str]:
-    """Cancel one job by its id, never by name: names are not unique."""
-    return ["scancel", job_id]
+def scancel_argv(*job_ids: str, pending: bool = False) -> list[str]:
+    """Cancel jobs by their ids, never by name: names are not unique.
+
+    With ``pending`` Slurm itself spares those that have begun meanwhile.
+    """
+    return ["scancel", *(["--state=PENDING"] if pending else []), *job_ids]

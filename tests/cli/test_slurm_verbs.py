@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller, Done, replay
+from tests.json_schemas import check_json
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 
@@ -165,7 +166,9 @@ def test_cancel(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "scancel", captured("scancel", "taken"))
     done = hpcrun("cancel", "7", "--json")
     assert done.code == 0
-    assert (done.json["job_id"], done.json["cancelled"]) == ("7", True)
+    check_json("cancel", done.json)
+    (told,) = done.json["runs"]
+    assert (told["job_id"], told["cancelled"]) == ("7", True)
     assert [line.partition("|")[2] for line in calls(asked)] == ["7"]
     assert (run / "cancelled.json").exists()
     replay(tools, "squeue", (0, row(run, "7", "CANCELLED"), ""))

@@ -1,0 +1,153 @@
+"""What the words after a verb name: runs, sweeps, tasks of them, and jobs that are not hpcrun's.
+
+Effects: reads files, Slurm commands.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.status import resolve_any
+from hpcrun.errors import InputError
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import History
+from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
+from hpcrun.runs.verdict import Evidence, decide
+
+# Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
+_MAX_TASKS = 100_000
+
+
+class Targets(Struct, frozen=True, kw_only=True):
+    """All that was named, each once: single runs, whole sweeps, and ids of other Slurm jobs."""
+
+    runs: list[RunFolder]
+    sweeps: list[SweepFolder]
+    foreign: list[str]
+
+    def all_runs(self) -> list[RunFolder]:
+        """The runs, those of the sweeps included."""
+        found = [*self.runs, *(run for sweep in self.sweeps for run in runs_of(sweep))]
+        return list(dict.fromkeys(found))
+
+
+def find_targets(context: Context, words: Sequence[str]) -> Targets:
+    """Find what words name: ids as ``find`` takes them, and tasks as scancel does, 7_[3-5,9].
+
+    Raises InputError for a word that names nothing; nothing has been done then.
+    """
+    runs: list[RunFolder] = []
+    sweeps: list[SweepFolder] = []
+    foreign: list[str] = []
+    for word in words:
+        match = re.fullmatch(r"([0-9]+)_\[([0-9,-]+)\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))", word)
+        if match is not None:
+            array = match[1] or match[3]
+            tasks = task_numbers(word, match[2] or match[4])
+            sweep = find(context.runs_dir, array)
+            if isinstance(sweep, SweepFolder):
+                runs += _tasks_of(sweep, word, tasks)
+            else:
+                foreign += [f"{array}_{task}" for task in tasks]
+        elif is_job_id(word) and find(context.runs_dir, word) is None:
+            foreign.append(word)
+        else:
+            found = resolve_any(context, word)
+            if isinstance(found, SweepFolder):
+                sweeps.append(found)
+            else:
+                runs.append(found)
+    return Targets(
+        runs=list(dict.fromkeys(runs)),
+        sweeps=list(dict.fromkeys(sweeps)),
+        foreign=list(dict.fromkeys(foreign)),
+    )
+
+
+def _tasks_of(sweep: SweepFolder, word: str, tasks: Sequence[int]) -> list[RunFolder]:
+    count = read_sweep(sweep).tasks
+    beyond = [task for task in tasks if task >= count]
+    if beyond:
+        raise InputError(f"{word}: the sweep's tasks are 0 to {count - 1}")
+    return [sweep.run(task) for task in tasks]
+
+
+def task_numbers(word: str, text: str) -> list[int]:
+    """Read the tasks of an array as Slurm writes them. Raises InputError naming ``word``.
+
+    >>> task_numbers("7_[3-5,9]", "3-5,9")
+    [3, 4, 5, 9]
+    """
+    tasks: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,7})(?:-([0-9]{1,7}))?", part)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else 0
+        if match is None or last < first:
+            raise InputError(f"{word}: no list of tasks", fix="write it as 7_[3-5,9]")
+        if len(tasks) + last - first >= _MAX_TASKS:
+            raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
+        tasks += range(first, last + 1)
+    return list(dict.fromkeys(tasks))
+
+
+def ask_foreign(context: Context, job_ids: Sequence[str]) -> dict[str, list[ForeignStatus]]:
+    """Ask once about jobs that hpcrun did not submit; of an array named as a whole all tasks.
+
+    What Slurm does not know has an empty list. Raises OutOfReach.
+    """
+    if not job_ids:
+        return {}
+    transport = slurm_transport(context)
+    rows = scheduler.queue(transport, job_ids)
+    queued = {job_id: [row for row in rows if _is_of(row.job_id, job_id)] for job_id in job_ids}
+    missing = [job_id for job_id in job_ids if not queued[job_id]]
+    told = (scheduler.accounting(transport, missing) or []) if missing else []
+    found: dict[str, list[ForeignStatus]] = {}
+    for job_id in job_ids:
+        found[job_id] = []
+        accounts = [row for row in told if job_id in missing and _is_of(row.job_id, job_id)]
+        ids = [row.job_id for row in queued[job_id]] + [row.job_id for row in accounts]
+        for known in dict.fromkeys(ids):
+            row = next((row for row in queued[job_id] if row.job_id == known), None)
+            account = next((row for row in accounts if row.job_id == known), None)
+            verdict = decide(
+                Evidence(history=History(run_id=known), now=time.time(), queue=row, account=account)
+            )
+            found[job_id].append(
+                ForeignStatus(job_id=known, verdict=verdict, queue=row, account=account)
+            )
+    return found
+
+
+def _is_of(known: str, job_id: str) -> bool:
+    """Tell whether a row is the job's, one of its tasks', or of a heterogeneous job's parts."""
+    return known == job_id or known.startswith((f"{job_id}_", f"{job_id}+"))
+
+
+def owner_of(path: Path) -> str:
+    """The name of a folder's owner, or the number where nobody has a name for it."""
+    try:
+        uid = path.stat().st_uid
+    except OSError:
+        return ""
+    return user_name(uid)
+
+
+def user_name(uid: int | None = None) -> str:
+    """The name of a user by number; of this process's user unless another is asked for."""
+    uid = os.getuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
