@@ -127,7 +127,7 @@ def running(
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     try:
-        write_record(run.submitted, submitted_record(context, None))
+        write_record(run.submitted, submitted_record(context, None, prepared.plan))
         yield run, process
     finally:
         stop_all(process)

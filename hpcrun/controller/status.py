@@ -159,8 +159,10 @@ def _ask(
 
 def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
     """Keep a final state that Slurm will forget; a run of somebody else's stays as it is."""
-    seen = Seen(state=verdict.state, reason=verdict.reason, attempts=len(history.attempts))
-    if seen != history.seen:
+    old, count = history.seen, len(history.attempts)
+    told = (verdict.state, verdict.reason, count, False)
+    if old is None or (old.state, old.reason, old.attempts, old.by_record) != told:
+        seen = Seen(state=verdict.state, reason=verdict.reason, attempts=count)
         with contextlib.suppress(OSError, HpcrunError):
             run.seen.parent.mkdir(exist_ok=True)
             write_record(run.seen, seen)

@@ -117,9 +117,10 @@ class RunFolder(Struct, frozen=True):
 
 
 class SweepFolder(Struct, frozen=True):
-    """Where the array of a sweep lies: beside its runs. Submit alone writes here.
+    """Where the array of a sweep lies: beside its runs. Submit writes here.
 
-    spec.yaml sweep.json job.sbatch code/ submitted.json; it is the WorkDir of all tasks.
+    spec.yaml sweep.json job.sbatch code/ submitted.json; it is the WorkDir of all tasks. Readers
+    write cache/seen.json.
     """
 
     path: Path
@@ -139,6 +140,11 @@ class SweepFolder(Struct, frozen=True):
     @property
     def submitted(self) -> Path:
         return self.path / SUBMITTED
+
+    @property
+    def seen(self) -> Path:
+        """What readers remember of its end."""
+        return self.path / "cache" / "seen.json"
 
     def run(self, index: int) -> RunFolder:
         """The folder of one task's run."""

@@ -9,7 +9,11 @@ from msgspec import Struct, field
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """Who took the run: a Slurm job, or this machine (``job_id`` None, ``hpcrun run``)."""
+    """Who took the run: a Slurm job, or this machine (``job_id`` None, ``hpcrun run``).
+
+    What a listing needs of the plan stands here too, so that it opens one file less; None in the
+    records of older versions, and where the runs of a sweep may differ.
+    """
 
     job_id: str | None
     cluster: str
@@ -17,6 +21,9 @@ class Submitted(Struct, frozen=True, kw_only=True):
     submitted_at: float
     host: str
     user: str
+    name: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -42,12 +49,48 @@ class Cancelled(Struct, frozen=True, kw_only=True):
     user: str
 
 
+class SeenRow(Struct, frozen=True, kw_only=True):
+    """What a listing shows of a run that is over; ``stamp`` is its attempts' folder's mtime_ns.
+
+    Times are in seconds: ``ended_at`` since the epoch, ``elapsed`` of the last attempt.
+    ``gpu_seconds`` are of all attempts. None: not known.
+    """
+
+    stamp: int
+    job_id: str | None
+    slurm_conf: str | None
+    name: str | None
+    nodes: int | None
+    gpus_per_node: int | None
+    submitted_at: float | None
+    ended_at: float | None
+    elapsed: float | None
+    gpu_seconds: float | None
+    exit_code: int | None
+    remark: str
+    step: int | None
+    loss: float | None
+    sweep_id: str | None = None
+    values: dict[str, str] = {}
+
+
 class Seen(Struct, frozen=True, kw_only=True):
-    """A final state that Slurm told once, of a run with so many attempts: Slurm forgets."""
+    """A final state that Slurm told once, of a run with so many attempts: Slurm forgets.
+
+    ``by_record``: not Slurm told it but the run's own records, long after the end.
+    """
 
     state: str
     reason: str
     attempts: int
+    by_record: bool = False
+    row: SeenRow | None = None
+
+
+class SweepSeen(Struct, frozen=True, kw_only=True):
+    """A sweep whose runs are all over: how many came to which state."""
+
+    states: dict[str, int]
 
 
 class Begin(Struct, frozen=True, kw_only=True):

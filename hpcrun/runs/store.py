@@ -20,6 +20,7 @@ from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
+from hpcrun.runs.index import find_by_job_id
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import (
     Attempt,
@@ -130,7 +131,7 @@ def read_history(folder: RunFolder) -> History:
     return History(
         run_id=folder.run_id,
         task=task,
-        submitted=_read_submitted(folder, task),
+        submitted=read_submitted(folder, task),
         cancelled=read_record(folder.cancelled, Cancelled),
         seen=read_record(folder.seen, Seen),
         attempts=attempts,
@@ -150,7 +151,7 @@ def read_task(folder: RunFolder) -> Task | None:
     return read_record(folder.task, Task)
 
 
-def _read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
+def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
     """The run's own record, or what the record of its sweep's one sbatch says of the task."""
     if task is None:
         return read_record(folder.submitted, Submitted)
@@ -199,7 +200,7 @@ def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
     if not isinstance(found, SweepFolder):
         return found
     first = found.run(0)
-    submitted = _read_submitted(first, read_task(first))
+    submitted = read_submitted(first, read_task(first))
     tasks = read_sweep(found).tasks
     one = submitted.job_id if submitted and submitted.job_id else first.run_id
     raise InputError(
@@ -241,15 +242,17 @@ def is_job_id(word: str) -> bool:
 
 
 def _find_job(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
-    for run in list_runs(runs_dir):
-        task = read_task(run)
-        submitted = _read_submitted(run, task)
-        job_id = submitted.job_id if submitted else None
-        if job_id == word:
-            return run
-        if task is not None and job_id == f"{word}_{task.index}":
-            return sweep_folder(runs_dir, task.sweep_id)
-    return None
+    job_id, _, index = word.partition("_")
+    names = sorted(_names(runs_dir), key=_newness, reverse=True)
+    name = find_by_job_id(runs_dir, names, job_id)
+    sweep_id = sweep_id_of(name) if name is not None else None
+    if sweep_id is not None:
+        sweep = sweep_folder(runs_dir, sweep_id)
+        if not index:
+            return sweep
+        run = sweep.run(int(index))
+        return run if run.path.is_dir() else None
+    return RunFolder(runs_dir / name) if name is not None and not index else None
 
 
 def _find_by_part(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:

@@ -98,7 +98,9 @@ def decide(evidence: Evidence) -> Verdict:
     if struck and evidence.now - _last_sign(evidence) > GRACE:
         return Verdict(state="CANCELLED", final=True, source="sacct", reason="before it began")
     seen = evidence.history.seen
-    if queue is None and seen is not None and seen.attempts == len(evidence.history.attempts):
+    if seen is not None and (seen.by_record or seen.attempts != len(evidence.history.attempts)):
+        seen = None  # found out again; or older than the last attempt
+    if queue is None and seen is not None:
         # Slurm has said so before, and forgets, or does not answer now.
         verdict = Verdict(
             state=seen.state, final=True, source="seen", reason=seen.reason, exit_code=exit_code
