@@ -103,8 +103,8 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
     """Lay the job out on nodes.
 
     CPUs and memory are the GPUs' share of a node where the profile knows the nodes, and all of it
-    where nodes are given or asked for whole. What the profile knows to be impossible is added to
-    ``problems``.
+    where nodes are given or asked for whole. A GPU type that cannot be had is added to
+    ``problems``; what no node has is plan.limits' business.
     """
     resources = spec.resources
     gpus = resources.gpus_per_node
@@ -118,6 +118,8 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
     memory = resources.memory_per_node
     if memory is None and whole:
         memory = "0"  # sbatch.1, --mem: all of the node's
+    elif memory is None and gpus and facts.memory_per_gpu:
+        memory = f"{parse_memory_mb(facts.memory_per_gpu) * gpus}M"
     elif memory is None and facts.memory_per_node and facts.gpus_per_node and gpus:
         memory = f"{parse_memory_mb(facts.memory_per_node) * gpus // facts.gpus_per_node}M"
     made = Topology(
@@ -135,7 +137,6 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
         notes=[*notes, *gpu_notes(spec, cluster)],
     )
     _check_gpu_type(spec, gpu_type, made, problems)
-    _check_facts(spec, cluster, facts, made, problems)
     return made
 
 
@@ -146,6 +147,8 @@ def _cpus_per_rank(
     resources = spec.resources
     if resources.cpus_per_gpu is not None:
         return resources.cpus_per_gpu, []
+    if facts.cpus_per_gpu and resources.gpus_per_node:
+        return facts.cpus_per_gpu, []
     if facts.cpus_per_node and whole:
         return max(1, facts.cpus_per_node // ranks), []
     if facts.cpus_per_node and facts.gpus_per_node and resources.gpus_per_node:
@@ -177,33 +180,3 @@ def _check_gpu_type(
     if only_place not in (None, made.partition):
         message = f"{wanted}: it is told by its partition, {only_place}; leave partition out"
         problems.append(Problem("", None, "resources.partition", message))
-
-
-def _check_facts(
-    spec: JobSpec, cluster: Cluster, facts: Partition, made: Topology, problems: list[Problem]
-) -> None:
-    """Refuse what no node of the partition has, as far as the profile knows."""
-    resources = spec.resources
-    nodes = f"the nodes of {made.partition or cluster.name} have"
-    dated = f" (read on {cluster.read_on})" if cluster.read_on else " (says the profile)"
-
-    def refuse(field: str, message: str) -> None:
-        problems.append(Problem("", None, f"resources.{field}", message))
-
-    has = facts.gpus_per_node
-    if has is not None and made.gpus_per_node > has:
-        message = f"{made.gpus_per_node}: {nodes} {has}{dated}; --gpus-per-node {has} with more "
-        refuse("gpus_per_node", f"{message}--nodes")
-    cpus = made.cpus_per_rank * made.ranks_per_node
-    has = facts.cpus_per_node
-    if has is not None and resources.cpus_per_gpu is not None and cpus > has:
-        message = f"{resources.cpus_per_gpu} for each of {made.ranks_per_node} are {cpus}: "
-        message += f"{nodes} {has}{dated}; {has // made.ranks_per_node} at most"
-        refuse("cpus_per_gpu", message)
-    memory, there = resources.memory_per_node, facts.memory_per_node
-    if memory and there and parse_memory_mb(memory) > parse_memory_mb(there):
-        refuse("memory_per_node", f"{memory}: {nodes} {there}{dated}; 0 takes all of it")
-    limit = facts.max_time
-    if resources.time and limit and parse_seconds(resources.time) > parse_seconds(limit):
-        message = f"{resources.time}: {made.partition or cluster.name} gives {limit} at most{dated}"
-        refuse("time", message)

@@ -17,6 +17,7 @@ from hpcrun.spec.job import (
     Filled,
     Line,
     Memory,
+    NotNegative,
     Positive,
     SbatchOption,
     SbatchOptions,
@@ -26,15 +27,42 @@ from hpcrun.spec.job import (
 
 
 class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One partition's nodes, as read from the cluster on ``Cluster.read_on``."""
+    """One partition's nodes, as read from the cluster on ``Cluster.read_on``.
 
-    gpus_per_node: Annotated[Positive | None, Meta(description="GPUs of a node")] = None
+    Where its nodes differ, the numbers of a node are those of the largest, beyond which no node can
+    go; ``cpus_per_gpu`` and ``memory_per_gpu`` are the shares that every GPU has on every node.
+    """
+
+    nodes: Annotated[Positive | None, Meta(description="how many nodes there are")] = None
+    gpus_per_node: Annotated[
+        NotNegative | None, Meta(description="GPUs of a node, of all types; 0: it has none")
+    ] = None
+    gpu_types: Annotated[
+        dict[Line, Positive],
+        Meta(description="GPUs of each type on one node, as in a100: 4, by the types' names here"),
+    ] = field(default_factory=dict)
     cpus_per_node: Annotated[Positive | None, Meta(description="CPU cores of a node")] = None
     memory_per_node: Annotated[
         Memory | None, Meta(description="memory of a node, as in 200G; a bare number is MB")
     ] = None
+    cpus_per_gpu: Annotated[
+        Positive | None,
+        Meta(description="CPU cores for each GPU, where cpus_per_node / gpus_per_node is not it"),
+    ] = None
+    memory_per_gpu: Annotated[
+        Memory | None,
+        Meta(description="memory for each GPU, where memory_per_node / gpus_per_node is not it"),
+    ] = None
     max_time: Annotated[
         Time | None, Meta(description="longest job: minutes, h:m:s or days-hours")
+    ] = None
+    default_time: Annotated[
+        Time | None, Meta(description="time limit of a job that names none")
+    ] = None
+    min_nodes: Annotated[Positive | None, Meta(description="fewest nodes of a job")] = None
+    max_nodes: Annotated[Positive | None, Meta(description="most nodes of a job")] = None
+    max_gpus: Annotated[
+        Positive | None, Meta(description="most GPUs that you can have at once, by QOS and account")
     ] = None
     exclusive: Annotated[
         bool, Meta(description="the partition gives whole nodes only (OverSubscribe=EXCLUSIVE)")
@@ -62,6 +90,12 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     description: Annotated[str, Meta(description="one sentence for listings")] = ""
     read_on: Annotated[
         str | None, Meta(description="date on which the partitions were read from the cluster")
+    ] = None
+    slurm_version: Annotated[
+        Line | None, Meta(description="Slurm's version on that date, as in 24.11.5")
+    ] = None
+    max_array_size: Annotated[
+        Positive | None, Meta(description="Slurm's MaxArraySize: a sweep has fewer runs than that")
     ] = None
     accelerator: Annotated[
         Literal["cuda", "cpu"], Meta(description="what trains; cpu: nodes without GPUs")

@@ -326,12 +326,14 @@ extends: base
         "it",
         "c.yaml:4: slurm.nodes: a job says it, as resources.nodes",
         "c.yaml:5: env.RANK: hpcrun sets this variable itself",
-        "c.yaml:6: extends: unknown key; expected one of name, description, read_on, accelerator, "
-        "slurm_conf, runs_dir, cache_dir, local_dir, partition, account, partitions, gpu_types, "
-        "fabric, internet, python, environment, container_runtime, setup, env, slurm, rename",
+        "c.yaml:6: extends: unknown key; expected one of name, description, read_on, "
+        "slurm_version, max_array_size, accelerator, slurm_conf, runs_dir, cache_dir, local_dir, "
+        "partition, account, partitions, gpu_types, fabric, internet, python, environment, "
+        "container_runtime, setup, env, slurm, rename",
         "--set: intrnet: unknown key; did you mean internet?",
-        "--set: partitions.gpu.x: unknown key; expected one of gpus_per_node, cpus_per_node, "
-        "memory_per_node, max_time, exclusive",
+        "--set: partitions.gpu.x: unknown key; expected one of nodes, gpus_per_node, gpu_types, "
+        "cpus_per_node, memory_per_node, cpus_per_gpu, memory_per_gpu, max_time, default_time, "
+        "min_nodes, max_nodes, max_gpus, exclusive",
     ]
 
 

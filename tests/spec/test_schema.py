@@ -149,7 +149,7 @@ INVALID_CLUSTERS = [
     "extends: base",
     "internet: no",
     "partitions: {gpu: 4}",
-    "partitions: {gpu: {nodes: 4}}",
+    "partitions: {gpu: {hosts: 4}}",
     "slurm: {partition: x}",
     "env: {MASTER_PORT: 1}",
     "env: {A: }",
