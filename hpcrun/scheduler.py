@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
+from hpcrun.slurm.active import ActiveJob, active_argv, parse_active
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.job_nodes import (
     JobNodes,
@@ -27,6 +28,7 @@ from hpcrun.slurm.sbatch import (
 from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import parse_stderr_path, parse_stdout_path, show_job_argv
 from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
+from hpcrun.slurm.srun import parse_version, version_argv
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -201,3 +203,20 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
         if result.exit_code != 0 and not is_over:
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
+
+
+def active_jobs(transport: Transport, job_ids: Sequence[str] = ()) -> list[ActiveJob]:
+    """Ask squeue once for my jobs, or those named, that wait or run. Raises OutOfReach."""
+    result = _ask(transport, active_argv(job_ids))
+    if result.exit_code != 0 and not is_unknown_job(result.stderr):
+        raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
+    return parse_active(result.stdout)
+
+
+def version(transport: Transport) -> tuple[int, int] | None:
+    """Ask which Slurm is installed here, as (22, 5); None where srun does not tell."""
+    try:
+        result = transport.run(version_argv(), timeout=TIMEOUT)
+    except OutOfReach:
+        return None
+    return parse_version(result.stdout) if result.exit_code == 0 else None

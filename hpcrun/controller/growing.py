@@ -16,6 +16,7 @@ from hpcrun.controller.parse import POINTS, file_choices, formats_of
 from hpcrun.controller.sources import STDIN, Source
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
+from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, RunParser
 from hpcrun.metrics.reading.read import Reader
@@ -35,9 +36,20 @@ class GrowingLog:
     is left out.
     """
 
-    def __init__(self, transport: Transport, source: Source, own: Sequence[Format] = ()) -> None:
-        """Begin at the start of the logs; nothing is read yet."""
+    def __init__(
+        self,
+        transport: Transport,
+        source: Source,
+        own: Sequence[Format] = (),
+        *,
+        tail: int | None = None,
+    ) -> None:
+        """Begin at the start of the logs, or ``tail`` bytes before their ends; nothing is read yet.
+
+        With ``tail`` it stays with one rank's logs, so that a look at many runs is cheap.
+        """
         self.source = source
+        self._tail = tail
         self.is_over = False
         self.is_pipe = STDIN in source.files
         self._transport = transport
@@ -76,6 +88,10 @@ class GrowingLog:
         facts, gpus, seconds = run_facts(self.source.run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
 
+    def curve(self) -> Curve:
+        """Return the curve as it is known so far."""
+        return self._parser.curve()
+
     def _begin(self) -> None:
         self._parser = RunParser(limit=POINTS)
         self._attempt = 0
@@ -109,8 +125,10 @@ class GrowingLog:
     def _read(self, path: Path) -> bytes:
         if path == STDIN:
             return self._read_pipe()
-        offset = self._offsets.get(path, 0)
         try:
+            offset = self._offsets.get(path)
+            if offset is None:
+                offset = self._offsets[path] = self._start(path)
             data = self._transport.read(str(path), offset, _CHUNK)
             if not data and offset and self._transport.size(str(path)) < offset:
                 self._begin()
@@ -120,6 +138,14 @@ class GrowingLog:
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
         return data
+
+    def _start(self, path: Path) -> int:
+        """Where to begin: at a line's start."""
+        size = self._transport.size(str(path))
+        if self._tail is None or size <= self._tail:
+            return 0
+        start = size - self._tail
+        return start + self._transport.read(str(path), start, _CHUNK).find(b"\n") + 1
 
     def _read_pipe(self) -> bytes:
         if self.is_over or not select.select([0], [], [], 0)[0]:
@@ -138,7 +164,7 @@ class GrowingLog:
 
     def _decide(self) -> None:
         """Find whose files tell the loss, as ``parse_source`` does; until then all are read."""
-        for choice in range(3):
+        for choice in range(3 if self._tail is None else 2):
             if choice != self._choice:
                 self._choice = choice
                 self._begin()

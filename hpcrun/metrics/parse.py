@@ -92,6 +92,10 @@ class RunParser:
         """The file is over."""
         self._builder.end()
 
+    def curve(self) -> Curve:
+        """Return the curve as it is known so far."""
+        return self._builder.curve()
+
     def run(
         self,
         source: str,
