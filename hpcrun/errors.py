@@ -8,6 +8,7 @@ Pure.
       SchedulerRefused            exit 3   Slurm answered, and the answer is no
       OutOfReach                  exit 4   Slurm, a host or a file system does not answer
       CommandFailed               exit 1   a command that hpcrun ran ended badly
+      WaitTimeout                 exit 124 runs are not over yet, after as long as was to be waited
 
 A message says what is wrong and where; ``fix`` says what to type or change.
 """
@@ -96,3 +97,9 @@ class CommandFailed(HpcrunError):
         self.code = exit_code
         self.stdout = stdout
         self.stderr = stderr
+
+
+class WaitTimeout(HpcrunError, TimeoutError):
+    """The time to wait is up; the runs go on."""
+
+    exit_code = 124

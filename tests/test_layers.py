@@ -27,7 +27,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": {"runs", "transport"},
     "report": {"metrics"},
     "sandbox": {"transport", "slurm"},
-    "api": {"controller", "metrics"},
+    # Its types are those of the parts below; it does nothing that the controller does not.
+    "api": {"controller", "metrics", "runs", "plan", "render", "handles"},
+    "handles": {"controller", "metrics", "runs", "plan", "logs"},
 }
 PURE_PARTS = {"spec", "plan", "render", "slurm", "metrics", "diagnose"}
 

@@ -1,0 +1,95 @@
+"""What a program asks for: a job by name, path or as a dict, prepared as the command line's are.
+
+Effects: reads files, looks for the interpreter; asks Slurm about the run to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Real
+
+from msgspec import structs
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.dependency import dependency_on
+from hpcrun.controller.prepare import Prepared, load_spec, prepare, read_spec
+from hpcrun.controller.sweep import PreparedSweep, prepare_sweep
+from hpcrun.errors import InputError, SpecError
+from hpcrun.spec.job import JobSpec
+from hpcrun.spec.overrides import SOURCE
+from hpcrun.spec.values import yaml_of
+
+# What messages call a job that is a dict, and changes to a job.
+_DICT, _SET = "job", "set"
+
+
+def prepare_asked(
+    context: Context,
+    job: object,
+    *,
+    changes: Mapping[str, object],
+    args: Sequence[object],
+    after: str | None,
+) -> Prepared | PreparedSweep:
+    """Plan and render a run or a sweep; nothing is changed.
+
+    ``job`` is a name, a path or a dict with a job file's keys; ``changes`` are dotted keys with
+    their values; ``args`` are words for the script. Raises InputError, or SpecError with all that
+    is wrong.
+    """
+    words = _words(args)
+    try:
+        overrides = _overrides(changes)
+        spec, source = _spec(context, job, overrides)
+    except SpecError as error:
+        raise _renamed(error) from error
+    first = dependency_on(context, after) if after is not None else None
+    make = prepare_sweep if spec.sweep else prepare
+    return make(context, spec, extra_args=words, after=first, source=source)
+
+
+def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
+    if isinstance(job, Mapping):
+        spec = read_spec(context, yaml_of(job, _DICT), _DICT, overrides)
+        return (spec if spec.name else structs.replace(spec, name="job")), _DICT
+    if isinstance(job, (str, os.PathLike)):
+        name = os.fsdecode(job)
+        if isinstance(job, os.PathLike) and "/" not in name:
+            name = f"./{name}"  # a path is never the name of a preset
+        return load_spec(context, name, overrides), name
+    raise InputError(
+        f"job: {type(job).__name__}: expected a job's name, a path or a dict",
+        fix='a bare command is {"command": ["echo", "hello"], "resources": {"gpus_per_node": 0}}',
+    )
+
+
+def _overrides(changes: Mapping[str, object]) -> list[str]:
+    for path in changes:
+        if not isinstance(path, str) or ("=" in path and '"' not in path):
+            raise InputError(f"{_SET}: {path!r}: expected a key, as in resources.nodes")
+    return [f"{path}={yaml_of(value, _SET, path)}" for path, value in changes.items()]
+
+
+def _words(args: Sequence[object]) -> list[str]:
+    """Make words of texts, paths and numbers. Raises InputError."""
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise InputError(
+            f"args: {args!r}: expected a list of words", fix=f"as in {str(args).split()!r}"
+        )
+    words = []
+    for arg in args:
+        if isinstance(arg, bool) or not isinstance(arg, (str, os.PathLike, Real)):
+            raise InputError(f"args: {arg!r}: expected a text, a path or a number")
+        words.append(os.fsdecode(arg) if isinstance(arg, (str, os.PathLike)) else str(arg))
+    return words
+
+
+def _renamed(error: SpecError) -> SpecError:
+    """Call what is wrong by the caller's words: a dict has no lines, and --set is ``set``."""
+    for problem in error.problems:
+        if problem.source == _DICT:
+            problem.line = None
+        elif problem.source == SOURCE:
+            problem.source = _SET
+    return SpecError(error.problems)

@@ -1,0 +1,325 @@
+"""What programs hold in their hands: runs and sweeps that were submitted, and their states.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from hpcrun.errors import HpcrunError, WaitTimeout
+
+if TYPE_CHECKING:
+    from hpcrun.controller.context import Context
+    from hpcrun.controller.status import RunStatus
+    from hpcrun.logs.files import LogFile
+    from hpcrun.metrics.parse import ParsedRun
+    from hpcrun.plan.types import Plan
+    from hpcrun.runs.layout import RunFolder, SweepFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """A run's state at one moment.
+
+    ``state`` is Slurm's word (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT,
+    OUT_OF_MEMORY ...), LOST (it died without a trace), NOT_SUBMITTED (Slurm never took it) or
+    UNKNOWN (ask again later: Slurm does not answer). ``final``: it will not change any more.
+    ``reason``: why it waits, or how it ended; "" where nothing is to be said. ``exit_code``: the
+    training's own, None until the job's record of it is there. ``source``: who says so: squeue,
+    sacct, seen (Slurm said so before), record (the run's own files). ``notes`` tell where these
+    disagree. ``attempts`` counts the starts: more than 1 after a requeue. ``nodes`` is the node
+    list of the last one. ``step`` and ``loss`` are the last that the log shows.
+    ``out_of_reach``: why Slurm gave no answer; "" where it gave one.
+    """
+
+    run_id: str
+    job_id: str | None
+    state: str
+    final: bool
+    reason: str
+    exit_code: int | None
+    source: str
+    notes: tuple[str, ...]
+    attempts: int
+    nodes: str
+    step: int | None
+    loss: float | None
+    out_of_reach: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run ended well: ``final``, and the training's exit code was 0."""
+        return self.state == "COMPLETED"
+
+
+class Run:
+    """A run that was submitted: its folder, and what can be asked and done.
+
+    Made by submit(), find(), newest(). It holds nothing open and may be used from any thread, be
+    copied and pickled. Two are equal that mean the same folder.
+    """
+
+    def __init__(self, folder: RunFolder, context: Context) -> None:
+        self._folder = folder
+        self._context = context
+
+    @property
+    def id(self) -> str:
+        """The run's id, which every verb of the command line takes too."""
+        return self._folder.run_id
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of the run lies."""
+        return self._folder.path
+
+    @property
+    def job_id(self) -> str | None:
+        """Slurm's id, as "123" or "123_4"; None for a run of ``hpcrun run``, and while unknown."""
+        from hpcrun.runs.store import read_history
+
+        submitted = read_history(self._folder).submitted
+        return submitted.job_id if submitted else None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What was decided at submission: effective_batch, world_size, nodes, checkpoint_dir ...
+
+        Raises HpcrunError where its record is missing or damaged.
+        """
+        from hpcrun.runs.store import read_plan
+
+        plan = read_plan(self._folder)
+        if plan is None:
+            raise HpcrunError(f"{self._folder.plan}: no record of a plan that can be read")
+        return plan
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """Of a run of a sweep its own values, by the sweep's names; else empty."""
+        from hpcrun.runs.store import read_task
+
+        task = read_task(self._folder)
+        return dict(task.values) if task else {}
+
+    def status(self) -> Status:
+        """Ask for the state, by one squeue and at most one sacct; Slurm's silence is UNKNOWN."""
+        return status_of([self])[0]
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run is over, well or not, and return its state then.
+
+        A requeue is not an end; Slurm's silence is none either: the waiting goes on. Ctrl-C ends
+        the waiting (KeyboardInterrupt), never the run. Raises WaitTimeout after
+        ``timeout`` seconds.
+        """
+        return wait([self], timeout=timeout)[0]
+
+    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[str]:
+        """Give the lines of the logs, without line ends: of all ranks and nodes, or of one rank.
+
+        Of all, lines of other ranks than rank 0 begin with "[rankN]: ". ``follow`` goes on as they
+        grow, until the run is over.
+        """
+        from hpcrun.controller.context import slurm_transport
+        from hpcrun.controller.follow import Lines
+        from hpcrun.controller.follow import follow as follow_run
+        from hpcrun.logs.files import log_files
+        from hpcrun.logs.tail import Tail
+
+        pieces: Iterator[tuple[LogFile, bytes]]
+        if follow:
+            events = follow_run(self._context, self._folder)
+            pieces = ((e.file, e.data) for e in events if isinstance(e, Lines))
+        else:
+            pieces = Tail(slurm_transport(self._context)).finish(log_files(self._folder))
+        for file, data in pieces:
+            if rank is None or file.rank == rank:
+                prefix = file.prefix if rank is None else ""
+                for line in data.splitlines():
+                    yield prefix + line.decode("utf-8", "replace")
+
+    def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
+        """Read the logs' metrics so far, all attempts as one curve: see parse()."""
+        from hpcrun.controller.parse import own_formats, parse_source
+        from hpcrun.controller.sources import Source
+
+        own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
+        return parse_source(Source(self.id, run=self._folder), own=own, full=True)
+
+    def cancel(self) -> bool:
+        """Ask for the run's end; False where it was over already.
+
+        Raises SchedulerRefused (somebody else's job), OutOfReach.
+        """
+        from hpcrun.controller.cancel import cancel
+
+        return not cancel(self._context, self._folder).verdict.final
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.folder == self.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}, job {self.job_id}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (Run, self._folder, _without_environment(self._context))
+
+
+class Sweep(Sequence[Run]):
+    """The runs of a sweep, in the order of its tasks: one array of Slurm's."""
+
+    def __init__(self, folder: SweepFolder, context: Context) -> None:
+        from hpcrun.runs.store import runs_of
+
+        self._folder = folder
+        self._context = context
+        self._runs = [Run(run, context) for run in runs_of(folder)]
+
+    @property
+    def id(self) -> str:
+        """The sweep's id, which the verbs of the command line take too."""
+        return self._folder.sweep_id
+
+    @property
+    def folder(self) -> Path:
+        """Where the array's script and the code of all runs lie."""
+        return self._folder.path
+
+    @property
+    def job_id(self) -> str | None:
+        """The array's id in Slurm; None while unknown."""
+        first = self._runs[0].job_id if self._runs else None
+        return first.partition("_")[0] if first else None
+
+    def status(self) -> list[Status]:
+        """Ask for the state of all runs at once: see Run.status()."""
+        return status_of(self._runs)
+
+    def wait(self, timeout: float | None = None) -> list[Status]:
+        """Wait until all runs are over: see wait()."""
+        return wait(self._runs, timeout=timeout)
+
+    def cancel(self) -> bool:
+        """Ask for the end of all runs; False where all were over already."""
+        from hpcrun.controller.cancel import cancel_all
+        from hpcrun.controller.targets import Targets
+
+        all_of_it = Targets(runs=[], sweeps=[self._folder], foreign=[])
+        done = cancel_all(self._context, all_of_it)
+        for each in done:
+            if each.error is not None:
+                raise each.error
+        return any(each.cancelled for each in done)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Run]: ...
+    def __getitem__(self, index: int | slice) -> Run | list[Run]:
+        return self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.id}, job {self.job_id}, {len(self)} runs>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (Sweep, self._folder, _without_environment(self._context))
+
+
+def status_of(runs: Iterable[Run]) -> list[Status]:
+    """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
+    from hpcrun.controller.status import status_of as statuses_of
+
+    runs = list(runs)
+    told: dict[Path, RunStatus] = {}
+    for context, folders in _by_cluster(runs):
+        told |= {each.run.path: each for each in statuses_of(context, folders)}
+    return [_status(told[run.folder]) for run in runs]
+
+
+def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
+    """Wait until all runs are over, well or not; return their states in the order of ``runs``.
+
+    All together cost Slurm what one of them does: two squeue a minute, and some around each end.
+    Raises WaitTimeout after ``timeout`` seconds; the runs go on, also after Ctrl-C.
+    """
+    from time import monotonic
+
+    from hpcrun.controller.follow_runs import follow_runs
+
+    runs = list(runs)
+    end = None if timeout is None else monotonic() + timeout
+    told: dict[Path, RunStatus] = {}
+    for context, folders in _by_cluster(runs):
+        left = None if end is None else max(0.0, end - monotonic())
+        for status in follow_runs(context, folders, timeout=left):
+            told[status.run.path] = status
+    live = [run for run in runs if not told[run.folder].verdict.final]
+    if live:
+        state = told[live[0].folder].verdict.state
+        others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
+        raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
+    return [_status(told[run.folder]) for run in runs]
+
+
+def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
+    """Put together the runs that one Slurm is asked about."""
+    groups: list[tuple[Context, list[RunFolder]]] = []
+    for run in runs:
+        for context, folders in groups:
+            if context.cluster == run._context.cluster:
+                folders.append(run._folder)
+                break
+        else:
+            groups.append((run._context, [run._folder]))
+    return groups
+
+
+def _status(status: RunStatus) -> Status:
+    from hpcrun.controller.parse import formats_of
+    from hpcrun.controller.progress import last_point
+    from hpcrun.metrics.lines.line import FORMATS
+
+    verdict, last = status.verdict, status.history.last
+    point = last_point(status.run, (*formats_of(status.run), *FORMATS))
+    return Status(
+        run_id=status.run.run_id,
+        job_id=status.job_id,
+        state=verdict.state,
+        final=verdict.final,
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        source=verdict.source,
+        notes=tuple(verdict.notes),
+        attempts=len(status.history.attempts),
+        nodes=last.begin.nodes if last and last.begin else "",
+        step=point.step if point else None,
+        loss=point.loss if point else None,
+        out_of_reach=status.out_of_reach,
+    )
+
+
+def _without_environment(context: Context) -> Context:
+    """What may lie in a pickle: the environment may hold secrets."""
+    from msgspec import structs
+
+    return structs.replace(context, environ={})
+
+
+def _reopen(kind: type[Run] | type[Sweep], folder: Any, context: Context) -> Run | Sweep:
+    """Bring a run back from a pickle, with the environment of the process that it comes to."""
+    from msgspec import structs
+
+    return kind(folder, structs.replace(context, environ=dict(os.environ)))
