@@ -18,6 +18,7 @@ from hpcrun.slurm.job_nodes import (
     show_job_nodes_argv,
 )
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
+from hpcrun.slurm.sacct import is_garbled as is_account_garbled
 from hpcrun.slurm.sbatch import (
     Estimate,
     estimate_argv,
@@ -26,8 +27,24 @@ from hpcrun.slurm.sbatch import (
     sbatch_argv,
 )
 from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import parse_stderr_path, parse_stdout_path, show_job_argv
-from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
+from hpcrun.slurm.scontrol import (
+    may_requeue_argv,
+    parse_job_number,
+    parse_refusals,
+    parse_stderr_path,
+    parse_stdout_path,
+    requeue_argv,
+    show_job_argv,
+)
+from hpcrun.slurm.squeue import (
+    PendingRow,
+    QueueRow,
+    parse_pending,
+    parse_squeue,
+    pending_argv,
+    squeue_argv,
+)
+from hpcrun.slurm.squeue import is_garbled as is_queue_garbled
 from hpcrun.slurm.srun import parse_version, version_argv
 from hpcrun.transport import Result, Transport
 
@@ -48,6 +65,10 @@ def _ask(transport: Transport, argv: Sequence[str]) -> Result:
 def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "no message"
+
+
+def _excerpt(text: str) -> str:
+    return ascii(" ".join(text[:200].split())[:60])
 
 
 def _plain(stderr: str) -> str:
@@ -144,6 +165,11 @@ def queue(transport: Transport, job_ids: Sequence[str] = ()) -> list[QueueRow]:
     result = _ask(transport, squeue_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
+    if is_queue_garbled(result.stdout):
+        raise OutOfReach(
+            f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}",
+            fix="does squeue work by itself? It may be a wrapper of the site's, or a broken Slurm",
+        )
     return parse_squeue(result.stdout)
 
 
@@ -155,7 +181,9 @@ def accounting(transport: Transport, job_ids: Sequence[str]) -> list[AccountRow]
         result = transport.run(sacct_argv(job_ids), timeout=TIMEOUT)
     except OutOfReach:
         return None
-    return parse_sacct(result.stdout) if result.exit_code == 0 else None
+    if result.exit_code != 0 or is_account_garbled(result.stdout):
+        return None
+    return parse_sacct(result.stdout)
 
 
 def stdout_path(transport: Transport, job_id: str) -> str | None:
@@ -220,3 +248,50 @@ def version(transport: Transport) -> tuple[int, int] | None:
     except OutOfReach:
         return None
     return parse_version(result.stdout) if result.exit_code == 0 else None
+
+
+def pending(
+    transport: Transport, job_ids: Sequence[str] = (), partition: str = ""
+) -> list[PendingRow]:
+    """Ask squeue what jobs wait for, by ids or all of a partition; empty where it does not say."""
+    try:
+        result = transport.run(pending_argv(job_ids, partition), timeout=TIMEOUT)
+    except OutOfReach:
+        return []
+    return parse_pending(result.stdout) if result.exit_code == 0 else []
+
+
+def show(transport: Transport, argv: Sequence[str]) -> str:
+    """Ask for what is nice to know; "" where Slurm does not say, for whatever reason."""
+    try:
+        result = transport.run(argv, timeout=TIMEOUT)
+    except OutOfReach:
+        return ""
+    return result.stdout if result.exit_code == 0 else ""
+
+
+def requeue(transport: Transport, job_ids: Sequence[str], *, hold: bool = False) -> dict[str, str]:
+    """Start jobs anew; return Slurm's words for those that it refuses, by id. Raises OutOfReach."""
+    return _each(transport, requeue_argv(job_ids, hold=hold), job_ids)
+
+
+def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
+    """Allow or forbid that jobs are started anew; return refusals by id. Raises OutOfReach."""
+    return _each(transport, may_requeue_argv(job_ids, may=may), job_ids)
+
+
+def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
+    result = _ask(transport, argv)
+    refused = {key: said for key, said in parse_refusals(result.stderr).items() if key in job_ids}
+    if result.exit_code != 0 and not refused:
+        return dict.fromkeys(job_ids, _last_line(result.stderr))
+    return refused
+
+
+def job_number(transport: Transport, job_id: str) -> str | None:
+    """Ask for the number by which srun knows a job; None when Slurm has forgotten it.
+
+    Raises OutOfReach.
+    """
+    result = _ask(transport, show_job_argv(job_id))
+    return parse_job_number(result.stdout) if result.exit_code == 0 else None

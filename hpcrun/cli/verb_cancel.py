@@ -29,8 +29,8 @@ def command(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bo
     newest run must be named too. What is over already stays as it is, and is no error.
     """
     from hpcrun.cli.output import emit_json, show_error
-    from hpcrun.controller.cancel import cancel_all, worst
-    from hpcrun.controller.targets import find_targets
+    from hpcrun.controller.cancel import cancel_all
+    from hpcrun.controller.targets import find_targets, worst
 
     where = context(cluster)
     targets = find_targets(where, jobs)

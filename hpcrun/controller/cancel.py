@@ -20,7 +20,7 @@ from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.foreign import ForeignStatus
 from hpcrun.controller.status import RunStatus, status_of
 from hpcrun.controller.targets import Targets, ask_foreign, owner_of, user_name
-from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Begin, Cancelled
 from hpcrun.runs.store import runs_of, write_record
@@ -231,9 +231,3 @@ def _look_at_foreign(status: ForeignStatus, *, pending: bool) -> Cancellation:
         left=left,
         error=error,
     )
-
-
-def worst(errors: Sequence[HpcrunError]) -> int:
-    """The exit code of several errors: silence says least, so it goes first."""
-    codes = [error.exit_code for error in errors]
-    return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)

@@ -84,9 +84,13 @@ def fill_run(context: Context, prepared: Prepared, run: RunFolder, code: Path) -
     _check_copied(prepared, code)
     for file in prepared.files:
         write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
-    names = prepared.plan.secrets
-    if names:
-        lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in names]
+    write_secrets(context, prepared.plan, run)
+
+
+def write_secrets(context: Context, plan: Plan, run: RunFolder) -> None:
+    """Write the values of the job's secrets for the job alone; nothing where it has none."""
+    if plan.secrets:
+        lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
         write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
 
 

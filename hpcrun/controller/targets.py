@@ -18,7 +18,7 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.foreign import ForeignStatus
 from hpcrun.controller.status import resolve_any
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import History
 from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
@@ -44,11 +44,14 @@ class Targets(Struct, frozen=True, kw_only=True):
 def find_targets(context: Context, words: Sequence[str]) -> Targets:
     """Find what words name: ids as ``find`` takes them, and tasks as scancel does, 7_[3-5,9].
 
-    Raises InputError for a word that names nothing; nothing has been done then.
+    No words name the newest run, or its whole sweep. Raises InputError for a word that names
+    nothing; nothing has been done then.
     """
     runs: list[RunFolder] = []
     sweeps: list[SweepFolder] = []
     foreign: list[str] = []
+    if not words:
+        _sort(resolve_any(context, None), runs, sweeps)
     for word in words:
         match = re.fullmatch(r"([0-9]+)_\[([0-9,-]+)\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))", word)
         if match is not None:
@@ -62,16 +65,19 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
         elif is_job_id(word) and find(context.runs_dir, word) is None:
             foreign.append(word)
         else:
-            found = resolve_any(context, word)
-            if isinstance(found, SweepFolder):
-                sweeps.append(found)
-            else:
-                runs.append(found)
+            _sort(resolve_any(context, word), runs, sweeps)
     return Targets(
         runs=list(dict.fromkeys(runs)),
         sweeps=list(dict.fromkeys(sweeps)),
         foreign=list(dict.fromkeys(foreign)),
     )
+
+
+def _sort(found: RunFolder | SweepFolder, runs: list[RunFolder], sweeps: list[SweepFolder]) -> None:
+    if isinstance(found, SweepFolder):
+        sweeps.append(found)
+    else:
+        runs.append(found)
 
 
 def _tasks_of(sweep: SweepFolder, word: str, tasks: Sequence[int]) -> list[RunFolder]:
@@ -151,3 +157,9 @@ def user_name(uid: int | None = None) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def worst(errors: Sequence[HpcrunError]) -> int:
+    """The exit code of several errors: silence says least, so it goes first."""
+    codes = [error.exit_code for error in errors]
+    return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)

@@ -1,4 +1,4 @@
-"""scontrol show job: where a job that hpcrun did not submit writes its output.
+"""scontrol: where a job writes its output, its number, and how it is started anew.
 
 Pure.
 """
@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def show_job_argv(job_id: str) -> list[str]:
@@ -36,3 +37,43 @@ def parse_stderr_path(text: str) -> str | None:
 def _path(text: str, key: str) -> str | None:
     match = re.search(rf" {key}=(.+?)(?: [A-Z][A-Za-z/:]*=|\s*$)", text, re.DOTALL)
     return match.group(1) if match else None
+
+
+def parse_job_number(text: str) -> str | None:
+    """Find the number by which srun knows a job, of an array's task too.
+
+    >>> parse_job_number("JobId=19 ArrayJobId=17 ArrayTaskId=1 JobName=x")
+    '19'
+    """
+    match = re.match(r"\s*JobId=([0-9]+)", text)
+    return match.group(1) if match else None
+
+
+def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
+    """Start jobs or tasks anew, running or over; with ``hold`` they wait until they are released.
+
+    Slurm answers for each by itself.
+    """
+    return ["scontrol", "requeuehold" if hold else "requeue", ",".join(job_ids)]
+
+
+def may_requeue_argv(job_ids: Sequence[str], *, may: bool) -> list[str]:
+    """Let Slurm start jobs anew, or forbid it, as sbatch's --requeue and --no-requeue do."""
+    return ["scontrol", "update", f"JobId={','.join(job_ids)}", f"Requeue={int(may)}"]
+
+
+def parse_refusals(stderr: str) -> dict[str, str]:
+    """Read what scontrol says of single jobs that it did not change: id -> Slurm's words.
+
+    >>> parse_refusals("Job has already finished for job 7\\n8_1: Invalid job id specified\\n"
+    ...                "8_2: No error\\n")
+    {'7': 'Job has already finished', '8_1': 'Invalid job id specified'}
+    """
+    found: dict[str, str] = {}
+    for line in stderr.splitlines():
+        match = re.fullmatch(
+            r"(?P<said>.+) for job (?P<id>[0-9_]+)\s*", line.strip()
+        ) or re.fullmatch(r"(?:.*\s)?(?P<id>[0-9]+(?:_[0-9]+)?): (?P<said>.+)", line.strip())
+        if match is not None and match["said"] != "No error":
+            found[match["id"]] = match["said"].strip()
+    return found

@@ -1,0 +1,126 @@
+"""hpcrun wait.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcrun.cli.options import cluster_option, context, json_option
+
+if TYPE_CHECKING:
+    from hpcrun.controller.wait import Status
+
+# As timeout(1) has it.
+TIMED_OUT = 124
+
+
+@click.command("wait")
+@click.argument("jobs", metavar="[JOB...]", nargs=-1)
+@click.option("--any", "first", is_flag=True, help="Only until the first one is over.")
+@click.option("--timeout", metavar="T", help="Give up after T: seconds, or as in 15m, 2h, 1h30m.")
+@cluster_option
+@json_option
+def command(
+    jobs: Sequence[str], first: bool, timeout: str | None, cluster: str | None, as_json: bool
+) -> int:
+    """Wait until runs, sweeps or other Slurm jobs are over.
+
+    Without JOB the newest run. The exit code is 0 if all ended well, 1 if one did not, 124 if time
+    was up before, and 4 if Slurm did not answer then. A requeue is no end. Ctrl-C ends the waiting
+    alone.
+    """
+    from hpcrun.cli.output import emit_json, note, say
+    from hpcrun.controller.targets import find_targets
+    from hpcrun.controller.wait import seconds, wait_for
+
+    limit = None if timeout is None else seconds(timeout)
+    where = context(cluster)
+    targets = find_targets(where, jobs)
+    last: dict[str, Status] = {}
+    over: list[Status] = []
+    try:
+        for status in wait_for(where, targets, timeout=limit):
+            if status.verdict.final:
+                over.append(status)
+                if not as_json:
+                    say(_line(status))
+            elif not as_json:
+                _tell_progress(last.get(_key(status)), status)
+            last[_key(status)] = status
+            if first and over:
+                break
+    except KeyboardInterrupt:
+        note("\nno longer waiting; the jobs go on")
+        raise
+    left = [status for status in last.values() if not status.verdict.final]
+    timed_out = bool(left) and not (first and over)
+    silent = [status for status in left if status.verdict.state == "UNKNOWN"]
+    if as_json:
+        emit_json({"runs": [_json(one) for one in last.values()], "timed_out": timed_out})
+    elif timed_out:
+        names = ", ".join(_name(one) for one in left[:3]) + (", ..." if len(left) > 3 else "")
+        note(f"time is up; not over yet: {names}")
+    if timed_out:
+        return 4 if silent else TIMED_OUT
+    return 0 if all(status.verdict.ok for status in over) else 1
+
+
+def _key(status: Status) -> str:
+    run = getattr(status, "run", None)
+    return str(run.path) if run is not None else status.job_id or ""
+
+
+def _name(status: Status) -> str:
+    run = getattr(status, "run", None)
+    return f"job {status.job_id}" if status.job_id else run.run_id if run is not None else ""
+
+
+def _line(status: Status) -> str:
+    """Say how a job ended, in one line."""
+    from hpcrun.cli.watch import verdict_line
+    from hpcrun.controller.status import RunStatus
+    from hpcrun.plan.sweep import label
+
+    if isinstance(status, RunStatus):
+        task = status.history.task
+        values = f" [{label(task.values)}]" if task is not None else ""
+        return verdict_line(status).partition("\n")[0] + values
+    verdict = status.verdict
+    text = click.style(
+        f"{_name(status)}: {verdict.state}", fg="green" if verdict.ok else "red", bold=True
+    )
+    # Slurm's code:signal; that of a job that ended well says nothing.
+    code = status.account.exit_code if status.account is not None and not verdict.ok else ""
+    reason = f" ({verdict.reason})" if verdict.reason else ""
+    return f"{text}{f', exit code {code}' if code else ''}{reason}"
+
+
+def _tell_progress(before: Status | None, now: Status) -> None:
+    """Say to people what goes on; in a pipe only that Slurm is silent, and that it is back."""
+    from hpcrun.cli.output import is_terminal, note
+
+    state, reason = now.verdict.state, now.verdict.reason
+    was = before.verdict.state if before is not None else ""
+    silence = "UNKNOWN" in (state, was) and state != was and before is not None
+    if silence or is_terminal():
+        words = f"{_name(now)}: {state}" + (f" ({reason})" if reason else "")
+        note(click.style(words + ("; still waiting" if state == "UNKNOWN" else ""), dim=True))
+
+
+def _json(status: Status) -> dict[str, Any]:
+    run = getattr(status, "run", None)
+    verdict = status.verdict
+    return {
+        "run_id": run.run_id if run is not None else None,
+        "job_id": status.job_id,
+        "state": verdict.state,
+        "final": verdict.final,
+        "ok": verdict.ok,
+        "exit_code": verdict.exit_code,
+        "reason": verdict.reason or None,
+    }
