@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
@@ -33,6 +33,9 @@ from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
 from hpcrun.slurm.states import is_final
 from hpcrun.transport import Transport
+
+# Jobs that one command is asked about.
+_AT_ONCE = 1000
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -85,76 +88,112 @@ def status_of(context: Context, runs: Sequence[RunFolder]) -> list[RunStatus]:
     histories = {run.path: read_history(run) for run in runs}
     by_conf: dict[str | None, list[RunFolder]] = {}
     for run in runs:
-        submitted = histories[run.path].submitted
-        conf = submitted.slurm_conf if submitted else slurm_transport(context).env.get("SLURM_CONF")
-        by_conf.setdefault(conf, []).append(run)
+        by_conf.setdefault(conf_of(context, histories[run.path]), []).append(run)
     found: dict[Path, RunStatus] = {}
     for conf, group in by_conf.items():
-        found.update(_ask(context, conf, group, histories))
+        answers = ask(context, conf, [(run, histories[run.path]) for run in group])
+        for run in group:
+            # Read again: the job may have ended while Slurm was asked.
+            status = judge(answers, run, read_history(run))
+            if status.verdict.final and status.verdict.source in ("squeue", "sacct"):
+                remember(run, status.history, status.verdict)
+            found[run.path] = structs.replace(status, plan=read_plan(run))
     return [found[run.path] for run in runs]
 
 
-def _ask(
+class Answers(Struct, frozen=True, kw_only=True):
+    """What one Slurm said of some runs. ``silence`` is why squeue said nothing, else "".
+
+    ``rows`` are squeue's by the last part of their WorkDir, ``accounts`` sacct's by job id.
+    """
+
+    conf: str | None
+    conf_is_gone: bool
+    silence: str
+    rows: dict[str, list[QueueRow]]
+    accounts: dict[str, AccountRow]
+
+
+def conf_of(context: Context, history: History) -> str | None:
+    """The slurm.conf by which a run was submitted: it tells which Slurm to ask."""
+    if history.submitted is not None:
+        return history.submitted.slurm_conf
+    return slurm_transport(context).env.get("SLURM_CONF")
+
+
+def ask(
     context: Context,
     conf: str | None,
-    runs: Sequence[RunFolder],
-    histories: dict[Path, History],
-) -> dict[Path, RunStatus]:
-    """Ask one Slurm about the runs that were submitted to it."""
+    runs: Sequence[tuple[RunFolder, History]],
+    also: Sequence[str] = (),
+) -> Answers:
+    """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
+    squeue does not show. ``also`` are other job ids that squeue alone is asked about."""
     transport = slurm_transport(context, conf)
-    job_ids = {run.path: _job_id(histories[run.path]) for run in runs}
+    job_ids = {run.path: job_id_of(history) for run, history in runs}
     # Runs of this machine alone need no Slurm.
-    asked = [run for run in runs if not _is_local(histories[run.path])]
+    asked = [job_ids[run.path] for run, history in runs if not is_local(history)] + [*also]
     conf_is_gone = conf is not None and not Path(conf).exists()
     silence, rows, accounts = "", list[QueueRow](), dict[str, AccountRow]()
+    is_slow = False
     if asked and not conf_is_gone:
         try:
-            rows = _rows(transport, [job_ids[run.path] for run in asked])
+            rows = _rows(transport, asked)
         except OutOfReach as error:
-            silence = error.message
-    queued = {run.path: _row_of(run, histories[run.path], rows) for run in runs}
-    missing = [job_id for path, job_id in job_ids.items() if job_id and queued[path] is None]
-    if missing and asked and not conf_is_gone:
-        told = scheduler.accounting(transport, _whole_arrays(missing)) or []
-        accounts = {row.job_id: row for row in told}
-    found = {}
-    for run in runs:
-        row = queued[run.path]
-        job_id = job_ids[run.path] or (row.job_id if row else None)
-        tag = _tag(run, histories[run.path])
-        account = _own(accounts.get(job_id or ""), tag)
-        # Read again: the job may have ended while Slurm was asked.
-        history = read_history(run)
-        quiet = silence
-        if conf_is_gone and not _is_local(history) and not _was_here(history):
-            quiet = f"{conf}, by which the job was submitted, is not on this machine"
-        verdict = decide(
-            Evidence(
-                history=history,
-                now=time.time(),
-                in_reach=not quiet,
-                queue=row,
-                account=account,
-                struck=history.task is not None
-                and account is None
-                and _is_left_over(job_id, tag, rows, accounts.values()),
-            )
-        )
-        if verdict.final and verdict.source in ("squeue", "sacct"):
-            with contextlib.suppress(OSError):
-                run.secrets.unlink(missing_ok=True)  # the job could not do so itself any more
-            remember(run, history, verdict)
-        found[run.path] = RunStatus(
-            run=run,
+            # A Slurm that lets squeue wait for so long would let sacct wait as well.
+            silence, is_slow = error.message, error.maybe_done
+    queued = _by_tag(rows)
+    missing = [
+        job_id
+        for run, history in runs
+        if (job_id := job_ids[run.path]) and _row_of(run, history, queued) is None
+    ]
+    if missing and not conf_is_gone and not is_slow:
+        wanted = _whole_arrays(missing)
+        for start in range(0, len(wanted), _AT_ONCE):
+            told = scheduler.accounting(transport, wanted[start : start + _AT_ONCE])
+            if told is None:
+                break
+            accounts |= {row.job_id: row for row in told}
+    return Answers(
+        conf=conf, conf_is_gone=conf_is_gone, silence=silence, rows=queued, accounts=accounts
+    )
+
+
+def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
+    """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
+    row = _row_of(run, history, answers.rows)
+    job_id = job_id_of(history) or (row.job_id if row else None)
+    tag = tag_of(run, history)
+    account = _own(answers.accounts.get(job_id or ""), tag)
+    quiet = answers.silence
+    if answers.conf_is_gone and not is_local(history) and not _was_here(history):
+        quiet = f"{answers.conf}, by which the job was submitted, is not on this machine"
+    verdict = decide(
+        Evidence(
             history=history,
-            plan=read_plan(run),
-            verdict=verdict,
+            now=time.time(),
+            in_reach=not quiet,
             queue=row,
             account=account,
-            job_id=job_id,
-            out_of_reach=quiet if not _is_local(history) else "",
+            struck=history.task is not None
+            and account is None
+            and _is_left_over(job_id, tag, answers.rows.get(tag, ()), answers.accounts.values()),
         )
-    return found
+    )
+    if verdict.final and verdict.source in ("squeue", "sacct"):
+        with contextlib.suppress(OSError):
+            run.secrets.unlink(missing_ok=True)  # the job could not do so itself any more
+    return RunStatus(
+        run=run,
+        history=history,
+        plan=None,
+        verdict=verdict,
+        queue=row,
+        account=account,
+        job_id=job_id,
+        out_of_reach=quiet if not is_local(history) else "",
+    )
 
 
 def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
@@ -172,8 +211,10 @@ def _rows(transport: Transport, job_ids: Sequence[str | None]) -> list[QueueRow]
     """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
     (a lost reply of sbatch), for all of the user's jobs."""
     known = [job_id for job_id in job_ids if job_id is not None]
-    complete = len(known) == len(job_ids)
-    return scheduler.queue(transport, _whole_arrays(known) if complete else ())
+    wanted = _whole_arrays(known)
+    # A command line has its bounds (128 KiB for a word).
+    complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE
+    return scheduler.queue(transport, wanted if complete else ())
 
 
 def _whole_arrays(job_ids: Sequence[str]) -> list[str]:
@@ -181,7 +222,7 @@ def _whole_arrays(job_ids: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
 
 
-def _tag(run: RunFolder, history: History) -> str:
+def tag_of(run: RunFolder, history: History) -> str:
     """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
     if history.task is None:
         return run.run_id
@@ -207,7 +248,7 @@ def _is_left_over(
     return any(Path(work_dir or tag).name == tag for work_dir in left)
 
 
-def _job_id(history: History) -> str | None:
+def job_id_of(history: History) -> str | None:
     """The run's Slurm id: as sbatch told it, else as the job itself did."""
     if history.submitted is not None:
         return history.submitted.job_id
@@ -220,10 +261,20 @@ def _was_here(history: History) -> bool:
     return history.submitted is not None and history.submitted.host == socket.gethostname()
 
 
-def _row_of(run: RunFolder, history: History, rows: Sequence[QueueRow]) -> QueueRow | None:
+def _by_tag(rows: Iterable[QueueRow]) -> dict[str, list[QueueRow]]:
+    """Sort squeue's rows by the last part of their WorkDir."""
+    found: dict[str, list[QueueRow]] = {}
+    for row in rows:
+        found.setdefault(row.work_dir.rstrip("/").rpartition("/")[2], []).append(row)
+    return found
+
+
+def _row_of(
+    run: RunFolder, history: History, rows: Mapping[str, Sequence[QueueRow]]
+) -> QueueRow | None:
     """The run's row: its WorkDir tells, since a cluster that counts anew gives ids out again."""
-    tag, task = _tag(run, history), history.task
-    own = [row for row in rows if row.work_dir.rstrip("/").rpartition("/")[2] == tag]
+    task = history.task
+    own = list(rows.get(tag_of(run, history), ()))
     if task is not None:
         own = [row for row in own if row.job_id.endswith(f"_{task.index}")]
     submitted = history.submitted
@@ -233,5 +284,5 @@ def _row_of(run: RunFolder, history: History, rows: Sequence[QueueRow]) -> Queue
     return next((row for row in own if row.reason != "BadConstraints"), None)
 
 
-def _is_local(history: History) -> bool:
+def is_local(history: History) -> bool:
     return history.submitted is not None and history.submitted.job_id is None

@@ -67,9 +67,23 @@ def parse_sacct(stdout: str) -> list[AccountRow]:
     [('CANCELLED', '/w\nb'), ('CANCELLED', '/w')]
     """
     rows = []
-    for text in re.split(rf"(?:^|\n)(?=[0-9][^\n{_FIELD}]*{_FIELD})", stdout.removesuffix("\n")):
-        fields = text.split(_FIELD)
+    for fields in _records(stdout):
         if len(fields) == len(AccountRow.__struct_fields__):
             fields[1] = parse_state(fields[1])
             rows.append(AccountRow(*fields))
     return rows
+
+
+def is_garbled(stdout: str) -> bool:
+    """Tell whether an answer holds anything but whole rows.
+
+    >>> is_garbled("<html>"), is_garbled("")
+    (True, False)
+    """
+    wanted = len(AccountRow.__struct_fields__)
+    return any(len(fields) != wanted and fields != [""] for fields in _records(stdout))
+
+
+def _records(stdout: str) -> list[list[str]]:
+    begin = rf"(?:^|\n)(?=[0-9][^\n{_FIELD}]*{_FIELD})"
+    return [text.split(_FIELD) for text in re.split(begin, stdout.removesuffix("\n"))]

@@ -60,3 +60,48 @@ def parse_squeue(stdout: str) -> list[QueueRow]:
             fields[1] = parse_state(fields[1])
             rows.append(QueueRow(*fields))
     return rows
+
+
+def is_garbled(stdout: str) -> bool:
+    r"""Tell whether an answer holds anything but whole rows: to know less is not to know "none".
+
+    >>> is_garbled("<html>"), is_garbled(""), is_garbled("7\x1fRUNNING\x1e\n")
+    (True, False, True)
+    """
+    *records, rest = stdout.split(_ROW)
+    fields = len(QueueRow.__struct_fields__)
+    return bool(rest.strip()) or any(len(record.split(_FIELD)) != fields for record in records)
+
+
+class PendingRow(Struct, frozen=True):
+    """What is asked of jobs that wait alone: what for, and by whose limits.
+
+    ``priority`` is Slurm's own number; ``gres`` what the job asks for on each node.
+    """
+
+    job_id: str
+    dependency: str
+    qos: str
+    account: str
+    user: str
+    partition: str
+    priority: str
+    gres: str
+
+
+_PENDING_FORMAT = _FIELD.join(["%i", "%E", "%q", "%a", "%u", "%P", "%Q", "%b"])
+
+
+def pending_argv(job_ids: Sequence[str] = (), partition: str = "") -> list[str]:
+    """Ask what jobs wait for: those named, or, by its name, all that wait in a partition."""
+    argv = ["squeue", "--noheader", "--array", f"--format={_PENDING_FORMAT}{_ROW}"]
+    if partition:
+        return [*argv, "--states=PENDING", f"--partition={partition}"]
+    return [*argv, "--states=all", "--jobs=" + ",".join(job_ids)]
+
+
+def parse_pending(stdout: str) -> list[PendingRow]:
+    """Read the rows of ``pending_argv``; what is no row is passed over."""
+    records = (record.lstrip("\n").split(_FIELD) for record in stdout.split(_ROW))
+    wanted = len(PendingRow.__struct_fields__)
+    return [PendingRow(*fields) for fields in records if len(fields) == wanted]
