@@ -21,6 +21,7 @@ VERBS = {
     "status": "Tell the state of runs.",
     "logs": "Show a run's output; -f follows it.",
     "parse": "Draw the loss curve of a run or of any log file.",
+    "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
     "compare": "Compare runs or logs: curves, speed-up, settings.",
     "cancel": "Cancel runs, sweeps or jobs.",
     "wait": "Wait until runs are over.",
