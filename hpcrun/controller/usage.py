@@ -52,6 +52,11 @@ class UsageStep:
         """How busy each node was, as far as it has told."""
         return self._lines.uses()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the step has ended at least once without a word from a node."""
+        return bool(self.why_not) or self._failures > 0
+
     def look(self, now: float) -> bool:
         """Do what is due at a time of the monotonic clock; tell whether there is news."""
         if self.why_not:

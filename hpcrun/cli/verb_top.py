@@ -1,0 +1,37 @@
+"""hpcrun top.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+import click
+
+from hpcrun.cli.options import cluster_option, context, json_option
+
+
+@click.command("top")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("-n", "count", type=click.IntRange(1), default=20, help="How many jobs (20).")
+@click.option("--no-usage", is_flag=True, help="Leave out how busy GPUs and CPUs are.")
+@cluster_option
+@json_option
+def command(
+    jobs: tuple[str, ...], count: int, no_usage: bool, cluster: str | None, as_json: bool
+) -> int:
+    """Watch jobs as they run: step, loss, speed, and how busy each node is.
+
+    JOB is a Slurm job id, a run id or a sweep's id; without one all of your jobs are shown that run
+    or wait, those of other programs too. q or Ctrl-C ends it. With --json, or where the output is
+    no terminal, it prints one snapshot.
+
+    GPUs and CPUs are looked at by a step of the job's own (srun --overlap). It takes no resources,
+    is there only while this is open, and shows in sacct as hpcrun-top.
+    """
+    from hpcrun.cli.output import is_terminal
+    from hpcrun.cli.watch_top import print_snapshot, watch_top
+
+    where = context(cluster)
+    if as_json or not is_terminal():
+        return print_snapshot(where, jobs, count=count, usage=not no_usage, as_json=as_json)
+    return watch_top(where, jobs, count=count, usage=not no_usage)

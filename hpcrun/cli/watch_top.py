@@ -1,0 +1,171 @@
+"""The loop of hpcrun top: looks, draws, and listens to the keyboard.
+
+Effects: prints; those of the controller.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from hpcrun.cli.output import (
+    emit_json,
+    has_colour,
+    has_unicode,
+    note,
+    say,
+    width_and_height,
+)
+from hpcrun.cli.show_top import table, top_json
+from hpcrun.controller.context import Context
+from hpcrun.controller.top import Top
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.report.live import Screen
+from hpcrun.report.plot import Look
+from hpcrun.report.text import count_of, cut
+
+# Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
+# snapshot waits for the nodes.
+_LOOK, _DRAW = 0.1, 1.0
+_PATIENCE = 8.0
+
+
+def print_snapshot(
+    context: Context, words: Sequence[str], *, count: int, usage: bool, as_json: bool
+) -> int:
+    """Print what is known once Slurm, the logs and the nodes have told it."""
+    with _watching(context, words, count=count, usage=usage) as top:
+        begun = time.monotonic()
+        while not top.has_all():
+            if not top.is_known and top.out_of_reach:
+                raise OutOfReach(top.out_of_reach)
+            if top.is_known and time.monotonic() - begun > _PATIENCE:
+                break
+            if not top.look(time.monotonic()):
+                time.sleep(_LOOK / 2)
+        jobs = top.jobs(time.monotonic())
+        _insist(words, is_empty=not jobs)
+        if as_json:
+            name = context.cluster.name
+            emit_json(top_json(jobs, cluster=name, at=time.time(), left_out=top.left_out))
+            return 0
+        width, _ = width_and_height()
+        for block in table(jobs, Look(width, 0, has_colour(), not has_unicode())):
+            for row in block:
+                say(row)
+        if top.left_out:
+            say(f"and {count_of(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}")
+        if not jobs:
+            say(_nothing())
+    return 0
+
+
+def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool) -> int:
+    """Draw until q or Ctrl-C, or until the last of the jobs that were named is over."""
+    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    with _watching(context, words, count=count, usage=usage) as top:
+        with Screen(sys.stdout, keyboard) as screen:
+            screen.draw([cut("asking Slurm ...", width_and_height()[0] - 1)])
+            was_there, drawn = False, 0.0
+            while True:
+                now = time.monotonic()
+                news = top.look(now)
+                is_due = news or screen.is_stale or now - drawn >= _DRAW
+                if is_due and (top.is_known or top.out_of_reach):
+                    screen.draw(_picture(context, top, now))
+                    drawn = now
+                is_empty = top.is_known and not top.jobs(now)
+                if words and is_empty:
+                    break
+                was_there |= top.is_known
+                if _is_quit(keyboard):
+                    return 0
+        _insist(words, is_empty=not was_there)
+        note(f"{', '.join(words)}: neither running nor waiting any more")
+        note(f"  hpcrun status {words[0]}")
+    return 0
+
+
+@contextmanager
+def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool) -> Iterator[Top]:
+    """Watch, and end the usage steps however it ends: polite signals and Ctrl-C alike."""
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    top = Top(context, words, count=count, usage=usage)
+    try:
+        yield top
+    finally:
+        top.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _insist(words: Sequence[str], *, is_empty: bool) -> None:
+    """Say so where nothing runs of what was named."""
+    if words and is_empty:
+        raise InputError(
+            f"{', '.join(words)}: neither running nor waiting", fix=f"hpcrun status {words[0]}"
+        )
+
+
+def _picture(context: Context, top: Top, now: float) -> list[str]:
+    """The rows of the window; what does not fit is counted in the last."""
+    width, height = width_and_height()
+    look = Look(max(1, width - 1), height, has_colour(), not has_unicode())
+    jobs = top.jobs(now)
+    blocks = table(jobs, look)
+    rows: list[str] = []
+    shown = 0
+    for number, block in enumerate(blocks):
+        if len(rows) + len(block) > height - 2:
+            if number == 1:  # at least something of the first job
+                rows += block[: max(0, height - 2 - len(rows))]
+                shown = 1
+            break
+        rows += block
+        shown = number
+    if not jobs and top.is_known:
+        rows = [cut(_nothing(), look.width)]
+    hidden = len(jobs) - shown + top.left_out
+    bottom = _bottom(context, top, hidden)
+    rows = [*rows, *[""] * (height - 1 - len(rows))][: max(0, height - 1)]
+    text = cut(bottom, look.width)
+    return [*rows, click.style(text, dim=True) if look.colour else text]
+
+
+def _bottom(context: Context, top: Top, hidden: int) -> str:
+    parts = [time.strftime("%H:%M:%S")]
+    if hidden > 0:
+        parts.append(f"{count_of(hidden, 'more job')} not shown")
+    if top.out_of_reach:
+        parts.append(f"Slurm is out of reach: {top.out_of_reach}")
+    parts += ["q ends this, the jobs go on", f"cluster {context.cluster.name}"]
+    return " - ".join(parts)
+
+
+def _nothing() -> str:
+    return "none of your jobs runs or waits; hpcrun status lists past runs"
+
+
+def _is_quit(keyboard: int | None) -> bool:
+    """Wait a moment; tell whether q was typed."""
+    if keyboard is None:
+        time.sleep(_LOOK)
+        return False
+    if not select.select([keyboard], [], [], _LOOK)[0]:
+        return False
+    typed = os.read(keyboard, 64)
+    if not typed:  # the terminal is gone
+        raise SystemExit(128 + signal.SIGHUP)
+    return b"q" in typed or b"Q" in typed

@@ -1,0 +1,275 @@
+"""What the user's jobs are doing now: states, curves, and how busy their nodes are.
+
+Effects: reads files; Slurm is asked twice a minute at most, on a thread; a usage step beside each
+of the first running jobs (controller/usage.py). Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.top_log import Progress, TopLog
+from hpcrun.controller.top_queue import Queue
+from hpcrun.controller.usage import UsageStep, close_all
+from hpcrun.controller.usage_lines import NodeUse
+from hpcrun.errors import InputError
+from hpcrun.plan.topology import parse_seconds
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
+from hpcrun.runs.records import End
+from hpcrun.runs.store import find, is_job_id, read_history, read_task
+from hpcrun.slurm.active import ActiveJob
+from hpcrun.slurm.squeue import QueueRow
+
+# So many jobs have a usage step: each costs an srun process here, and this is a login node.
+MOST_STEPS = 8
+# Seconds between two looks at a run's records.
+_RECORDS_EVERY = 2.0
+
+
+class TopJob(Struct, frozen=True, kw_only=True):
+    """A job that waits or runs. Times are in seconds; None: not known.
+
+    ``name`` is Slurm's, with the values of a sweep's run. ``limit`` is infinite where there is
+    none. ``end`` is what the run's own record says of its end, which Slurm may be yet to learn.
+    ``why_no_use`` is empty where nodes tell their use, or may do so yet.
+    """
+
+    row: QueueRow
+    run: RunFolder | None
+    name: str
+    elapsed: float | None
+    limit: float | None
+    end: End | None
+    progress: Progress
+    uses: list[NodeUse]
+    why_no_use: str
+
+
+class Top:
+    """The jobs that wait or run, and what is known of them; ``look`` now and then."""
+
+    def __init__(
+        self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
+    ) -> None:
+        """Watch all of the user's jobs, or those that the words name. Raises InputError."""
+        self._context = context
+        self._count = count
+        self._usage = usage
+        self._env = job_environment(context, "clean")
+        self._version: tuple[int, int] | str | None = "unasked"
+        self._queue = Queue(slurm_transport(context), [_job_id(context, word) for word in words])
+        self._me = _my_names(context)
+        self._watched: dict[str, _Watched] = {}
+
+    @property
+    def out_of_reach(self) -> str:
+        """Why nothing new is known of the jobs' states; empty while Slurm answers."""
+        return self._queue.out_of_reach
+
+    @property
+    def is_known(self) -> bool:
+        """Whether Slurm has answered at all."""
+        return self._queue.asked_at is not None
+
+    @property
+    def left_out(self) -> int:
+        """How many jobs there are beyond the ``count`` first."""
+        return max(0, len(self._queue.jobs) - self._count)
+
+    def look(self, now: float) -> bool:
+        """Do what is due at a time of the monotonic clock; tell whether there is news.
+
+        A look is short: Slurm is waited for by a thread, and one log is read at a time.
+        """
+        news = self._queue.look(now)
+        if news:
+            self._sort_out()
+        for watched in self._watched.values():
+            news |= watched.look_at_use(now)
+        due = min(self._watched.values(), key=lambda each: each.next_look, default=None)
+        if due is not None and due.next_look <= now:
+            news |= due.look_at_files(now)
+        return news
+
+    def jobs(self, now: float) -> list[TopJob]:
+        """The jobs as they are known: those that run first, then those that wait; newest first."""
+        asked_at = now if self._queue.asked_at is None else self._queue.asked_at
+        return [each.job(now - asked_at) for each in self._watched.values()]
+
+    def has_all(self) -> bool:
+        """Tell whether each log was read, and each node has told its use or will not."""
+        return self.is_known and all(each.has_all() for each in self._watched.values())
+
+    def close(self) -> None:
+        """End the usage steps."""
+        close_all([each.step for each in self._watched.values() if each.step is not None])
+
+    def _sort_out(self) -> None:
+        """Go by what Slurm has said last."""
+        jobs = sorted(self._queue.jobs, key=_order)[: self._count]
+        before, self._watched = self._watched, {}
+        steps = 0
+        for job in jobs:
+            watched = before.pop(job.row.job_id, None)
+            if watched is None or watched.number != job.number:
+                watched = _Watched(self._context, job)
+            watched.row = job.row
+            watched.add_log(self._context, self._queue.outputs.get(job.row.job_id, ()))
+            self._watched[job.row.job_id] = watched
+            if self._usage and job.row.state == "RUNNING":
+                steps += 1
+                self._add_step(watched, job, steps)
+        close_all([each.step for each in before.values() if each.step is not None])
+
+    def _add_step(self, watched: _Watched, job: ActiveJob, order: int) -> None:
+        if watched.step is not None:
+            return
+        if order > MOST_STEPS:
+            watched.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
+        elif job.row.user not in self._me:
+            watched.why_no_use = f"the job is {job.row.user}'s"
+        elif job.row.nodes.isdigit():
+            if isinstance(self._version, str):
+                self._version = scheduler.version(slurm_transport(self._context))
+            watched.why_no_use = ""
+            nodes = int(job.row.nodes)
+            watched.step = UsageStep(job.number, nodes, self._env, self._version)
+
+
+class _Watched:
+    """One job, its log and its usage step."""
+
+    def __init__(self, context: Context, job: ActiveJob) -> None:
+        self.number = job.number
+        self.row = job.row
+        self.run = _run_of(job.row)
+        self.step: UsageStep | None = None
+        self.why_no_use = ""
+        self.next_look = 0.0
+        self._name = _name(job.row, self.run)
+        self._log: TopLog | None = None
+        self._end: End | None = None
+        self._records_at = 0.0
+
+    def add_log(self, context: Context, outputs: Sequence[Path]) -> None:
+        """Take up the log, once it is known where it is."""
+        if self._log is None and (self.run is not None or outputs):
+            self._log = TopLog(slurm_transport(context), self.row.job_id, self.run, outputs)
+            self.next_look = 0.0
+
+    def look_at_use(self, now: float) -> bool:
+        return self.step is not None and self.step.look(now)
+
+    def look_at_files(self, now: float) -> bool:
+        """Read on in the log and the records."""
+        news = self._log is not None and self._log.look(now)
+        if self.run is not None and now >= self._records_at:
+            self._records_at = now + _RECORDS_EVERY
+            last = read_history(self.run).last
+            before, self._end = self._end, last.end if last is not None else None
+            news |= before != self._end
+        self.next_look = time.monotonic() + (0.5 if news else 1.0)
+        return news
+
+    def has_all(self) -> bool:
+        # A use is a difference between two looks; a step that failed once has had its chance.
+        uses = [] if self.step is None else self.step.uses()
+        nodes = int(self.row.nodes) if self.row.nodes.isdigit() else 0
+        has_use = (
+            self.step is None
+            or self.step.has_failed
+            or (len(uses) >= nodes and all(use.cpus_busy is not None for use in uses))
+        )
+        return has_use and (self.next_look > 0 or self._log is None)
+
+    def job(self, seconds_since: float) -> TopJob:
+        """What is known, so many seconds after Slurm told the job's row."""
+        elapsed = _seconds(self.row.elapsed)
+        if elapsed is not None and self.row.state == "RUNNING" and self._end is None:
+            elapsed += seconds_since
+        return TopJob(
+            row=self.row,
+            run=self.run,
+            name=self._name,
+            elapsed=elapsed,
+            limit=_seconds(self.row.limit),
+            end=self._end,
+            progress=Progress() if self._log is None else self._log.progress(),
+            uses=[] if self.step is None else self.step.uses(),
+            why_no_use=self.why_no_use or ("" if self.step is None else self.step.why_not),
+        )
+
+
+def _job_id(context: Context, word: str) -> str:
+    """The Slurm id that a word means."""
+    found = find(context.runs_dir, word)
+    if found is None:
+        if is_job_id(word):
+            return word
+        raise InputError(
+            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
+        )
+    run = found.run(0) if isinstance(found, SweepFolder) else found
+    submitted = read_history(run).submitted
+    if submitted is None or submitted.job_id is None:
+        raise InputError(
+            f"{word}: not a job of Slurm's: it runs on this machine", fix=f"hpcrun logs -f {word}"
+        )
+    if isinstance(found, SweepFolder):
+        return submitted.job_id.partition("_")[0]
+    return submitted.job_id
+
+
+def _my_names(context: Context) -> set[str]:
+    """What squeue may call the user."""
+    names = {str(os.getuid()), context.environ.get("USER", "")}
+    try:
+        return names | {pwd.getpwuid(os.getuid()).pw_name}
+    except KeyError:
+        return names
+
+
+def _order(job: ActiveJob) -> tuple[bool, int]:
+    number = int(job.number) if job.number.isdigit() else 0
+    return job.row.state == "PENDING", number if job.row.state == "PENDING" else -number
+
+
+def _run_of(row: QueueRow) -> RunFolder | None:
+    """The run whose job this is, in whatever runs folder: its WorkDir tells."""
+    path = Path(row.work_dir)
+    sweep_id = sweep_id_of(path.name)
+    if sweep_id is not None:
+        path = sweep_folder(path.parent, sweep_id).run(_task(row)).path
+    elif not RUN_ID.fullmatch(path.name):
+        return None
+    return RunFolder(path) if path.is_dir() else None
+
+
+def _task(row: QueueRow) -> int:
+    task = row.job_id.partition("_")[2]
+    return int(task) if task.isdigit() else 0
+
+
+def _name(row: QueueRow, run: RunFolder | None) -> str:
+    task = read_task(run) if run is not None else None
+    if task is None:
+        return row.name
+    from hpcrun.plan.sweep import label  # here: it brings YAML
+
+    return f"{row.name} {label(task.values)}"
+
+
+def _seconds(text: str) -> float | None:
+    """Read Slurm's time; None for what is none, as INVALID; infinite: UNLIMITED."""
+    try:
+        return parse_seconds(text) if text[:1].isdigit() or text == "UNLIMITED" else None
+    except ValueError:
+        return None
