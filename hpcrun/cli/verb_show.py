@@ -28,7 +28,7 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     from hpcrun.controller.prepare import load_spec
     from hpcrun.controller.status import resolve_any
     from hpcrun.errors import InputError
-    from hpcrun.runs.layout import SECRETS
+    from hpcrun.runs.layout import SECRETS, SweepFolder
     from hpcrun.spec.dump import dump_job
 
     where = context(cluster)
@@ -60,7 +60,13 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     spec_text = read_text(run.path / "spec.yaml")
     if as_json:
         emit_json(
-            {"run_id": run.path.name, "run_dir": str(run.path), "spec": spec_text, "files": files}
+            {
+                "run_id": None if isinstance(run, SweepFolder) else run.run_id,
+                "sweep_id": run.sweep_id if isinstance(run, SweepFolder) else None,
+                "run_dir": str(run.path),
+                "spec": spec_text,
+                "files": files,
+            }
         )
         return 0
     say(f"# {run.path.name}, in {run.path}")

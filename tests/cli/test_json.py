@@ -1,0 +1,199 @@
+"""Every verb that reads or submits speaks JSON, as its schema says, and so do errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from tests.cli.calling import Caller, Done
+from tests.json_schemas import FOLDER, check_json, load_schema
+from tests.source import ROOT
+from tests.test_docs import COMMANDS
+
+DOCUMENT = (ROOT / "docs" / "json.md").read_text()
+# Verbs whose standard output is for something else, and why.
+WITHOUT = {
+    "run": "its output is the program's",
+    "shell": "its output is the shell's",
+    "schema": "it prints JSON anyway",
+    "completion": "it prints a program for the shell",
+    "sandbox": "its verbs have it",
+    "sandbox up": "it changes things, and sandbox status reads them",
+    "sandbox down": "it changes things, and sandbox status reads them",
+}
+SPEAKING = [words for words in COMMANDS if words not in WITHOUT]
+SCHEMAS = sorted(path.name.removesuffix(".schema.json") for path in FOLDER.glob("*.schema.json"))
+
+
+def schema_of(words: str) -> str:
+    """The name of a verb's schema: a verb of a verb shares it."""
+    return words.split()[0]
+
+
+@pytest.mark.parametrize("words", SPEAKING)
+def test_a_verb_has_json_a_schema_and_a_section(words: str) -> None:
+    options = {name for p in COMMANDS[words].params for name in p.opts}
+    assert "--json" in options
+    assert schema_of(words) in SCHEMAS
+    assert re.search(rf"^## hpcrun {words}$", DOCUMENT, re.MULTILINE)
+    assert f"json/{schema_of(words)}.schema.json" in DOCUMENT
+
+
+def test_those_without_are_right() -> None:
+    for words in WITHOUT:
+        command = COMMANDS.get(words, click.Command("x"))
+        assert "--json" not in {name for p in command.params for name in p.opts}, words
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_tells_of_everything(name: str) -> None:
+    schema = load_schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["title"] and schema["description"]
+    silent = [path for path, part in properties(schema) if not described(part)]
+    assert silent == []
+
+
+def properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk through all keys that a schema names."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from properties(item, path)
+    if isinstance(schema, dict):
+        for key, part in schema.get("properties", {}).items():
+            yield f"{path}.{key}", part
+        for key, part in schema.items():
+            yield from properties(part, f"{path}.{key}")
+
+
+def described(part: Any) -> bool:
+    """A key says what it is: in words, or by the definition that it names."""
+    return bool(part.get("description")) or any(key in part for key in ("$ref", "anyOf", "items"))
+
+
+# ---- docs/json.md
+
+
+def examples() -> list[tuple[str, str]]:
+    """The JSON of each section, by the section's verb."""
+    found = []
+    for section in re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]:
+        heading, _, text = section.partition("\n")
+        name = schema_of(heading.removeprefix("hpcrun ")) if "hpcrun " in heading else "error"
+        found += [(name, block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
+    return found
+
+
+def values(text: str, name: str) -> list[Any]:
+    """What an example holds: a value, or for logs one a line."""
+    if name == "logs":
+        return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(text)]
+
+
+def test_each_section_has_an_example() -> None:
+    missing = set(SCHEMAS) - {name for name, _ in examples()}
+    assert missing == set()
+
+
+@pytest.mark.parametrize(("name", "text"), examples())
+def test_an_example_is_as_the_schema_says(name: str, text: str) -> None:
+    for value in values(text, name):
+        check_json(name, value)
+
+
+# ---- errors
+
+
+def error_of(done: Done) -> Any:
+    assert done.out == "", done
+    assert "Traceback" not in done.err, done
+    answer = json.loads(done.err.splitlines()[-1])
+    check_json("error", answer)
+    assert answer["error"]["exit_code"] == done.code
+    return answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "fix"),
+    [
+        (["status", "nothing"], "nothing: no such run in ", "hpcrun status lists the runs"),
+        (["dance"], "no such verb: dance", "hpcrun --help"),
+        (["status", "-n", "0"], "Invalid value for '-n'", "hpcrun status --help"),
+        (["logs", "nothing"], "nothing: no such run", "hpcrun status lists the runs"),
+        (["parse", "no.log"], "no.log: no such file", "hpcrun status lists the runs"),
+        (["show", "nothing"], "nothing: no such run", "hpcrun status lists the runs"),
+        (["submit"], "name a job", "hpcrun submit --help"),
+        (["submit", "nothing"], "nothing: no such job", "hpcrun jobs lists what there is"),
+        (["jobs", "--nope"], "No such option", "hpcrun jobs --help"),
+        (["hostfile", "a[1-"], "a[1-", None),
+    ],
+)
+def test_an_error_is_json_too(
+    hpcrun: Caller, argv: list[str], message: str, fix: str | None
+) -> None:
+    done = hpcrun(*argv, "--json")
+    error = error_of(done)
+    assert message in error["message"] and done.code == 2
+    assert fix is None or fix in error["fix"]
+    assert error["problems"] == []
+    # Without --json it is for people.
+    assert hpcrun(*argv).err.splitlines()[-1][0] != "{"
+
+
+def test_all_problems_of_a_file_are_there(hpcrun: Caller) -> None:
+    hpcrun.write("bad.yaml", "command: [a]\nbath: 1\nresources: {gpus: 2}\n")
+    error = error_of(hpcrun("submit", "bad.yaml", "--json", "--dry-run"))
+    told = [(p["source"], p["line"], p["path"]) for p in error["problems"]]
+    assert told == [("bad.yaml", 2, "bath"), ("bad.yaml", 3, "resources.gpus")]
+    assert error["message"].count("\n") == 1
+
+
+def test_slurm_out_of_reach(hpcrun: Caller) -> None:
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    error = error_of(hpcrun("submit", "job.yaml", "--json"))
+    assert error["exit_code"] == 4 and "sbatch: command not found" in error["message"]
+
+
+def test_words_of_the_job_ask_for_nothing(hpcrun: Caller) -> None:
+    done = hpcrun("submit", "--nodes", "0", "--", "echo", "--json")
+    assert done.code == 2 and done.err.startswith("Usage: ")
+
+
+# ---- verbs that need no Slurm
+
+
+def test_jobs(hpcrun: Caller) -> None:
+    hpcrun.write("jobs/mine.yaml", "description: my own\ncommand: [hostname]\n")
+    hpcrun.write("jobs/bad.yaml", "nope: 1\n")
+    answer = hpcrun("jobs", "--json").json
+    check_json("jobs", answer)
+    jobs = {job["name"]: job for job in answer["jobs"]}
+    assert jobs["mine"]["description"] == "my own" and jobs["mine"]["from"] == "project"
+    assert "nope: unknown key" in jobs["bad"]["error"] and jobs["bad"]["description"] is None
+    assert jobs["zero2-4gpu"]["from"] == "built-in"
+
+
+def test_show_a_job(hpcrun: Caller) -> None:
+    answer = hpcrun("show", "zero2-4gpu", "--json").json
+    check_json("show", answer)
+    assert answer["job"]["resources"]["gpus_per_node"] == 4
+
+
+def test_hostfile(hpcrun: Caller) -> None:
+    for argv in (["node[01-02,7]", "--slots", "4"], ["a", "--to", "plain"]):
+        answer = hpcrun("hostfile", *argv, "--json").json
+        check_json("hostfile", answer)
+    assert answer["slots"] is None and answer["hosts"] == [{"host": "a", "slots": None}]
+
+
+def test_no_sandbox(hpcrun: Caller) -> None:
+    done = hpcrun("sandbox", "status", "--json")
+    check_json("sandbox", done.json)
+    assert done.code == 4 and done.json == {"sandbox": None}
