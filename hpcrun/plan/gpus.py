@@ -55,14 +55,32 @@ def architecture(name: str) -> str | None:
     >>> [architecture(name) for name in ("V100-SXM2-32GB", "tesla_t4", "rtx2080ti", "fastgpu")]
     ['volta', 'turing', 'turing', None]
     """
+    found = _find_model(name)
+    if found is not None:
+        return found[0]
+    return "ampere" if is_mig(name) else None  # MIG came with the A100
+
+
+def model(name: str) -> str | None:
+    """Tell a type's model, the short word in its name; None for a name that is not known.
+
+    >>> [model(name) for name in ("nvidia_a100-sxm4-80gb", "Tesla_V100-PCIE", "gpu-h100", "fast")]
+    ['a100', 'v100', 'h100', None]
+    """
+    found = _find_model(name)
+    return None if found is None else found[1]
+
+
+def _find_model(name: str) -> tuple[str, str] | None:
+    """Find architecture and model: the words of a name, as long together as they mean one."""
     words = _words(name)
     for length in (4, 3, 2, 1):  # the longest: "titan xp" before "titan"
         for start in range(len(words) - length + 1):
-            model = "".join(words[start : start + length])
+            word = "".join(words[start : start + length])
             for found, models in _MODELS.items():
-                if models.fullmatch(model):
-                    return found
-    return "ampere" if is_mig(name) else None  # MIG came with the A100
+                if models.fullmatch(word):
+                    return found, word
+    return None
 
 
 def has_bf16(name: str) -> bool | None:
