@@ -12,7 +12,7 @@ from msgspec import Struct, field, structs
 
 from hpcrun.plan.access import Access, why_not
 from hpcrun.plan.gpus import architecture, is_mig, model
-from hpcrun.plan.limits import tightest_for_sure
+from hpcrun.plan.site_limits import tightest_for_sure
 from hpcrun.slurm.config import SlurmConfig
 from hpcrun.slurm.gres import node_gpus
 from hpcrun.slurm.nodes import NodeLimits
