@@ -73,8 +73,9 @@ def properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def described(part: Any) -> bool:
-    """A key says what it is: in words, or by the definition that it names."""
-    return bool(part.get("description")) or any(key in part for key in ("$ref", "anyOf", "items"))
+    """A key says what it is, in words or by the definition that it names; a list by its items."""
+    named = part.get("description") or any(key in part for key in ("$ref", "anyOf", "oneOf"))
+    return bool(named) or ("items" in part and described(part["items"]))
 
 
 # ---- docs/json.md
