@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
-from hpcrun.slurm.active import ActiveJob, active_argv, parse_active
+from hpcrun.slurm.active import ActiveJob, active_argv, is_active_garbled, parse_active
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.beside import parse_version, version_argv
 from hpcrun.slurm.job_nodes import (
@@ -18,6 +18,7 @@ from hpcrun.slurm.job_nodes import (
     sacct_nodes_argv,
     show_job_nodes_argv,
 )
+from hpcrun.slurm.job_output import JobOutput, parse_job_outputs
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
 from hpcrun.slurm.sacct import is_garbled as is_account_garbled
 from hpcrun.slurm.sbatch import (
@@ -238,6 +239,8 @@ def active_jobs(transport: Transport, job_ids: Sequence[str] = ()) -> list[Activ
     result = _ask(transport, active_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
+    if is_active_garbled(result.stdout):
+        raise OutOfReach(f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}")
     return parse_active(result.stdout)
 
 
@@ -295,3 +298,16 @@ def job_number(transport: Transport, job_id: str) -> str | None:
     """
     result = _ask(transport, show_job_argv(job_id))
     return parse_job_number(result.stdout) if result.exit_code == 0 else None
+
+
+def job_outputs(transport: Transport, job_id: str) -> list[JobOutput]:
+    """Ask how a job, or each task of an array, stands and where its output goes; none: forgotten.
+
+    Raises OutOfReach.
+    """
+    result = _ask(transport, show_job_argv(job_id))
+    if result.exit_code == 0:
+        return parse_job_outputs(result.stdout)
+    if not is_unknown_job(result.stderr):
+        raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
+    return []

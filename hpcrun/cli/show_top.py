@@ -59,14 +59,18 @@ def top_json(jobs: Sequence[TopJob], *, cluster: str, at: float, left_out: int) 
 def _job_json(job: TopJob) -> dict[str, Any]:
     row, progress = job.row, job.progress
     limit = job.limit if job.limit is not None and math.isfinite(job.limit) else None
+    elapsed = None
+    if job.elapsed is not None and row.state != "PENDING":
+        elapsed = round(job.elapsed)
     points = zip(progress.steps, progress.recent, strict=True)
     return {
         "job_id": row.job_id,
         "run_id": job.run.run_id if job.run is not None else None,
         "name": job.name,
         "state": row.state,
-        "reason": _reason(job) or None,
-        "elapsed_seconds": None if job.elapsed is None else round(job.elapsed),
+        "reason": row.reason if row.reason not in ("", "None") else None,
+        "why": _reason(job) or None,
+        "elapsed_seconds": elapsed,
         "limit_seconds": None if limit is None else round(limit),
         "node_list": row.node_list or None,
         "exit_code": job.end.exit_code if job.end is not None else None,
@@ -111,7 +115,7 @@ def _fields(job: TopJob, look: Look) -> tuple[str, ...]:
 
 def _time(job: TopJob) -> str:
     if job.row.state == "PENDING":
-        return "waits"
+        return "pending"
     if job.end is not None:
         return f"ended, code {job.end.exit_code}"
     text = duration(job.elapsed)
@@ -190,12 +194,14 @@ def _joined(
         if room <= 0:
             break
         text = _cut(text, min(width, room), look)
+        is_last = not any(texts[at + 1 :])
         filled = " " * (width - cells(text)) + text if at in (3, 4) else pad(text, width)
+        filled = text if is_last and at not in (3, 4) else filled
         filled = cut(filled, room)
         room -= cells(filled) + 2
         colour = (colours or {}).get(at)
         parts.append(_styled(filled, look, fg=colour) if colour else filled)
-    return "  ".join(parts).rstrip() if not colours else "  ".join(parts)
+    return "  ".join(parts).rstrip()
 
 
 def _cut(text: str, width: int, look: Look) -> str:

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 _MARK = "hpcrun-top"
 _MIB = 1 << 20
+_PARTS = re.compile(r"([0-9]+)")
 # What a step may say without a line's end, bytes; more is nothing of ours.
 _LONGEST = 1 << 16
 _MOST_NODES = 10_000
@@ -73,8 +75,8 @@ class UsageLines:
         self._before: dict[str, tuple[float, float]] = {}
 
     def uses(self) -> list[NodeUse]:
-        """What is known now, in the order in which the nodes came up."""
-        return list(self._uses.values())
+        """What is known now, node by node in Slurm's order: node2 before node10."""
+        return [self._uses[node] for node in sorted(self._uses, key=_place)]
 
     def feed(self, text: str) -> None:
         """Take what came next."""
@@ -122,6 +124,10 @@ class UsageLines:
             memory_of=memory_of if is_told else None,
             gpus=_gpus(told),
         )
+
+
+def _place(node: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _PARTS.split(node)]
 
 
 def _cpu(told: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
+from hpcrun.slurm.squeue import QueueRow, is_garbled, parse_squeue, squeue_argv
 from hpcrun.slurm.states import FINAL
 
 _FIELD, _ROW = "\x1f", "\x1e"
@@ -42,3 +42,18 @@ def parse_active(stdout: str) -> list[ActiveJob]:
         rows = parse_squeue(rest + _ROW)
         jobs += [ActiveJob(row, number) for row in rows if row.state not in FINAL]
     return jobs
+
+
+def is_active_garbled(stdout: str) -> bool:
+    r"""Tell whether an answer holds anything but whole rows.
+
+    >>> is_active_garbled("<html>"), is_active_garbled(""), is_active_garbled("9\x1f7\x1e\n")
+    (True, False, True)
+    """
+    *records, rest = stdout.split(_ROW)
+    numbers, rows = [], []
+    for record in records:
+        number, _, row = record.lstrip("\n").partition(_FIELD)
+        numbers.append(number)
+        rows.append(row + _ROW)
+    return not all(map(str.isdigit, numbers)) or is_garbled("".join(rows) + rest)
