@@ -311,3 +311,12 @@ def job_outputs(transport: Transport, job_id: str) -> list[JobOutput]:
     if not is_unknown_job(result.stderr):
         raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
     return []
+
+
+def tell(transport: Transport, argv: Sequence[str]) -> str | None:
+    """Give what a question that changes nothing is answered; None where Slurm says no.
+
+    Raises OutOfReach when Slurm does not answer.
+    """
+    result = _ask(transport, argv)
+    return result.stdout if result.exit_code == 0 else None

@@ -1,0 +1,204 @@
+"""What this machine shows of a cluster: file systems, a network fabric, Pythons.
+
+Effects: reads files and folders; starts Pythons to ask for torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun.assets import home_dir
+from hpcrun.spec.job import Fabric
+
+# File systems that nodes share, by the type in the mount table; and those of one machine.
+_SHARED = re.compile(
+    r"nfs4?|lustre|lustre_lite|gpfs|beegfs|fhgfs|ceph|wekafs|panfs|pvfs2|orangefs|dvs|cifs|smb3?"
+    r"|afs|ocfs2|gfs2|9p|virtiofs|daos|quobyte|fuse\.(?:ceph|daos|dfuse|juicefs|glusterfs|sshfs|"
+    r"beegfs|gcsfuse|quobyte|weka|moosefs|s3fs|goofys|lizardfs)\S*|glusterfs"
+)
+_LOCAL = re.compile(r"ext[234]|xfs|btrfs|tmpfs|overlay|ramfs|zfs|f2fs|jfs|reiserfs|bcachefs|ntfs3?")
+_SCRATCH_VARIABLES = (
+    "SCRATCH", "PSCRATCH", "CSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "SCRATCH_PATH",
+    "GLOBALSCRATCH", "GSCRATCH", "VSC_SCRATCH", "CCFRSCRATCH", "WORKDIR", "WORK", "WRKDIR",
+    "MYSCRATCH", "FASTDIR", "PROJECT_SCRATCH",
+)  # fmt: skip
+_SCRATCH_PLACES = (
+    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER", "/work/$USER",
+    "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
+    "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
+    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER", "/network/scratch/$USER",
+)  # fmt: skip
+_PYTHON_SECONDS = 30
+_HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
+
+
+class Folder(Struct, frozen=True, kw_only=True):
+    """A place for runs: how a profile spells it, where it is, on what kind of file system.
+
+    ``shared`` None: the file system's type does not tell. ``free`` is in bytes.
+    """
+
+    text: str
+    path: str
+    file_system: str
+    shared: bool | None
+    free: int
+
+
+class Python(Struct, frozen=True, kw_only=True):
+    """A Python that could train: the key and value of ``setup``, or of the profile's python."""
+
+    key: str
+    value: str
+    path: str
+    has_torch: bool
+
+
+# ---- folders -----------------------------------------------------------------------------------
+
+
+def scratch_folders(environ: Mapping[str, str]) -> list[Folder]:
+    """Find writable places for runs, best first: scratch that nodes share, home, the rest."""
+    user = environ.get("USER", "")
+    texts = [f"${name}" for name in _SCRATCH_VARIABLES if environ.get(name, "").startswith("/")]
+    texts += [place for place in _SCRATCH_PLACES if user or "$USER" not in place]
+    mounts = _mounts()
+    found: list[Folder] = []
+    for text in (*texts, "~"):
+        place = text.replace("$USER", user)
+        place = environ[text[1:]] if text.startswith("$") else place
+        place = home_dir(environ) if text == "~" else place
+        folder = _folder(text, Path(place), mounts)
+        if folder is not None and folder.path not in [other.path for other in found]:
+            found.append(folder)
+    # sort() keeps the order of those that are alike: variables first, home last.
+    return sorted(found, key=lambda folder: {True: 0, None: 1, False: 2}[folder.shared])
+
+
+def _folder(text: str, path: Path, mounts: list[tuple[str, str]]) -> Folder | None:
+    try:
+        if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+            return None
+        real = os.path.realpath(path)
+        room = os.statvfs(real)
+    except OSError:
+        return None
+    kind = file_system(real, mounts)
+    shared = True if _SHARED.fullmatch(kind) else False if _LOCAL.fullmatch(kind) else None
+    return Folder(
+        text=text, path=real, file_system=kind, shared=shared, free=room.f_bavail * room.f_frsize
+    )
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """List the mount points and their types; none where /proc does not tell."""
+    try:
+        text = Path("/proc/self/mounts").read_text(errors="surrogateescape")
+    except OSError:
+        return []
+    fields = [line.split(" ") for line in text.splitlines()]
+    return [(_unescape(line[1]), line[2]) for line in fields if len(line) > 2]
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def file_system(path: str, mounts: list[tuple[str, str]]) -> str:
+    """Tell the type of the file system of a path; a later mount hides an earlier one.
+
+    >>> file_system("/scratch/me", [("/", "ext4"), ("/scratch", "lustre")])
+    'lustre'
+    """
+    best, kind = "", ""
+    for point, said in mounts:
+        below = path == point or path.startswith(point.rstrip("/") + "/")
+        if below and len(point) >= len(best) and said != "autofs":
+            best, kind = point, said
+    return kind
+
+
+# ---- fabric ------------------------------------------------------------------------------------
+
+
+def fabric_guess(root: Path = Path("/")) -> tuple[Fabric, str] | None:
+    """Guess the fabric by this machine's devices: the fabric and its sign; None: no sign."""
+    names = [path.name for path in _listed(root / "sys/class/net")]
+    cxi = [*_listed(root / "sys/class/cxi"), *_listed(root / "sys/class/cxi_user")]
+    slingshot = next((name for name in names if name.startswith("hsn")), "")
+    if cxi or slingshot:
+        return "slingshot", cxi[0].name if cxi else slingshot
+    devices = _listed(root / "sys/class/infiniband")
+    efa = next((path for path in devices if path.name.startswith(("efa", "rdmap"))), None)
+    if efa is not None:
+        return "efa", efa.name
+    for device in devices:
+        for port in _listed(device / "ports"):
+            with contextlib.suppress(OSError):
+                layer = (port / "link_layer").read_text().strip()
+                if layer in ("InfiniBand", "Ethernet"):
+                    return ("infiniband" if layer == "InfiniBand" else "roce"), device.name
+    if (root / "opt/amazon/efa").is_dir():
+        return "efa", "/opt/amazon/efa"
+    return None
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+# ---- Python ------------------------------------------------------------------------------------
+
+
+def pythons(project: Path, environ: Mapping[str, str]) -> list[Python]:
+    """Find the Pythons that could train, those with torch first, the project's own before others."""
+    found: dict[str, Python] = {}
+    for key, value, path in _candidates(project, environ):
+        if path.is_file() and os.access(path, os.X_OK) and str(path) not in found:
+            found[str(path)] = Python(
+                key=key, value=value, path=str(path), has_torch=_has_torch(path, environ)
+            )
+    return sorted(found.values(), key=lambda python: not python.has_torch)
+
+
+def _candidates(project: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, str, Path]]:
+    for name in (".venv", "venv", "env"):
+        if (project / name / "pyvenv.cfg").is_file():
+            yield "venv", name, project / name / "bin/python"
+    if environ.get("VIRTUAL_ENV"):
+        yield "venv", environ["VIRTUAL_ENV"], Path(environ["VIRTUAL_ENV"]) / "bin/python"
+    if environ.get("CONDA_PREFIX"):
+        name = environ.get("CONDA_DEFAULT_ENV") or environ["CONDA_PREFIX"]
+        yield "conda", name, Path(environ["CONDA_PREFIX"]) / "bin/python"
+    yield "python", sys.executable, Path(sys.executable)
+    system = shutil.which("python3", path=environ.get("PATH"))
+    if system:
+        yield "python", system, Path(system)
+
+
+def _has_torch(path: Path, environ: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            [str(path), "-c", _HAS_TORCH],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PYTHON_SECONDS,
+            check=False,
+            cwd="/",  # not the project: a folder torch/ there is not the package
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.stdout.strip() == b"1"
