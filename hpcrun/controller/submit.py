@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 import shutil
 import signal
 import socket
@@ -92,6 +93,9 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> None:
     if plan.secrets:
         lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
         write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
+        from hpcrun.controller.secrets import write_marks  # here: few jobs have any
+
+        write_marks(run, {name: os.fsencode(context.environ[name]) for name in plan.secrets})
 
 
 def _check_copied(prepared: Prepared, code: Path) -> None:

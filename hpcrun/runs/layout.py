@@ -59,7 +59,8 @@ def created_at(run_id: str) -> float:
 class RunFolder(Struct, frozen=True):
     """Where everything of a run lies. Each file has one writer, named here.
 
-    submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json;
+    submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json
+    secrets.env secret_marks.json (both 0600);
     for a run of a sweep task.json, and code/ and submitted.json lie in the sweep's folder
     the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
     Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
@@ -90,6 +91,11 @@ class RunFolder(Struct, frozen=True):
     @property
     def secrets(self) -> Path:
         return self.path / SECRETS
+
+    @property
+    def secret_marks(self) -> Path:
+        """By which readers know the secrets in a log (0600; no values): secret_marks.py."""
+        return self.path / "secret_marks.json"
 
     @property
     def submitted(self) -> Path:

@@ -1,0 +1,150 @@
+"""Finds where in a log a time begins: by the stamps of its lines, else by the file's own.
+
+Effects: reads files, the clock, the local time zone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from hpcrun.errors import InputError
+from hpcrun.metrics.lines.prefixes import find_time, read_time
+
+_BLOCK = 1 << 16
+_DAY = 86400.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
+_SPAN = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+", re.IGNORECASE)
+
+
+def parse_when(text: str, now: float) -> float:
+    """Read 10m, 1h30m, 2026-11-20, 2026-11-20T08:00 or 08:00 (today): seconds since the epoch.
+
+    A time without a zone is local. Raises InputError.
+
+    >>> parse_when("1h30m", 10000.0)
+    4600.0
+    """
+    word = text.strip()
+    if _SPAN.fullmatch(word):
+        parts = re.findall(r"([0-9.]+)([smhdw])", word.lower())
+        return now - sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", word):
+        word = f"{datetime.fromtimestamp(now):%Y-%m-%d}T{word:0>5}"
+    try:
+        # Python 3.10 reads no Z.
+        return datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word)).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise InputError(
+            f"--since {text}: no time",
+            fix="as in 10m, 2h, 1d, 08:00, 2026-11-20 or 2026-11-20T08:00",
+        ) from error
+
+
+def start_since(path: Path, since: float) -> int:
+    """Return the offset (bytes) of the first line that is not older; the size: none is.
+
+    Lines are in the order of time. Where the last lines have no stamps the file counts as a whole,
+    by when it was written last. Raises OSError.
+    """
+    info = path.stat()
+    if info.st_mtime < since:
+        return info.st_size
+    with path.open("rb") as file:
+        log = _Stamps(file, info.st_size, info.st_mtime)
+        if log.first_from(max(0, info.st_size - _BLOCK)) is None:
+            return 0
+        low = log.last_block_before(since)
+        while (found := log.first_from(low)) is not None:
+            at, stamp, end = found
+            if stamp >= since:
+                return 0 if at == log.begin else at
+            low = end
+        return info.st_size
+
+
+class _Stamps:
+    """Reads the time stamps of one log's lines."""
+
+    def __init__(self, file: BinaryIO, size: int, written: float) -> None:
+        self.file, self.size, self.written = file, size, written
+        self.knows_date = True
+        # The first stamp's own place: banners before it belong to it.
+        first = self.first_from(0)
+        self.begin = first[0] if first else 0
+
+    def first_from(self, offset: int) -> tuple[int, float, int] | None:
+        """Return the first line with a stamp from an offset on: its begin, its time, its end."""
+        self.file.seek(offset)
+        at = offset
+        if offset:
+            self.file.seek(offset - 1)
+            at = offset - 1 + len(self.file.readline(_BLOCK))
+        while at < min(self.size, offset + 2 * _BLOCK):
+            line = self.file.readline(_BLOCK)
+            if not line:
+                return None
+            stamp = self._time(line[:400].decode("utf-8", "replace"))
+            if stamp is not None:
+                return at, stamp, at + len(line)
+            at += len(line)
+        return None
+
+    def last_block_before(self, since: float) -> int:
+        """Return an offset from which on the first line of the time is near."""
+        if not self.knows_date:
+            return self._back_to(since)
+        low, high = 0, self.size
+        while high - low > _BLOCK:
+            middle = (low + high) // 2
+            found = self.first_from(middle)
+            if found is None or found[1] >= since:
+                high = middle
+            else:
+                low = found[0]
+        return low
+
+    def _back_to(self, since: float) -> int:
+        """Stamps without a date repeat each day: so go back from the end, no further than a day."""
+        if since < self.written - 0.8 * _DAY:
+            return 0
+        low = self.size
+        while low > 0:
+            low = max(0, low - 4 * _BLOCK)
+            found = self.first_from(low)
+            if found is not None and found[1] < since:
+                break
+        return low
+
+    def _time(self, line: str) -> float | None:
+        """The time of a line, in seconds since the epoch; what the stamp lacks the file tells."""
+        span = find_time(line)
+        seconds = read_time(line) if span else None
+        if span is None or seconds is None:
+            return None
+        stamp = line[slice(*span)]
+        if re.search(r"(Z|[+-]\d\d:?\d\d|UTC.*)\s*$", stamp) and seconds > 400 * _DAY:
+            return seconds
+        try:
+            return self._local(stamp, seconds)
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def _local(self, stamp: str, seconds: float) -> float:
+        fields = time.gmtime(seconds)
+        part = seconds % 1
+        if seconds > 400 * _DAY:
+            return time.mktime((*fields[:6], 0, 0, -1)) + part
+        written = time.localtime(self.written)
+        if re.match(r"\d\d:\d\d:\d\d", stamp):
+            self.knows_date = False
+            date, step = written[:3], _DAY
+        else:
+            # Days were counted from the begin of a leap year, as 1972 was.
+            fields = time.gmtime(seconds + 730 * _DAY)
+            date, step = (written[0], fields[1], fields[2]), 365.25 * _DAY
+        found = time.mktime((*date, *fields[3:6], 0, 0, -1)) + part
+        return found if found <= self.written + 3600 else found - step

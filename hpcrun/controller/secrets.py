@@ -1,0 +1,65 @@
+"""What is known of the secrets that a log may show.
+
+Effects: files, the caller's environment by way of the context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hpcrun.controller.context import Context
+from hpcrun.errors import HpcrunError
+from hpcrun.logs.mask import Masker
+from hpcrun.logs.tokens import looks_drawn
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.secret_marks import SecretMark, mark_secrets
+from hpcrun.runs.store import read_plan, read_record, write_file
+
+# The user's own variables that hold secrets, whatever the job says.
+_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
+def write_marks(run: RunFolder, values: Mapping[str, bytes]) -> None:
+    """Write the marks by which secrets are known in the run's log; nothing where none has any."""
+    marks = mark_secrets(values, os.urandom(16))
+    if marks:
+        text = json.dumps(msgspec.to_builtins(marks))
+        write_file(run.secret_marks, text.encode() + b"\n", mode=0o600)
+
+
+def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
+    """Gather what is known of the secrets of some runs, and of the caller's own."""
+    own = [value for name, value in context.environ.items() if name.endswith(_ENDINGS)]
+    values = [value for value in map(os.fsencode, own) if looks_drawn(value)]
+    names: list[str] = []
+    marks: list[SecretMark] = []
+    # The runs of a sweep have the same secrets.
+    for run in runs[:1]:
+        plan = read_plan(run)
+        names = list(plan.secrets) if plan is not None else []
+        values += [os.fsencode(context.environ[name]) for name in names if name in context.environ]
+        values += _values_of(run)
+        with contextlib.suppress(HpcrunError):  # of somebody else's run
+            marks = read_record(run.secret_marks, list[SecretMark]) or []
+    return Masker(names=names, values=values, marks=marks)
+
+
+def _values_of(run: RunFolder) -> list[bytes]:
+    """Read the values while they are there."""
+    found = []
+    try:
+        text = os.fsdecode(run.secrets.read_bytes())
+        for word in shlex.split(text):
+            name, _, value = word.partition("=")
+            # Control characters are spelled out there; such a value is no line's part anyway.
+            if value and name != "export" and not value.startswith("$"):
+                found.append(os.fsencode(value))
+    except (OSError, ValueError):
+        return []
+    return found

@@ -1,0 +1,170 @@
+"""Hides secrets in pieces of a log.
+
+Pure.
+
+Blocks are searched for a few needles first; only around them are the rules asked. A value of the
+run's own secrets that is not known any more is found by its digest (runs/secret_marks.py).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from hpcrun.logs.tokens import (
+    KNOWN_RUN,
+    LOW_SIGNS,
+    ROOTS,
+    known_in,
+    named_in,
+    named_pattern,
+)
+from hpcrun.runs.secret_marks import SecretMark, is_marked
+
+MASK = b"***"
+# A shorter value of a secret stands in a log by chance: it is hidden after its name alone.
+SHORTEST_VALUE = 6
+# So much of a line is looked at around a needle, and so much before a piece of a long line.
+CONTEXT = 4096
+_BLOCK = 1 << 16
+
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[()][0-9A-Z])")
+_LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+# Tokens of any form are longer; so are few words of a log.
+_RUN = b"x" * KNOWN_RUN
+
+
+def _table(letters: bytes) -> bytes:
+    return bytes(120 if char in letters else 32 for char in range(256))
+
+
+_LETTERS_TABLE = _table(_LETTERS)
+_WORDS = _table(_LETTERS + b"_-.")
+
+
+class Masker:
+    """Knows one run's secrets, and how secrets look that nobody told of."""
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str] = (),
+        values: Sequence[bytes] = (),
+        marks: Sequence[SecretMark] = (),
+    ) -> None:
+        """Take the run's own: ``names`` of its secrets, the ``values`` that are known."""
+        self._names = named_pattern(names)
+        self._needles = tuple(name.encode("utf-8", "surrogateescape") for name in names if name)
+        self._values = sorted({v for v in values if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
+        self._marks = [(mark, _table(_LETTERS + mark.others)) for mark in marks]
+
+    def mask(self, data: bytes, before: bytes = b"") -> bytes:
+        """Return whole lines, or a piece of a long one, with *** for each secret.
+
+        ``before`` is what stands before a piece in the same line: it is looked at, not returned.
+        """
+        text = before + data
+        spans = _merged(self._spans(text))
+        if not spans:
+            return data
+        made, at = [], len(before)
+        for start, end in spans:
+            if end <= at:
+                continue
+            made += [text[at : max(at, start)], MASK, *_ESCAPE.findall(text, max(at, start), end)]
+            at = end
+        return b"".join((*made, text[at:]))
+
+    def _spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+        if b"\x1b" not in text:
+            yield from self._plain_spans(text)
+            return
+        # Colours may stand between a name and its value, and within a value.
+        plain, starts, shifts = _without_escapes(text)
+        for start, end in self._plain_spans(plain):
+            first = start + shifts[bisect_right(starts, start) - 1]
+            yield first, end - 1 + shifts[bisect_right(starts, end - 1) - 1] + 1
+
+    def _plain_spans(self, text: bytes) -> Iterator[tuple[int, int]]:
+        for value in self._values:
+            at = text.find(value)
+            while at >= 0:
+                yield at, at + len(value)
+                at = text.find(value, at + len(value))
+        for mark, table in self._marks:
+            yield from _marked_in(text, mark, table)
+        # A block ends where a line does, or with context on both sides.
+        at = 0
+        while at < len(text):
+            end = text.find(b"\n", at + _BLOCK, at + 2 * _BLOCK) + 1 or at + _BLOCK
+            first = max(0, at - CONTEXT) if text[at - 1 : at] != b"\n" else at
+            last = end if text[end - 1 : end] == b"\n" else end + CONTEXT
+            for start, stop in self._in_block(text[first:last]):
+                yield first + start, first + stop
+            at = end
+
+    def _in_block(self, block: bytes) -> Iterator[tuple[int, int]]:
+        runs, words = block.translate(_LETTERS_TABLE), block.translate(_WORDS)
+        at = runs.find(_RUN)
+        while at >= 0:
+            # The whole word that the run of letters and digits is part of.
+            end = words.find(b" ", at)
+            end = len(words) if end < 0 else end
+            first = words.rfind(b" ", 0, at) + 1
+            word = block[first:end]
+            if not word.islower() or any(sign in word for sign in LOW_SIGNS):
+                for start, stop in known_in(word):
+                    yield first + start, first + stop
+            at = runs.find(_RUN, end)
+        low = block.lower()
+        for root in ROOTS:
+            at = low.find(root)
+            while at >= 0:
+                span = named_in(block, root, at)
+                if span is not None:
+                    yield span
+                at = low.find(root, at + len(root))
+        if self._names is not None and any(needle in block for needle in self._needles):
+            for found in self._names.finditer(block):
+                yield found.span("value")
+
+
+def _marked_in(text: bytes, mark: SecretMark, table: bytes) -> Iterator[tuple[int, int]]:
+    """Find a secret by its digest: all words of its characters that are long enough are tried."""
+    runs, needle = text.translate(table), b"x" * mark.length
+    at = runs.find(needle)
+    while at >= 0:
+        end = runs.find(b" ", at)
+        end = len(runs) if end < 0 else end
+        # A ruler of dashes is no secret; nor is a block of kilobytes, in which none stands alone.
+        if end - at <= mark.length + CONTEXT:
+            for start in range(at, end - mark.length + 1):
+                word = text[start : start + mark.length]
+                if len(set(word)) > 4 and is_marked(mark, word):
+                    yield start, start + mark.length
+        at = runs.find(needle, end)
+
+
+def _merged(spans: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    made: list[tuple[int, int]] = []
+    for start, end in sorted(set(spans)):
+        if made and start < made[-1][1]:
+            made[-1] = (made[-1][0], max(end, made[-1][1]))
+        else:
+            made.append((start, end))
+    return made
+
+
+def _without_escapes(text: bytes) -> tuple[bytes, list[int], list[int]]:
+    """Take the escape sequences out; return where pieces begin then, and by how much they moved."""
+    pieces, starts, shifts = [], [0], [0]
+    at = length = 0
+    for found in _ESCAPE.finditer(text):
+        pieces.append(text[at : found.start()])
+        length += found.start() - at
+        at = found.end()
+        starts.append(length)
+        shifts.append(at - length)
+    pieces.append(text[at:])
+    return b"".join(pieces), starts, shifts

@@ -1,0 +1,168 @@
+"""What secrets look like in a log: well-known tokens, values of telling names, addresses.
+
+Pure.
+
+The forms of tokens are their issuers' (GitHub's "About authentication", Slack's "Token types",
+Google's API keys, AWS's "IAM identifiers", RFC 7519 for JWT) and as secret scanners know them.
+A mask too many hides what somebody looks for: hashes, ids and paths that no telling name stands
+before are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+# A token by its own form, wherever it stands.
+KNOWN = re.compile(
+    rb"""
+    (?<![A-Za-z0-9_])
+    (?: hf_[A-Za-z0-9]{20,}                                             # Hugging Face
+      | sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z])[A-Za-z0-9_-]{20,}    # OpenAI, Anthropic
+      | gh[opsur]_[A-Za-z0-9]{30,} | github_pat_[A-Za-z0-9_]{22,}       # GitHub
+      | glpat-[A-Za-z0-9_.-]{20,}                                       # GitLab
+      | A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])                         # AWS
+      | AIza[A-Za-z0-9_-]{35}                                           # Google
+      | xox[a-z]-(?:[A-Za-z0-9]+-)*[A-Za-z0-9]{10,}                     # Slack
+      | eyJ[A-Za-z0-9_-]{6,}\.eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+      # a JSON Web Token
+      | wandb_v[0-9]_[A-Za-z0-9_]{20,}                                  # Weights & Biases
+      | nvapi-[A-Za-z0-9_-]{40,}                                        # NVIDIA
+    )
+    """,
+    re.VERBOSE,
+)
+# The shortest run of letters and digits in them, by which blocks are searched.
+KNOWN_RUN = 12
+# What those begin with that may have small letters and digits alone.
+LOW_SIGNS = (b"hf_", b"gh", b"glpat-", b"xox", b"wandb_v", b"nvapi-")
+
+# What stands between a name and its value, and what a value begins with that is none: a
+# placeholder, a variable, a mask.
+_SEPARATOR = rb"""\\?["']?[ \t]{0,3}(?:=>|=|:)[ \t]{0,3}(?:b?\\?["'])?(?![<\[({$*\\])"""
+_VALUE = rb"""(?P<value>[^\s"',;)}\]&|\\\x00-\x20]+)"""
+# The words that a secret's name ends in; and what else secrets stand behind.
+_NAME = rb"(?:key|token|secret|passw(?:or)?d|passphrase|pat)"
+_ASSIGNED = re.compile(rb"(?P<word>" + _NAME + rb")" + _SEPARATOR + _VALUE, re.IGNORECASE)
+_OPTION = re.compile(_NAME + rb"[ \t]+[\"']?(?!--?[a-z])(?P<value>[^\s\"',;)}\]<\[({$*]{8,})", re.I)
+_LOGIN = re.compile(
+    rb"login(?:[ ]--[a-z-]+)*[ ](?:\S+[ ]password[ ])?(?P<value>[A-Za-z0-9_]{32,}(?![\w/]))", re.I
+)
+_BEARER = re.compile(rb"(?:bearer|basic)[ \t]+(?P<value>[A-Za-z0-9._~+/=-]{12,})", re.I)
+_ADDRESS = re.compile(rb"""://[^\s/:@'"<>?\#]*:(?P<value>[^\s/@'"<>\x00-\x20]{1,200})@[^\s@]""")
+# By which they are found, in lower case.
+ROOTS = (b"key", b"token", b"secret", b"pass", b"_pat", b"bearer", b"basic ", b"login ", b"://")
+
+_BEFORE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+# Names in lower case are everywhere in logs of training: these mean nothing else.
+_TELLING = re.compile(
+    rb"(?:.*[a-z0-9_])??(?:api_?key|access_?key|secret_?key|private_?key|access_?token|auth_?token"
+    rb"|refresh_?token|bearer_?token|private_?token|hf_?token|hub_?token|wandb_?key|wandb_?token"
+    rb"|github_?token|gh_?token|secret|password|passwd|passphrase)"
+)
+_PLAIN_WORD = re.compile(
+    rb"(?:none|null|nil|true|false|yes|no|on|off|n/?a|unset|not|set|empty|required|missing"
+    rb"|invalid|str|string|int|bool|bytes|optional\S*|\w*(?:error|exception)|x+|\.+"
+    rb"|-?[0-9]{1,12}(?:\.[0-9]*)?%?)\.?",
+    re.IGNORECASE,
+)
+_PATH = re.compile(rb"(?:~|\.{1,2})?(?:/[\w.@-]+){2,}/?|[A-Za-z]:\\.*")
+
+
+def known_in(text: bytes) -> Iterator[tuple[int, int]]:
+    """Give begin and end of all tokens that are known by their form.
+
+    >>> list(known_in(b"git 3f1c hf_abcdefghijABCDEFGHIJ task-hf_x"))
+    [(9, 32)]
+    """
+    for found in KNOWN.finditer(text):
+        yield found.span()
+
+
+def named_in(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
+    """Return begin and end of the value that stands after the word of ROOTS at ``at``, if any.
+
+    >>> named_in(b"MY_API_KEY=abc123", b"key", 7)
+    (11, 17)
+    >>> [named_in(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
+    [None, None]
+    """
+    if root in (b"bearer", b"basic ", b"login ", b"://"):
+        pattern = _LOGIN if root == b"login " else _ADDRESS if root == b"://" else _BEARER
+        found = pattern.match(text, at)
+        return found.span("value") if found and not _is_plain(found["value"]) else None
+    at += root == b"_pat"
+    found = _ASSIGNED.match(text, at)
+    if found is None:
+        found = _OPTION.match(text, at)
+        name = _name(text, at, at) if found else b""
+        is_option = name.startswith(b"--") and name.endswith((b"-", b"_", b"--"))
+        return (
+            found.span("value") if found and is_option and not _is_plain(found["value"]) else None
+        )
+    value = found["value"]
+    name = _name(text, at, found.end("word"))
+    return found.span("value") if _is_secret(name, value) else None
+
+
+def _name(text: bytes, at: int, end: int) -> bytes:
+    """The whole name whose last word begins at ``at``."""
+    start = at
+    while start > 0 and at - start < 64 and text[start - 1] in _BEFORE:
+        start -= 1
+    return text[start:end]
+
+
+def _is_plain(value: bytes) -> bool:
+    return _PLAIN_WORD.fullmatch(value) is not None or not value.strip(b"*.")
+
+
+def _is_secret(name: bytes, value: bytes) -> bool:
+    """Judge a value by its name and its looks."""
+    if _is_plain(value):
+        return False
+    word = name.replace(b"-", b"_").strip(b"_")
+    if word.isupper() or _TELLING.fullmatch(word.lower()):
+        if b"PASS" in word.upper():
+            return True
+        # Where a key lies is no secret.
+        return len(value) >= 4 and (_PATH.fullmatch(value) is None or looks_drawn(value))
+    return len(value) >= 20 and _PATH.fullmatch(value) is None and looks_drawn(value)
+
+
+def named_pattern(names: Sequence[str]) -> re.Pattern[bytes] | None:
+    """Make the pattern of values after the names themselves; None for no names."""
+    words = [re.escape(name.encode("utf-8", "surrogateescape")) for name in names if name]
+    if not words:
+        return None
+    return re.compile(rb"(?<![A-Za-z0-9_])(?:" + b"|".join(words) + rb")" + _SEPARATOR + _VALUE)
+
+
+def looks_drawn(value: bytes) -> bool:
+    """Tell whether a word looks drawn by lot: letters and digits change all the time.
+
+    >>> looks_drawn(b"0123456789abcdef0123456789abcdef"), looks_drawn(b"eval_loss_step_10000_avg")
+    (True, False)
+    >>> looks_drawn(b"aB3dE5gH7jK9mN1pQ3"), looks_drawn(b"DistributedDataParallel")
+    (True, False)
+    """
+    if len(value) >= 32 and re.fullmatch(rb"(?:[0-9a-f]+|[0-9A-F]+)", value):
+        return len(set(value)) >= 8
+    drawn = len(value) >= 16 and len(set(value)) >= 8
+    return drawn and changes_of_kind(value) * 3 >= len(value)
+
+
+def changes_of_kind(value: bytes) -> int:
+    """Count where a digit, a small and a capital letter follow on one of another kind.
+
+    >>> changes_of_kind(b"aB3_d4")
+    3
+    """
+    kinds = [_kind(char) for char in value]
+    return sum(a != b and a < 3 > b for a, b in pairwise(kinds))
+
+
+def _kind(char: int) -> int:
+    if 48 <= char <= 57:
+        return 0
+    return 1 if 97 <= char <= 122 else 2 if 65 <= char <= 90 else 3

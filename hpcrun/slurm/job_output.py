@@ -1,0 +1,82 @@
+"""scontrol show job: how a job stands and where its output goes, in one answer.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from hpcrun.slurm.states import parse_state
+
+
+class JobOutput(Struct, frozen=True, kw_only=True):
+    """A job, or a task of an array by its id as 7_3; what waits of an array is one, as 7_[4-6].
+
+    ``stdout`` and ``stderr`` are the same file unless the job asked for two; "" where the job has
+    none (an salloc). ``restarts`` counts requeues; ``exit_code`` is None until the job is over.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+    exit_code: int | None
+    restarts: int
+    nodes: str
+    stdout: str
+    stderr: str
+
+    @property
+    def task(self) -> str:
+        """The task's number in its array; "" for other jobs."""
+        return self.job_id.partition("_")[2]
+
+
+def parse_job_outputs(text: str) -> list[JobOutput]:
+    """Read the answer of ``scontrol --oneliner show job``; what is no job is left out.
+
+    Values may hold blanks and newlines, so a value ends where the next key begins.
+
+    >>> text = "JobId=9 ArrayJobId=7 ArrayTaskId=3 JobName=a JobState=RUNNING Reason=None "
+    >>> text += "Restarts=1 ExitCode=0:0 NodeList=n1 StdErr=/a b.err StdIn=/x StdOut=/o"
+    >>> job = parse_job_outputs(text)[0]
+    >>> job.job_id, job.state, job.restarts, job.nodes, job.stderr
+    ('7_3', 'RUNNING', 1, 'n1', '/a b.err')
+    """
+    return [_job(record) for record in re.split(r"(?m)^(?=JobId=)", text) if _key(record, "JobId")]
+
+
+def _job(record: str) -> JobOutput:
+    job_id = (_key(record, "JobId") or "").split()[0]
+    array, task = _key(record, "ArrayJobId"), _key(record, "ArrayTaskId")
+    if array and task:
+        job_id = f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
+    reason = _key(record, "Reason") or ""
+    code, _, signal = (_key(record, "ExitCode") or "").partition(":")
+    number = int(code) if code.isdigit() else None
+    if number == 0 and signal.isdigit() and int(signal):
+        number = 128 + int(signal)
+    restarts = _key(record, "Restarts") or ""
+    nodes = _key(record, "NodeList") or ""
+    return JobOutput(
+        job_id=job_id,
+        state=parse_state((_key(record, "JobState") or "").split(" ")[0]),
+        reason="" if reason in ("None", "NonZeroExitCode") else reason.split(" ")[0],
+        exit_code=number,
+        restarts=int(restarts) if restarts.isdigit() else 0,
+        nodes="" if nodes == "(null)" else nodes,
+        stdout=_path(record, "StdOut"),
+        stderr=_path(record, "StdErr"),
+    )
+
+
+def _path(record: str, key: str) -> str:
+    found = _key(record, key) or ""
+    return found if found.startswith("/") else ""
+
+
+def _key(record: str, key: str) -> str | None:
+    match = re.search(rf"(?:^| ){key}=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*\Z)", record, re.DOTALL)
+    return match.group(1) if match else None
