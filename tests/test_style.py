@@ -61,7 +61,7 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
 
 def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
     """Before bash 4.4 the values of an empty array end a script under set -u; indices do not."""
-    filled = {"hosts", "kept", "lines", "overwritten", "parts", "ssh_options"}  # one at least
+    filled = {"hosts", "kept", "lines", "overwritten", "own", "parts", "ssh_options", "words"}  # one at least
     scripts = sorted((ROOT / "templates").glob("*.sh"))
     spelled_out = {
         f"{path.name}: {array}"

@@ -26,6 +26,7 @@ VERBS = {
     "cancel": "Cancel runs, sweeps or jobs.",
     "wait": "Wait until runs are over.",
     "requeue": "Start a job anew, under its own id.",
+    "shell": "Open a shell on a node of a running job.",
     "jobs": "List the jobs that can be submitted.",
     "show": "Show a job, or all that is known of a run.",
     "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",

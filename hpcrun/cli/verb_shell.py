@@ -1,0 +1,44 @@
+"""hpcrun shell.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+import click
+
+from hpcrun.cli.options import WordsAfterDashes, cluster_option, context
+
+
+@click.command("shell", cls=WordsAfterDashes)
+@click.argument("job", required=False)
+@click.option("--node", metavar="N", help="A node of the job, by name or number; the first one.")
+@cluster_option
+@click.pass_context
+def command(ctx: click.Context, job: str | None, node: str | None, cluster: str | None) -> int:
+    """Open a shell on a node of a running job, beside its own processes.
+
+    It has the job's environment: modules, Python, GPUs, folder. Words after -- are run in its
+    place, with their exit code: hpcrun shell 7 -- nvidia-smi. Without JOB the newest run.
+    """
+    import sys
+
+    from hpcrun.cli.output import is_terminal, note
+    from hpcrun.controller.shell import become, prepare_shell
+    from hpcrun.controller.targets import find_targets
+    from hpcrun.errors import InputError
+
+    words = ctx.meta["words"]
+    if words == []:
+        raise click.UsageError("no command after --")
+    has_terminal = bool(sys.stdin and sys.stdin.isatty()) and is_terminal()
+    if words is None and not has_terminal:
+        raise InputError(
+            "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"
+        )
+    where = context(cluster)
+    shell = prepare_shell(where, find_targets(where, [job] if job else []), words or [], node=node)
+    for text in shell.notes:
+        note(click.style(f"note: {text}", dim=True))
+    become(shell)
+    return 1  # not reached

@@ -1,0 +1,140 @@
+"""A shell, or one command, on a node of a running job, with the job's environment.
+
+Effects: Slurm commands; becomes srun.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from hpcrun import scheduler
+from hpcrun.assets import shipped
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.targets import Targets, ask_foreign
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.runs.layout import RunFolder
+from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.srun import shares_gpus, shell_argv
+from hpcrun.slurm.states import ACTIVE
+
+
+class Shell(Struct, frozen=True, kw_only=True):
+    """What is to be started: srun's words and environment; ``notes`` are worth saying before."""
+
+    argv: list[str]
+    env: dict[str, str]
+    notes: list[str]
+
+
+def prepare_shell(
+    context: Context, targets: Targets, words: Sequence[str], *, node: str | None = None
+) -> Shell:
+    """Find the job and the node, the first one unless it is said; nothing is started.
+
+    ``node`` is a name or a number, 0 for the first. No ``words``: a shell. Raises InputError where
+    the job is not running or the node is not its own, and OutOfReach.
+    """
+    runs = targets.all_runs()
+    if len(runs) + len(targets.foreign) > 1:
+        first = runs[0].run_id if runs else targets.foreign[0]
+        count = len(runs) + len(targets.foreign)
+        raise InputError(f"{count} jobs; a shell is in one", fix=f"name one of them, as {first}")
+    folder, conf, notes = "", None, list[str]()
+    if runs:
+        status = status_of(context, runs)[0]
+        job_id, node_list = _running(status, runs[0])
+        submitted = status.history.submitted
+        conf = submitted.slurm_conf if submitted else None
+        if status.plan is not None:
+            folder = status.plan.project_dir
+            container = status.plan.setup.container
+            if container is not None:
+                notes.append(f"outside of the job's container {container.image}")
+    else:
+        job_id, node_list = _running_foreign(context, targets.foreign[0])
+    host = _choose(node_list, node, job_id)
+    transport = slurm_transport(context, conf)
+    number: str | None = job_id
+    if not job_id.isdigit():
+        number = scheduler.job_number(transport, job_id)
+    if number is None:
+        raise InputError(f"job {job_id} has ended a moment ago")
+    version = scheduler.version(transport)
+    if not shares_gpus(version):
+        notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
+    script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
+    inside = ["bash", "-c", script, "hpcrun", folder, *words]
+    argv = shell_argv(number, host, inside, terminal=not words, version=version)
+    return Shell(argv=argv, env=transport.env, notes=notes)
+
+
+def _running(status: RunStatus, run: RunFolder) -> tuple[str, str]:
+    """The job's id and nodes. Raises InputError for a run that has none."""
+    verdict, submitted = status.verdict, status.history.submitted
+    name = f"job {status.job_id}" if status.job_id else run.run_id
+    if submitted is not None and submitted.job_id is None:
+        raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
+    if status.out_of_reach:
+        raise OutOfReach(f"{name}: {status.out_of_reach}")
+    if verdict.state not in ACTIVE or status.queue is None or status.job_id is None:
+        raise _not_running(name, verdict.state, verdict.reason, status.job_id or run.run_id)
+    return status.job_id, status.queue.node_list
+
+
+def _running_foreign(context: Context, job_id: str) -> tuple[str, str]:
+    known: list[ForeignStatus] = ask_foreign(context, [job_id])[job_id]
+    if not known:
+        raise InputError(
+            f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
+            fix="hpcrun status lists the runs; squeue --me your jobs",
+        )
+    if len(known) > 1:
+        raise InputError(
+            f"{job_id}: an array of {len(known)} tasks", fix=f"name one, as {known[0].job_id}"
+        )
+    verdict, queue = known[0].verdict, known[0].queue
+    if verdict.state not in ACTIVE or queue is None:
+        raise _not_running(f"job {job_id}", verdict.state, verdict.reason, "")
+    return known[0].job_id, queue.node_list
+
+
+def _not_running(name: str, state: str, reason: str, word: str) -> InputError:
+    told = f"{name} is {state}" + (f" ({reason})" if reason else "")
+    fix = f"hpcrun logs {word} shows what it said" if word else ""
+    if state in ("PENDING", "CONFIGURING"):
+        fix = "a shell needs a running job; hpcrun status tells what it waits for"
+    return InputError(told, fix=fix)
+
+
+def _choose(node_list: str, node: str | None, job_id: str) -> str:
+    nodes = expand(node_list) if node_list else []
+    if not nodes:
+        raise InputError(f"job {job_id}: Slurm shows no nodes of it yet", fix="try again")
+    if node is None:
+        return nodes[0]
+    if node in nodes:
+        return node
+    if node.isdigit() and int(node) < len(nodes):
+        return nodes[int(node)]
+    raise InputError(
+        f"--node {node}: job {job_id} is on {node_list}", fix=f"a name, or 0 to {len(nodes) - 1}"
+    )
+
+
+def become(shell: Shell) -> None:
+    """Become srun: the terminal, its signals and the exit code are srun's own from here on.
+
+    Raises HpcrunError where there is no srun.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(shell.argv[0], shell.argv, shell.env)
+    except OSError as error:
+        raise HpcrunError(f"{shell.argv[0]}: {error.strerror}") from error

@@ -1,0 +1,81 @@
+#!/bin/bash
+# What `hpcrun shell` runs on a node, in a step beside the job's own: finds the job's environment in
+# its processes here, and becomes a shell, or a command, that has it. It needs bash 4.2.
+#
+#   shell.sh FOLDER [CMD...]   FOLDER: where to begin if the job has no process here ('': home)
+set -u
+
+say() { printf 'hpcrun: %s\n' "$*" >&2; }
+
+# Of a rank, not of the job; a program that sees them would wait for the other ranks.
+of_a_rank=' RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE
+ ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE '
+
+# read_environment PID: set the array `words`; fails for a process that is not the job's on this
+# node, that has a file system of its own (a container), or that may not be read.
+read_environment() {
+    local word has=0
+    words=()
+    [ -O "/proc/$1" ] && [ "/proc/$1/ns/mnt" -ef /proc/self/ns/mnt ] || return 1
+    while IFS= read -r -d '' word; do
+        words[${#words[@]}]=$word
+        case $word in
+        SLURM_JOB_ID="$SLURM_JOB_ID") has=1 ;;
+        SLURMD_NODENAME="${SLURMD_NODENAME-}") ;;
+        SLURMD_NODENAME=* | HPCRUN_INSIDE=* | "SLURM_STEP_ID=$SLURM_STEP_ID") return 1 ;;
+        esac
+    done 2>/dev/null <"/proc/$1/environ"
+    [ $has -eq 1 ]
+}
+
+# weigh: how near the environment in `words` is to the one that the training has. A process behind
+# the setup is better than the batch script, and a launcher better than a rank.
+weigh() {
+    local word
+    weight=1
+    for word in "${words[@]}"; do
+        case $word in
+        HPCRUN_NODE_RANK=* | HPCRUN_ATTEMPT=* | MASTER_ADDR=*) weight=$((weight + 4)) ;;
+        LOCAL_RANK=*) weight=$((weight - 2)) ;;
+        esac
+    done
+}
+
+best=0 found=() folder=$1
+shift
+for process in /proc/[0-9]*; do
+    pid=${process#/proc/}
+    read_environment "$pid" || continue
+    weigh
+    if [ $weight -gt $best ]; then
+        best=$weight
+        found=("${words[@]}")
+        folder=$(readlink "/proc/$pid/cwd") || folder=$HOME
+    fi
+done
+
+# What is the terminal's and this step's own stays.
+own=("TERM=${TERM-dumb}")
+[ -z "${COLORTERM-}" ] || own[1]=COLORTERM=$COLORTERM
+if [ $best -eq 0 ]; then
+    say "the job has no process on ${SLURMD_NODENAME:-this node} yet: this is Slurm's environment"
+    while IFS= read -r -d '' word; do
+        found[${#found[@]}]=$word
+    done </proc/self/environ
+fi
+for index in "${!found[@]}"; do
+    name=${found[index]%%=*}
+    case $name in
+    TERM | COLORTERM | SHLVL | PWD | OLDPWD | _ | PS1) continue ;;
+    esac
+    [[ $of_a_rank == *[[:space:]]"$name"[[:space:]]* ]] || own[${#own[@]}]=${found[index]}
+done
+
+[ -n "$folder" ] || folder=$HOME
+cd -- "$folder" 2>/dev/null || say "$folder: no such folder here"
+if [ $# -gt 0 ]; then
+    exec env -i "${own[@]}" "$@"
+fi
+# No start-up files: they would put the login's PATH before the job's.
+where=${SLURMD_NODENAME:-$(uname -n)}
+exec env -i "${own[@]}" PS1="[job ${SLURM_JOB_ID-} $where] \\w\\$ " bash --norc --noprofile -i
