@@ -1,0 +1,72 @@
+"""How fast the daily verbs are, beside what people have without hpcrun: one table.
+
+    python -m bench                    all figures; some four minutes
+    python -m bench --only submit up   some of them
+    python -m bench --json             the same for programs
+
+What is measured is installed by `make bench` in .venv-bench, beside its peers. Commands that are
+compared run in turns, whole processes; a ratio is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from bench.following import measure_following
+from bench.limits import measure_limits
+from bench.overhead import measure_overhead
+from bench.rows import Row, as_json, as_table, failed, machine
+from bench.site import PEERS, Site, make_site, tell
+from bench.start import measure_help
+from bench.status import measure_status
+from bench.submit import measure_submit
+from bench.up import measure_up
+
+# name -> what measures it; the queue is empty before and after each.
+FIGURES: dict[str, Callable[[Site, int], Row | Sequence[Row]]] = {
+    "help": lambda site, rounds: measure_help(site, 2 * rounds),
+    "up": lambda site, rounds: measure_up(site, max(rounds // 3, 3)),
+    "submit": lambda site, rounds: measure_submit(site, rounds),
+    "overhead": lambda site, rounds: measure_overhead(site, max(rounds // 3, 3)),
+    "follow": lambda site, rounds: measure_following(site, 60.0 if rounds >= 5 else 15.0),
+    "status": lambda site, rounds: measure_status(site, rounds),
+    "limits": lambda site, _: measure_limits(site),
+}
+
+
+def main() -> int:
+    """Read the command line, measure, print the table; 1 where a figure misses its bar."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE", default=[])
+    parser.add_argument("--rounds", type=int, default=15, help="of the ratios; 15")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if not (PEERS / "bin" / "hpcrun").exists():
+        print(f"{PEERS}: not there; make bench installs it", file=sys.stderr)
+        return 2
+    rows: list[Row] = []
+    with make_site() as site:
+        for name, measure in FIGURES.items():
+            if given.only and name not in given.only:
+                continue
+            began = time.monotonic()
+            try:
+                found = measure(site, given.rounds)
+            except subprocess.CalledProcessError as error:
+                found = failed(name, name, tell(error))
+            except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+                found = failed(name, name, f"{type(error).__name__}: {error}")
+            rows += [found] if isinstance(found, Row) else found
+            print(f"{name}: measured in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    about = machine()
+    print(json.dumps(as_json(rows, about), indent=1) if given.json else as_table(rows, about))
+    return int(any(row.verdict in ("MISSED", "not measured") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

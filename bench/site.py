@@ -1,0 +1,139 @@
+"""The place of a benchmark: a home, a project and a real Slurm of its own, in one new folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.timing import Command
+
+ROOT = Path(__file__).parent.parent
+PEERS = ROOT / ".venv-bench"
+# Slurm's commands that are counted; each is run all the same.
+COUNTED = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sstat", "sacctmgr", "srun")
+
+
+class Site:
+    """A user's surroundings: HOME, a project, the sandbox's folder, the programs to measure."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.project = folder / "project"
+        self.sandbox = folder / "sandbox"
+        self.runs = self.home / "runs"
+        self.calls = folder / "calls"
+        for made in (self.home, self.project, self.calls):
+            made.mkdir()
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "SBATCH", "HPCRUN", "PYTHON", "XDG_"))
+        }
+        env.pop("VIRTUAL_ENV", None)
+        self.env = env | {
+            "HOME": str(self.home),
+            "HPCRUN_SANDBOX_DIR": str(self.sandbox),
+            "PATH": f"{PEERS}/bin:{env['PATH']}",
+            "SLURM_CONF": str(self.sandbox / "slurm.conf"),
+        }
+
+    @property
+    def python(self) -> str:
+        """The Python that has hpcrun and its peers installed, as their users have them."""
+        return str(PEERS / "bin" / "python")
+
+    @property
+    def hpcrun(self) -> str:
+        """The installed program."""
+        return str(PEERS / "bin" / "hpcrun")
+
+    def call(self, *argv: str, env: dict[str, str] | None = None, timeout: float = 120) -> str:
+        """Run a command in the project; return what it printed. Raises CalledProcessError."""
+        done = subprocess.run(
+            argv,
+            cwd=self.project,
+            env=env or self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, argv, done.stdout, done.stderr)
+        return done.stdout
+
+    def command(self, *words: str) -> Command:
+        """Name a call of hpcrun."""
+        return Command([self.hpcrun, *words])
+
+    def profile(self, text: str = "") -> None:
+        """Give the sandbox's profile the runs' folder, and more."""
+        profile = self.sandbox / "cluster.yaml"
+        with profile.open("a") as file:
+            file.write(f"runs_dir: {self.runs}\n{text}")
+
+    def hold_queue(self, held: bool) -> None:
+        """Let no job start, or let jobs start again: jobs that run would cost time themselves."""
+        state = "DOWN" if held else "UP"
+        self.call("scontrol", "update", "partition=sandbox", f"state={state}")
+
+    def clear_queue(self) -> None:
+        """Cancel all jobs."""
+        self.call("scancel", "--partition=sandbox")
+
+    def counting(self, name: str) -> tuple[dict[str, str], Path]:
+        """Make an environment whose Slurm commands are noted, and the file of the notes."""
+        folder = self.calls / name
+        folder.mkdir()
+        notes = folder / "notes"
+        notes.touch()
+        for program in COUNTED:
+            real = shutil.which(program, path=self.env["PATH"])
+            if real is None:
+                continue
+            wrapper = folder / program
+            wrapper.write_text(
+                f'#!/bin/sh\necho "$(date +%s.%N) {program} $*" >>{notes}\nexec {real} "$@"\n'
+            )
+            wrapper.chmod(0o755)
+        return self.env | {"PATH": f"{folder}:{self.env['PATH']}"}, notes
+
+
+def noted(notes: Path, since: float = 0.0, until: float = float("inf")) -> list[str]:
+    """Read which Slurm commands were called from one time to another, epoch seconds."""
+    found = []
+    for line in notes.read_text().splitlines():
+        at, _, words = line.partition(" ")
+        if since <= float(at) < until:
+            found.append(words)
+    return found
+
+
+@contextlib.contextmanager
+def make_site(*, nodes: int = 2) -> Iterator[Site]:
+    """Make a place with a Slurm that is up, and take all of it away again."""
+    # A short path: Slurm's sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="hpcrun-bench-", ignore_cleanup_errors=True) as name:
+        site = Site(Path(name))
+        try:
+            site.call(site.hpcrun, "sandbox", "up", "--nodes", str(nodes))
+            site.profile()
+            yield site
+        finally:
+            with contextlib.suppress(subprocess.SubprocessError):
+                site.call(site.hpcrun, "sandbox", "down")
+
+
+def tell(error: subprocess.CalledProcessError) -> str:
+    """Say in a line which command failed, and its last words."""
+    said = (error.stderr or error.stdout or b"").strip() if error.stderr or error.stdout else ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    words: Sequence[str] = [str(word) for word in error.cmd]
+    return f"{' '.join(words)[:80]}: code {error.returncode}: {text.splitlines()[-1:] or ''}"
