@@ -60,6 +60,11 @@ def job_options(command: F) -> F:
             help="Change any key of the job, as in batch.micro_batch_per_gpu=4.",
         ),
         click.option("--debug", is_flag=True, help="Have torch and NCCL say more, in this run."),
+        click.option(
+            "--no-check",
+            is_flag=True,
+            help="Take the job in spite of what is found wrong with script, limits and folders.",
+        ),
     ):
         command = option(command)
     return command
@@ -72,6 +77,18 @@ def asked_job(
     from hpcrun.assets import find_job
     from hpcrun.controller.prepare import command_spec, load_spec
 
+    overrides = asked_overrides(options)
+    words = ctx.meta["words"]
+    if job is not None:
+        spec = load_spec(context, job, overrides)
+        return spec, words or [], str(find_job(job, context.project, context.environ))
+    if not words:
+        raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
+    return command_spec(words, overrides), words, ""
+
+
+def asked_overrides(options: dict[str, Any]) -> list[str]:
+    """What job_options() change in a job, as --set has it."""
     overrides = list(options["overrides"])
     for option, path in (
         ("nodes", "resources.nodes"),
@@ -83,13 +100,7 @@ def asked_job(
     ):
         if options[option] is not None:
             overrides.append(f"{path}={_as_yaml(options[option])}")
-    words = ctx.meta["words"]
-    if job is not None:
-        spec = load_spec(context, job, overrides)
-        return spec, words or [], str(find_job(job, context.project, context.environ))
-    if not words:
-        raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    return command_spec(words, overrides), words, ""
+    return overrides
 
 
 def _as_yaml(value: str | int) -> str:

@@ -53,7 +53,8 @@ _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/s
 class Context(Struct, frozen=True, kw_only=True):
     """What every verb needs to know; made once by the command line.
 
-    ``debug``: a run that is started gets diagnosis switches.
+    ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
+    code, an earlier run's, and not the project's own of today.
     """
 
     environ: dict[str, str]
@@ -65,6 +66,7 @@ class Context(Struct, frozen=True, kw_only=True):
     cache_dir: Path
     hosts: list[str] = field(default_factory=list)  # of a hostfile; none: Slurm's, or this one
     debug: bool = False
+    code: Path | None = None
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:

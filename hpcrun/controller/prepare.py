@@ -6,7 +6,6 @@ Effects: reads files, looks for the interpreter.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import secrets
 import subprocess
 import time
@@ -17,6 +16,7 @@ import jinja2
 import msgspec
 
 from hpcrun.assets import find_job, template_loader
+from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.deepspeed_check import inspect_deepspeed
 from hpcrun.controller.interpreter import Interpreter, find_interpreter
@@ -107,22 +107,24 @@ def prepare(
     run_id: str | None = None,
     shared_code: Path | None = None,
     loader: jinja2.BaseLoader | None = None,
+    checks: Checks | None = None,
+    checkpoint_dir: str | None = None,
 ) -> Prepared:
     """Plan and render a run, with a new run id unless it is said; nothing is changed.
 
     ``source`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
-    common, ``shared_code``, and the ``loader`` of the templates. Raises InputError, or SpecError
+    common, ``shared_code``, the ``loader`` of the templates and the ``checks``; these say too
+    whether problems that the user may know better about are heeded. Raises InputError, or SpecError
     with all that is wrong.
     """
     now = time.gmtime()
+    as_it_was = _as_it_was(context)
     if spec.sweep:
         spec, extra_args = _only_run(spec, extra_args, source)
     if run_id is None:
         run_id = new_run_id(spec)
     errors: list[InputError] = []
     found, plan, given = Interpreter(python=""), None, Given()
-    with _kept(errors):
-        _check_program(context, spec)
     with _kept(errors):
         found = find_interpreter(context, spec)
     place = Place(
@@ -137,10 +139,13 @@ def prepare(
         shared_code=None if shared_code is None else str(shared_code),
         hosts=context.hosts,
         debug=context.debug,
+        checkpoint_dir=checkpoint_dir,
         inherited=context.environ,
     )
     with _kept(errors):
-        given = inspect_deepspeed(context, spec, "" if found.inside else found.python)
+        given = inspect_deepspeed(
+            _that_has(as_it_was, context, spec), spec, "" if found.inside else found.python
+        )
     with _kept(errors):
         plan = build_plan(
             spec,
@@ -154,15 +159,41 @@ def prepare(
     with _kept(errors):
         if plan is not None:
             _check_commands(plan.setup)
+    findings = (checks or Checks()).look(as_it_was, spec, found, plan, extra_args)
+    if context.code is not None:
+        # What git ignores is in no copy of the code: words that name such files are well.
+        findings.notes.clear()
+    if findings.problems:
+        errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
         raise all_at_once(errors, source or spec.name or "job")
-    if found.note:
-        plan = msgspec.structs.replace(plan, notes=[*plan.notes, found.note])
-    files = render_files(plan, loader or template_loader(context.project))
+    notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
+    plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
+    files = render_files(plan, loader or project_templates(context))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
     files.append(RenderedFile("spec.yaml", dump_job(with_words(spec, known, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files)
+
+
+def project_templates(context: Context) -> jinja2.BaseLoader:
+    """Look for templates in the project, or in the copy of it that the run gets."""
+    code = context.code
+    has_own = code is not None and (code / "templates").is_dir()
+    return template_loader(code if has_own else context.project)
+
+
+def _as_it_was(context: Context) -> Context:
+    """The context by which the project's files are found as the run gets them."""
+    if context.code is None:
+        return context
+    return msgspec.structs.replace(context, project=context.code)
+
+
+def _that_has(as_it_was: Context, context: Context, spec: JobSpec) -> Context:
+    """Prefer the copy of the code for the user's DeepSpeed JSON, where it has it."""
+    name = spec.deepspeed.config_file if spec.deepspeed is not None else None
+    return as_it_was if name is not None and (as_it_was.project / name).is_file() else context
 
 
 def _only_run(spec: JobSpec, words: Sequence[str], source: str) -> tuple[JobSpec, list[str]]:
@@ -198,17 +229,22 @@ def _kept(errors: list[InputError]) -> Iterator[None]:
 def all_at_once(errors: Sequence[InputError], source: str) -> InputError:
     """Make one error of several; one alone keeps its fix apart."""
     problems: list[Problem] = []
+    fixes: list[str] = []
+    notes: list[str] = []
     for error in errors:
         if isinstance(error, SpecError):
             problems += error.problems
+            fixes += [error.fix] if error.fix else []
+            notes += error.notes
         elif len(errors) == 1:
             return error
         else:
-            fix = f"; {error.fix}" if error.fix else ""
-            problems.append(Problem("", None, "", f"{error.message}{fix}"))
+            hint = f"; {error.fix}" if error.fix else ""
+            problems.append(Problem("", None, "", f"{error.message}{hint}"))
     for problem in problems:
         problem.source = problem.source or source
-    return SpecError(problems)
+    fix = "; ".join(dict.fromkeys(fixes))
+    return SpecError(problems, fix=fix, notes=list(dict.fromkeys(notes)))
 
 
 def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
@@ -261,33 +297,3 @@ def with_words(spec: JobSpec, known: Collection[str], words: Sequence[str]) -> J
     if spec.command == []:
         return msgspec.structs.replace(spec, command=typed)
     return msgspec.structs.replace(spec, args=[*spec.args, *typed])
-
-
-def _check_program(context: Context, spec: JobSpec) -> None:
-    """A path that is wrong is found now, not after the queue."""
-    project = context.project
-    if spec.module is not None:
-        # A module of the project; one that is installed is the interpreter's business.
-        parts = spec.module.split(".")
-        target = project.joinpath(*parts)
-        known = (project / parts[0]).is_dir() or (project / f"{parts[0]}.py").is_file()
-        if known and not target.is_dir() and not target.with_suffix(".py").is_file():
-            raise InputError(f"module: {spec.module}: the project has no {target}.py")
-        return
-    if spec.script is None:
-        return
-    path = project / spec.script
-    if path.is_file():
-        return
-    if path.is_dir():
-        raise InputError(f"script: {path}: a folder", fix="name the Python file in it")
-    near = [
-        str(file.relative_to(project))
-        for pattern in ("*.py", "*/*.py")
-        for file in project.glob(pattern)
-    ]
-    close = difflib.get_close_matches(spec.script, near, 1)
-    raise InputError(
-        f"script: {path}: no such file",
-        fix=f"did you mean {close[0]}?" if close else f"paths start at {project}",
-    )

@@ -71,8 +71,15 @@ def check_secrets(context: Context, plan: Plan) -> None:
 
 
 def write_code(context: Context, plan: Plan, code: Path) -> None:
-    """Copy the code that the plan runs to ``code``; nothing where it is run in place."""
-    if plan.reference_trainer:
+    """Copy the code that the plan runs to ``code``; nothing where it is run in place.
+
+    Raises InputError where the copy that it was to be made of is gone.
+    """
+    if context.code is not None and (plan.reference_trainer or plan.snapshot):
+        if not context.code.is_dir():
+            raise InputError(f"{context.code}: no such folder", fix="--code now takes today's code")
+        shutil.copytree(context.code, code, symlinks=True)
+    elif plan.reference_trainer:
         code.mkdir()
         for source in REFERENCE.glob("*.py"):
             shutil.copy2(source, code)

@@ -12,9 +12,16 @@ from pathlib import Path
 import jinja2
 import msgspec
 
-from hpcrun.assets import template_loader
+from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context
-from hpcrun.controller.prepare import Prepared, all_at_once, new_run_id, prepare, with_words
+from hpcrun.controller.prepare import (
+    Prepared,
+    all_at_once,
+    new_run_id,
+    prepare,
+    project_templates,
+    with_words,
+)
 from hpcrun.controller.submit import (
     check_secrets,
     fill_run,
@@ -60,22 +67,31 @@ def prepare_sweep(
     extra_args: Sequence[str] = (),
     after: str | None = None,
     source: str = "",
+    checks: Checks | None = None,
+    made: Sequence[SweepRun] | None = None,
 ) -> PreparedSweep:
     """Plan and render all runs of a sweep and its array; nothing is changed.
 
-    Raises InputError, or SpecError with all that is wrong in any of the runs.
+    ``checks`` say whether problems that the user may know better about are heeded; ``made`` are the
+    runs, where they are not all combinations of the sweep's values. Raises InputError, or SpecError
+    with all that is wrong in any of the runs.
     """
     source = source or spec.name or "job"
     sweep_id = new_run_id(spec)
     code = sweep_folder(context.runs_dir, sweep_id).code
-    loader = template_loader(context.project)
+    loader = project_templates(context)
+    checks = checks or Checks()
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
     try:
-        made = build_runs(spec, extra_args)
+        made = build_runs(spec, extra_args) if made is None else made
+        array = checks.look_at_array(context, len(made))
+        if array.problems:
+            raise SpecError(array.problems, fix=array.fix)
         for one in made:
             try:
-                runs.append(_prepare_run(context, one, sweep_id, code, loader, after, source))
+                run = _prepare_run(context, one, sweep_id, code, loader, after, source, checks)
+                runs.append(run)
             except InputError as error:
                 errors.setdefault(str(error), error)
         if errors:
@@ -85,6 +101,7 @@ def prepare_sweep(
         plan = build_array([run.plan for run in runs], spec, sweep_id)
     except SpecError as error:
         raise all_at_once([error], source) from error
+    plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes])
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
         render_array(plan, loader),
@@ -105,6 +122,7 @@ def _prepare_run(
     loader: jinja2.BaseLoader,
     after: str | None,
     source: str,
+    checks: Checks,
 ) -> Prepared:
     prepared = prepare(
         context,
@@ -115,6 +133,8 @@ def _prepare_run(
         run_id=task_run_id(sweep_id, one.index),
         shared_code=code,
         loader=loader,
+        checks=checks,
+        checkpoint_dir=one.checkpoint_dir,
     )
     task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
     return msgspec.structs.replace(prepared, files=[*prepared.files, _json("task.json", task)])
@@ -131,7 +151,7 @@ def _distinct(errors: Sequence[InputError]) -> list[InputError]:
         problems = [problem for problem in error.problems if str(problem) not in told]
         told |= {str(problem) for problem in problems}
         if problems:
-            left.append(SpecError(problems))
+            left.append(SpecError(problems, fix=error.fix, notes=error.notes))
     return left
 
 

@@ -209,7 +209,7 @@ def _values(
         "cache_dir": place.cache_dir,
         "local_dir": LOCAL_DIR,
         "code_dir": code_dir,
-        "checkpoint_dir": f"{place.run_dir}/checkpoints",
+        "checkpoint_dir": place.checkpoint_dir or f"{place.run_dir}/checkpoints",
         "nodes": str(topology.nodes),
         "gpus_per_node": str(topology.gpus_per_node),
         "ranks_per_node": str(topology.ranks_per_node),

@@ -42,12 +42,16 @@ _OWN = ("job-name", "output")
 
 
 class SweepRun(Struct, frozen=True, kw_only=True):
-    """One combination of a sweep's values, and the job that it makes; no sweep is left in it."""
+    """One combination of a sweep's values, and the job that it makes; no sweep is left in it.
+
+    ``checkpoint_dir`` is that of another run, which this one goes on from.
+    """
 
     index: int
     values: dict[str, str]
     spec: JobSpec
     words: list[str]
+    checkpoint_dir: str | None = None
 
 
 def build_runs(spec: JobSpec, words: Sequence[str] = ()) -> list[SweepRun]:

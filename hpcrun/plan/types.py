@@ -19,7 +19,8 @@ Framework = Literal["torch", "deepspeed", "accelerate", "transformers", "lightni
 class Place(Struct, frozen=True, kw_only=True):
     """What the planner must be told because it may not look: names, times, folders.
 
-    ``shared_code`` is the folder of a copy of the code that several runs have in common. ``venv``
+    ``shared_code`` is the folder of a copy of the code that several runs have in common;
+    ``checkpoint_dir`` is that of another run, which this one goes on from. ``venv``
     and ``conda`` are what to activate before ``python`` trains. ``hosts`` are those of a hostfile,
     where there is no Slurm. ``debug`` asks for diagnosis in this one run; ``inherited`` are the
     submitting shell's variables.
@@ -34,6 +35,7 @@ class Place(Struct, frozen=True, kw_only=True):
     venv: str | None = None
     conda: str | None = None
     shared_code: str | None = None
+    checkpoint_dir: str | None = None
     hosts: list[str] = field(default_factory=list)
     debug: bool = False
     inherited: Mapping[str, str] = field(default_factory=dict)

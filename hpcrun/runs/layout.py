@@ -64,6 +64,7 @@ class RunFolder(Struct, frozen=True):
     for a run of a sweep task.json, and code/ and submitted.json lie in the sweep's folder
     the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
     Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
+    resubmit: resubmitted.json, and in the earlier run successors/NEW_RUN.json
     """
 
     path: Path
@@ -108,6 +109,16 @@ class RunFolder(Struct, frozen=True):
     @property
     def seen(self) -> Path:
         return self.path / "cache" / "seen.json"
+
+    @property
+    def resubmitted(self) -> Path:
+        """Which run it was made of."""
+        return self.path / "resubmitted.json"
+
+    @property
+    def successors(self) -> Path:
+        """A record for each later run that uses this one's checkpoints."""
+        return self.path / "successors"
 
     @property
     def task(self) -> Path:

@@ -49,6 +49,24 @@ class Cancelled(Struct, frozen=True, kw_only=True):
     user: str
 
 
+class Resubmitted(Struct, frozen=True, kw_only=True):
+    """The run was made of an earlier one; ``checkpoint_dir`` is the earlier one's, or None where
+    the run keeps its own. ``code`` tells whose code it has: then (the earlier run's) or now.
+    """
+
+    run_id: str
+    run_dir: str
+    job_id: str | None
+    code: str
+    checkpoint_dir: str | None
+
+
+class Successor(Struct, frozen=True, kw_only=True):
+    """A later run uses the checkpoints in this run's folder."""
+
+    run_dir: str
+
+
 class SeenRow(Struct, frozen=True, kw_only=True):
     """What a listing shows of a run that is over; ``stamp`` is its attempts' folder's mtime_ns.
 
