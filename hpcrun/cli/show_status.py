@@ -11,53 +11,83 @@ from typing import Any
 
 import click
 import msgspec
+from msgspec import structs
 
-from hpcrun.cli.output import pairs, say, table
-from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.cli.output import pairs, say
+from hpcrun.controller.rows import Row, row_of
 from hpcrun.controller.status import RunStatus
+from hpcrun.controller.why import WhyWaiting
+from hpcrun.controller.words import failure_text
 from hpcrun.plan.sweep import label
-from hpcrun.plan.types import Plan
-from hpcrun.runs.records import Failure
+from hpcrun.runs.records import Attempt, End
 from hpcrun.runs.verdict import Verdict
 
 _COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
 
 
-def status_json(status: RunStatus) -> dict[str, Any]:
-    """The stable JSON of a run's state."""
-    plan, submitted, verdict = status.plan, status.history.submitted, status.verdict
+def status_json(status: RunStatus, why: WhyWaiting | None = None) -> dict[str, Any]:
+    """The stable JSON of a run in detail: that of its row in a listing, and more."""
+    plan, submitted, history = status.plan, status.history.submitted, status.history
+    last = history.last
     return {
-        "run_id": status.run.run_id,
-        "job_id": status.job_id,
-        "name": plan.name if plan else None,
-        **_verdict_json(verdict),
+        **row_json(row_of(status), why),
         "cluster": submitted.cluster if submitted else None,
-        "nodes": plan.nodes if plan else None,
-        "gpus_per_node": plan.gpus_per_node if plan else None,
         "effective_batch": plan.effective_batch if plan else None,
-        "submitted_at": submitted.submitted_at if submitted else None,
         "elapsed_seconds": elapsed(status),
-        "run_dir": str(status.run.path),
-        "task": msgspec.to_builtins(status.history.task),
-        "attempts": msgspec.to_builtins(status.history.attempts),
+        "node_list": last.begin.nodes if last and last.begin else None,
+        "checkpoint_dir": plan.checkpoint_dir if plan else None,
+        "log_dir": str(status.run.logs),
+        "task": msgspec.to_builtins(history.task),
+        "attempts": msgspec.to_builtins(history.attempts),
     }
 
 
-def foreign_json(status: ForeignStatus) -> dict[str, Any]:
-    """The stable JSON of a job that hpcrun did not submit; ``run_id`` is null."""
-    row = status.queue or status.account
+def row_json(row: Row, why: WhyWaiting | None) -> dict[str, Any]:
+    """The stable JSON of a row of a listing."""
     return {
-        "run_id": None,
-        "job_id": status.job_id,
-        "name": row.name if row else None,
-        **_verdict_json(status.verdict),
-        "node_list": row.node_list if row else None,
-        "elapsed": row.elapsed if row else None,
-        "limit": row.limit if row else None,
+        "kind": "sweep" if row.sweep else "run",
+        "id": row.id,
+        "run_id": row.run.run_id if row.run else None,
+        "sweep_id": row.sweep.sweep_id if row.sweep else None,
+        "job_id": row.job_id,
+        "name": row.name,
+        **verdict_json(row.verdict),
+        **why_json(why),
+        "submitted_at": row.submitted_at,
+        "elapsed_seconds": _rounded(row.elapsed),
+        "limit_seconds": row.limit,
+        "nodes": row.nodes,
+        "gpus_per_node": row.gpus_per_node,
+        "step": row.step,
+        "loss": _number(row.loss),
+        "gpu_hours": _rounded(row.gpu_hours),
+        "values": row.values,
+        "states": row.states,
+        "run_dir": str(row.run.path if row.run else row.sweep.path if row.sweep else ""),
     }
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+def why_json(why: WhyWaiting | None) -> dict[str, Any]:
+    return {
+        "why": why.words if why else None,
+        "fix": (why.fix or None) if why else None,
+        "expected_start": why.start if why else None,
+        "ahead": why.ahead if why else None,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON knows no nan and no infinity: they become words."""
+    if value is None or value - value == 0:
+        return value
+    return "nan" if value != value else "inf" if value > 0 else "-inf"
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "state": verdict.state,
         "final": verdict.final,
@@ -93,96 +123,116 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def state_colour(state: str) -> str:
+    """The colour of a state."""
+    return _COLOURS.get(state, "red")
+
+
 def state_text(verdict: Verdict) -> str:
     """The state in its colour."""
-    return click.style(verdict.state, fg=_COLOURS.get(verdict.state, "red"))
+    return click.style(verdict.state, fg=state_colour(verdict.state))
 
 
-def failure_text(status: RunStatus) -> str:
-    """Say which process failed first, and how; empty where none is on record."""
-    last = status.history.last
-    failure = last.end.first_failure if last and last.end else None
-    if failure is None:
-        return ""
-    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
-    return f"{culprit(status.plan, failure)} failed first: {how}"
-
-
-def culprit(plan: Plan | None, failure: Failure) -> str:
-    """Name the process of a failure."""
-    if failure.rank is not None:
-        return f"rank {failure.rank} on {failure.host}"
-    what = "command" if plan is not None and plan.launcher == "none" else "launcher"
-    return f"the {what} on {failure.host}"
-
-
-def show_many(statuses: Sequence[RunStatus]) -> None:
-    """Print a line a run."""
-    rows = [
-        (
-            status.run.run_id,
-            status.job_id or "-",
-            status.verdict.state,
-            duration(elapsed(status)),
-            f"{status.plan.nodes}x{status.plan.gpus_per_node}" if status.plan else "-",
-            remarks(status),
-        )
-        for status in statuses
-    ]
-    table(["RUN", "JOBID", "STATE", "TIME", "GPUS", ""], rows)
-
-
-def remarks(status: RunStatus) -> str:
-    """What the last column of a listing says: a sweep's values, why it waits or how it failed."""
-    task = status.history.task
-    values = label(task.values) if task else ""
-    return "; ".join(
-        text for text in (values, status.verdict.reason or failure_text(status)) if text
-    )
-
-
-def show_one(status: RunStatus) -> None:
-    """Print all that matters of one run."""
-    plan, verdict, last = status.plan, status.verdict, status.history.last
-    say(f"{click.style(plan.name if plan else status.run.run_id, bold=True)}")
-    state = state_text(verdict) + (f" ({verdict.reason})" if verdict.reason else "")
-    rows = [("run", status.run.run_id), ("state", f"{state}, by {verdict.source}")]
+def show_one(status: RunStatus, why: WhyWaiting | None = None) -> None:
+    """Print all that matters of one run, and what to type next."""
+    plan, verdict, last, history = status.plan, status.verdict, status.history.last, status.history
+    row = row_of(status)
+    say(click.style(plan.name if plan else status.run.run_id, bold=True))
+    rows = [("state", state_line(verdict))]
+    rows += why_lines(why)
+    rows.append(("run", status.run.run_id))
     if status.job_id:
-        rows.append(("job", status.job_id))
-    if status.history.task is not None:
-        rows.append(("sweep", label(status.history.task.values)))
+        on = f" on {history.submitted.cluster}" if history.submitted else ""
+        rows.append(("job", f"{status.job_id}{on}"))
+    if history.task is not None:
+        rows.append(("sweep", label(history.task.values)))
     if plan is not None:
         rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {plan.launcher}"))
         if plan.launcher != "none":
             rows.append(("batch", f"{plan.effective_batch} effective"))
+    if row.loss is not None:
+        at = "" if row.step is None else f"step {row.step}, "
+        rows.append(("progress", f"{at}loss {row.loss:.6g}"))
     limit = f" of {status.queue.limit}" if status.queue else ""
-    rows.append(("time", duration(elapsed(status)) + limit))
+    hours = "" if row.gpu_hours is None else f"; {row.gpu_hours:.2f} GPU hours"
+    rows.append(("time", f"{duration(elapsed(status))}{limit}{hours}"))
     if last is not None and last.begin is not None:
         rows.append(("nodes", last.begin.nodes))
     if last is not None and last.end is not None:
-        end = last.end
-        text = str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
-        rows.append(("exit code", text))
-        if end.first_failure is not None:
-            rows.append(("failed", failure_text(status)))
-    if len(status.history.attempts) > 1:
-        rows.append(("attempts", str(len(status.history.attempts))))
+        rows.append(("exit code", _end_text(last.end)))
+    if text := failure_text(status):
+        rows.append(("failed", text))
+    if len(history.attempts) > 1:
+        rows += [("attempt", _attempt_text(status, each)) for each in history.attempts]
     rows.append(("folder", str(status.run.path)))
+    if row.log is not None:
+        rows.append(("log", str(row.log)))
+    if plan is not None and plan.launcher != "none" and plan.checkpoint_dir:
+        rows.append(("saves to", plan.checkpoint_dir))
     rows += [("note", text) for text in verdict.notes]
     pairs(rows)
+    _show_next(status)
 
 
-def show_foreign(status: ForeignStatus) -> None:
-    """Print what Slurm knows of a job that hpcrun did not submit."""
-    row = status.queue or status.account
-    say(f"job {status.job_id}, not submitted by hpcrun")
-    verdict = status.verdict
-    state = state_text(verdict) + (f" ({verdict.reason})" if verdict.reason else "")
-    rows = [("state", f"{state}, by {verdict.source}")]
-    if row is not None:
-        rows += [
-            ("name", row.name),
-            ("time", f"{row.elapsed} of {row.limit}"),
-            ("nodes", row.node_list or "-"),
-        ]
-    pairs(rows)
+def state_line(verdict: Verdict) -> str:
+    by = {"seen": "as Slurm said before", "record": "by its own records"}
+    source = by.get(verdict.source, f"by {verdict.source}")
+    reason = f" ({verdict.reason})" if verdict.reason else ""
+    return f"{state_text(verdict)}{reason}, {source}"
+
+
+def why_lines(why: WhyWaiting | None) -> list[tuple[str, str]]:
+    if why is None:
+        return []
+    lines = [("why", structs.replace(why, fix="").text())]
+    return [*lines, ("fix", why.fix)] if why.fix else lines
+
+
+def _end_text(end: End) -> str:
+    return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
+
+
+def _attempt_text(status: RunStatus, attempt: Attempt) -> str:
+    """Say how an attempt went: when, where, for how long, why it ended."""
+    begin, end = attempt.begin, attempt.end
+    said = [str(attempt.index)]
+    if begin is not None:
+        when = time.strftime("%m-%d %H:%M", time.localtime(begin.begun_at))
+        said.append(f"{when} on {begin.nodes}")
+    if end is not None:
+        ran = duration(end.ended_at - end.begun_at)
+        said.append(f"ended after {ran}: exit code {_end_text(end)}")
+    elif attempt is status.history.last and not status.verdict.final:
+        said.append("is on its way" if begin is not None else "has not begun")
+    else:
+        seen = (
+            ""
+            if attempt.beat is None or begin is None
+            else (f", last sign of life after {duration(attempt.beat - begin.begun_at)}")
+        )
+        said.append(f"left no end record: its node died or it was killed{seen}")
+    return "  ".join(said)
+
+
+def _show_next(status: RunStatus) -> None:
+    """Say what to type next."""
+    word = status.job_id or status.run.run_id
+    trains = status.plan is not None and status.plan.launcher != "none"
+    verbs: list[tuple[str, str]] = []
+    if not status.verdict.final:
+        if status.history.attempts:
+            verbs.append((f"logs -f {word}", "its output as it comes"))
+            verbs += [(f"parse -f {word}", "its loss curve")] * trains
+        verbs.append((f"cancel {word}", "end it"))
+    elif status.history.attempts:
+        verbs.append((f"logs {word}", "its output"))
+        verbs += [(f"parse {word}", "its loss curve")] * trains
+    show_next(verbs)
+
+
+def show_next(verbs: Sequence[tuple[str, str]]) -> None:
+    """Print commands to type next, each with its reason."""
+    if verbs:
+        say("Next")
+    for verb, why in verbs:
+        say(f"  hpcrun {verb:<22} {click.style(why, dim=True)}".rstrip())

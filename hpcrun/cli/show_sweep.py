@@ -12,8 +12,9 @@ import click
 
 from hpcrun.cli.output import emit_json, note, pairs, say, table
 from hpcrun.cli.show_plan import describe, show_files
-from hpcrun.cli.show_status import duration, elapsed, failure_text
+from hpcrun.cli.show_status import duration, elapsed
 from hpcrun.cli.watch import state_line, verdict_line
+from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context
 from hpcrun.controller.follow_runs import follow_runs
 from hpcrun.controller.status import RunStatus
@@ -23,6 +24,7 @@ from hpcrun.controller.sweep import (
     prepare_sweep,
     submit_sweep,
 )
+from hpcrun.controller.words import failure_text
 from hpcrun.errors import InputError
 from hpcrun.plan.sweep import column_names, label
 from hpcrun.runs.layout import SweepFolder
@@ -38,6 +40,7 @@ def submit_and_show(
     *,
     after: str | None,
     source: str,
+    checks: Checks,
     dry_run: bool,
     follow: bool,
     wait: bool,
@@ -51,15 +54,17 @@ def submit_and_show(
         raise InputError(
             "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
         )
-    sweep = prepare_sweep(context, spec, extra_args=words, after=after, source=source)
+    sweep = prepare_sweep(
+        context, spec, extra_args=words, after=after, source=source, checks=checks
+    )
     if dry_run:
-        _show_files(sweep, as_json=as_json)
+        show_sweep_files(sweep, as_json=as_json)
         return 0
     submission = submit_sweep(context, sweep)
     if as_json:
         emit_json(_submission_json(sweep, submission))
     else:
-        _show_submission(sweep, submission)
+        show_sweep_submission(sweep, submission)
     return _watch(context, submission.sweep, quiet=as_json) if wait else 0
 
 
@@ -69,6 +74,7 @@ def _submission_json(sweep: PreparedSweep, submission: SweepSubmission) -> dict[
         "job_id": submission.job_id,
         "sweep_dir": str(submission.sweep.path),
         "cluster": sweep.plan.cluster,
+        "notes": sweep.plan.notes,
         "runs": [
             {
                 "run_id": run.plan.run_id,
@@ -92,16 +98,17 @@ def _size(runs: int, limit: int) -> str:
     return f"{count}, at most {limit} at a time" if limit < runs else count
 
 
-def _show_files(sweep: PreparedSweep, *, as_json: bool) -> None:
+def show_sweep_files(sweep: PreparedSweep, *, as_json: bool) -> None:
     """Print what a submission would write: the array's script, the runs, the first one's files."""
     if as_json:
         emit_json(
             {file.name: file.text for file in sweep.files}
             | {
+                "notes": sweep.plan.notes,
                 "runs": [
                     {"values": values, "files": {file.name: file.text for file in run.files}}
                     for run, values in zip(sweep.runs, sweep.values, strict=True)
-                ]
+                ],
             }
         )
         return
@@ -125,7 +132,7 @@ def _values_table(sweep: PreparedSweep) -> None:
     table([*header, ""], [[*row, ""] for row in rows])
 
 
-def _show_submission(sweep: PreparedSweep, submission: SweepSubmission) -> None:
+def show_sweep_submission(sweep: PreparedSweep, submission: SweepSubmission) -> None:
     """Say what was submitted, and what to type next."""
     plan, job_id = sweep.plan, submission.job_id
     size = _size(len(sweep.runs), sweep.spec.sweep_limit)

@@ -6,15 +6,18 @@ Effects: Slurm commands.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import InputError
 from hpcrun.runs.records import History
 from hpcrun.runs.verdict import Evidence, Verdict, decide
+from hpcrun.slurm.job_facts import JobFacts, parse_job_facts
 from hpcrun.slurm.sacct import AccountRow
+from hpcrun.slurm.scontrol import show_job_argv
 from hpcrun.slurm.squeue import QueueRow
 
 
@@ -25,6 +28,7 @@ class ForeignStatus(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     queue: QueueRow | None
     account: AccountRow | None
+    facts: JobFacts | None = None
 
 
 def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
@@ -63,3 +67,16 @@ def _shown_id(row: QueueRow | AccountRow, job_id: str) -> str:
 def _task_order(job_id: str) -> tuple[int, str]:
     task = job_id.partition("_")[2]
     return (int(task), "") if task.isdigit() else (-1, job_id)
+
+
+def with_facts(
+    context: Context, job_id: str, statuses: Sequence[ForeignStatus]
+) -> list[ForeignStatus]:
+    """Add what scontrol tells of jobs; as they are where Slurm has forgotten them or is silent."""
+    text = scheduler.show(slurm_transport(context), show_job_argv(job_id))
+    told = {facts.job_id: facts for facts in parse_job_facts(text)}
+    only = next(iter(told.values())) if len(told) == 1 else None
+    return [
+        structs.replace(status, facts=told.get(status.job_id, only if len(statuses) == 1 else None))
+        for status in statuses
+    ]

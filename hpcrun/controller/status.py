@@ -83,15 +83,24 @@ def newest(context: Context, count: int) -> list[RunFolder]:
     return list(islice(list_runs(context.runs_dir), count))
 
 
-def status_of(context: Context, runs: Sequence[RunFolder]) -> list[RunStatus]:
-    """Find out the state of some runs; silence of Slurm is told, never raised."""
+def status_of(
+    context: Context, runs: Sequence[RunFolder], memory: Memory | None = None
+) -> list[RunStatus]:
+    """Find out the state of some runs; silence of Slurm is told, never raised.
+
+    With ``memory`` a Slurm whose answer it holds is not asked again.
+    """
     histories = {run.path: read_history(run) for run in runs}
     by_conf: dict[str | None, list[RunFolder]] = {}
     for run in runs:
         by_conf.setdefault(conf_of(context, histories[run.path]), []).append(run)
     found: dict[Path, RunStatus] = {}
     for conf, group in by_conf.items():
-        answers = ask(context, conf, [(run, histories[run.path]) for run in group])
+        answers = memory.get(conf) if memory is not None else None
+        if answers is None:
+            answers = ask(context, conf, [(run, histories[run.path]) for run in group])
+        if memory is not None:
+            memory[conf] = answers
         for run in group:
             # Read again: the job may have ended while Slurm was asked.
             status = judge(answers, run, read_history(run))
@@ -112,6 +121,10 @@ class Answers(Struct, frozen=True, kw_only=True):
     silence: str
     rows: dict[str, list[QueueRow]]
     accounts: dict[str, AccountRow]
+
+
+# Answers by the slurm.conf: who looks at the files often asks Slurm seldom.
+Memory = dict[str | None, Answers]
 
 
 def conf_of(context: Context, history: History) -> str | None:

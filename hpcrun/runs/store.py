@@ -176,9 +176,14 @@ def runs_of(sweep: SweepFolder) -> list[RunFolder]:
 
 def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
     """List the runs, newest first; those of one sweep in the order of its tasks."""
-    for name in sorted(_names(runs_dir), key=_newness, reverse=True):
+    for name in list_names(runs_dir):
         if RUN_ID.fullmatch(name):
             yield RunFolder(runs_dir / name)
+
+
+def list_names(runs_dir: Path) -> list[str]:
+    """List the names of all that lies there, runs newest first; the folder is read once."""
+    return sorted(_names(runs_dir), key=_newness, reverse=True)
 
 
 def _names(runs_dir: Path) -> list[str]:
@@ -190,7 +195,8 @@ def _names(runs_dir: Path) -> list[str]:
 
 def _newness(name: str) -> tuple[str, int]:
     """The newest is the greatest; of a sweep the first task is."""
-    task = re.fullmatch(r"(.+)\.(\d+)(-[0-9a-z]{4})", name)
+    # Most names have no point, and there may be thousands of them.
+    task = re.fullmatch(r"(.+)\.(\d+)(-[0-9a-z]{4})", name) if "." in name else None
     return (task[1] + task[3], -int(task[2])) if task else (name, 0)
 
 
@@ -243,7 +249,7 @@ def is_job_id(word: str) -> bool:
 
 def _find_job(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
     job_id, _, index = word.partition("_")
-    names = sorted(_names(runs_dir), key=_newness, reverse=True)
+    names = list_names(runs_dir)
     name = find_by_job_id(runs_dir, names, job_id)
     sweep_id = sweep_id_of(name) if name is not None else None
     if sweep_id is not None:
@@ -259,7 +265,7 @@ def _find_by_part(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
-    names = sorted(_names(runs_dir), key=_newness, reverse=True)
+    names = list_names(runs_dir)
     sweeps = [id_ for id_ in map(sweep_id_of, names) if id_ is not None and fits(id_)]
     runs = []
     for run in (RunFolder(runs_dir / name) for name in names if RUN_ID.fullmatch(name)):

@@ -1,0 +1,88 @@
+"""What jobs look like that hpcrun did not submit, on the terminal and as JSON.
+
+Effects: prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from hpcrun.cli.output import pairs, say, table
+from hpcrun.cli.show_status import show_next, state_line, verdict_json, why_json, why_lines
+from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.why import WhyWaiting
+
+
+def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any]:
+    """The stable JSON of a job that hpcrun did not submit; ``run_id`` is null."""
+    row, facts = status.queue or status.account, status.facts
+    return {
+        "kind": "job",
+        "id": status.job_id,
+        "run_id": None,
+        "job_id": status.job_id,
+        "name": row.name if row else None,
+        **verdict_json(status.verdict),
+        **why_json(why),
+        "user": (row.user if row else "") or None,
+        "partition": (row.partition if row else "") or None,
+        "account": facts.account or None if facts else None,
+        "qos": facts.qos or None if facts else None,
+        "node_list": row.node_list if row else None,
+        "nodes": int(row.nodes) if row and row.nodes.isdigit() else None,
+        "gpus": facts.gpus if facts else None,
+        "elapsed": row.elapsed if row else None,
+        "limit": row.limit if row else None,
+        "work_dir": (row.work_dir if row else "") or None,
+        "stdout": facts.stdout or None if facts else None,
+        "stderr": facts.stderr or None if facts else None,
+    }
+
+
+def show_foreign(
+    job_id: str, statuses: Sequence[ForeignStatus], whys: Mapping[str, WhyWaiting]
+) -> None:
+    """Print what Slurm knows of a job that hpcrun did not submit, or of an array's tasks."""
+    if len(statuses) == 1:
+        _show_one(statuses[0], whys.get(statuses[0].job_id))
+        return
+    say(f"job {job_id}, not submitted by hpcrun: {len(statuses)} tasks or parts")
+    rows = []
+    for status in statuses:
+        row, why = status.queue or status.account, whys.get(status.job_id)
+        remark = why.text() if why else status.verdict.reason
+        elapsed, nodes = (row.elapsed, row.node_list) if row else ("", "")
+        rows.append([status.job_id, status.verdict.state, elapsed, nodes or "-", remark])
+    table(["JOBID", "STATE", "TIME", "NODES", ""], rows)
+    show_next([(f"status {statuses[0].job_id}", "one of them in detail")])
+
+
+def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
+    row, facts = status.queue or status.account, status.facts
+    name = f" {click.style(row.name, bold=True)}" if row else ""
+    say(f"job {status.job_id}{name}, not submitted by hpcrun")
+    rows = [("state", state_line(status.verdict)), *why_lines(why)]
+    if row is not None:
+        rows += [("user", row.user), ("partition", row.partition)]
+    if facts is not None:
+        rows += [("account", facts.account), ("qos", facts.qos)]
+        gpus = "" if facts.gpus is None else f", {facts.gpus} GPU{'s' if facts.gpus != 1 else ''}"
+        rows.append(("asks for", f"{facts.nodes} nodes, {facts.cpus} CPUs{gpus}"))
+    if row is not None:
+        rows += [("time", f"{row.elapsed} of {row.limit}"), ("nodes", row.node_list)]
+    if status.account is not None:
+        rows.append(("exit code", status.account.exit_code))
+    if row is not None:
+        rows.append(("folder", row.work_dir))
+    if facts is not None:
+        rows += [("script", facts.command), ("output", facts.stdout)]
+        rows += [("errors", facts.stderr)] * (facts.stderr != facts.stdout)
+    rows += [("note", text) for text in status.verdict.notes]
+    pairs((key, text) for key, text in rows if text)
+    verbs = [(f"logs {status.job_id}", "its output")]
+    if not status.verdict.final:
+        verbs.append((f"cancel {status.job_id}", "end it"))
+    show_next(verbs)

@@ -1,0 +1,125 @@
+"""What hpcrun status shows: a listing, a run, a sweep, or a job that hpcrun did not submit.
+
+Effects: prints; those of the controller.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from hpcrun.cli.output import emit_json, note, say
+from hpcrun.cli.show_foreign import foreign_json, show_foreign
+from hpcrun.cli.show_list import listing_json, print_list
+from hpcrun.cli.show_status import show_one, status_json
+from hpcrun.controller.context import Context
+from hpcrun.controller.foreign import foreign_status, with_facts
+from hpcrun.controller.listing import list_rows, whys_of
+from hpcrun.controller.rows import row_of
+from hpcrun.controller.status import Memory, resolve_any, status_of
+from hpcrun.controller.why import Waiting, find_whys
+from hpcrun.runs.layout import SweepFolder
+from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
+from hpcrun.slurm.states import WAITING
+
+# A Slurm that takes longer than this to answer is mentioned, in seconds.
+_PATIENCE = 3.0
+
+
+class Shown(Struct, frozen=True):
+    """What was shown: whether all of it is over, and why Slurm was silent where it was needed."""
+
+    is_over: bool
+    silent: str = ""
+    is_needed: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """4 when Slurm's word is missing: what is final stays known without it."""
+        return 4 if self.silent and self.is_needed else 0
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    """Say that Slurm is waited for, when it takes long."""
+    told = threading.Timer(_PATIENCE, note, ["Slurm takes its time to answer; waiting for it ..."])
+    told.daemon = True
+    try:
+        told.start()
+    except RuntimeError:  # no more threads allowed here: then it is silent
+        yield
+        return
+    try:
+        yield
+    finally:
+        told.cancel()
+
+
+def show(
+    context: Context,
+    word: str | None,
+    count: int | None,
+    *,
+    each_task: bool = False,
+    as_json: bool = False,
+    memory: Memory | None = None,
+) -> Shown:
+    """Show what a word names; without one the newest runs. Raises InputError, OutOfReach."""
+    if word is None:
+        return _show_listing(context, count, each_task=each_task, as_json=as_json, memory=memory)
+    found = find(context.runs_dir, word)
+    if found is None and is_job_id(word):
+        return _show_foreign(context, word, as_json=as_json)
+    found = found or resolve_any(context, word)
+    runs = runs_of(found) if isinstance(found, SweepFolder) else [found]
+    statuses = status_of(context, runs, memory)
+    silent = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
+    rows = [row_of(status) for status in statuses]
+    is_one = not isinstance(found, SweepFolder)
+    whys = whys_of(context, rows, count_ahead=is_one) if not silent else {}
+    if as_json:
+        pairs = zip(statuses, rows, strict=True)
+        emit_json({"runs": [status_json(status, whys.get(row.id)) for status, row in pairs]})
+    elif isinstance(found, SweepFolder):
+        from hpcrun.cli.show_sweep import show_sweep
+
+        show_sweep(read_sweep(found), statuses)
+    else:
+        show_one(statuses[0], whys.get(rows[0].id))
+    final = [status.verdict.final for status in statuses]
+    return Shown(all(final), silent, is_needed=not all(final))
+
+
+def _show_listing(
+    context: Context, count: int | None, *, each_task: bool, as_json: bool, memory: Memory | None
+) -> Shown:
+    listing = list_rows(context, count, each_task=each_task, memory=memory)
+    whys = whys_of(context, listing.rows) if not listing.out_of_reach else {}
+    if as_json:
+        emit_json(listing_json(listing, whys))
+    elif listing.rows:
+        print_list(listing, whys)
+    else:
+        say(f"no runs yet in {context.runs_dir}; hpcrun jobs lists what can be submitted")
+    is_over = all(row.verdict.final for row in listing.rows)
+    return Shown(is_over, listing.out_of_reach, is_needed=not is_over)
+
+
+def _show_foreign(context: Context, job_id: str, *, as_json: bool) -> Shown:
+    statuses = with_facts(context, job_id, foreign_status(context, job_id))
+    waiting = [
+        Waiting(status.job_id, status.queue.reason, status.queue.start, None)
+        for status in statuses
+        if status.queue is not None and status.queue.state in WAITING
+    ]
+    whys = find_whys(context, waiting, count_ahead=len(statuses) == 1) if waiting else {}
+    if as_json:
+        runs: list[Any] = [foreign_json(one, whys.get(one.job_id)) for one in statuses]
+        emit_json({"runs": runs})
+    else:
+        show_foreign(job_id, statuses, whys)
+    return Shown(all(status.verdict.final for status in statuses))

@@ -1,0 +1,265 @@
+"""The rows of a listing: the newest runs, with few files opened and one question to Slurm.
+
+Effects: reads files, Slurm commands; writes what is remembered of runs that are over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.rows import Row, kept_row, remember_row, row_of
+from hpcrun.controller.status import Answers, Memory, ask, conf_of, judge
+from hpcrun.controller.why import WhyWaiting, find_whys
+from hpcrun.errors import HpcrunError
+from hpcrun.runs.brief import attempts_stamp, read_brief, read_seen
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
+from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen
+from hpcrun.runs.store import list_names, read_record, write_record
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.states import UNKNOWN, is_final
+
+# A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
+_SETTLED = 86400.0
+_TASK = re.compile(r"(.+)\.\d+(-[0-9a-z]{4})")
+
+
+class Listing(Struct, frozen=True):
+    """Rows, newest first; ``older`` counts those left out; ``out_of_reach`` why Slurm is silent."""
+
+    rows: list[Row]
+    older: int
+    out_of_reach: str
+
+
+def list_rows(
+    context: Context,
+    count: int | None,
+    *,
+    each_task: bool = False,
+    memory: Memory | None = None,
+) -> Listing:
+    """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
+
+    ``each_task`` gives the runs of sweeps rows of their own. Silence of Slurm is told, never
+    raised. With ``memory`` a Slurm whose answer it holds is not asked again.
+    """
+    names = list_names(context.runs_dir)
+    chosen = _entries(names, each_task=each_task)
+    shown = chosen if count is None else chosen[:count]
+    found = _Found(context, [context.runs_dir / name for name in shown], memory)
+    rows = [found.row(context.runs_dir / name) for name in shown]
+    rows = _with_short_ids(rows)
+    silent = next((row.out_of_reach for row in rows if row.out_of_reach), "")
+    return Listing(rows, len(chosen) - len(shown), silent)
+
+
+def whys_of(
+    context: Context, rows: Sequence[Row], *, count_ahead: bool = False
+) -> dict[str, WhyWaiting]:
+    """Explain why rows wait, by their ids."""
+    waiting = {row.id: row.waiting for row in rows}
+    jobs = [job for job in waiting.values() if job is not None]
+    found = find_whys(context, jobs, count_ahead=count_ahead) if jobs else {}
+    return {id_: found[job.job_id] for id_, job in waiting.items() if job is not None}
+
+
+def _entries(names: Iterable[str], *, each_task: bool) -> list[str]:
+    """The folders that get rows: of sweeps either the array's or those of its runs."""
+    there = set(names)
+    found = []
+    for name in names:
+        if sweep_id_of(name) is not None:
+            found += [] if each_task else [name]
+        elif RUN_ID.fullmatch(name):
+            task = _TASK.fullmatch(name) if not each_task and "." in name else None
+            if task is None or f"{task[1]}{task[2]}.array" not in there:
+                found.append(name)
+    return found
+
+
+def _with_short_ids(rows: Sequence[Row]) -> list[Row]:
+    """The newest run of a Slurm id goes by it; others by the end of their run id."""
+    taken: set[str] = set()
+    tails = Counter(_tail(row) for row in rows)
+    named = []
+    for row in rows:
+        word = row.job_id if row.job_id not in taken else None
+        if word is not None:
+            taken.add(word)
+        tail = _tail(row)
+        # Digits alone would be a Slurm id.
+        is_clear = tails[tail] == 1 and not tail.isdigit() and row.sweep is None
+        full = row.run.run_id if row.run else row.sweep.sweep_id if row.sweep else row.id
+        named.append(structs.replace(row, id=word or (tail if is_clear else full)))
+    return named
+
+
+def _tail(row: Row) -> str:
+    return row.id.rpartition("-")[2]
+
+
+class _Found:
+    """What the folders and Slurm say of the runs of a listing."""
+
+    def __init__(self, context: Context, folders: Sequence[Path], memory: Memory | None) -> None:
+        self.context = context
+        self.memory: Memory = {} if memory is None else memory
+        self.kept: dict[Path, tuple[Seen, SeenRow]] = {}
+        self.histories: dict[Path, History] = {}
+        self.sweeps: dict[Path, _Sweep] = {}
+        for folder in folders:
+            if sweep_id_of(folder.name) is not None:
+                self.sweeps[folder] = _Sweep(folder)
+            else:
+                self._read(RunFolder(folder))
+        self.answers = self._ask()
+        late = [run for sweep in self.sweeps.values() for run in sweep.unknown(self.answers)]
+        for run in late:
+            self._read(run)
+
+    def _read(self, run: RunFolder) -> None:
+        seen = read_seen(run)
+        if seen is not None and seen.row is not None and seen.row.stamp == attempts_stamp(run):
+            self.kept[run.path] = seen, seen.row
+        else:
+            self.histories[run.path] = read_brief(run, seen)
+
+    def _ask(self) -> dict[str | None, Answers]:
+        """Ask each Slurm once: about the runs that are not over, and those that may be requeued."""
+        default = conf_of(self.context, History(run_id=""))
+        runs: dict[str | None, list[tuple[RunFolder, History]]] = {}
+        also: dict[str | None, list[str]] = {}
+        for path, history in self.histories.items():
+            runs.setdefault(conf_of(self.context, history), []).append((RunFolder(path), history))
+        for _, kept in self.kept.values():
+            is_recent = (kept.ended_at or 0.0) > time.time() - _SETTLED
+            if is_recent and kept.job_id is not None:
+                also.setdefault(kept.slurm_conf, []).append(kept.job_id)
+        for sweep in self.sweeps.values():
+            if sweep.seen is None and sweep.submitted is not None:
+                history = History(run_id=sweep.folder.path.name, submitted=sweep.submitted)
+                pair = (RunFolder(sweep.folder.path), history)
+                runs.setdefault(sweep.submitted.slurm_conf, []).append(pair)
+        confs = dict.fromkeys([*runs, *also]) or {default: None}
+        for conf in confs:
+            if conf not in self.memory:
+                self.memory[conf] = ask(self.context, conf, runs.get(conf, []), also.get(conf, ()))
+        return self.memory
+
+    def row(self, folder: Path) -> Row:
+        if folder in self.sweeps:
+            return self._sweep_row(self.sweeps[folder])
+        run = RunFolder(folder)
+        if folder in self.kept:
+            seen, kept = self.kept[folder]
+            answers = self.answers.get(kept.slurm_conf)
+            told = answers.rows.get(_tag(run, kept.sweep_id), []) if answers else []
+            again = [row for row in told if row.job_id == kept.job_id and not is_final(row.state)]
+            if not again:
+                return kept_row(run, seen, kept)
+            self.histories[folder] = read_brief(run)  # requeued since
+        history = self.histories[folder]
+        status = judge(self.answers[conf_of(self.context, history)], run, history)
+        row = row_of(status)
+        remember_row(status, row)
+        return row
+
+    def _sweep_row(self, sweep: _Sweep) -> Row:
+        states = dict(sweep.seen.states) if sweep.seen else Counter(sweep.states)
+        silent = ""
+        if sweep.seen is None:
+            states = Counter(sweep.states)
+            for path in sweep.asked:
+                row = self.row(path)
+                silent = silent or row.out_of_reach
+                states[row.verdict.state] += 1
+            sweep.remember(states)
+        verdict = _of_all(states)
+        submitted = sweep.submitted
+        return Row(
+            id=sweep.folder.sweep_id,
+            run=None,
+            sweep=sweep.folder,
+            job_id=submitted.job_id if submitted else None,
+            slurm_conf=submitted.slurm_conf if submitted else None,
+            name=sweep.name,
+            verdict=verdict,
+            submitted_at=submitted.submitted_at if submitted else None,
+            nodes=submitted.nodes if submitted else None,
+            gpus_per_node=submitted.gpus_per_node if submitted else None,
+            states=dict(states),
+            out_of_reach=silent,
+        )
+
+
+class _Sweep:
+    """A sweep whose runs' states Slurm tells; of others alone their folders are looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = SweepFolder(path)
+        self.seen = read_record(self.folder.seen, SweepSeen) if self.folder.seen.exists() else None
+        self.submitted = read_record(self.folder.submitted, Submitted)
+        record = read_record(self.folder.record, Sweep)
+        self.name = record.name if record else self.folder.sweep_id
+        self.tasks = record.tasks if record else 0
+        self.states: list[str] = []
+        self.asked: list[Path] = []
+
+    def unknown(self, answers: dict[str | None, Answers]) -> list[RunFolder]:
+        """Take the states that Slurm tells; give the runs of which it does not."""
+        if self.seen is not None:
+            return []
+        submitted = self.submitted
+        told = answers.get(submitted.slurm_conf) if submitted else None
+        job_id = submitted.job_id if submitted else None
+        rows = told.rows.get(self.folder.path.name, []) if told else []
+        states = {row.job_id: row.state for row in rows if row.state != UNKNOWN}
+        for known, account in (told.accounts if told else {}).items():
+            is_own = Path(account.work_dir or self.folder.path).name == self.folder.path.name
+            if is_own and is_final(account.state):
+                states.setdefault(known, account.state)
+        left = []
+        for index in range(self.tasks):
+            state = states.get(f"{job_id}_{index}")
+            if state is None:
+                left.append(self.folder.run(index))
+            else:
+                self.states.append(state)
+        self.asked = [run.path for run in left]
+        return left
+
+    def remember(self, states: Counter[str]) -> None:
+        """Keep the counts of a sweep that is long over."""
+        age = time.time() - (self.submitted.submitted_at if self.submitted else time.time())
+        if self.tasks and age > _SETTLED and all(map(_is_over, states)):
+            with contextlib.suppress(OSError, HpcrunError):
+                self.folder.seen.parent.mkdir(exist_ok=True)
+                write_record(self.folder.seen, SweepSeen(states=dict(states)))
+
+
+def _is_over(state: str) -> bool:
+    return is_final(state) or state in ("LOST", "NOT_SUBMITTED")
+
+
+def _of_all(states: dict[str, int]) -> Verdict:
+    """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
+    order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
+    live = next((state for state in order if states.get(state)), None)
+    live = live or next((state for state in states if not _is_over(state)), None)
+    if live is not None or not states:
+        return Verdict(state=live or UNKNOWN, final=False, source="record")
+    bad = [state for state in states if state != "COMPLETED"]
+    worst = max(bad, key=lambda state: states[state], default="COMPLETED")
+    return Verdict(state=worst, final=True, source="record")
+
+
+def _tag(run: RunFolder, sweep_id: str | None) -> str:
+    return sweep_folder(run.path.parent, sweep_id).path.name if sweep_id else run.run_id

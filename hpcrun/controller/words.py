@@ -1,0 +1,28 @@
+"""What is known of a run's end, in words.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from hpcrun.controller.status import RunStatus
+from hpcrun.plan.types import Plan
+from hpcrun.runs.records import Failure
+
+
+def failure_text(status: RunStatus) -> str:
+    """Say which process failed first, and how; empty where none is on record."""
+    last = status.history.last
+    failure = last.end.first_failure if last and last.end else None
+    if failure is None:
+        return ""
+    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
+    return f"{culprit(status.plan, failure)} failed first: {how}"
+
+
+def culprit(plan: Plan | None, failure: Failure) -> str:
+    """Name the process of a failure."""
+    if failure.rank is not None:
+        return f"rank {failure.rank} on {failure.host}"
+    what = "command" if plan is not None and plan.launcher == "none" else "launcher"
+    return f"the {what} on {failure.host}"
