@@ -26,11 +26,13 @@ VERBS = {
     "cancel": "Cancel runs, sweeps or jobs.",
     "wait": "Wait until runs are over.",
     "requeue": "Start a job anew, under its own id.",
+    "resubmit": "Submit a run again, as a new run.",
     "shell": "Open a shell on a node of a running job.",
     "jobs": "List the jobs that can be submitted.",
     "show": "Show a job, or all that is known of a run.",
     "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
     "schema": "Print the JSON Schema of job or cluster files.",
+    "completion": "Make bash, zsh or fish complete what you type.",
     "sandbox": "A real Slurm on this machine, to try things out.",
 }
 
