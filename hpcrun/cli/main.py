@@ -36,6 +36,15 @@ VERBS = {
     "sandbox": "A real Slurm on this machine, to try things out.",
 }
 
+# How --help lays the verbs out; one that no section names stands in the last.
+SECTIONS = {
+    "Train": ("submit", "run", "jobs", "show"),
+    "Watch": ("status", "logs", "top", "wait", "shell"),
+    "Understand": ("parse", "compare"),
+    "Change": ("cancel", "requeue", "resubmit", "clean"),
+    "Set up": ("init", "sandbox", "hostfile", "schema", "completion"),
+}
+
 
 class LazyGroup(click.Group):
     """A group whose verbs are imported when they are called."""
@@ -68,8 +77,14 @@ class LazyGroup(click.Group):
             return _reader_gone()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        placed = {verb for verbs in SECTIONS.values() for verb in verbs}
+        widest = max(map(len, VERBS))
+        for title, verbs in SECTIONS.items():
+            listed = [verb for verb in verbs if verb in VERBS]
+            if title == list(SECTIONS)[-1]:
+                listed += [verb for verb in VERBS if verb not in placed]
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(widest), VERBS[verb]) for verb in listed])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
