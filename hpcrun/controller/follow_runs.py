@@ -5,6 +5,7 @@ Effects: reads files, few Slurm commands. Never changes or cancels anything.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from hpcrun.runs.store import read_history, refresh
 # most while nothing happens (squeue(1), PERFORMANCE), in quick succession only after news.
 FILES_EVERY = (0.1, 1.0)
 SLURM_EVERY = 30.0
+# Each look at a file is a request to the file server.
+RUNS_A_SECOND = 100
 AFTER_NEWS = (0.3, 1.0, 2.0, 4.0, 8.0)
 # Slurm may call a run over before its last files arrive from the nodes; a job that was killed
 # outright has none, so the wait is short.
@@ -68,14 +71,18 @@ def follow_runs(
         if not live or (left is not None and left <= 0):
             return
         sleep(pause if left is None else min(pause, left))
-        pause = min(pause * 1.3, FILES_EVERY[1])
+        pause = min(pause * 1.3, max(FILES_EVERY[1], len(live) / RUNS_A_SECOND))
 
 
 def _signs(run: RunFolder) -> tuple[int, bool]:
     """How many attempts a run's folder shows, and whether the last one has ended."""
-    attempts = [int(path.name) for path in run.attempts.glob("[0-9]*")]
-    last = run.attempts / str(max(attempts, default=0))
-    return len(attempts), (last / "end.json").exists()
+    try:
+        names = [entry.name for entry in os.scandir(run.attempts)]
+    except OSError:
+        names = []
+    attempts = [int(name) for name in names if name.isdigit()]
+    end = f"{run.attempts}/{max(attempts, default=0)}/end.json"
+    return len(attempts), os.access(end, os.F_OK)
 
 
 def _with_last_files(

@@ -1,0 +1,101 @@
+"""Jobs that are Python's dicts: every value arrives as it is, or is refused by its place."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcrun.errors import SpecError
+from hpcrun.spec.values import yaml_of
+from tests.spec.reading import problems, read
+from tests.spec.test_dump import HOSTILE
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(TEXT.filter(lambda key: key.strip() == key != ""), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def config(value: object) -> Any:
+    """What a value becomes in a place that takes any."""
+    job = {"framework": "deepspeed", "deepspeed": {"config": {"mine": value}}}
+    spec = read(yaml_of(job, "job"))
+    assert spec.deepspeed is not None
+    return spec.deepspeed.config["mine"]
+
+
+@given(VALUES.filter(lambda value: value is not None))
+@settings(max_examples=40, deadline=None)
+def test_any_value_comes_back(value: object) -> None:
+    back = config(value)
+    assert back == value and type(back) is type(value)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_stay_texts(text: str) -> None:
+    spec = read(yaml_of({"args": [text], "env": {"A": text}, "script": "a.py"}, "job"))
+    assert (spec.args, spec.env) == ([text], {"A": text})
+    assert read("script: a.py", f"args={yaml_of([text], 'set')}").args == [text]
+
+
+@Integral.register
+class Whole:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __int__(self) -> int:
+        return self.value
+
+
+def test_kinds_that_are_nearly_pythons_own() -> None:
+    numpy = pytest.importorskip("numpy")
+    made = config(
+        OrderedDict(
+            path=Path("/a b"),
+            pair=(1, 2),
+            count=numpy.int64(3),
+            rate=numpy.float32(0.5),
+            n=math.nan,
+        )
+    )
+    assert math.isnan(made.pop("n"))
+    assert made == {"path": "/a b", "pair": [1, 2], "count": 3, "rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"resources": {"gpus_per_node": {4}}}, "job: resources.gpus_per_node: a set can not"),
+        ({"env": {"A": b"x"}}, "job: env.A: a bytes can not stand in a job"),
+        ({"args": ["a", object()]}, "job: args[1]: a object can not stand in a job"),
+        ({"env": {1: "x"}}, "job: env.1: a key must be text; got 1"),
+        ({"name": "\udcff"}, "job: name: '\\udcff': not UTF-8"),
+    ],
+)
+def test_what_has_no_place_in_a_job(value: object, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        yaml_of(value, "job")
+    assert str(caught.value).startswith(said)
+
+
+def test_a_circle_ends() -> None:
+    circle: dict[str, object] = {}
+    circle["a"] = circle
+    with pytest.raises(SpecError, match="nested deeper"):
+        yaml_of(circle, "job")
+
+
+def test_a_nul_is_refused_by_the_reader() -> None:
+    assert problems(yaml_of({"name": "a\0b"}, "job"))
