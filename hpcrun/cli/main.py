@@ -16,6 +16,7 @@ from hpcrun.errors import HpcrunError
 
 # verb -> what --help says of it. Verb X is the command `command` of hpcrun.cli.verb_X.
 VERBS = {
+    "init": "Write hpcrun.yaml and a job file, by asking the cluster and you.",
     "submit": "Submit a job to Slurm.",
     "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
     "status": "Tell the state of runs.",

@@ -35,7 +35,8 @@ _SCRATCH_PLACES = (
     "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER", "/work/$USER",
     "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
     "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
-    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER", "/network/scratch/$USER",
+    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER",
+    "/network/scratch/$USER",
 )  # fmt: skip
 _PYTHON_SECONDS = 30
 _HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
@@ -163,7 +164,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def pythons(project: Path, environ: Mapping[str, str]) -> list[Python]:
-    """Find the Pythons that could train, those with torch first, the project's own before others."""
+    """Find the Pythons that could train: those with torch first, the project's own first."""
     found: dict[str, Python] = {}
     for key, value, path in _candidates(project, environ):
         if path.is_file() and os.access(path, os.X_OK) and str(path) not in found:

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, field, structs
 
@@ -76,8 +76,14 @@ class _Kind(Struct, frozen=True):
         return sum(self.gpus.values())
 
 
-def build_site(answers: Answers, known: Mapping[str, GpuType] | None = None) -> Site:
-    """Make the site; GPU types keep the names that they have in ``known``."""
+def build_site(
+    answers: Answers, known: Mapping[str, GpuType] | None = None, keep: Collection[str] = ()
+) -> Site:
+    """Make the site.
+
+    GPU types keep the names that they have in ``known``; partitions to ``keep`` are the user's own
+    choice, whatever their access looks like.
+    """
     access = Access(
         config=answers.config,
         associations=answers.associations,
@@ -88,7 +94,7 @@ def build_site(answers: Answers, known: Mapping[str, GpuType] | None = None) -> 
     left_out: dict[str, str] = {}
     kinds = {row.name: _kinds(row, answers) for row in answers.partitions}
     for row in answers.partitions:
-        reason = why_not(row, access)
+        reason = "" if row.name in keep else why_not(row, access)
         if not reason and not kinds[row.name]:
             reason = "it has no nodes"
         if reason:

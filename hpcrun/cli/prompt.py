@@ -1,0 +1,63 @@
+"""Asking the user, on a terminal; everywhere else the default is taken, and told.
+
+Effects: standard input, standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hpcrun.cli.output import note
+
+
+class Prompter:
+    """Asks questions; ``taken`` keeps the defaults that nobody was asked about.
+
+    ``quiet``: take all defaults, as with --yes, or where standard input is no terminal.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet or not has_terminal()
+        self.taken: dict[str, str] = {}
+
+    def choose(
+        self, key: str, text: str, answers: Sequence[str], default: str, details: Sequence[str]
+    ) -> str:
+        """Ask for one of several answers, by its name or number; Enter takes the default."""
+        if self.quiet:
+            self.taken[key] = default
+            return default
+        note(f"\n{text}:")
+        for number, detail in enumerate(details or answers, 1):
+            note(f"  {number:>2}  {detail}")
+        while True:
+            said = str(click.prompt("  which", default=default, err=True)).strip()
+            if said in answers:
+                return said
+            if said.isdecimal() and 1 <= int(said) <= len(answers):
+                return answers[int(said) - 1]
+            note(f"  {said}: none of these; a number from 1 to {len(answers)}, or a name")
+
+    def confirm(self, key: str, text: str, *, default: bool) -> bool:
+        """Ask a yes or a no."""
+        if self.quiet:
+            self.taken[key] = "yes" if default else "no"
+            return default
+        return click.confirm(text, default=default, err=True)
+
+    def line(self, key: str, text: str, default: str) -> str:
+        """Ask for a line of text; Enter takes the default, which may be nothing."""
+        if self.quiet:
+            self.taken[key] = default
+            return default
+        return str(
+            click.prompt(text, default=default, err=True, show_default=bool(default))
+        ).strip()
+
+
+def has_terminal() -> bool:
+    """Tell whether there is somebody to ask."""
+    return bool(sys.stdin and not sys.stdin.closed and sys.stdin.isatty())

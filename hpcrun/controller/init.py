@@ -1,0 +1,262 @@
+"""Makes a cluster profile of what Slurm says and the user chose, and brings one up to date.
+
+Effects: asks Slurm, reads and writes files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field, structs
+
+from hpcrun.assets import config_dir
+from hpcrun.controller.context import (
+    PROFILE,
+    Context,
+    find_project,
+    load_context,
+    read_text,
+    slurm_transport,
+)
+from hpcrun.controller.survey import survey
+from hpcrun.errors import InputError
+from hpcrun.plan.profile_update import Change, Facts, changes, update
+from hpcrun.plan.site import Answers, Site, build_site
+from hpcrun.report.writing import whole_file
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.load import load_cluster
+from hpcrun.spec.schema import json_schema
+
+SCHEMAS = ".hpcrun"
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What init stands before.
+
+    ``profile`` is the file to write or to bring up to date; ``old`` and ``text`` what it says, None
+    and "" where it is not there. ``site`` and ``facts`` are None where there is no Slurm. ``base``:
+    what is known of the cluster without asking it (the sandbox's own profile, else nothing).
+    """
+
+    environ: dict[str, str]
+    project: Path
+    profile: Path
+    for_user: bool
+    name: str
+    base: Cluster
+    old: Cluster | None = None
+    text: str = ""
+    answers: Answers | None = None
+    site: Site | None = None
+    facts: Facts | None = None
+    changed: list[Change] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    is_one_machine: bool = False
+
+
+def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: bool) -> Found:
+    """Find the profile and ask Slurm. Nothing is changed.
+
+    Raises InputError for a profile that cannot be read, OutOfReach where Slurm does not answer.
+    """
+    project = find_project(cwd)
+    context = _context(environ, cwd, project, name)
+    target, user_level = _target(context, name, for_user)
+    answers = None
+    if shutil.which("scontrol", path=environ.get("PATH")) is not None:
+        answers = survey(slurm_transport(context))
+    called = name or (answers.config.cluster if answers else "") or context.cluster.name
+    profile = target or config_dir(environ) / "clusters" / f"{_file_name(called)}.yaml"
+    old, text = None, ""
+    if profile.exists():
+        text = read_text(profile)
+        old = load_cluster(text, source=str(profile))
+    found = Found(
+        environ=dict(environ),
+        project=project,
+        profile=profile,
+        for_user=user_level,
+        name=called,
+        base=context.cluster,
+        old=old,
+        text=text,
+        answers=answers,
+    )
+    return found if answers is None else _compared(found, answers)
+
+
+def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | None) -> Context:
+    """The context whose Slurm is asked: the profile's there is, else the sandbox's, else this one.
+
+    A cluster that has no profile yet is no mistake here.
+    """
+    wanted = name or environ.get("HPCRUN_CLUSTER") or None
+    known = wanted is not None and (
+        wanted == "sandbox" or (config_dir(environ) / "clusters" / f"{wanted}.yaml").is_file()
+    )
+    if known or (project / PROFILE).is_file():
+        context = load_context({**environ, "HPCRUN_CLUSTER": ""}, cwd, wanted if known else None)
+        if wanted is None or known or context.cluster.name == wanted:
+            return context
+    bare = {key: value for key, value in environ.items() if key != "HPCRUN_CLUSTER"}
+    plain = Context(
+        environ=bare,
+        cwd=cwd,
+        project=project,
+        cluster=Cluster(),
+        cluster_source="defaults",
+        runs_dir=project,
+        cache_dir=project,
+    )
+    if wanted is not None or environ.get("SLURM_CONF"):
+        return plain
+    with contextlib.suppress(InputError):
+        return load_context(bare, project, "sandbox")
+    return plain
+
+
+def _target(context: Context, name: str | None, for_user: bool) -> tuple[Path | None, bool]:
+    """The profile's file, None where its name is the cluster's; and whether it is the user's."""
+    folder = config_dir(context.environ) / "clusters"
+    own = context.project / PROFILE
+    if name is not None and "/" in name:
+        raise InputError(f"--cluster {name}: a name, not a path")
+    if for_user:
+        return (folder / f"{name}.yaml" if name else None), True
+    if name is not None and (folder / f"{name}.yaml").is_file():
+        return folder / f"{name}.yaml", True
+    if name not in (None, "sandbox") and own.is_file() and context.cluster.name != name:
+        raise InputError(
+            f"{own}: the project's profile is of another cluster",
+            fix=f"hpcrun init --user --cluster {name} writes {folder}/{name}.yaml",
+        )
+    return own, False
+
+
+def _file_name(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "._-" else "-" for char in name)
+
+
+def _compared(found: Found, answers: Answers) -> Found:
+    old = found.old
+    site = build_site(
+        answers, old.gpu_types if old else None, keep=list(old.partitions) if old else ()
+    )
+    facts = Facts(
+        read_on=time.strftime("%Y-%m-%d"),
+        values={
+            "slurm_version": answers.config.version or None,
+            "max_array_size": answers.config.max_array_size,
+        },
+        partitions=site.partitions,
+        gpu_types=site.gpu_types,
+        sure=answers.associations is not None,
+    )
+    return structs.replace(
+        found,
+        site=site,
+        facts=facts,
+        changed=changes(old, facts) if old else [],
+        warnings=_lost(old, site, answers) if old else [],
+        is_one_machine=_is_one_machine(answers),
+    )
+
+
+def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
+    """What the profile still names, and the cluster has no more."""
+    warnings = []
+    if old.partition is not None and answers.partitions:
+        for name in old.partition.split(","):
+            if name not in {row.name for row in answers.partitions}:
+                warnings.append(f"partition: {name} is no more; name another one")
+    gres = {one.gres for one in site.gpu_types.values()}
+    for name, said in old.gpu_types.items():
+        if said.gres and said.gres not in gres:
+            warnings.append(f"gpu_types.{name}: no node has the GPUs {said.gres} any more")
+        if said.partition and said.partition not in site.partitions:
+            warnings.append(f"gpu_types.{name}: the partition {said.partition} is no more")
+    if old.account is not None and site.accounts and old.account not in site.accounts:
+        yours = ", ".join(site.accounts)
+        warnings.append(f"account: {old.account} is none of yours; there are {yours}")
+    return warnings
+
+
+def _is_one_machine(answers: Answers) -> bool:
+    """Whether every node is this machine, so that its own disks are everybody's."""
+    here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
+    return bool(answers.limits) and all(one.address in here for one in answers.limits.values())
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def updated_profile(found: Found) -> str:
+    """The profile's text with what was read now. Raises InputError where it cannot be edited."""
+    assert found.old is not None and found.facts is not None
+    return update(found.text, str(found.profile), found.old, found.facts)
+
+
+def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
+    """The JSON Schemas for editors that are not there yet, or not as this hpcrun has them."""
+    files: dict[Path, str] = {}
+    folder = found.profile.parent if found.for_user else found.project / SCHEMAS
+    wanted: dict[Path, Any] = {folder / "cluster.schema.json": json_schema("cluster")}
+    if job:
+        wanted[found.project / SCHEMAS / "job.schema.json"] = json_schema("job")
+    for path, schema in wanted.items():
+        text = json.dumps(schema, indent=1) + "\n"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if path.read_text() == text:
+                continue
+        files[path] = text
+    return files
+
+
+def write_files(files: Mapping[Path, str]) -> None:
+    """Write files, each whole or not at all, folders as needed; Ctrl-C waits until all are.
+
+    Raises InputError for a place that cannot be written, where that shows before the first file.
+    """
+    for path in files:
+        _check_place(path)
+    with _uninterrupted():
+        for path, text in files.items():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{path.parent}: {error.strerror}") from error
+            with whole_file(path) as file:
+                file.write(text.encode("utf-8"))
+
+
+def _check_place(path: Path) -> None:
+    if path.exists():
+        if not path.is_file():
+            raise InputError(f"{path}: not a file", fix="move it away")
+        folder = Path(os.path.realpath(path)).parent
+    else:
+        folder = path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a folder", fix="move it away")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: you cannot write in {folder}", fix="name another folder: cd")
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

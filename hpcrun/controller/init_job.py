@@ -1,0 +1,232 @@
+"""Drafts a job file for a training script of the project.
+
+Effects: reads the project's files; starts Pythons.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun.controller.context import read_text
+from hpcrun.controller.init import SCHEMAS, Found
+from hpcrun.controller.init_choices import Options
+from hpcrun.errors import InputError
+from hpcrun.plan.gpus import is_mig
+from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
+from hpcrun.plan.script_facts import ScriptFacts, read_script
+from hpcrun.plan.topology import parse_seconds
+from hpcrun.spec.cluster import Cluster, Partition
+from hpcrun.spec.load import load_job
+
+# Modules of the project that are read after the script; files looked at for a script.
+_MOST_MODULES = 40
+_MOST_FILES = 200
+_MOST_BYTES = 2_000_000
+_FIRST_TIME = "1:00:00"
+_USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
+
+
+class JobFile(Struct, frozen=True, kw_only=True):
+    """A job file that could be written: its path and text, and what its user should know."""
+
+    path: Path
+    text: str
+    draft: Draft
+
+
+def find_script(project: Path) -> str | None:
+    """Find the project's training script; None where none or several could be it."""
+    found: list[Path] = []
+    for number, path in enumerate(_python_files(project)):
+        if number >= _MOST_FILES:
+            break
+        facts = _facts(path)
+        if facts is not None and is_training(facts[1]) and _is_program(facts[0]):
+            found.append(path)
+    for name in _USUAL_NAMES:
+        if project / name in found:
+            return name
+    return str(found[0].relative_to(project)) if len(found) == 1 else None
+
+
+def _python_files(project: Path) -> Iterator[Path]:
+    """The Python files of the project's top and of the folders where people keep scripts."""
+    for folder in (project, project / "scripts", project / "src", project / "training"):
+        with contextlib.suppress(OSError):
+            yield from sorted(path for path in folder.glob("*.py") if path.is_file())
+
+
+def _is_program(tree: ast.Module) -> bool:
+    """Whether a file does something when it is run: a main guard, or calls at its top."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test):
+            return True
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            return True
+    return False
+
+
+def _facts(path: Path) -> tuple[ast.Module, ScriptFacts] | None:
+    """Read a file; None for what is no Python, or too long to be read in a moment."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in the user's text is no news here
+            tree = ast.parse(path.read_bytes())
+        return tree, read_script(tree)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobFile:
+    """Draft the job file of a script, for a profile as it will be written.
+
+    ``script`` is a path from the current folder or from the project. Raises InputError for what is
+    no Python file of the project.
+    """
+    path = _script_path(found.project, script)
+    name = path.relative_to(found.project).as_posix()
+    read = _facts(path)
+    if read is None:
+        text = read_text(path)  # says what is wrong with the bytes
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            raise InputError(
+                f"{name}:{error.lineno}: no Python: {error.msg}", fix="init reads it to draft a job"
+            ) from error
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"{name}: no Python that can be read: {error}") from error
+        raise InputError(f"{name}: too long to be a training script")
+    tree, facts = read
+    made = draft_job(name, tree, facts, _modules_of(found.project, path, facts))
+    shape = _shape(found, cluster, options)
+    return JobFile(
+        path=found.project / "jobs" / f"{path.stem}.yaml",
+        text=_checked(job_text(made, shape, f"../{SCHEMAS}/job.schema.json"), path.stem),
+        draft=made,
+    )
+
+
+def _checked(text: str, name: str) -> str:
+    """What is written must load."""
+
+    def nothing(other: str) -> tuple[str, str]:
+        raise InputError(f"{other}: not extended")
+
+    load_job(text, source=f"jobs/{name}.yaml", resolve=nothing)
+    return text
+
+
+def _script_path(project: Path, script: str) -> Path:
+    for path in (Path(script).absolute(), project / script):
+        if path.is_dir():
+            raise InputError(f"{script}: a folder", fix="name the Python file in it")
+        if path.is_file():
+            # Not resolved: a link in the project may lead anywhere.
+            parts = Path(*path.parts)
+            try:
+                inside = parts.relative_to(project)
+            except ValueError:
+                inside = None
+            if inside is None or ".." in inside.parts:
+                real, top = path.resolve(), project.resolve()
+                if not real.is_relative_to(top):
+                    raise InputError(
+                        f"{script}: outside the project {project}",
+                        fix="call hpcrun init in the script's own folder",
+                    )
+                return project / real.relative_to(top)
+            return path
+    raise InputError(f"{script}: no such script", fix="name a Python file of the project")
+
+
+def _modules_of(project: Path, script: Path, facts: ScriptFacts) -> list[ScriptFacts]:
+    """Read the project's own modules that a script imports, and theirs."""
+    found: list[ScriptFacts] = []
+    seen = {script}
+    waiting = [(script, name) for name in facts.imports]
+    while waiting and len(found) < _MOST_MODULES:
+        importer, name = waiting.pop(0)
+        for path in _module_files(project, importer, name):
+            if path in seen or not path.is_file():
+                continue
+            seen.add(path)
+            read = _facts(path)
+            if read is not None:
+                found.append(read[1])
+                waiting += [(path, inner) for inner in read[1].imports]
+    return found
+
+
+def _module_files(project: Path, importer: Path, name: str) -> Iterator[Path]:
+    """Where a module may lie; a name with leading dots counts from its importer."""
+    dots = len(name) - len(name.lstrip("."))
+    parts = [part for part in name.split(".") if part]
+    if not all(part.isidentifier() for part in parts):
+        return
+    if dots:
+        tops = [importer.parents[dots - 1]] if dots <= len(importer.parents) else []
+    else:
+        tops = [importer.parent, project, project / "src"]
+    for top in dict.fromkeys(tops):
+        if not top.is_relative_to(project):
+            continue
+        place = top.joinpath(*parts)
+        yield from (place.with_suffix(".py") if parts else place, place / "__init__.py")
+
+
+# ---- what it asks for --------------------------------------------------------------------------
+
+
+def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
+    """One node's GPUs for an hour, or as much as there is."""
+    name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
+    facts = cluster.partitions.get(name or "", Partition())
+    gpus, gpu_type = _gpus(facts)
+    limit = facts.max_time
+    time = _FIRST_TIME
+    if limit is not None and parse_seconds(limit) < parse_seconds(_FIRST_TIME):
+        time = limit
+    return Shape(
+        nodes=facts.min_nodes or 1,
+        gpus_per_node=gpus,
+        gpu_type=gpu_type,
+        time=time,
+        setup=_setup(cluster, options, found),
+    )
+
+
+def _gpus(facts: Partition) -> tuple[int, str | None]:
+    """All GPUs of a node, of one kind: slices of GPUs do not train together."""
+    count = facts.gpus_per_node
+    if count is None:
+        return 1, None
+    gpu_type = None
+    whole = {kind: many for kind, many in facts.gpu_types.items() if not is_mig(kind)}
+    if len(whole) < len(facts.gpu_types):
+        if not whole:
+            return 1, min(facts.gpu_types)
+        gpu_type = max(whole, key=lambda kind: whole[kind])
+        count = whole[gpu_type]
+    each = facts.max_gpus // (facts.min_nodes or 1) if facts.max_gpus else count
+    return max(min(count, each), min(count, 1)), gpu_type
+
+
+def _setup(cluster: Cluster, options: Options, found: Found) -> dict[str, str]:
+    """The project's environment, where the profile does not say which Python trains."""
+    said = cluster.setup
+    here = said.venv or said.conda or said.python or said.container or said.uv or cluster.python
+    if here and not found.for_user:
+        return {}
+    best = next(iter(options.pythons), None)
+    if best is None or best.key == "python":
+        return {}
+    return {best.key: best.value}

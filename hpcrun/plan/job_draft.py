@@ -1,0 +1,270 @@
+"""A first job file for a script, by what the script's text shows.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from hpcrun.plan.script_facts import Option, ScriptFacts, called
+from hpcrun.spec.yaml_edit import flow, scalar
+
+# What a script's option takes, by its name: the placeholder, and the pattern of the names.
+_OPTIONS: Sequence[tuple[str, str]] = (
+    ("deepspeed_config", r"deepspeed_?config(_?file)?|ds_?config(_?file)?"),
+    (
+        "micro_batch_per_gpu",
+        r"(train_)?micro_?batch(_?size)?(_?per_?(gpu|device))?|per_?(device|gpu)_(train_)?batch(_?size)?"
+        r"|(train_)?batch(_?size)?(_?per_?(gpu|device))?|bs|bsz|b|device_batch_size",
+    ),
+    (
+        "gradient_accumulation_steps",
+        r"(gradient|grad)_?acc(um(ulation)?)?(_?steps?)?|accum(ulation|ulate)?(_?(steps?|iter))?"
+        r"|accumulate_grad_batches|gas|ga_?steps",
+    ),
+    ("precision", r"precision|mixed_?precision|amp_?dtype"),
+    (
+        "checkpoint_dir",
+        r"(checkpoint|ckpt|save|output|out)_?(dir|path|folder)?|default_root_dir|save_?checkpoint_?dir",
+    ),
+    ("activation_checkpointing", r"activation_checkpointing"),
+)  # fmt: skip
+_PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _OPTIONS)
+# Names that look like a batch and are another one's.
+_NOT_TRAINING = re.compile(r"eval|val|test|global|total|num|log|gen|pred")
+_PRECISIONS = {"bf16", "fp16", "fp32"}
+_TRAINER_ARGS = (
+    ("--per_device_train_batch_size", "micro_batch_per_gpu"),
+    ("--gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ("--output_dir", "checkpoint_dir"),
+)
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """What a job for the script would say; ``notes`` are for the user to read.
+
+    ``args`` are pairs of the script's option and the placeholder that fills it; ``required`` are
+    words that the script stops without and that only the user knows.
+    """
+
+    script: str
+    framework: str
+    launcher: str | None = None
+    args: list[tuple[str, str]] = field(default_factory=list)
+    required: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """What the job asks for, and what it trains in: one entry of ``setup``, if any."""
+
+    nodes: int = 1
+    gpus_per_node: int = 1
+    gpu_type: str | None = None
+    time: str = "1:00:00"
+    setup: dict[str, str] = field(default_factory=dict)
+
+
+def is_training(facts: ScriptFacts) -> bool:
+    """Tell whether a file imports what people train with."""
+    return bool(_modules(facts.imports) & {"torch", "deepspeed", "accelerate", "transformers"}) or (
+        bool(_modules(facts.imports) & {"lightning", "pytorch_lightning"})
+    )
+
+
+def draft_job(
+    script: str, tree: ast.Module, facts: ScriptFacts, others: Sequence[ScriptFacts] = ()
+) -> Draft:
+    """Draft a job. ``others``: modules of the project that the script imports.
+
+    >>> from hpcrun.plan.script_facts import read_script
+    >>> tree = ast.parse("import argparse, deepspeed; p = argparse.ArgumentParser()\\n"
+    ...     "p.add_argument('--batch'); p = deepspeed.add_config_arguments(p); p.parse_args()")
+    >>> draft = draft_job("train.py", tree, read_script(tree))
+    >>> draft.framework, draft.args
+    ('deepspeed', [('--deepspeed_config', 'deepspeed_config'), ('--batch', 'micro_batch_per_gpu')])
+    """
+    names = {called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    modules = _modules([name for one in (facts, *others) for name in one.imports])
+    framework = _framework(modules, names, facts)
+    args = _args(facts, framework, _choices(tree))
+    takes = {placeholder for _, placeholder in args}
+    notes = []
+    launcher = None
+    options = {_plain(name): name for option in facts.options for name in option.names}
+    if "local_rank" in options and not _names_local_rank(tree):
+        if framework == "deepspeed":
+            launcher = "deepspeed"
+        elif framework in ("torch", "transformers") and facts.parser == "argparse":
+            notes.append(
+                f"{script} takes {options['local_rank']}, which torchrun does not pass: "
+                "let it read the variable LOCAL_RANK instead"
+            )
+    carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
+    if "micro_batch_per_gpu" not in takes and not carries:
+        notes.append(
+            f"{script} takes no batch size that can be seen: let it read "
+            'HPCRUN_MICRO_BATCH_PER_GPU, or add its argument to args with "{micro_batch_per_gpu}"'
+        )
+    if framework == "deepspeed" and "deepspeed_config" not in takes:
+        notes.append(
+            f"{script} takes no --deepspeed_config: let it read the file HPCRUN_DEEPSPEED_CONFIG "
+            "names, so that the batch and the ZeRO stage are the job's"
+        )
+    passed = {option for option, _ in args}
+    required = [
+        option.names[-1]
+        for option in facts.options
+        if option.required and not passed & set(option.names)
+    ]
+    return Draft(
+        script=script,
+        framework=framework,
+        launcher=launcher,
+        args=args,
+        required=[*required, *_positionals(tree, facts)],
+        notes=notes,
+    )
+
+
+def _modules(imports: Sequence[str]) -> set[str]:
+    return {name.partition(".")[0] for name in imports}
+
+
+def _framework(modules: set[str], calls: set[str], facts: ScriptFacts) -> str:
+    """What the script trains with, the outermost layer first."""
+    if modules & {"lightning", "pytorch_lightning"}:
+        return "lightning"
+    if "Accelerator" in calls:
+        return "accelerate"
+    trainer = any(name.endswith("Trainer") for name in calls)
+    if facts.parser == "transformers" or (trainer and modules & {"transformers", "trl"}):
+        return "transformers"
+    if "deepspeed" in modules:
+        return "deepspeed"
+    return "accelerate" if "accelerate" in modules else "torch"
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _args(
+    facts: ScriptFacts, framework: str, choices: Mapping[str, list[object]]
+) -> list[tuple[str, str]]:
+    if facts.parser == "transformers":
+        return list(_TRAINER_ARGS)
+    found: list[tuple[str, str]] = []
+    for placeholder, pattern in _PATTERNS:
+        if placeholder == "deepspeed_config" and framework == "torch":
+            continue
+        fits = [
+            option
+            for option in facts.options
+            for name in option.names
+            if pattern.fullmatch(_plain(name)) and not _NOT_TRAINING.search(_plain(name))
+        ]
+        if placeholder == "precision":
+            fits = [option for option in fits if _takes_precision(option, choices)]
+        if fits:
+            # The option that says the most: --micro-batch-size before --batch-size.
+            best = max(
+                fits, key=lambda option: ("micro" in option.names[-1], len(option.names[-1]))
+            )
+            long = [name for name in best.names if name.startswith("--")]
+            found.append(((long or best.names)[-1], placeholder))
+    return found
+
+
+def _takes_precision(option: Option, choices: Mapping[str, list[object]]) -> bool:
+    """Only an option that lists hpcrun's words takes them: others say bfloat16, or 16-mixed."""
+    return any({"bf16", "fp16"} <= set(map(str, choices.get(name, []))) for name in option.names)
+
+
+def _choices(tree: ast.Module) -> dict[str, list[object]]:
+    """The words that each option of argparse allows, where its text lists them."""
+    found: dict[str, list[object]] = {}
+    for call in _add_arguments(tree):
+        said = next((word.value for word in call.keywords if word.arg == "choices"), None)
+        if isinstance(said, (ast.List, ast.Tuple, ast.Set)):
+            words = [item.value for item in said.elts if isinstance(item, ast.Constant)]
+            for name in _texts(call):
+                found[name] = list(words)
+    return found
+
+
+def _add_arguments(tree: ast.Module) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called(node) == "add_argument":
+            yield node
+
+
+def _texts(call: ast.Call) -> list[str]:
+    values = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+    return [value for value in values if isinstance(value, str)]
+
+
+def _positionals(tree: ast.Module, facts: ScriptFacts) -> list[str]:
+    """Arguments without a dash that the script stops without."""
+    if facts.parser != "argparse":
+        return []
+    found = []
+    for call in _add_arguments(tree):
+        names = _texts(call)
+        nargs = next((word.value for word in call.keywords if word.arg == "nargs"), None)
+        optional = isinstance(nargs, ast.Constant) and nargs.value in ("?", "*", 0)
+        if names and not names[0].startswith("-") and not optional:
+            found.append(names[0].upper())
+    return found
+
+
+def _names_local_rank(tree: ast.Module) -> bool:
+    """Tell whether the script names the variable LOCAL_RANK."""
+    return any(
+        isinstance(node, ast.Constant) and node.value == "LOCAL_RANK" for node in ast.walk(tree)
+    )
+
+
+# ---- text --------------------------------------------------------------------------------------
+
+
+def job_text(draft: Draft, shape: Shape, schema: str) -> str:
+    """Write the job file. ``schema`` is the path of the JSON Schema, from the file's folder."""
+    lines = [
+        f"# yaml-language-server: $schema={schema}",
+        "# A first draft by `hpcrun init`; what it says: hpcrun submit NAME --dry-run",
+        f"description: {flow(f'{draft.script}, trained with {draft.framework}')}",
+        f"script: {scalar(draft.script)}",
+    ]
+    if draft.args:
+        lines += ["# {placeholders} carry what this file says into your script.", "args:"]
+        for option, placeholder in draft.args:
+            lines += [f"  - {scalar(option) if option[0] != '-' else option}"]
+            lines += [f'  - "{{{placeholder}}}"']
+    if draft.required:
+        lines.append("# Your script stops without these; add them, with their values, to args:")
+        lines += [f"#   {word}" for word in draft.required]
+    lines.append(f"framework: {draft.framework}")
+    if draft.launcher:
+        lines.append(f"launcher: {draft.launcher}")
+    resources = {
+        "nodes": shape.nodes,
+        "gpus_per_node": shape.gpus_per_node,
+        **({"gpu_type": shape.gpu_type} if shape.gpu_type else {}),
+        "time": shape.time,
+    }
+    lines += [
+        f"resources: {flow(resources)}",
+        "# The effective batch is micro_batch_per_gpu x gradient_accumulation_steps x all GPUs.",
+        "batch: {micro_batch_per_gpu: 1, gradient_accumulation_steps: 1}",
+    ]
+    if draft.framework == "deepspeed":
+        lines.append("deepspeed: {zero_stage: 2}")
+    if shape.setup:
+        lines.append(f"setup: {flow(shape.setup)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,228 @@
+"""Changes single values in a YAML text and leaves every other character as it is.
+
+Pure.
+
+The text is parsed for the places of its values alone; a change is one splice. What stands around
+it stays: comments, order, quotes, flow and block style.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Text that every YAML reader takes for text, and nothing of a flow collection's grammar.
+_PLAIN = re.compile(r"[A-Za-z_/$~][A-Za-z0-9_/.+@%$-]*")
+_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"}
+
+Path = Sequence[str]
+
+
+class CannotEdit(Exception):
+    """The text is written in a way that cannot be changed value by value."""
+
+
+def scalar(value: str | int | bool) -> str:
+    """Write a value in one line, so that every reader takes it for what it is.
+
+    >>> scalar("2-00:00:00"), scalar("a100"), scalar(4), scalar("no"), scalar(True)
+    ('"2-00:00:00"', 'a100', '4', '"no"', 'true')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    # What JSON escapes with surrogate pairs YAML wants as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f")
+
+
+def flow(value: Any) -> str:
+    """Write a value in flow style.
+
+    >>> flow({"a100": 4, "time": "1:00:00"})
+    '{a100: 4, time: "1:00:00"}'
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(flow(item) for item in value) + "]"
+    return scalar(value)
+
+
+def block(value: Mapping[str, Any], indent: int) -> list[str]:
+    """Write a map in block style: maps of maps in lines of their own, plain maps in flow style."""
+    lines = []
+    for key, inner in value.items():
+        start = f"{' ' * indent}{scalar(key)}:"
+        if indent < 2 and isinstance(inner, Mapping) and inner:
+            lines += [start, *block(inner, indent + 2)]
+        else:
+            lines.append(f"{start} {flow(inner)}")
+    return lines
+
+
+def put(text: str, path: Path, value: Any) -> str:
+    """Set the value under a path of keys; its parents must be there, or be put too.
+
+    >>> put("a: {b: 1}  # why\\n", ["a", "b"], 2), put("a:\\n  b: 1 # x\\n", ["a", "c"], "d")
+    ('a: {b: 2}  # why\\n', 'a:\\n  b: 1 # x\\n  c: d\\n')
+    """
+    root = _compose(text)
+    if root is None:
+        ended = text if not text or text.endswith("\n") else f"{text}\n"
+        return ended + "\n".join(block(_nested(path, value), 0)) + "\n"
+    node: yaml.Node = root
+    for depth, key in enumerate(path):
+        if not isinstance(node, yaml.MappingNode):
+            raise CannotEdit(f"{'.'.join(path[:depth])}: not a map")
+        found = _entry(node, key)
+        if found is None:
+            return _insert(text, node, key, _nested(path[depth + 1 :], value))
+        if depth == len(path) - 1 or _is_empty(found[1]):
+            return _replace(text, found[1], _nested(path[depth + 1 :], value))
+        node = found[1]
+    raise CannotEdit("no path")
+
+
+def drop(text: str, path: Path) -> str:
+    """Take an entry out, with the comment behind it.
+
+    >>> drop("a: {b: 1, c: 2}\\n", ["a", "b"]), drop("a:\\n  b: 1 # x\\n  c: 2\\n", ["a", "b"])
+    ('a: {c: 2}\\n', 'a:\\n  c: 2\\n')
+    """
+    parent, index = _find(text, path)
+    key, value = parent.value[index]
+    if parent.flow_style:
+        if index + 1 < len(parent.value):
+            return (
+                text[: key.start_mark.index] + text[parent.value[index + 1][0].start_mark.index :]
+            )
+        start = parent.value[index - 1][1].end_mark.index if index else key.start_mark.index
+        return text[:start] + text[value.end_mark.index :]
+    if len(parent.value) == 1:
+        raise CannotEdit(f"{'.'.join(path)}: nothing else is there")
+    start, end = _lines(text, key, value)
+    return text[:start] + text[end:]
+
+
+def comment_out(text: str, path: Path, why: str) -> str:
+    """Make a comment of an entry's lines, under a line that says why; in flow style drop it."""
+    parent, index = _find(text, path)
+    if parent.flow_style or len(parent.value) == 1:
+        return drop(text, path)
+    start, end = _lines(text, *parent.value[index])
+    lines = text[start:end].splitlines(keepends=True)
+    indent = re.match(" *", lines[0])
+    pad = indent[0] if indent else ""
+    newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
+    shown = [f"{pad}# {line.removeprefix(pad)}" if line.strip() else line for line in lines]
+    return text[:start] + f"{pad}# {why}{newline}" + "".join(shown) + text[end:]
+
+
+# ---- places ------------------------------------------------------------------------------------
+
+
+def _compose(text: str) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise CannotEdit(str(error)) from error
+    return node
+
+
+def _entry(node: yaml.MappingNode, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+    for found, value in node.value:
+        if isinstance(found, yaml.ScalarNode) and found.value == key:
+            return found, value
+    return None
+
+
+def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
+    """Find the map that has the entry, and where in it."""
+    node = _compose(text)
+    for depth, key in enumerate(path):
+        if not isinstance(node, yaml.MappingNode):
+            break
+        names = [getattr(found, "value", None) for found, _ in node.value]
+        if key not in names:
+            break
+        index = names.index(key)
+        if depth == len(path) - 1:
+            return node, index
+        node = node.value[index][1]
+    raise CannotEdit(f"{'.'.join(path)}: not there")
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value == ""
+
+
+def _tail(node: yaml.Node) -> int:
+    """Where a node's text ends; that of a block collection ends with its last value's."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
+        key, value = node.value[-1]
+        return max(int(key.end_mark.index) + 1, _tail(value))
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
+        return _tail(node.value[-1])
+    return int(node.end_mark.index)
+
+
+def _lines(text: str, key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
+    """The whole lines of an entry of a block map. Raises CannotEdit where others share them."""
+    start = text.rfind("\n", 0, key.start_mark.index) + 1
+    if text[start : key.start_mark.index].strip():
+        raise CannotEdit("other text stands before the key")
+    tail = max(_tail(value), key.end_mark.index)
+    return start, _line_end(text, tail)
+
+
+def _line_end(text: str, index: int) -> int:
+    """The start of the line after the one that has the character before ``index``."""
+    found = text.find("\n", max(index - 1, 0))
+    return len(text) if found < 0 else found + 1
+
+
+def _nested(path: Path, value: Any) -> Any:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+# ---- splices -----------------------------------------------------------------------------------
+
+
+def _replace(text: str, node: yaml.Node, value: Any) -> str:
+    start, end = node.start_mark.index, _tail(node)
+    before = " " if start and text[start - 1] == ":" else ""
+    return text[:start] + before + flow(value) + text[end:]
+
+
+def _insert(text: str, parent: yaml.MappingNode, key: str, value: Any) -> str:
+    if parent.flow_style:
+        entry = f"{scalar(key)}: {flow(value)}"
+        if not parent.value:
+            return f"{text[: parent.start_mark.index]}{{{entry}}}{text[parent.end_mark.index :]}"
+        at = parent.value[-1][1].end_mark.index
+        return f"{text[:at]}, {entry}{text[at:]}"
+    first = parent.value[0][0].start_mark
+    last_key, last_value = parent.value[-1]
+    at = _line_end(text, max(_tail(last_value), last_key.end_mark.index + 1))
+    newline = "\r\n" if "\r\n" in text else "\n"
+    start = "" if at == 0 or text[at - 1] == "\n" else newline
+    lines = _block_entry(key, value, first.column)
+    return text[:at] + start + "".join(f"{line}{newline}" for line in lines) + text[at:]
+
+
+def _block_entry(key: str, value: Any, indent: int) -> list[str]:
+    pad = " " * indent
+    if isinstance(value, Mapping) and value and len(flow(value)) > 40:
+        inner = [f"{pad}  {scalar(name)}: {flow(said)}" for name, said in value.items()]
+        return [f"{pad}{scalar(key)}:", *inner]
+    return [f"{pad}{scalar(key)}: {flow(value)}"]
