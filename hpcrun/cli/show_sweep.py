@@ -30,6 +30,7 @@ from hpcrun.plan.sweep import column_names, label
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.store import runs_of
+from hpcrun.slurm.reasons import explain
 from hpcrun.spec.job import JobSpec
 
 
@@ -171,7 +172,7 @@ def show_sweep(sweep: Sweep, statuses: Sequence[RunStatus]) -> None:
             status.verdict.state,
             duration(elapsed(status)),
             *(each.get(key, "-") for key in keys),
-            status.verdict.reason or failure_text(status),
+            _reason(status) or failure_text(status),
         ]
         for status, each in zip(statuses, values, strict=True)
     ]
@@ -196,3 +197,8 @@ def _watch(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
         note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
         raise
     return 0 if all(ok.values()) else 1
+
+
+def _reason(status: RunStatus) -> str:
+    reason = status.verdict.reason
+    return explain(reason, status.job_id or "").words if status.queue and reason else reason

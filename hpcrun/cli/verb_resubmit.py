@@ -1,0 +1,153 @@
+"""hpcrun resubmit.
+
+Effects: those of the controller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from hpcrun.cli.options import (
+    asked_overrides,
+    cluster_option,
+    context,
+    job_options,
+    json_option,
+)
+
+if TYPE_CHECKING:
+    from hpcrun.controller.resubmit import Again
+
+
+@click.command("resubmit")
+@click.argument("job", required=False)
+@click.option("--failed", is_flag=True, help="Only what is over and did not end well.")
+@click.option("--fresh", is_flag=True, help="Begin anew: with checkpoints of its own.")
+@click.option(
+    "--code",
+    type=click.Choice(["then", "now"]),
+    default="then",
+    help="The code as the earlier run had it (then), or the project's of today (now).",
+)
+@job_options
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@cluster_option
+@json_option
+def command(
+    job: str | None,
+    failed: bool,
+    fresh: bool,
+    code: Literal["then", "now"],
+    dry_run: bool,
+    cluster: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Submit a run again: a new run of the same job, which goes on from its checkpoints.
+
+    JOB is a Slurm job id, a run id or a sweep's; the newest run without it. The new run has the
+    earlier one's job with what --set and the other options change, its code, its project and its
+    {checkpoint_dir}, so that a script that can resume does.
+    """
+    from hpcrun.cli.output import emit_json
+    from hpcrun.controller.checks import Checks
+    from hpcrun.controller.resubmit import prepare_again, submit_again
+    from hpcrun.controller.status import resolve_any
+    from hpcrun.controller.submit import Submission
+    from hpcrun.controller.sweep import PreparedSweep
+
+    where = context(cluster, debug=options["debug"])
+    again = prepare_again(
+        where,
+        resolve_any(where, job),
+        overrides=asked_overrides(options),
+        code=code,
+        fresh=fresh,
+        failed=failed,
+        named_cluster=cluster is not None,
+        checks=Checks(heed=not options["no_check"]),
+    )
+    if dry_run:
+        _show_files(again, as_json=as_json)
+        return 0
+    submission = submit_again(again)
+    if as_json:
+        emit_json(_json(again, submission.job_id))
+    elif isinstance(again.prepared, PreparedSweep):
+        from hpcrun.cli.show_sweep import show_sweep_submission
+
+        assert not isinstance(submission, Submission)
+        _tell_origin(again)
+        show_sweep_submission(again.prepared, submission)
+    else:
+        from hpcrun.cli.show_plan import show_submission
+
+        _tell_origin(again)
+        bare = again.prepared.spec.command is not None
+        show_submission(again.prepared.plan, submission.job_id, bare=bare)
+    return 0
+
+
+def _show_files(again: Again, *, as_json: bool) -> None:
+    from hpcrun.cli.show_plan import show_files
+    from hpcrun.cli.show_sweep import show_sweep_files
+    from hpcrun.controller.sweep import PreparedSweep
+
+    if not as_json:
+        _tell_origin(again)
+    if isinstance(again.prepared, PreparedSweep):
+        show_sweep_files(again.prepared, as_json=as_json)
+        return
+    notes = again.prepared.plan.notes
+    show_files(again.prepared.files, as_json=as_json, notes=notes)
+
+
+def _tell_origin(again: Again) -> None:
+    """Say, where messages go, what is taken from which run."""
+    from hpcrun.cli.output import note
+
+    first = again.earlier[0]
+    name = f"job {first.job_id}" if first.job_id else first.run.run_id
+    if len(again.earlier) > 1:
+        name += f" and {len(again.earlier) - 1} more"
+    kept = sum(folder is not None for folder in again.checkpoint_dirs)
+    if kept == 1:
+        where = f"goes on from {next(folder for folder in again.checkpoint_dirs if folder)}"
+    elif kept:
+        where = f"{kept} go on from their checkpoints"
+    else:
+        where = "begins without checkpoints"
+    code = "the code as it was" if again.context.code is not None else "today's code"
+    note(click.style(f"again: {name}, {code}; {where}", dim=True))
+    for text in again.notes:
+        note(click.style(f"note: {text}", dim=True))
+
+
+def _json(again: Again, job_id: str) -> dict[str, Any]:
+    from hpcrun.controller.sweep import PreparedSweep
+
+    made = again.prepared
+    is_sweep = isinstance(made, PreparedSweep)
+    plans = [run.plan for run in made.runs] if isinstance(made, PreparedSweep) else [made.plan]
+    return {
+        "job_id": job_id,
+        "sweep_id": made.plan.run_id if is_sweep else None,
+        "cluster": made.plan.cluster,
+        "code": "then" if again.context.code is not None else "now",
+        "runs": [
+            {
+                "run_id": plan.run_id,
+                "job_id": f"{job_id}_{index}" if is_sweep else job_id,
+                "run_dir": plan.run_dir,
+                "resubmitted_from": status.run.run_id,
+                "checkpoint_dir": plan.checkpoint_dir,
+                "goes_on": folder is not None,
+            }
+            for index, (plan, status, folder) in enumerate(
+                zip(plans, again.earlier, again.checkpoint_dirs, strict=True)
+            )
+        ],
+        "notes": again.notes,
+    }

@@ -1,0 +1,315 @@
+"""Makes a new run of an earlier one: its job, its code as it was, its checkpoints.
+
+Effects: files, Slurm commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, structs
+
+from hpcrun.controller.checks import Checks
+from hpcrun.controller.context import Context, load_context, read_text
+from hpcrun.controller.prepare import Prepared, prepare, read_spec
+from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.submit import Submission, submit
+from hpcrun.controller.sweep import (
+    PreparedSweep,
+    SweepSubmission,
+    prepare_sweep,
+    submit_sweep,
+)
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.plan.sweep import SweepRun
+from hpcrun.plan.types import Plan
+from hpcrun.render.files import RenderedFile
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder
+from hpcrun.runs.records import Resubmitted, Successor
+from hpcrun.runs.store import read_record, runs_of, write_record
+from hpcrun.spec.job import JobSpec
+
+Code = Literal["then", "now"]
+
+
+class Again(Struct, frozen=True, kw_only=True):
+    """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
+
+    ``context`` is the earlier run's project and cluster; ``earlier`` are the runs that it is made
+    of, and ``checkpoint_dirs`` those of them that are gone on from, None for a fresh start.
+    """
+
+    context: Context
+    prepared: Prepared | PreparedSweep
+    earlier: list[RunStatus]
+    checkpoint_dirs: list[str | None]
+    notes: list[str]
+
+
+def prepare_again(
+    context: Context,
+    found: RunFolder | SweepFolder,
+    *,
+    overrides: Sequence[str] = (),
+    code: Code = "then",
+    fresh: bool = False,
+    failed: bool = False,
+    named_cluster: bool = False,
+    checks: Checks | None = None,
+) -> Again:
+    """Plan the same job anew; nothing is changed.
+
+    It keeps the earlier run's project folder, cluster (unless ``named_cluster``: then it is the
+    context's) and checkpoint folder (unless ``fresh``, or there are no checkpoints), so that a
+    script that resumes goes on. ``failed``: only what is over and did not end well. Raises
+    InputError, and SpecError with all that is wrong.
+    """
+    statuses = status_of(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
+    if failed:
+        statuses = _failed(found, statuses)
+    for status in statuses:
+        _check_over(status, fresh=fresh)
+    plan = _plan_of(statuses[0])
+    where = _place(context, statuses[0], plan, named_cluster=named_cluster)
+    notes: list[str] = []
+    if code == "then" and (plan.snapshot or plan.reference_trainer):
+        where = structs.replace(where, code=_code_of(statuses[0]))
+    elif code == "then":
+        notes.append("the code is today's: the earlier run ran it in place")
+    folders = [None if fresh else _checkpoints(context, status) for status in statuses]
+    made: Prepared | PreparedSweep
+    if isinstance(found, SweepFolder):
+        made = _sweep_again(where, found, statuses, folders, overrides, checks)
+        runs = [
+            _with_origin(run, status, code, folder)
+            for run, status, folder in zip(made.runs, statuses, folders, strict=True)
+        ]
+        made = structs.replace(made, runs=runs)
+    else:
+        spec = _spec_of(where, found, overrides)
+        source = str(found.path / "spec.yaml")
+        prepared = prepare(where, spec, source=source, checks=checks, checkpoint_dir=folders[0])
+        made = _with_origin(prepared, statuses[0], code, folders[0])
+    if any(folders):
+        notes += _run_dir_notes(made.spec)
+    return Again(
+        context=where, prepared=made, earlier=statuses, checkpoint_dirs=folders, notes=notes
+    )
+
+
+def submit_again(again: Again) -> Submission | SweepSubmission:
+    """Submit it; raises as submit() does.
+
+    In the folder whose checkpoints it uses stands from now on that it does; else nothing of the
+    earlier run is changed.
+    """
+    if isinstance(again.prepared, PreparedSweep):
+        folders = [Path(run.plan.run_dir) for run in again.prepared.runs]
+        with _linked(folders, again.checkpoint_dirs):
+            return submit_sweep(again.context, again.prepared)
+    with _linked([Path(again.prepared.plan.run_dir)], again.checkpoint_dirs):
+        return submit(again.context, again.prepared)
+
+
+def _failed(found: RunFolder | SweepFolder, statuses: Sequence[RunStatus]) -> list[RunStatus]:
+    left = [status for status in statuses if status.verdict.final and not status.verdict.ok]
+    if not left:
+        name = found.sweep_id if isinstance(found, SweepFolder) else found.run_id
+        states = ", ".join(dict.fromkeys(status.verdict.state for status in statuses))
+        raise InputError(f"--failed: {name} has no run that failed: {states}")
+    return left
+
+
+def _check_over(status: RunStatus, *, fresh: bool) -> None:
+    """Two runs that write to one checkpoint folder destroy it. Raises InputError, OutOfReach."""
+    verdict = status.verdict
+    name = f"job {status.job_id}" if status.job_id else status.run.run_id
+    if not (verdict.final or fresh):
+        if status.out_of_reach:
+            raise OutOfReach(
+                f"{name}: nobody knows whether it is over: {status.out_of_reach}",
+                fix="try again later, or --fresh for a run with checkpoints of its own",
+            )
+        raise InputError(
+            f"{name} is {verdict.state}: two runs would write the same checkpoints",
+            fix=f"hpcrun cancel {status.job_id or status.run.run_id} first, or --fresh for "
+            "checkpoints of its own",
+        )
+    submitted = status.history.submitted
+    hosts = status.plan.hosts if status.plan is not None else []
+    if hosts or (submitted is not None and submitted.job_id is None):
+        raise InputError(
+            f"{name} was run by hpcrun run, not submitted",
+            fix=f"hpcrun submit {status.run.path}/spec.yaml, or hpcrun run with it",
+        )
+
+
+def _plan_of(status: RunStatus) -> Plan:
+    if status.plan is None:
+        raise InputError(
+            f"{status.run.path}/plan.json: not there, or of a form that this hpcrun cannot read",
+            fix=f"hpcrun submit {status.run.path}/spec.yaml",
+        )
+    return status.plan
+
+
+def _place(context: Context, status: RunStatus, plan: Plan, *, named_cluster: bool) -> Context:
+    """The earlier run's project, and its cluster as its profile is today."""
+    project = Path(plan.project_dir)
+    if not project.is_dir():
+        raise InputError(
+            f"{project}: the project's folder, in which the run worked, is gone",
+            fix=f"hpcrun submit {status.run.path}/spec.yaml in another one",
+        )
+    submitted = status.history.submitted
+    cluster = submitted.cluster if submitted else context.cluster.name
+    if not named_cluster and cluster != context.cluster.name:
+        try:
+            return load_context(context.environ, project, cluster)
+        except InputError as error:
+            raise InputError(
+                f"{status.run.run_id} ran on {cluster}: {error.message}",
+                fix="--cluster NAME takes it to another cluster",
+            ) from error
+    return structs.replace(context, project=project)
+
+
+def _run_dir_notes(spec: JobSpec) -> list[str]:
+    """Only the checkpoint folder is the earlier run's."""
+    texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
+    if any("{run_dir}" in text for text in texts):
+        return ["what the script keeps in {run_dir} begins anew; {checkpoint_dir} goes on"]
+    return []
+
+
+def _code_of(status: RunStatus) -> Path:
+    task = status.history.task
+    own = status.run.code
+    code = own if task is None else sweep_folder(status.run.path.parent, task.sweep_id).code
+    if not code.is_dir():
+        raise InputError(f"{code}: the run's copy of the code is gone", fix="--code now")
+    return code
+
+
+def _spec_of(context: Context, run: RunFolder, overrides: Sequence[str]) -> JobSpec:
+    file = run.path / "spec.yaml"
+    return read_spec(context, read_text(file), str(file), overrides)
+
+
+def _checkpoints(context: Context, status: RunStatus) -> str | None:
+    """The folder that is gone on from; None where the earlier run has left nothing there.
+
+    Raises InputError where another run uses it now, or it cannot be written.
+    """
+    folder = Path(_plan_of(status).checkpoint_dir)
+    try:
+        has_any = any(folder.iterdir())
+    except OSError:
+        has_any = False
+    if not has_any:
+        return None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{folder}: you may not write there, and the new run would",
+            fix="--fresh for checkpoints of its own",
+        )
+    owner = owner_run(folder)
+    later = [] if owner is None else [RunFolder(path) for path in successors_of(owner)]
+    for other in status_of(context, later):
+        if not other.verdict.final:
+            raise InputError(
+                f"{folder}: {other.run.run_id}, a later run, is {other.verdict.state} and uses it",
+                fix="hpcrun cancel that one first, or --fresh for checkpoints of its own",
+            )
+    return str(folder)
+
+
+def owner_run(checkpoint_dir: Path) -> RunFolder | None:
+    """The run in whose folder checkpoints lie; None where they lie elsewhere."""
+    for folder in checkpoint_dir.parents:
+        if RUN_ID.fullmatch(folder.name):
+            return RunFolder(folder)
+    return None
+
+
+def successors_of(run: RunFolder) -> list[Path]:
+    """The folders of later runs that use this run's checkpoints, as far as they are there."""
+    try:
+        files = list(run.successors.iterdir())
+    except OSError:
+        return []
+    found = (read_record(file, Successor) for file in files if file.suffix == ".json")
+    return [Path(one.run_dir) for one in found if one is not None and Path(one.run_dir).is_dir()]
+
+
+def _with_origin(
+    prepared: Prepared, status: RunStatus, code: Code, checkpoint_dir: str | None
+) -> Prepared:
+    record = Resubmitted(
+        run_id=status.run.run_id,
+        run_dir=str(status.run.path),
+        job_id=status.job_id,
+        code=code,
+        checkpoint_dir=checkpoint_dir,
+    )
+    text = json.dumps(msgspec.to_builtins(record)) + "\n"
+    return structs.replace(
+        prepared, files=[*prepared.files, RenderedFile("resubmitted.json", text)]
+    )
+
+
+def _sweep_again(
+    context: Context,
+    sweep: SweepFolder,
+    statuses: Sequence[RunStatus],
+    folders: Sequence[str | None],
+    overrides: Sequence[str],
+    checks: Checks | None,
+) -> PreparedSweep:
+    """The runs by their own jobs, numbered anew: those that are left of a sweep are a sweep too."""
+    file = sweep.path / "spec.yaml"
+    spec = read_spec(context, read_text(file), str(file), overrides)
+    made = []
+    for index, (status, folder) in enumerate(zip(statuses, folders, strict=True)):
+        task = status.history.task
+        one = _spec_of(context, status.run, overrides)
+        made.append(
+            SweepRun(
+                index=index,
+                values=task.values if task is not None else {},
+                spec=structs.replace(one, name=f"{spec.name or 'job'}.{index}"),
+                words=[],
+                checkpoint_dir=folder,
+            )
+        )
+    return prepare_sweep(context, spec, source=str(file), checks=checks, made=made)
+
+
+@contextlib.contextmanager
+def _linked(runs: Sequence[Path], checkpoint_dirs: Sequence[str | None]) -> Iterator[None]:
+    """Note in each folder whose checkpoints are used that they are, before the job can begin.
+
+    The notes are taken away again where nothing is submitted.
+    """
+    written: list[Path] = []
+    try:
+        for run, folder in zip(runs, checkpoint_dirs, strict=True):
+            owner = owner_run(Path(folder)) if folder is not None else None
+            if owner is not None:
+                with contextlib.suppress(FileExistsError):
+                    owner.successors.mkdir()
+                written.append(owner.successors / f"{run.name}.json")
+                write_record(written[-1], Successor(run_dir=str(run)))
+        yield
+    except BaseException as error:
+        if not (isinstance(error, OutOfReach) and error.maybe_done):
+            for file, run in zip(written, runs, strict=False):
+                if not run.is_dir():  # Ctrl-C after Slurm's answer: then the run is there
+                    file.unlink(missing_ok=True)
+        raise
