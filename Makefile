@@ -8,7 +8,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 
-.PHONY: demo test check bench test-containers test-launchers lint venv packages clean test-slurm-versions
+.PHONY: demo test check bench templates test-containers test-launchers lint venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -34,6 +34,10 @@ bench: venv .venv-bench/.ready
 	.venv-bench/bin/python -m pip install --quiet --upgrade pip setuptools wheel
 	.venv-bench/bin/python -m pip install --quiet --requirement bench/requirements.txt .
 	touch $@
+
+# templates/*.j2 as the Python that submissions run: after each change of one of them.
+templates: venv
+	python -m tests.render.translate
 
 # Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.

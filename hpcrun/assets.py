@@ -78,9 +78,32 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
     return jobs[name][1]
 
 
-def template_loader(project: Path | None) -> jinja2.BaseLoader:
-    """Look in the project's ``templates/`` first; ``hpcrun/NAME`` is always the shipped one."""
-    import jinja2  # here: most verbs render nothing, and it takes 20 ms
+class Templates:
+    """The templates of a project: its own, where it has any, over those that hpcrun ships."""
+
+    def __init__(self, project: Path | None) -> None:
+        folder = None if project is None else project / "templates"
+        self._own = folder if folder is not None and folder.is_dir() else None
+        self._loader: jinja2.BaseLoader | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether the project has templates of its own, which Jinja renders."""
+        return self._own is not None
+
+    def shipped_text(self, name: str) -> str:
+        """Read a file that is the same in every run, as it is shipped."""
+        return (shipped("templates") / name).read_text(encoding="utf-8")
+
+    def loader(self) -> jinja2.BaseLoader:
+        """Look in the project's folder first; ``hpcrun/NAME`` is always the shipped one."""
+        if self._loader is None:
+            self._loader = _template_loader(self._own)
+        return self._loader
+
+
+def _template_loader(own: Path | None) -> jinja2.BaseLoader:
+    import jinja2  # here: only a project with templates of its own needs it, and it takes 20 ms
 
     class ProjectLoader(jinja2.FileSystemLoader):
         """Loads a project's templates; a block on one line ends with a line end all the same."""
@@ -94,6 +117,6 @@ def template_loader(project: Path | None) -> jinja2.BaseLoader:
 
     built_in = jinja2.FileSystemLoader(shipped("templates"))
     loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
-    if project is not None and (project / "templates").is_dir():
-        loaders.insert(0, ProjectLoader(project / "templates"))
+    if own is not None:
+        loaders.insert(0, ProjectLoader(own))
     return jinja2.ChoiceLoader(loaders)

@@ -12,10 +12,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import jinja2
 import msgspec
 
-from hpcrun.assets import find_job, template_loader
+from hpcrun.assets import Templates, find_job
 from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.deepspeed_check import inspect_deepspeed
@@ -106,14 +105,14 @@ def prepare(
     source: str = "",
     run_id: str | None = None,
     shared_code: Path | None = None,
-    loader: jinja2.BaseLoader | None = None,
+    templates: Templates | None = None,
     checks: Checks | None = None,
     checkpoint_dir: str | None = None,
 ) -> Prepared:
     """Plan and render a run, with a new run id unless it is said; nothing is changed.
 
     ``source`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
-    common, ``shared_code``, the ``loader`` of the templates and the ``checks``; these say too
+    common, ``shared_code``, the ``templates`` and the ``checks``; these say too
     whether problems that the user may know better about are heeded. Raises InputError, or SpecError
     with all that is wrong.
     """
@@ -169,18 +168,18 @@ def prepare(
         raise all_at_once(errors, source or spec.name or "job")
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
-    files = render_files(plan, loader or project_templates(context))
+    files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
     files.append(RenderedFile("spec.yaml", dump_job(with_words(spec, known, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files)
 
 
-def project_templates(context: Context) -> jinja2.BaseLoader:
+def project_templates(context: Context) -> Templates:
     """Look for templates in the project, or in the copy of it that the run gets."""
     code = context.code
     has_own = code is not None and (code / "templates").is_dir()
-    return template_loader(code if has_own else context.project)
+    return Templates(code if has_own else context.project)
 
 
 def _as_it_was(context: Context) -> Context:

@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 import msgspec
 
+from hpcrun.assets import Templates
 from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import (
@@ -79,7 +79,7 @@ def prepare_sweep(
     source = source or spec.name or "job"
     sweep_id = new_run_id(spec)
     code = sweep_folder(context.runs_dir, sweep_id).code
-    loader = project_templates(context)
+    templates = project_templates(context)
     checks = checks or Checks()
     runs: list[Prepared] = []
     errors: dict[str, InputError] = {}
@@ -90,7 +90,7 @@ def prepare_sweep(
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
             try:
-                run = _prepare_run(context, one, sweep_id, code, loader, after, source, checks)
+                run = _prepare_run(context, one, sweep_id, code, templates, after, source, checks)
                 runs.append(run)
             except InputError as error:
                 errors.setdefault(str(error), error)
@@ -104,7 +104,7 @@ def prepare_sweep(
     plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes])
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
-        render_array(plan, loader),
+        render_array(plan, templates),
         _json("sweep.json", record),
         RenderedFile(
             "spec.yaml", dump_job(with_words(spec, known | spec.sweep.keys(), extra_args))
@@ -119,7 +119,7 @@ def _prepare_run(
     one: SweepRun,
     sweep_id: str,
     code: Path,
-    loader: jinja2.BaseLoader,
+    templates: Templates,
     after: str | None,
     source: str,
     checks: Checks,
@@ -132,7 +132,7 @@ def _prepare_run(
         source=source,
         run_id=task_run_id(sweep_id, one.index),
         shared_code=code,
-        loader=loader,
+        templates=templates,
         checks=checks,
         checkpoint_dir=one.checkpoint_dir,
     )

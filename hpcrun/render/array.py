@@ -1,18 +1,16 @@
 """The script of a sweep's array.
 
-Pure: the template loader is an argument.
+Pure: the templates are an argument.
 """
 
 from __future__ import annotations
 
-import jinja2
-
 from hpcrun.plan.directives import check_carried
 from hpcrun.plan.types import Plan
-from hpcrun.render.files import RenderedFile, make_environment, render_template, template_values
+from hpcrun.render.files import RenderedFile, Templates, render_template, template_values
 
 
-def render_array(plan: Plan, loader: jinja2.BaseLoader) -> RenderedFile:
+def render_array(plan: Plan, templates: Templates) -> RenderedFile:
     """Render the array's job.sbatch: the directives of its runs, and the way to a task's run.
 
     It is the runs' own template but for the part after the directives, so that a project's
@@ -22,5 +20,5 @@ def render_array(plan: Plan, loader: jinja2.BaseLoader) -> RenderedFile:
     runs_dir, _, _ = plan.run_dir.rpartition("/")
     head, _, tail = plan.run_id.rpartition("-")
     values = {**template_values(plan), "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
-    text = render_template(make_environment(loader), loader, "array.sbatch", values)
+    text = render_template(templates, "array.sbatch", values)
     return RenderedFile("job.sbatch", text)

@@ -1,28 +1,41 @@
 """Plan to the text of every file that the job gets.
 
-Pure: the template loader is an argument.
+Pure: the templates are an argument.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
-import jinja2
-import jinja2.meta
 import msgspec
-import yaml
 
-from hpcrun.errors import InputError
 from hpcrun.plan.directives import check_carried
-from hpcrun.plan.setup import uses_modules
 from hpcrun.plan.types import Plan
+from hpcrun.render import shipped
 from hpcrun.render.container import apptainer_words, kept_variables, pyxis_words
-from hpcrun.render.quoting import FILTERS, quote_word
+from hpcrun.render.quoting import quote_word
+
+if TYPE_CHECKING:
+    import jinja2
 
 # Files that are the same in every run.
 FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh", "hosts.sh")
+
+
+class Templates(Protocol):
+    """Where the templates are; see hpcrun.assets.Templates."""
+
+    @property
+    def own(self) -> bool:
+        """Whether the project has some of its own."""
+
+    def shipped_text(self, name: str) -> str:
+        """Read a file that is the same in every run."""
+
+    def loader(self) -> jinja2.BaseLoader:
+        """Give Jinja the project's own and, as ``hpcrun/NAME``, the shipped ones."""
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -32,7 +45,7 @@ class RenderedFile(msgspec.Struct, frozen=True):
     text: str
 
 
-def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
+def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
     """Render job.sbatch, node.sh, deepspeed.json and plan.json; add harness.sh, hardware.sh.
 
     A project's own ``templates/job.sbatch.j2`` that begins with
@@ -40,24 +53,36 @@ def render_files(plan: Plan, loader: jinja2.BaseLoader) -> list[RenderedFile]:
     template that is wrong, and for a value that Slurm cannot carry.
     """
     check_carried(plan)
-    environment = make_environment(loader)
     values = template_values(plan)
-    texts = {
-        name: render_template(environment, loader, name, values)
+    files = [
+        RenderedFile(name, render_template(templates, name, values))
         for name in ("job.sbatch", "node.sh")
-    }
-    files = [RenderedFile(name, text) for name, text in texts.items()]
-    for name in FIXED:
-        source, _, _ = loader.get_source(environment, f"hpcrun/{name}")
-        files.append(RenderedFile(name, source))
+    ]
+    files += [RenderedFile(name, templates.shipped_text(name)) for name in FIXED]
     if plan.deepspeed_config is not None:
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
     if plan.accelerate_config is not None:
+        import yaml  # here: few jobs have one, and it takes longer than all else of a submission
+
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
     files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
     return files
+
+
+def render_template(templates: Templates, name: str, values: Mapping[str, Any]) -> str:
+    """Render ``NAME.j2``: by Jinja where the project has templates of its own.
+
+    Else by the functions that the shipped templates were translated to: Jinja takes longer to
+    import and to compile them than all else of a submission. Raises InputError for a template of
+    the project's that is wrong.
+    """
+    if not templates.own:
+        return shipped.RENDER[name](values)
+    from hpcrun.render.own import render_own
+
+    return render_own(templates.loader(), name, values)
 
 
 def template_values(plan: Plan) -> dict[str, object]:
@@ -70,76 +95,6 @@ def template_values(plan: Plan) -> dict[str, object]:
         "kept": kept_variables(plan),
         "program_lines": program_lines(plan.program),
     }
-
-
-@lru_cache(maxsize=1)
-def make_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
-    """Make what templates are rendered in: a value that is missing is an error.
-
-    Kept for the next call, since compiling templates takes longer than all else: the runs of a
-    sweep share a loader.
-    """
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters.update(FILTERS)
-    environment.filters["uses_modules"] = uses_modules
-    return environment
-
-
-def render_template(
-    environment: jinja2.Environment,
-    loader: jinja2.BaseLoader,
-    name: str,
-    values: Mapping[str, object],
-) -> str:
-    """Render ``NAME.j2``. Raises InputError for a template that is wrong."""
-    try:
-        _check_template(environment, loader, f"{name}.j2")
-        return environment.get_template(f"{name}.j2").render(values)
-    except (jinja2.TemplateError, UnicodeDecodeError) as error:
-        where, line = _place(error, f"{name}.j2")
-        raise InputError(
-            f"templates/{where}{f':{line}' if line else ''}: {error}",
-            fix="mend the template in templates/",
-        ) from error
-
-
-def _check_template(environment: jinja2.Environment, loader: jinja2.BaseLoader, name: str) -> None:
-    """A project's own template must override blocks of the shipped one. Raises InputError."""
-    source, _, _ = loader.get_source(environment, name)
-    if source == loader.get_source(environment, f"hpcrun/{name}")[0]:
-        return
-    bases = set(jinja2.meta.find_referenced_templates(environment.parse(source)))
-    if not bases:
-        raise InputError(
-            f"templates/{name}: it overrides no block of hpcrun's template, but replaces it",
-            fix=f'begin it with {{% extends "hpcrun/{name}" %}}',
-        )
-    known = environment.get_template(f"hpcrun/{name}").blocks
-    for block in environment.get_template(name).blocks:
-        if f"hpcrun/{name}" in bases and block not in known:
-            raise InputError(
-                f"templates/{name}: there is no block {block}",
-                fix=f"the blocks are {', '.join(known)}",
-            )
-
-
-def _place(error: Exception, name: str) -> tuple[str, int | None]:
-    """Where in a template an error is: Jinja's own word, else the traceback's."""
-    line = None
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file.endswith(".j2"):
-            name, line = file.rpartition("/")[2], trace.tb_lineno
-        trace = trace.tb_next
-    return getattr(error, "name", None) or name, getattr(error, "lineno", None) or line
 
 
 def srun_argv(plan: Plan) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import template_loader
+from hpcrun.assets import Templates
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.setup import LOCAL_DIR, literal
@@ -34,7 +34,7 @@ def written(made: Plan) -> Path:
     (run_dir / "disk").mkdir()
     setup = structs.replace(made.setup, local_dir=literal(f"{run_dir}/disk"))
     made = structs.replace(made, setup=setup)
-    for file in render_files(made, template_loader(None)):
+    for file in render_files(made, Templates(None)):
         text = TELL if file.name == "harness.sh" else file.text
         (run_dir / file.name).write_bytes(text.encode("utf-8", "surrogateescape"))
     return run_dir
@@ -248,7 +248,7 @@ def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(text)
     with pytest.raises(InputError) as caught:
-        render_files(plan("script: a.py"), template_loader(tmp_path))
+        render_files(plan("script: a.py"), Templates(tmp_path))
     assert said in caught.value.message
     assert caught.value.fix == "mend the template in templates/"
 
@@ -256,7 +256,7 @@ def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
 def test_a_name_that_slurm_cannot_carry_is_refused() -> None:
     made = structs.replace(plan("script: a.py"), directives=[("comment", "a\nb")])
     with pytest.raises(InputError, match=r"slurm\.comment"):
-        render_files(made, template_loader(None))
+        render_files(made, Templates(None))
 
 
 def test_a_module_is_the_one_of_the_copy(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import template_loader
+from hpcrun.assets import Templates
 from hpcrun.errors import InputError
 from hpcrun.render.files import render_files
 from tests.plan.making import plan
@@ -22,7 +22,7 @@ def rendered(project: Path, text: str | bytes, name: str = "job.sbatch") -> str:
     (project / "templates").mkdir()
     path = project / "templates" / f"{name}.j2"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    files = render_files(plan("script: a.py\nsecrets: [TOKEN]"), template_loader(project))
+    files = render_files(plan("script: a.py\nsecrets: [TOKEN]"), Templates(project))
     return next(file.text for file in files if file.name == name)
 
 
