@@ -59,11 +59,17 @@ class Problem:
 
 
 class SpecError(InputError):
-    """A job or cluster file has problems; ``problems`` holds all of them."""
+    """A job or cluster file has problems; ``problems`` holds all of them.
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+    ``notes`` is what else the user should know, which alone would not have been an error.
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], *, fix: str = "", notes: Sequence[str] = ()
+    ) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems), fix=fix)
         self.problems = list(problems)
+        self.notes = list(notes)
 
 
 class SchedulerRefused(HpcrunError):

@@ -55,6 +55,8 @@ def show_error(error: HpcrunError) -> None:
         note(f"{click.style('error', fg='red')}: {error.message}")
     if error.fix:
         note(f"  {click.style('fix', fg='green')}: {error.fix}")
+    for text in error.notes if isinstance(error, SpecError) else ():
+        note(f"{click.style('note', dim=True)}: {text}")
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:

@@ -66,7 +66,8 @@ def show_submission(plan: Plan, job_id: str, *, bare: bool) -> None:
 def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
     """Say when and where a job would start, as things are now."""
     if as_json:
-        emit_json({"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)})
+        told = {"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)}
+        emit_json({**told, "notes": plan.notes})
         return
     say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
     rows = [
@@ -79,12 +80,15 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
 
 
 def show_files(files: Sequence[RenderedFile], *, as_json: bool, notes: Sequence[str] = ()) -> None:
-    """Print what a submission would write; notes go to where messages go."""
-    for text in notes:
-        note(text)
+    """Print what a submission would write; notes go to where messages go.
+
+    In JSON they are the one key that is no file's name.
+    """
     if as_json:
-        emit_json({file.name: file.text for file in files})
+        emit_json({file.name: file.text for file in files} | {"notes": list(notes)})
         return
+    for text in notes:
+        note(f"{click.style('note', dim=True)}: {text}")
     shown = [file for file in files if file.name not in (*FIXED, "plan.json")]
     for file in shown:
         say(click.style(f"==> {file.name} <==", bold=True))

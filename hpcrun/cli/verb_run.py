@@ -42,6 +42,7 @@ def command(
     from hpcrun.cli.output import note, pairs, say
     from hpcrun.cli.show_plan import describe
     from hpcrun.cli.watch import watch
+    from hpcrun.controller.checks import Checks
     from hpcrun.controller.pool import load_pool, on_pool, take_shape
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, running, share_cpus
@@ -55,7 +56,8 @@ def command(
         where = here(where)
     spec, words, source = asked_job(ctx, where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
-    prepared = prepare(where, spec, extra_args=words, source=source)
+    checks = Checks(heed=not options["no_check"])
+    prepared = prepare(where, spec, extra_args=words, source=source, checks=checks)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

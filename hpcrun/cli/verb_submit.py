@@ -51,6 +51,7 @@ def command(
     from hpcrun.cli.output import emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
     from hpcrun.cli.watch import watch
+    from hpcrun.controller.checks import Checks
     from hpcrun.controller.dependency import dependency_on
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.submit import submit
@@ -58,13 +59,14 @@ def command(
     where = context(cluster, debug=options["debug"])
     spec, words, source = asked_job(ctx, where, job, options)
     first = dependency_on(where, after) if after else None
+    checks = Checks(heed=not options["no_check"])
     if test_only:
         from hpcrun.cli.show_plan import show_estimate
         from hpcrun.controller.submit import expected_start
         from hpcrun.controller.sweep import prepare_sweep
 
         make = prepare_sweep if spec.sweep else prepare
-        made = make(where, spec, extra_args=words, after=first, source=source)
+        made = make(where, spec, extra_args=words, after=first, source=source, checks=checks)
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
     if spec.sweep:
@@ -76,14 +78,15 @@ def command(
             words,
             after=first,
             source=source,
+            checks=checks,
             dry_run=dry_run,
             follow=follow,
             wait=wait,
             as_json=as_json,
         )
-    prepared = prepare(where, spec, extra_args=words, after=first, source=source)
+    prepared = prepare(where, spec, extra_args=words, after=first, source=source, checks=checks)
     if dry_run:
-        show_files(prepared.files, as_json=as_json, notes=[] if as_json else prepared.plan.notes)
+        show_files(prepared.files, as_json=as_json, notes=prepared.plan.notes)
         return 0
     submission = submit(where, prepared)
     if as_json:
@@ -94,6 +97,7 @@ def command(
                 "run_dir": str(submission.run.path),
                 "cluster": prepared.plan.cluster,
                 "effective_batch": prepared.plan.effective_batch,
+                "notes": prepared.plan.notes,
             }
         )
     else:

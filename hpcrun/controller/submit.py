@@ -151,7 +151,7 @@ def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
     record = submitted_record(context, None, plan)
-    with _signals_wait():
+    with signals_wait():
         try:
             job_id = scheduler.submit(transport, str(folder), env)
         except OutOfReach as error:
@@ -202,7 +202,7 @@ def take_away(folders: Sequence[Path]) -> None:
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
+def signals_wait() -> Iterator[None]:
     """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded.
 
     Else a job could run that nobody knows.

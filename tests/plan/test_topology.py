@@ -73,63 +73,10 @@ def test_a_job_without_gpus_has_one_rank_a_node_and_no_gres() -> None:
     assert (made.nodes, made.ranks_per_node, made.gres, made.memory) == (3, 1, None, None)
 
 
-FACTS = """
-read_on: 2026-11-01
-partitions:
-  gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T, max_time: 2-00}
-"""
-
-
-@pytest.mark.parametrize(
-    ("resources", "said"),
-    [
-        (
-            "gpus_per_node: 9",
-            "resources.gpus_per_node: 9: the nodes of default have 8 (read on 2026-11-01); "
-            "--gpus-per-node 8 with more --nodes",
-        ),
-        (
-            "gpus_per_node: 8, cpus_per_gpu: 17",
-            "resources.cpus_per_gpu: 17 for each of 8 are 136: the nodes of default have 128 "
-            "(read on 2026-11-01); 16 at most",
-        ),
-        (
-            "memory_per_node: 1025G",
-            "resources.memory_per_node: 1025G: the nodes of default have 1T (read on 2026-11-01); "
-            "0 takes all of it",
-        ),
-        (
-            "time: 2-00:01",
-            "resources.time: 2-00:01: default gives 2-00 at most (read on 2026-11-01)",
-        ),
-    ],
-)
-def test_what_no_node_has_is_refused_with_the_date(resources: str, said: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        topology(resources, FACTS)
-    assert str(caught.value) == said
-
-
-def test_all_that_cannot_be_is_told_at_once() -> None:
-    with pytest.raises(SpecError) as caught:
-        topology("gpus_per_node: 9, memory_per_node: 2T, time: UNLIMITED, gpu_type: 'a:4'", FACTS)
-    paths = [problem.path.removeprefix("resources.") for problem in caught.value.problems]
-    assert paths == ["gpu_type", "gpus_per_node", "memory_per_node", "time"]
-    assert "(says the profile)" in str(_refusal("gpus_per_node: 9", NODES))
-
-
 def _refusal(resources: str, profile: str) -> SpecError:
     with pytest.raises(SpecError) as caught:
         topology(resources, profile)
     return caught.value
-
-
-@pytest.mark.parametrize("time", ["2-00", "48:00:00", "2880", "2-0:0:0"])
-def test_as_much_as_there_is_may_be_asked_for(time: str) -> None:
-    made = topology(
-        f"gpus_per_node: 8, cpus_per_gpu: 16, memory_per_node: 1T, time: '{time}'", FACTS
-    )
-    assert (made.cpus_per_rank, made.memory) == (16, "1T")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +138,6 @@ def test_facts_of_another_partition_do_not_count() -> None:
     two = two.replace("}}", "}, big: {gpus_per_node: 16}}")
     assert topology("gpus_per_node: 16, partition: big", two).gres == "gpu:16"
     assert topology("gpus_per_node: 16, partition: unlisted", two).gres == "gpu:16"
-    with pytest.raises(SpecError, match="the nodes of gpu have 8"):
-        topology("gpus_per_node: 16", two)
 
 
 TYPES = """

@@ -1,0 +1,349 @@
+"""The program that a job names, looked at before it waits in a queue: there, readable, Python.
+
+Effects: reads files, asks git; keeps what it read of long scripts in the cache folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import errno
+import hashlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+import msgspec
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.interpreter import Interpreter
+from hpcrun.controller.question import Question
+from hpcrun.errors import HpcrunError, Problem
+from hpcrun.plan.build import REFERENCE_TRAINER
+from hpcrun.plan.script_facts import ScriptFacts, read_script
+from hpcrun.runs.store import write_file
+from hpcrun.spec.job import JobSpec
+
+# bytes; a longer text was not written by a person, and is not read.
+LONGEST = 1_000_000
+# bytes; reading a longer script takes long enough to be remembered.
+WORTH_KEEPING = 12_000
+# Modules of the project that are looked through for HPCRUN_* variables.
+MODULES = 40
+# seconds
+GIT_PATIENCE = 2.0
+_UNKNOWN_VERSION = (0, 0)
+_REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What came of reading a script: its facts, or why Python cannot read it and in which line."""
+
+    facts: ScriptFacts | None = None
+    fault: str = ""
+    line: int | None = None
+
+
+class Program(msgspec.Struct):
+    """The file that Python starts with, as far as it is seen from here, and what was found."""
+
+    path: Path | None = None
+    name: str = ""
+    reading: Reading | None = None
+    reads_variables: bool = False
+    problems: list[Problem] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+
+    def refuse(self, path: str, message: str) -> None:
+        """Add a problem."""
+        self.problems.append(Problem("", None, path, message))
+
+
+def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
+    """Find the file of a job's script or module, or that of a command ``python FILE``.
+
+    ``inside``: it runs in a container, of which nothing can be told but the project's own files.
+    """
+    program = Program()
+    if spec.script is not None:
+        _find_script(context, spec.script, program, inside=inside)
+    elif spec.module is not None:
+        _find_module(context, spec.module, program)
+    elif spec.command is None:
+        program.path, program.name = _REFERENCE / REFERENCE_TRAINER, "the reference trainer"
+    return program
+
+
+def _find_script(context: Context, script: str, program: Program, *, inside: bool) -> None:
+    path = context.project / script
+    program.name = script
+    fault = _file_fault(path)
+    if not fault:
+        program.path = path
+        return
+    if inside and script.startswith("/"):
+        return
+    if fault != "no such file":
+        fix = "; name the Python file in it" if fault == "a folder" else ""
+        program.refuse("script", f"{path}: {fault}{fix}")
+        return
+    near = [
+        str(file.relative_to(context.project))
+        for pattern in ("*.py", "*/*.py")
+        for file in context.project.glob(pattern)
+    ]
+    close = difflib.get_close_matches(script, near, 1)
+    hint = f"did you mean {close[0]}?" if close else f"paths start at {context.project}"
+    program.refuse("script", f"{path}: no such file; {hint}")
+
+
+def _file_fault(path: Path) -> str:
+    """Say why a file cannot be read; "" where it can. A FIFO is never opened."""
+    try:
+        info = path.stat()
+        if S_ISDIR(info.st_mode):
+            return "a folder"
+        if not S_ISREG(info.st_mode):
+            return "not a file that could be copied and read"
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return "no such file"
+        return f"cannot be read: {error.strerror}"
+    except ValueError:  # a NUL byte
+        return "no such file"
+    return ""
+
+
+def _find_module(context: Context, module: str, program: Program) -> None:
+    """A module of the project; one that is installed is the interpreter's business."""
+    project, parts = context.project, module.split(".")
+    target = project.joinpath(*parts)
+    program.name = module
+    known = (project / parts[0]).is_dir() or (project / f"{parts[0]}.py").is_file()
+    if not known or not all(parts):
+        return
+    if target.with_name(f"{target.name}.py").is_file():
+        program.path = target.with_name(f"{target.name}.py")
+    elif (target / "__main__.py").is_file():
+        program.path = target / "__main__.py"
+    elif (target / "__init__.py").is_file():
+        program.refuse("module", f"{module}: a package, and it has no {target}/__main__.py to run")
+    elif not target.is_dir():
+        program.refuse("module", f"{module}: the project has no {target}.py")
+
+
+def command_program(context: Context, words: Sequence[str], program: Program) -> list[str]:
+    """Look at a command that is started as it is: what it names by a path must be there.
+
+    Gives the words that a Python file in it is given; the file becomes the program's.
+    """
+    first = words[0] if words else ""
+    if "/" in first and "$" not in first:
+        path = context.project / first
+        fault = _command_fault(path)
+        if fault:
+            program.refuse("command", f"{first}: {fault}")
+    if re.fullmatch(r"(.*/)?python[0-9.]*", first):
+        rest = list(words[1:])
+        while rest and rest[0] in ("-u", "-B", "-O", "-s", "-E", "-I"):
+            del rest[0]
+        if rest and rest[0].endswith(".py") and "$" not in rest[0]:
+            path = context.project / rest[0]
+            program.path, program.name = (path if not _file_fault(path) else None), rest[0]
+            return rest[1:]
+    return []
+
+
+def _command_fault(path: Path) -> str:
+    if not Path(*path.parts[:2]).exists():
+        return ""  # a file system of the nodes alone
+    try:
+        info = path.stat()
+    except OSError as error:
+        return (
+            "no such file" if error.errno in (errno.ENOENT, errno.ENOTDIR) else str(error.strerror)
+        )
+    if S_ISDIR(info.st_mode):
+        return "a folder"
+    if not os.access(path, os.X_OK):
+        return f"not executable; chmod +x {path}, or name what runs it, as in bash or python"
+    return ""
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+
+def read_program(context: Context, spec: JobSpec, found: Interpreter, program: Program) -> None:
+    """Read the script as the Python that trains would, and tell what that one would refuse."""
+    path = program.path
+    if path is None:
+        return
+    data = _content(path)
+    if data is None or path.suffix in (".pyc", ".pyz") or data.startswith(b"PK\x03\x04"):
+        return
+    key = "script" if spec.script is not None else "module" if spec.module else "command"
+    ours = sys.version_info[:2]
+    version = python_version(found.python)
+    foreign = _shebang(data)
+    if foreign and key == "script":
+        program.refuse(
+            key, f"{path}: a script for {foreign}; say command: [{foreign}, {path.name}]"
+        )
+        return
+    reading = _read(context, data, version if _UNKNOWN_VERSION < version < ours else ours)
+    program.reading = reading
+    if not reading.fault:
+        program.reads_variables = _reads_variables(context, path, reading)
+        return
+    where = f"{path}:{reading.line}" if reading.line else str(path)
+    if _UNKNOWN_VERSION < version <= ours:
+        which = f" (Python {version[0]}.{version[1]} trains)" if version != ours else ""
+        program.refuse(key, f"{where}: {reading.fault}{which}")
+    elif not found.inside:
+        program.notes.append(
+            f"{where}: {reading.fault}, says Python {ours[0]}.{ours[1]}; another one trains"
+        )
+
+
+def _content(path: Path) -> bytes | None:
+    """A file's bytes; None for one that is too long for a script, or cannot be read."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            data = file.read(LONGEST + 1)
+    except OSError:
+        return None
+    return data if len(data) <= LONGEST else None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _shebang(data: bytes) -> str:
+    """The program that a first line #!... names, if it is not Python."""
+    match = re.match(rb"#!\s*(\S+)(?:[ \t]+(?:-S[ \t]+)?(\S+))?", data)
+    if match is None:
+        return ""
+    words = [word.decode("utf-8", "replace").rpartition("/")[2] for word in match.groups() if word]
+    name = words[1] if words[0] == "env" and len(words) > 1 else words[0]
+    return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
+
+
+def _read(context: Context, data: bytes, version: tuple[int, ...]) -> Reading:
+    """Read a script, or remember what was read of the same text."""
+    if len(data) < WORTH_KEEPING:
+        return _parse(data, version)
+    text = b"%r %r %r" % (sys.version_info[:3], version, ScriptFacts.__struct_fields__)
+    name = hashlib.sha256(text + data).hexdigest()[:32]
+    kept = context.cache_dir / "scripts" / f"{name}.json"
+    with contextlib.suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return msgspec.json.decode(kept.read_bytes(), type=Reading)
+    reading = _parse(data, version)
+    with contextlib.suppress(OSError, HpcrunError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_file(kept, msgspec.json.encode(reading))
+    return reading
+
+
+def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
+    if b"\0" in data:
+        return Reading(fault="no Python text: it has a NUL byte")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the script, not of ours
+        try:
+            tree = ast.parse(data, feature_version=(version[0], version[1]))
+            return Reading(facts=read_script(tree))
+        except SyntaxError as error:
+            return Reading(fault=f"{error.msg or 'invalid syntax'}", line=error.lineno)
+        except ValueError as error:
+            return Reading(fault=str(error))
+        except (RecursionError, MemoryError):
+            return Reading(facts=ScriptFacts())
+
+
+def python_version(python: str) -> tuple[int, ...]:
+    """Tell an interpreter's version by its files; (0, 0) where they do not show it."""
+    if python == sys.executable:
+        return tuple(sys.version_info[:2])
+    if "/" not in python:
+        return _UNKNOWN_VERSION
+    prefix = Path(python).parent.parent
+    with contextlib.suppress(OSError):
+        text = (prefix / "pyvenv.cfg").read_text(errors="replace")
+        match = re.search(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", text, re.MULTILINE)
+        if match:
+            return int(match[1]), int(match[2])
+    match = re.search(r"python(\d+)\.(\d+)$", os.path.realpath(python))
+    return (int(match[1]), int(match[2])) if match else _UNKNOWN_VERSION
+
+
+def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
+    """Tell whether the script, or a module of the project that it imports, names HPCRUN_*."""
+    if reading.facts is None or reading.facts.variables:
+        return True
+    waiting = [(path.parent, name) for name in reading.facts.imports]
+    seen: set[Path] = set()
+    while waiting and len(seen) < MODULES:
+        folder, name = waiting.pop(0)
+        for file in _module_files(context.project, folder, name):
+            if file in seen:
+                continue
+            seen.add(file)
+            data = _content(file) or b""
+            if b"HPCRUN_" in data:
+                return True
+            waiting += [(file.parent, inner) for inner in _imported(data)]
+    return False
+
+
+def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
+    dots = len(name) - len(name.lstrip("."))
+    parts = [part for part in name.split(".") if part]
+    tops = [folder, project] if not dots else [folder.joinpath(*[".."] * (dots - 1))]
+    for top in dict.fromkeys(tops):
+        target = top.joinpath(*parts)
+        for file in (target.with_name(f"{target.name}.py"), target / "__init__.py"):
+            if file.is_file():
+                yield file
+
+
+def _imported(data: bytes) -> Iterator[str]:
+    pattern = rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([.\w]+))"
+    for start, names, module in re.findall(pattern, data, re.MULTILINE):
+        found = (start or module).decode("ascii", "replace")
+        yield found
+        dot = "" if found.endswith(".") else "."
+        for name in names.split(b","):
+            if name.split():
+                yield f"{found}{dot}{name.split()[0].decode('ascii', 'replace')}"
+
+
+# ---- git ---------------------------------------------------------------------------------------
+
+
+def ask_git(context: Context, program: Program) -> Question | None:
+    """Ask git whether it ignores the program, where that decides if it is in the run's copy."""
+    path = program.path
+    if path is None or not path.is_relative_to(context.project):
+        return None
+    if not any((folder / ".git").exists() for folder in path.parents):
+        return None
+    argv = ["git", "-C", str(path.parent), "check-ignore", "-q", "--", path.name]
+    return Question(argv, context.environ)
+
+
+def hear_git(asked: Question | None, program: Program, key: str) -> None:
+    """Refuse a program that git ignores: it would not be in the copy of the code."""
+    answer = asked.answer(GIT_PATIENCE) if asked is not None else None
+    if answer is not None and answer[0] == 0:
+        program.refuse(
+            key,
+            f"{program.name}: git ignores it, so it is not in the run's copy of the code; take it "
+            "out of .gitignore, or say snapshot: false to run the code in place",
+        )

@@ -1,0 +1,231 @@
+"""What the profile knows to be impossible, found before the job waits in a queue for it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from hpcrun.errors import Problem
+from hpcrun.plan.topology import parse_memory_mb, parse_seconds
+from hpcrun.plan.types import Plan
+from hpcrun.spec.cluster import Cluster, Partition
+from hpcrun.spec.job import JobSpec
+
+# Partitions that a message names, where the job fits none of many.
+NAMED = 3
+
+
+class Limit(NamedTuple):
+    """One thing that a partition does not have: the job's key, what is said, the profile's key."""
+
+    field: str
+    asked: str
+    says: str
+    key: str
+    fix: str
+
+
+def find_limits(
+    spec: JobSpec, plan: Plan, cluster: Cluster, source: str, *, default: str | None = None
+) -> list[Problem]:
+    """Find what the job asks for and its partition does not have, by the profile's dated facts.
+
+    ``source`` names the profile's file; ``default`` is the partition of a job that names none
+    (SBATCH_PARTITION). Of several partitions one that fits is enough; a fact that is not in the
+    profile is no limit. Slurm's QOS and reservations may lift a partition's limits: so these are
+    problems that the user can set aside, and not the planner's.
+    """
+    options = dict(plan.directives)
+    named = options.get("partition") or default
+    names = [name for name in (named or "").split(",") if name] or list(cluster.partitions)
+    dated = _dated(cluster)
+    fits_none: list[tuple[str, list[Limit]]] = []
+    for name in names:
+        facts = cluster.partitions.get(name)
+        found = [] if facts is None else list(_limits(spec, plan, options, name, facts))
+        if not found:
+            return []
+        fits_none.append((name, found))
+    if len(fits_none) == 1:
+        name, found = fits_none[0]
+        return [
+            Problem(
+                "",
+                None,
+                limit.field,
+                f"{limit.asked}: {limit.says} "
+                f"({source}: partitions.{name}.{limit.key}, {dated}); {limit.fix}",
+            )
+            for limit in found
+        ]
+    return [_no_partition(named, fits_none, f"{source}: partitions, {dated}")] if fits_none else []
+
+
+def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where: str) -> Problem:
+    """Say of several partitions why none will do; those that are nearest to it go first."""
+    nearest = sorted(found, key=lambda pair: len(pair[1]))
+    reasons = [f"{limits[0].says}, not {limits[0].asked}" for _, limits in nearest[:NAMED]]
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    asked = f"{named}: " if named else ""
+    return Problem(
+        "",
+        None,
+        "resources.partition" if named else "resources",
+        f"{asked}the job fits none of the partitions: {'; '.join(reasons)}{more} ({where})",
+    )
+
+
+def partition_notes(plan: Plan, cluster: Cluster, source: str) -> list[str]:
+    """Tell of a partition that the profile does not list, where it lists what Slurm told it."""
+    named = dict(plan.directives).get("partition")
+    if not named or not cluster.read_on or not cluster.partitions:
+        return []
+    listed = ", ".join(sorted(cluster.partitions))
+    return [
+        f"partition {name}: not among those of {source} ({_dated(cluster)}): {listed}"
+        for name in named.split(",")
+        if name not in cluster.partitions
+    ]
+
+
+def array_problems(runs: int, cluster: Cluster, source: str) -> list[Problem]:
+    """Find a sweep that has more runs than Slurm's arrays have tasks (slurm.conf, MaxArraySize)."""
+    most = cluster.max_array_size
+    if most is None or runs <= most:
+        return []
+    message = f"{runs} runs: an array has {most} tasks at most ({source}: max_array_size, "
+    message += f"{_dated(cluster)}); make it {-(-runs // most)} sweeps"
+    return [Problem("", None, "sweep", message)]
+
+
+def _dated(cluster: Cluster) -> str:
+    return f"read on {cluster.read_on}" if cluster.read_on else "no date"
+
+
+def _limits(
+    spec: JobSpec, plan: Plan, options: Mapping[str, str | None], name: str, facts: Partition
+) -> Iterator[Limit]:
+    too_many = list(_gpu_limits(spec, plan, name, facts))
+    yield from too_many
+    yield from _node_limits(plan, name, facts)
+    # What hpcrun asks for by itself, for each GPU, is too much only because the GPUs are.
+    if not too_many or spec.resources.cpus_per_gpu is not None:
+        yield from _cpu_limits(spec, plan, options, name, facts)
+    if not too_many or spec.resources.memory_per_node is not None:
+        yield from _memory_limits(spec, plan, options, name, facts)
+    yield from _time_limits(options, name, facts)
+
+
+def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
+    wanted, field = plan.gpus_per_node, "resources.gpus_per_node"
+    if not wanted:
+        return
+    has, kind, key = facts.gpus_per_node, spec.resources.gpu_type, "gpus_per_node"
+    what = "GPUs"
+    if kind is not None and facts.gpu_types:
+        what, key = f"{kind} GPUs", "gpu_types"
+        has = facts.gpu_types.get(kind, 0)
+    if has == 0:
+        fix = "name a partition with GPUs"
+        if key == "gpu_types":
+            field = "resources.gpu_type"
+            fix = f"name another partition; here are {', '.join(sorted(facts.gpu_types))}"
+        asked = kind if kind and key == "gpu_types" else str(wanted)
+        yield Limit(field, asked, f"partition {name} has no {what}", key, fix)
+    elif has is not None and wanted > has:
+        total = wanted * plan.nodes
+        nodes = -(-total // has)
+        fix = f"--gpus-per-node {has} --nodes {nodes}"
+        fix += f" for {total} GPUs in all" if nodes * has == total else ""
+        yield Limit(field, str(wanted), f"partition {name} has {has} {what} a node", key, fix)
+    most, total = facts.max_gpus, wanted * plan.nodes
+    if most is not None and total > most:
+        says = f"you can have {most} at once in partition {name}"
+        asked = f"{total} on {plan.nodes} nodes" if plan.nodes > 1 else str(wanted)
+        yield Limit(field, asked, says, "max_gpus", f"ask for {most} at most")
+
+
+def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
+    wanted, field = plan.nodes, "resources.nodes"
+    known = [
+        (most, key, says)
+        for most, key, says in (
+            (facts.max_nodes, "max_nodes", "gives a job {} at most"),
+            (facts.nodes, "nodes", "has {}"),
+        )
+        if most is not None and wanted > most
+    ]
+    if known:
+        most, key, says = min(known, key=lambda one: one[0] or 0)
+        says = f"partition {name} {says.format(most)}"
+        yield Limit(field, str(wanted), says, key, f"--nodes {most}, or another partition")
+    least = facts.min_nodes
+    if least is not None and wanted < least:
+        says = f"partition {name} takes no job with fewer than {least}"
+        yield Limit(field, str(wanted), says, "min_nodes", "name another partition")
+
+
+def _cpu_limits(
+    spec: JobSpec, plan: Plan, options: Mapping[str, str | None], name: str, facts: Partition
+) -> Iterator[Limit]:
+    has, ranks = facts.cpus_per_node, plan.ranks_per_node
+    wanted = plan.cpus_per_rank * ranks
+    asks = "cpus-per-task" in options or "cpus-per-gpu" in options
+    if has is None or not asks or wanted <= has:
+        return
+    share, each = has // ranks, "GPU" if plan.gpus_per_node else "node"
+    asked = str(plan.cpus_per_rank)
+    if spec.resources.cpus_per_gpu is None:
+        asked += " (hpcrun's default)"
+    if ranks > 1:
+        asked += f" for each of {ranks} GPUs are {wanted}"
+    yield Limit(
+        "resources.cpus_per_gpu",
+        asked,
+        f"partition {name} has {has} CPUs a node",
+        "cpus_per_node",
+        f"{share} for each {each} at most" if share else "ask for fewer GPUs on more nodes",
+    )
+
+
+def _memory_limits(
+    spec: JobSpec, plan: Plan, options: Mapping[str, str | None], name: str, facts: Partition
+) -> Iterator[Limit]:
+    if facts.memory_per_node is None:
+        return
+    cpus = plan.cpus_per_rank * plan.ranks_per_node
+    there = parse_memory_mb(facts.memory_per_node)
+    for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", plan.gpus_per_node)):
+        text = options.get(option) or ""
+        said = spec.resources.memory_per_node
+        field = "resources.memory_per_node" if said else f"slurm.{option}"
+        if re.fullmatch("[0-9]+[KMGT]?B?", text) and parse_memory_mb(text) * times > there:
+            asked = said or (text if times == 1 else f"{text} for each of {times}")
+            says = f"partition {name} has {facts.memory_per_node} a node"
+            yield Limit(field, asked, says, "memory_per_node", "0 takes all of a node's")
+
+
+def _time_limits(options: Mapping[str, str | None], name: str, facts: Partition) -> Iterator[Limit]:
+    # With --time-min Slurm shortens the job to what there is (sbatch.1).
+    least = options.get("time-min")
+    asked = least or options.get("time")
+    if facts.max_time is None or not asked:
+        return
+    limit, wanted = _seconds(facts.max_time), _seconds(asked)
+    if limit is None or wanted is None or wanted <= limit:
+        return
+    field = "slurm.time-min" if least else "resources.time"
+    says = f"partition {name} gives a job {facts.max_time} at most"
+    yield Limit(field, asked, says, "max_time", f"--time {facts.max_time}, or another partition")
+
+
+def _seconds(text: str) -> float | None:
+    """Read a time; 0 is no limit (sbatch.1, --time); None: not in Slurm's grammar."""
+    try:
+        return parse_seconds(text) or float("inf")
+    except ValueError:
+        return None

@@ -1,0 +1,168 @@
+"""What a job passes to its script, held against what the script takes.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Collection, Sequence
+
+from hpcrun.plan.launch import decide_framework
+from hpcrun.plan.script_facts import Option, ScriptFacts
+from hpcrun.spec.job import JobSpec
+
+_MICRO = "micro_batch_per_gpu"
+_STEPS = "gradient_accumulation_steps"
+_BATCH_OPTION = re.compile(r"batch|^-+bs$|^-+bsz$", re.IGNORECASE)
+_STEPS_OPTION = re.compile(r"accum", re.IGNORECASE)
+# How alike a word and an option are before the one is taken for the other's misspelling.
+_ALIKE = 0.7
+
+
+def deepspeed_notes(
+    spec: JobSpec,
+    typed: Sequence[str],
+    script: str,
+    facts: ScriptFacts,
+    *,
+    effective: int,
+    reads_variables: bool,
+) -> list[str]:
+    """Tell when hpcrun's DeepSpeed JSON reaches the script by no way that can be seen.
+
+    ``typed`` are the words of the job and of the command line, placeholders and all. Accelerate and
+    the Trainer find the file by a variable.
+    """
+    if spec.deepspeed is None or decide_framework(spec) != "deepspeed" or reads_variables:
+        return []
+    if _names(spec, typed, ("deepspeed_config",)):
+        return []
+    options = [name for option in facts.options for name in option.names if "deepspeed" in name]
+    option = next((name for name in options if "config" in name), "--deepspeed_config")
+    fix = f'args: [{option}, "{{deepspeed_config}}"], or read HPCRUN_DEEPSPEED_CONFIG'
+    return [
+        f"deepspeed: no argument passes hpcrun's JSON on to {script}, so neither its settings nor "
+        f"the effective batch {effective} are what it trains with, as far as can be seen; {fix}"
+    ]
+
+
+def batch_notes(
+    spec: JobSpec,
+    typed: Sequence[str],
+    given: Sequence[str],
+    script: str,
+    facts: ScriptFacts,
+    *,
+    effective: int,
+    reads_variables: bool,
+) -> list[str]:
+    """Tell when the batch that the job sets does not reach the script, as far as can be seen.
+
+    ``given`` are all words that the script gets, placeholders filled; ``reads_variables``: the
+    script or a module of the project names HPCRUN_* variables. A job that sets no batch is told
+    nothing, and DeepSpeed's JSON carries one.
+    """
+    if reads_variables or spec.deepspeed is not None:
+        return []
+    lost = [
+        key
+        for key, value in (
+            (_MICRO, spec.batch.micro_batch_per_gpu),
+            (_STEPS, spec.batch.gradient_accumulation_steps),
+        )
+        if value != 1
+        and not _names(spec, typed, (key, "effective_batch"))
+        and not _spells_out(given, key, value)
+    ]
+    if decide_framework(spec) == "accelerate" and _STEPS in lost:
+        lost.remove(_STEPS)  # Accelerator() takes it from ACCELERATE_GRADIENT_ACCUMULATION_STEPS
+    if not lost:
+        return []
+    options = [_option_for(key, facts.options) for key in lost]
+    if all(options):
+        words = ", ".join(
+            f'{option}, "{{{key}}}"' for option, key in zip(options, lost, strict=True)
+        )
+        fix = f"args: [{words}]"
+    else:
+        fix = "let it read " + " and ".join(f"HPCRUN_{key.upper()}" for key in lost)
+    what = " and ".join(f"batch.{key}" for key in lost)
+    return [
+        f"{what}: no argument passes it on to {script}, which reads no HPCRUN_* variable as far as "
+        f"can be seen: the effective batch {effective} is not what it trains; {fix}"
+    ]
+
+
+def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -> bool:
+    texts = [*typed, *spec.env.values()]
+    return any(f"{{{name}}}" in text for text in texts for name in placeholders)
+
+
+def _spells_out(given: Sequence[str], key: str, value: int) -> bool:
+    """Tell whether the same number is written out: it agrees, for now."""
+    pattern = _BATCH_OPTION if key == _MICRO else _STEPS_OPTION
+    pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
+    return any(pattern.search(name) and number == str(value) for name, number in pairs)
+
+
+def _option_for(key: str, options: Sequence[Option]) -> str | None:
+    """The script's own option that the value would go to; the plainest name first."""
+    pattern = _BATCH_OPTION if key == _MICRO else _STEPS_OPTION
+    names = [option.names[-1] for option in options if option.names]
+    fits = [name for name in names if pattern.search(name)]
+    taken = ("eval", "valid", "test", "val_", "global", "total", "num_")
+    fits = [name for name in fits if not any(word in name for word in taken)]
+    return min(fits, key=len, default=None)
+
+
+def argument_notes(words: Sequence[str], script: str, facts: ScriptFacts) -> list[str]:
+    """Tell of arguments that argparse would refuse; nothing where the parser is not plain."""
+    if not facts.plain:
+        return []
+    known = [name for option in facts.options for name in option.names] + ["-h", "--help"]
+    notes = []
+    given: set[str] = set()
+    for word in words:
+        if word == "--":
+            break
+        name = word.partition("=")[0]
+        if not re.match(r"--?[A-Za-z_]", name) or " " in word:
+            continue  # a value: argparse takes -1 and "-x y" for values too
+        found = _meant(name, known, facts.abbreviates)
+        given |= found
+        if not found:
+            close = _closest(name, known)
+            hint = f"; did you mean {close}?" if close else ""
+            notes.append(f"args: {name}: {script} knows no such argument{hint}")
+    wants_help = given & {"-h", "--help"}
+    missing = [
+        option.names[-1]
+        for option in facts.options
+        if option.required and not given & set(option.names)
+    ]
+    if missing and not wants_help and not notes:
+        notes.append(f"args: {script} stops without {' and '.join(missing)}")
+    return list(dict.fromkeys(notes))
+
+
+def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
+    """The options that a word may mean; argparse takes beginnings, and -n4 for -n 4."""
+    if name in known:
+        return {name}
+    if name.startswith("--"):
+        return {option for option in known if abbreviates and option.startswith(name)}
+    return {option for option in known if option[:2] == name[:2] or option.startswith(f"-{name}")}
+
+
+def _closest(name: str, known: Collection[str]) -> str | None:
+    """The option that was meant: - and _ count for nothing, nor does their absence."""
+
+    def bare(text: str) -> str:
+        return re.sub("[-_]", "", text).lower()
+
+    by_bare = {bare(option): option for option in known}
+    close = difflib.get_close_matches(bare(name), by_bare, 1, _ALIKE)
+    return by_bare[close[0]] if close else None

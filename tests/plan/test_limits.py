@@ -1,0 +1,204 @@
+"""What no node of a partition has, by the profile's dated facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.plan.limits import array_problems, find_limits, partition_notes
+from tests.plan.making import cluster, job, plan
+
+FACTS = """
+read_on: 2026-11-01
+partition: gpu
+partitions:
+  gpu:
+    nodes: 10
+    gpus_per_node: 8
+    gpu_types: {a100: 8, v100: 4}
+    cpus_per_node: 128
+    memory_per_node: 1T
+    max_time: 2-00
+    min_nodes: 1
+    max_nodes: 4
+    max_gpus: 24
+  cpu: {gpus_per_node: 0, cpus_per_node: 2, min_nodes: 2}
+  long: {gpus_per_node: 4, max_time: 7-00}
+  open: {}
+"""
+
+
+def limits(
+    text: str, profile: str = FACTS, *, default: str | None = None, words: str = ""
+) -> list[str]:
+    """What is found for a job with these resources, without the file's name and the date."""
+    spec = f"script: a.py\nresources: {{{text}}}\n{words}"
+    made = plan(spec, profile)
+    found = find_limits(job(spec), made, cluster(profile), "hpcrun.yaml", default=default)
+    return [str(problem) for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        (
+            "gpus_per_node: 9",
+            "resources.gpus_per_node: 9: partition gpu has 8 GPUs a node (hpcrun.yaml: "
+            "partitions.gpu.gpus_per_node, read on 2026-11-01); --gpus-per-node 8 --nodes 2",
+        ),
+        (
+            "gpus_per_node: 8, gpu_type: v100",
+            "resources.gpus_per_node: 8: partition gpu has 4 v100 GPUs a node (hpcrun.yaml: "
+            "partitions.gpu.gpu_types, read on 2026-11-01); --gpus-per-node 4 --nodes 2 for 8 GPUs "
+            "in all",
+        ),
+        (
+            "gpu_type: h100",
+            "resources.gpu_type: h100: partition gpu has no h100 GPUs (hpcrun.yaml: "
+            "partitions.gpu.gpu_types, read on 2026-11-01); name another partition; here are a100, "
+            "v100",
+        ),
+        (
+            "nodes: 4, gpus_per_node: 8",
+            "resources.gpus_per_node: 32 on 4 nodes: you can have 24 at once in partition gpu "
+            "(hpcrun.yaml: partitions.gpu.max_gpus, read on 2026-11-01); ask for 24 at most",
+        ),
+        (
+            "nodes: 5",
+            "resources.nodes: 5: partition gpu gives a job 4 at most (hpcrun.yaml: "
+            "partitions.gpu.max_nodes, read on 2026-11-01); --nodes 4, or another partition",
+        ),
+        (
+            "gpus_per_node: 8, cpus_per_gpu: 17",
+            "resources.cpus_per_gpu: 17 for each of 8 GPUs are 136: partition gpu has 128 CPUs a "
+            "node (hpcrun.yaml: partitions.gpu.cpus_per_node, read on 2026-11-01); 16 for each GPU "
+            "at most",
+        ),
+        (
+            "memory_per_node: 1025G",
+            "resources.memory_per_node: 1025G: partition gpu has 1T a node (hpcrun.yaml: "
+            "partitions.gpu.memory_per_node, read on 2026-11-01); 0 takes all of a node's",
+        ),
+        (
+            "time: 2-00:01",
+            "resources.time: 2-00:01: partition gpu gives a job 2-00 at most (hpcrun.yaml: "
+            "partitions.gpu.max_time, read on 2026-11-01); --time 2-00, or another partition",
+        ),
+        (
+            "partition: cpu, nodes: 2",
+            "resources.gpus_per_node: 1: partition cpu has no GPUs (hpcrun.yaml: "
+            "partitions.cpu.gpus_per_node, read on 2026-11-01); name a partition with GPUs",
+        ),
+        (
+            "partition: cpu, gpus_per_node: 0, cpus_per_gpu: 1",
+            "resources.nodes: 1: partition cpu takes no job with fewer than 2 (hpcrun.yaml: "
+            "partitions.cpu.min_nodes, read on 2026-11-01); name another partition",
+        ),
+        (
+            "partition: cpu, gpus_per_node: 0, nodes: 2",
+            "resources.cpus_per_gpu: 4 (hpcrun's default): partition cpu has 2 CPUs a node "
+            "(hpcrun.yaml: partitions.cpu.cpus_per_node, read on 2026-11-01); 2 for each node at "
+            "most",
+        ),
+    ],
+)
+def test_what_no_node_has_is_told_with_file_key_and_date(resources: str, said: str) -> None:
+    assert limits(resources) == [said]
+
+
+def test_all_that_cannot_be_is_told_at_once() -> None:
+    found = limits("gpus_per_node: 9, nodes: 11, memory_per_node: 2T, time: UNLIMITED")
+    fields = [text.partition(":")[0].removeprefix("resources.") for text in found]
+    assert fields == ["gpus_per_node", "gpus_per_node", "nodes", "memory_per_node", "time"]
+    undated = limits("gpus_per_node: 9", FACTS.replace("read_on: 2026-11-01", ""))
+    assert "partitions.gpu.gpus_per_node, no date)" in undated[0]
+
+
+@pytest.mark.parametrize("time", ["2-00", "48:00:00", "2880", "2-0:0:0"])
+def test_as_much_as_there_is_may_be_asked_for(time: str) -> None:
+    whole = f"gpus_per_node: 8, nodes: 3, cpus_per_gpu: 16, memory_per_node: 1T, time: '{time}'"
+    assert limits(whole) == []
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        "gpus_per_node: 64, nodes: 99, time: UNLIMITED, memory_per_node: 99T, cpus_per_gpu: 99",
+        "gpus_per_node: 64, partition: open",
+        "gpus_per_node: 64, partition: nobody-read-it",
+        "gpus_per_node: 64, partition: 'gpu,open'",
+    ],
+)
+def test_what_is_not_known_is_no_limit(resources: str) -> None:
+    profile = "" if "nodes: 99" in resources else FACTS
+    assert limits(resources, profile) == []
+
+
+def test_no_time_limit_is_the_longest_time() -> None:
+    assert len(limits("time: '0'")) == 1
+    assert limits("partition: long, gpus_per_node: 4, time: 7-0") == []
+
+
+def test_a_job_that_may_be_shortened_need_not_fit() -> None:
+    assert limits("time: 3-00", words="slurm: {time-min: 1-00}") == []
+    assert "slurm.time-min: 3-00: " in limits("time: 4-00", words="slurm: {time-min: 3-00}")[0]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "said"),
+    [
+        ("mem: 2T", "slurm.mem: 2T: "),
+        ("mem-per-cpu: 9G", "slurm.mem-per-cpu: 9G for each of 128: "),
+    ],
+)
+def test_memory_that_an_option_of_slurms_asks_for(slurm: str, said: str) -> None:
+    found = limits("gpus_per_node: 8", words=f"slurm: {{{slurm}}}")
+    assert len(found) == 1 and found[0].startswith(said)
+
+
+def test_of_several_partitions_one_that_fits_is_enough() -> None:
+    assert limits("partition: 'gpu,long', gpus_per_node: 8") == []
+    assert limits("partition: 'gpu,long', gpus_per_node: 4, time: 5-00") == []
+    [said] = limits("partition: 'gpu,long', gpus_per_node: 9, time: 8-00")
+    assert said == (
+        "resources.partition: gpu,long: the job fits none of the partitions: partition gpu has 8 "
+        "GPUs a node, not 9; partition long has 4 GPUs a node, not 9 (hpcrun.yaml: partitions, "
+        "read on 2026-11-01)"
+    )
+
+
+def test_a_job_that_names_no_partition_may_land_in_any() -> None:
+    profile = FACTS.replace("partition: gpu\n", "").replace("  open: {}\n", "")
+    assert limits("gpus_per_node: 8", profile) == []
+    [said] = limits("gpus_per_node: 99", profile)
+    assert said.startswith("resources: the job fits none of the partitions: ")
+    [said] = limits("gpus_per_node: 5", profile, default="long")
+    assert said.startswith("resources.gpus_per_node: 5: partition long has 4 GPUs a node")
+    dropped = limits("gpus_per_node: 99", FACTS + "slurm: {partition: false}\n")
+    assert dropped == []  # it lands in the cluster's default, which nobody knows
+
+
+def test_the_partition_of_a_gpu_type_is_the_one_that_counts() -> None:
+    profile = FACTS + "gpu_types: {old: {partition: long}}\n"
+    [said] = limits("gpus_per_node: 8, gpu_type: old", profile)
+    assert said.startswith("resources.gpus_per_node: 8: partition long has 4 GPUs a node")
+
+
+def test_a_partition_that_slurm_did_not_list_is_a_note() -> None:
+    text = "script: a.py\nresources: {partition: gpuu}"
+    [note] = partition_notes(plan(text, FACTS), cluster(FACTS), "hpcrun.yaml")
+    assert note == (
+        "partition gpuu: not among those of hpcrun.yaml (read on 2026-11-01): cpu, gpu, long, open"
+    )
+    undated = FACTS.replace("read_on: 2026-11-01", "")
+    assert partition_notes(plan(text, undated), cluster(undated), "x") == []
+    assert partition_notes(plan("script: a.py", FACTS), cluster(FACTS), "x") == []
+
+
+def test_a_sweep_fits_into_an_array() -> None:
+    profile = cluster("max_array_size: 1001\nread_on: 2026-11-01")
+    assert array_problems(1001, profile, "hpcrun.yaml") == []
+    [said] = array_problems(2003, profile, "hpcrun.yaml")
+    assert str(said) == (
+        "sweep: 2003 runs: an array has 1001 tasks at most (hpcrun.yaml: max_array_size, read on "
+        "2026-11-01); make it 3 sweeps"
+    )
