@@ -41,7 +41,7 @@ weigh() {
     done
 }
 
-best=0 found=() folder=$1
+best=0 found=() from='' folder=$1
 shift
 for process in /proc/[0-9]*; do
     pid=${process#/proc/}
@@ -51,6 +51,7 @@ for process in /proc/[0-9]*; do
         best=$weight
         found=("${words[@]}")
         folder=$(readlink "/proc/$pid/cwd") || folder=$HOME
+        from=$pid
     fi
 done
 
@@ -71,6 +72,9 @@ for index in "${!found[@]}"; do
     [[ $of_a_rank == *[[:space:]]"$name"[[:space:]]* ]] || own[${#own[@]}]=${found[index]}
 done
 
+# All CPUs that the job has here, and not the first of them, to which Slurm binds a step's task.
+[ -z "$from" ] || ! type taskset >/dev/null 2>&1 ||
+    taskset -p "$(taskset -p "$from" | sed 's/.* //')" $$ >/dev/null 2>&1
 [ -n "$folder" ] || folder=$HOME
 cd -- "$folder" 2>/dev/null || say "$folder: no such folder here"
 if [ $# -gt 0 ]; then

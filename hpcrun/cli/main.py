@@ -29,6 +29,7 @@ VERBS = {
     "requeue": "Start a job anew, under its own id.",
     "resubmit": "Submit a run again, as a new run.",
     "shell": "Open a shell on a node of a running job.",
+    "clean": "Remove old runs.",
     "jobs": "List the jobs that can be submitted.",
     "show": "Show a job, or all that is known of a run.",
     "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",

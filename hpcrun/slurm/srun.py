@@ -34,8 +34,8 @@ def shell_argv(
     steps cannot share GPUs it gets none: it would wait for ever for those that the job uses.
     """
     argv = ["srun", f"--jobid={job_number}", "--overlap", "--quiet", "--nodes=1"]
-    # No memory of its own: the job's steps may have all of it. No CPUs said: all of the job's.
-    argv += ["--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none", "--mpi=none"]
+    # No memory of its own: the job's steps may have all of it.
+    argv += ["--ntasks=1", f"--nodelist={node}", "--mem=0", "--mpi=none"]
     if not shares_gpus(version):
         argv.append("--gres=none")
     if terminal:

@@ -1,0 +1,337 @@
+"""Removes old runs that are over: what may go, how large it is, and the removal itself.
+
+Effects: Slurm commands, files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcrun import scheduler
+from hpcrun.controller.cancel import is_alive_here
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.resubmit import successors_of
+from hpcrun.controller.status import status_of
+from hpcrun.controller.submit import signals_wait
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, created_at, sweep_folder, sweep_id_of
+from hpcrun.runs.records import History, Seen
+from hpcrun.runs.store import read_record
+from hpcrun.slurm.states import is_final
+
+# Runs in one question to Slurm.
+_AT_ONCE = 200
+_TRASH = ".trash-"
+# Of a clean that was killed; one that is at work still is younger (in seconds).
+_TRASH_AGE = 600.0
+
+
+class Unit(Struct, kw_only=True):
+    """What goes as a whole: a run, or a sweep with all its runs.
+
+    ``ended_at`` is in seconds since the epoch; ``states`` counts its runs by state. ``kept`` says
+    why it stays; while that is empty it may go. ``size`` is in bytes, None while not measured.
+    """
+
+    name: str
+    paths: list[Path]
+    runs: list[RunFolder]
+    is_sweep: bool
+    ended_at: float = 0.0
+    states: dict[str, int] = {}
+    kept: str = ""
+    size: int | None = None
+
+    @property
+    def has_checkpoints(self) -> bool:
+        return any((run.path / "checkpoints").is_dir() for run in self.runs)
+
+
+class _Past(Struct, frozen=True):
+    """How a run ended, as far as that is known: an empty ``state`` means that it is not over."""
+
+    state: str
+    ended_at: float
+    kept: str = ""
+
+
+def find_old(
+    context: Context,
+    *,
+    older_than: float,
+    keep: int = 0,
+    failed: bool = False,
+    named: Sequence[RunFolder | SweepFolder] = (),
+) -> list[Unit]:
+    """Find runs that ended ``older_than`` seconds ago, newest first, those that stay among them.
+
+    ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those
+    of which nothing ended well. Somebody else's runs and links are left out. Slurm's silence
+    spares all but those that were seen to be over.
+    """
+    units = list(_units(context.runs_dir))
+    if named:
+        wanted = {one.path for one in named}
+        units = [unit for unit in units if wanted & set(unit.paths)]
+    else:
+        limit = time.time() - older_than
+        units = [unit for unit in units[keep:] if created_at(unit.name) <= limit]
+    _find_ends(context, units)
+    if not named:
+        units = [unit for unit in units if unit.kept or unit.ended_at <= limit]
+    if failed:
+        units = [unit for unit in units if unit.kept or "COMPLETED" not in unit.states]
+    _keep_used(units)
+    return units
+
+
+def _units(runs_dir: Path) -> Iterator[Unit]:
+    """List one's own runs and sweeps, newest first."""
+    own = os.getuid()
+    try:
+        entries = [entry for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    names = {entry.name for entry in entries}
+    tasks: dict[str, list[str]] = {}
+    alone = []
+    for entry in entries:
+        sweep_id = sweep_id_of(entry.name)
+        if sweep_id is None and not RUN_ID.fullmatch(entry.name):
+            continue
+        match = re.fullmatch(r"(.+)\.\d+(-[0-9a-z]{4})", entry.name)
+        if match is not None and f"{match[1]}{match[2]}.array" in names:
+            tasks.setdefault(match[1] + match[2], []).append(entry.name)
+        else:
+            alone.append((sweep_id or entry.name, sweep_id is not None, entry))
+    for name, is_sweep, entry in sorted(alone, key=lambda one: one[0], reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            created_at(name)  # a name with the form of a run id may hold no date
+            info = entry.stat(follow_symlinks=False)
+            if info.st_uid != own or not stat.S_ISDIR(info.st_mode):
+                continue
+            runs = [runs_dir / task for task in tasks.get(name, [])] if is_sweep else [entry.path]
+            folders = [RunFolder(Path(path)) for path in runs]
+            paths = [run.path for run in folders]
+            # The sweep's own folder last: as long as it is there its runs can be told.
+            paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
+            yield Unit(name=name, paths=paths, runs=folders, is_sweep=is_sweep)
+
+
+def _find_ends(context: Context, units: Sequence[Unit]) -> None:
+    """Set the states and ends of units, or why they stay."""
+    runs = [run for unit in units for run in unit.runs]
+    past: dict[Path, _Past] = {}
+    asked: list[RunFolder] = []
+    live = _live_folders(context) if runs else {}
+    for run in runs:
+        seen = _remembered(run)
+        if seen is None or _tag(run) in live:
+            asked.append(run)
+        else:
+            past[run.path] = seen
+    for start in range(0, len(asked), _AT_ONCE):
+        for status in status_of(context, asked[start : start + _AT_ONCE]):
+            past[status.run.path] = _past_of(
+                status.run, status.history, status.verdict.state, final=status.verdict.final
+            )
+    for unit in units:
+        ends = [past[run.path] for run in unit.runs]
+        unit.states = dict(Counter(end.state for end in ends))
+        unit.ended_at = max((end.ended_at for end in ends), default=created_at(unit.name))
+        unit.kept = next((end.kept for end in ends if end.kept), "")
+
+
+def _live_folders(context: Context) -> dict[str, str]:
+    """The WorkDirs of my jobs that are not over, by one squeue; empty where Slurm is silent."""
+    try:
+        rows = scheduler.queue(slurm_transport(context))
+    except OutOfReach:
+        return {}
+    return {
+        row.work_dir.rstrip("/").rpartition("/")[2]: row.state
+        for row in rows
+        if not is_final(row.state)
+    }
+
+
+def _tag(run: RunFolder) -> str:
+    """The last part of the job's WorkDir."""
+    match = re.fullmatch(r"(.+)\.\d+(-[0-9a-z]{4})", run.run_id)
+    if match is not None and (run.path.parent / f"{match[1]}{match[2]}.array").is_dir():
+        return f"{match[1]}{match[2]}.array"
+    return run.run_id
+
+
+def _remembered(run: RunFolder) -> _Past | None:
+    """A final state that was seen; None where there is none of the last attempt."""
+    seen = read_record(run.seen, Seen)
+    if seen is None:
+        return None
+    with contextlib.suppress(OSError):
+        attempts = [name for name in os.listdir(run.attempts) if name.isdigit()]  # noqa: PTH208
+        if seen.attempts == len(attempts) and is_final_word(seen.state):
+            ended_at = seen.row.ended_at if seen.row is not None else None
+            return _Past(seen.state, ended_at or run.seen.stat().st_mtime)
+    return None
+
+
+def is_final_word(state: str) -> bool:
+    """Tell whether a remembered state is one of an end: Slurm's, or hpcrun's own."""
+    return is_final(state) or state in ("LOST", "NOT_SUBMITTED")
+
+
+def _past_of(run: RunFolder, history: History, state: str, *, final: bool) -> _Past:
+    last, submitted = history.last, history.submitted
+    begin = last.begin if last else None
+    ended_at = created_at(run.run_id)
+    if last is not None and last.end is not None:
+        ended_at = last.end.ended_at
+    elif last is not None and last.beat is not None:
+        ended_at = last.beat
+    elif begin is not None:
+        ended_at = begin.begun_at
+    elif submitted is not None:
+        ended_at = submitted.submitted_at
+    kept = ""
+    if not final:
+        kept = f"it is {state}"
+    elif last is not None and last.end is None and begin is not None and is_alive_here(run, begin):
+        kept = f"process {begin.pid} of it is still there"
+    return _Past(state, ended_at, kept)
+
+
+def _keep_used(units: Sequence[Unit]) -> None:
+    """Keep runs whose checkpoints a later run uses that stays itself."""
+    going = {path: unit for unit in units if not unit.kept for path in unit.paths}
+    changed = True
+    while changed:
+        changed = False
+        for unit in {id(unit): unit for unit in going.values()}.values():
+            user = _user_of(unit, set(going))
+            if user is not None:
+                unit.kept = f"{user.name} uses its checkpoints"
+                going = {path: other for path, other in going.items() if other is not unit}
+                changed = True
+
+
+def _user_of(unit: Unit, going: set[Path]) -> Path | None:
+    """A later run that uses a unit's checkpoints and stays."""
+    users = (path for run in unit.runs for path in successors_of(run))
+    return next((path for path in users if path not in going), None)
+
+
+def measure(unit: Unit, deadline: float) -> None:
+    """Set a unit's size, links not followed; it stays None past ``deadline`` (time.monotonic)."""
+    total, folders = 0, [str(path) for path in unit.paths]
+    while folders:
+        if time.monotonic() > deadline:
+            return
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+    unit.size = total
+
+
+def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, HpcrunError | None]]:
+    """Remove units, newest first, and give each one when it is gone, with what went wrong.
+
+    Each is moved out of sight at once, sweeps with all their runs, and then removed: an end in
+    between leaves no half run, and what is left is removed by the next call. What has changed
+    since it was looked at stays.
+    """
+    going = {path for unit in units for path in unit.paths}
+    live = _live_folders(context)
+    for unit in units:
+        if any(_tag(run) in live for run in unit.runs):
+            going -= set(unit.paths)
+            yield unit, HpcrunError(f"{unit.name}: Slurm runs it again: it stays")
+            continue
+        user = _user_of(unit, going)
+        if user is not None:
+            going -= set(unit.paths)
+            yield unit, HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it stays")
+            continue
+        error = None
+        try:
+            _empty(_set_aside(context.runs_dir, unit))
+        except OSError as failure:
+            going -= set(unit.paths)
+            error = HpcrunError(f"{failure.filename or unit.name}: {failure.strerror or failure}")
+        yield unit, error
+    _remove_leftovers(context.runs_dir)
+
+
+def _set_aside(runs_dir: Path, unit: Unit) -> Path:
+    """Move a unit to a folder of its own that no verb looks at; all of it or nothing.
+
+    A signal waits for it. Raises OSError; what another clean has moved already is no error.
+    """
+    trash = runs_dir / f"{_TRASH}{secrets.token_hex(8)}"
+    moved: list[Path] = []
+    with signals_wait():
+        trash.mkdir(mode=0o700)
+        try:
+            for path in unit.paths:
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(trash / path.name)
+                    moved.append(path)
+        except OSError:
+            for path in moved:
+                (trash / path.name).rename(path)
+            trash.rmdir()
+            raise
+    return trash
+
+
+def _empty(trash: Path) -> None:
+    """Remove a folder for good; folders without write permission too. Links are not followed."""
+    shutil.rmtree(trash, ignore_errors=True)
+    if not trash.exists():
+        return
+    for where, folders, _ in os.walk(str(trash)):
+        for name in ("", *folders):
+            folder = Path(where, name)
+            if not folder.is_symlink():
+                with contextlib.suppress(OSError):
+                    folder.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(trash)
+
+
+def _remove_leftovers(runs_dir: Path) -> None:
+    """Remove what a clean that was killed has set aside."""
+    limit = time.time() - _TRASH_AGE
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(runs_dir)):
+            if not re.fullmatch(re.escape(_TRASH) + "[0-9a-f]{16}", entry.name):
+                continue
+            info = entry.stat(follow_symlinks=False)
+            is_own = info.st_uid == os.getuid() and stat.S_ISDIR(info.st_mode)
+            if is_own and info.st_mtime < limit:
+                _empty(Path(entry.path))
+
+
+def check_named(named: Sequence[RunFolder]) -> None:
+    """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
+    for run in named:
+        tag = _tag(run)
+        if tag != run.run_id:
+            raise InputError(
+                f"{run.run_id}: a run of a sweep goes with its sweep",
+                fix=f"hpcrun clean {sweep_id_of(tag)}",
+            )
