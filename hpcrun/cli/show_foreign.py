@@ -57,7 +57,8 @@ def show_foreign(
         elapsed, nodes = (row.elapsed, row.node_list) if row else ("", "")
         rows.append([status.job_id, status.verdict.state, elapsed, nodes or "-", remark])
     table(["JOBID", "STATE", "TIME", "NODES", ""], rows)
-    show_next([(f"status {statuses[0].job_id}", "one of them in detail")])
+    if "_" in statuses[0].job_id:
+        show_next([(f"status {statuses[0].job_id}", "one of them in detail")])
 
 
 def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:

@@ -147,15 +147,14 @@ def show_one(status: RunStatus, why: WhyWaiting | None = None) -> None:
     if history.task is not None:
         rows.append(("sweep", label(history.task.values)))
     if plan is not None:
-        rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {plan.launcher}"))
+        how = "a command on each node" if plan.launcher == "none" else plan.launcher
+        rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {how}"))
         if plan.launcher != "none":
             rows.append(("batch", f"{plan.effective_batch} effective"))
     if row.loss is not None:
         at = "" if row.step is None else f"step {row.step}, "
         rows.append(("progress", f"{at}loss {row.loss:.6g}"))
-    limit = f" of {status.queue.limit}" if status.queue else ""
-    hours = "" if row.gpu_hours is None else f"; {row.gpu_hours:.2f} GPU hours"
-    rows.append(("time", f"{duration(elapsed(status))}{limit}{hours}"))
+    rows.append(("time", _time_text(status, row)))
     if last is not None and last.begin is not None:
         rows.append(("nodes", last.begin.nodes))
     if last is not None and last.end is not None:
@@ -165,13 +164,24 @@ def show_one(status: RunStatus, why: WhyWaiting | None = None) -> None:
     if len(history.attempts) > 1:
         rows += [("attempt", _attempt_text(status, each)) for each in history.attempts]
     rows.append(("folder", str(status.run.path)))
-    if row.log is not None:
-        rows.append(("log", str(row.log)))
+    if history.attempts:
+        rows.append(("log", str(row.log or status.run.logs)))
     if plan is not None and plan.launcher != "none" and plan.checkpoint_dir:
         rows.append(("saves to", plan.checkpoint_dir))
     rows += [("note", text) for text in verdict.notes]
     pairs(rows)
     _show_next(status)
+
+
+def _time_text(status: RunStatus, row: Row) -> str:
+    """Say how long it has run, of how long it may, and what that makes in GPU hours."""
+    limit = status.queue.limit if status.queue else status.account.limit if status.account else ""
+    may = "without a limit" if limit == "UNLIMITED" else f"of {limit}" if limit else ""
+    ran = duration(row.elapsed)
+    if row.elapsed is None:
+        ran = "not known" if status.history.attempts else "0:00"
+    hours = "" if row.gpu_hours is None else f"{row.gpu_hours:.2f} GPU hours"
+    return "; ".join(part for part in (f"{ran} {may}".strip(), hours) if part)
 
 
 def state_line(verdict: Verdict) -> str:

@@ -39,5 +39,5 @@ def dependency_on(context: Context, word: str) -> str | None:
             which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
             raise InputError(f"--after {word}: that run{which} is {status.verdict.state}")
     job_id = waiting[0].job_id or ""
-    # afterok of an array waits for all its tasks.
-    return job_id.partition("_")[0] if len(statuses) > 1 else job_id
+    # afterok of an array waits for all its tasks, of a heterogeneous job for its leader.
+    return job_id.replace("+", "_").partition("_")[0] if len(statuses) > 1 else job_id

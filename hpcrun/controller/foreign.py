@@ -39,7 +39,7 @@ def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
     transport = slurm_transport(context)
     queue = {_shown_id(row, job_id): row for row in scheduler.queue(transport, [job_id])}
     # Tasks of an array that have ended may be in the accounting alone.
-    asked = not queue or any("_" in known for known in queue)
+    asked = not queue or any(_is_part(known) for known in queue)
     told = (scheduler.accounting(transport, [job_id]) or []) if asked else []
     accounts = {_shown_id(row, job_id): row for row in told if not queue or "[" not in row.job_id}
     if not queue and not accounts:
@@ -60,12 +60,16 @@ def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
 
 
 def _shown_id(row: QueueRow | AccountRow, job_id: str) -> str:
-    """A task's own id; else the one that was asked for."""
-    return row.job_id if "_" in row.job_id else job_id
+    """The own id of a task, or of a part of a heterogeneous job; else the one asked for."""
+    return row.job_id if _is_part(row.job_id) else job_id
+
+
+def _is_part(job_id: str) -> bool:
+    return "_" in job_id or "+" in job_id
 
 
 def _task_order(job_id: str) -> tuple[int, str]:
-    task = job_id.partition("_")[2]
+    task = job_id.replace("+", "_").partition("_")[2]
     return (int(task), "") if task.isdigit() else (-1, job_id)
 
 

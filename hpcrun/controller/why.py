@@ -47,8 +47,6 @@ class WhyWaiting(Struct, frozen=True):
     def text(self) -> str:
         """All in one line."""
         parts = [self.words]
-        if self.ahead:
-            parts.append(f"{self.ahead} job{'s go' if self.ahead > 1 else ' goes'} first")
         if self.expected:
             parts.append(f"expected to start {self.expected}")
         return "; ".join(parts) + (f" ({self.fix})" if self.fix else "")
@@ -94,6 +92,9 @@ def _of_one_slurm(
         ahead = None
         if count_ahead and more is not None and _in_line(job):
             ahead = _count_ahead(transport, more)
+            if ahead and job.reason == "Priority":
+                words = f"{ahead} job{'s' if ahead > 1 else ''} of its partition go first"
+                words = words if ahead > 1 else words.replace("go first", "goes first")
         found[job.job_id] = WhyWaiting(
             words=words,
             fix=why.fix,
@@ -153,7 +154,7 @@ class _Limits:
             if len(self.texts) >= _LIMITS:
                 return None
             self.texts[key] = scheduler.show(self.transport, argv)
-        return find_numbers(self.texts[key], limit, user=job.user, account=job.account)
+        return find_numbers(self.texts[key], limit, user=job.user, uid=job.uid, account=job.account)
 
 
 def _count_ahead(transport: Transport, job: PendingRow) -> int | None:

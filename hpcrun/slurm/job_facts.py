@@ -11,11 +11,15 @@ from msgspec import Struct
 
 from hpcrun.slurm.scontrol import parse_stderr_path, parse_stdout_path
 
+# As gres:gpu:a100:2, and gres/gpu:a100=2 in later versions.
+_ASKED = re.compile(r"TresPer(Job|Node)=\S*?gres[:/]gpu(?:[:=][^:=,\s]*[a-z][^:=,\s]*)?[:=](\d+)")
+
 
 class JobFacts(Struct, frozen=True, kw_only=True):
     """What squeue and sacct do not tell of a job; "" and None where Slurm does not say.
 
-    ``gpus`` are of all nodes. ``part`` is the number of a part of a heterogeneous job, else "".
+    ``job_id`` is 5_2 for a task of an array, 5+1 for a part of a heterogeneous job. ``gpus`` are
+    of all nodes.
     """
 
     job_id: str
@@ -25,7 +29,6 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     nodes: str = ""
     cpus: str = ""
     gpus: int | None = None
-    part: str = ""
     command: str = ""
     stdout: str = ""
     stderr: str = ""
@@ -44,7 +47,9 @@ def parse_job_facts(text: str) -> list[JobFacts]:
 
 def _parse_one(record: str) -> JobFacts:
     array, task = _word(record, "ArrayJobId"), _word(record, "ArrayTaskId")
+    het, part = _word(record, "HetJobId"), _word(record, "HetJobOffset")
     job_id = f"{array}_{task}" if array and task.isdigit() else _word(record, "JobId")
+    job_id = f"{het}+{part}" if het and part else job_id
     allocated = _word(record, "AllocTRES")  # 23.02 and later; before there was one TRES
     tres = allocated if "=" in allocated else _word(record, "ReqTRES") or _word(record, "TRES")
     # Models stand beside their sum: gres/gpu=4,gres/gpu:a100=4.
@@ -58,12 +63,22 @@ def _parse_one(record: str) -> JobFacts:
         qos=_word(record, "QOS"),
         nodes=_word(record, "NumNodes"),
         cpus=_word(record, "NumCPUs"),
-        gpus=int(gpus[1]) if gpus else sum(models) if models else None,
-        part=_word(record, "HetJobOffset"),
+        gpus=int(gpus[1]) if gpus else sum(models) if models else _asked_gpus(record),
         command=command[1] if command and command[1] != "(null)" else "",
         stdout=parse_stdout_path(record) or "",
         stderr=parse_stderr_path(record) or "",
     )
+
+
+def _asked_gpus(record: str) -> int | None:
+    """Without accounting of GPUs (AccountingStorageTRES) only what was asked for is told."""
+    found = re.search(
+        r"TresPer(Job|Node)=\S*?gres[:/]gpu[:=](?:[^:=,\s]*[a-z][^:=,\s]*[:=])?(\d+)", record
+    )
+    nodes = _word(record, "NumNodes").partition("-")[0]
+    if found is None or not nodes.isdigit():
+        return None
+    return int(found[2]) * (int(nodes) if found[1] == "Node" else 1)
 
 
 def _word(record: str, key: str) -> str:

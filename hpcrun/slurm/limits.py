@@ -32,18 +32,18 @@ def show_limits_argv(limit: Limit, qos: str, account: str) -> list[str]:
     return ["scontrol", "show", "assoc_mgr", "flags=assoc", f"accounts={account}"]
 
 
-def find_numbers(text: str, limit: Limit, *, user: str, account: str) -> Numbers | None:
+def find_numbers(text: str, limit: Limit, *, user: str, uid: str, account: str) -> Numbers | None:
     """Find what a limit allows and how much is used; None where the text does not tell.
 
     >>> text = "QOS=q(1)\\n  User Limits\\n    me(7)\\n      MaxTRESPU=cpu=N(1),gres/gpu=8(6)\\n"
     >>> limit = Limit("qos", "Max", "GRES", per="User")
-    >>> find_numbers(text, limit, user="me", account="a")
+    >>> find_numbers(text, limit, user="me", uid="7", account="a")
     Numbers(allowed='8', used='6', unit='GPUs')
     """
     key = _key(limit)
     if key is None:
         return None
-    for section in _sections(text, limit, user, account):
+    for section in _sections(text, limit, user, uid, account):
         values = re.search(rf"(?:^|\s){re.escape(key)}=(\S*)", section)
         found = _reached(values[1], limit) if values else None
         if found is not None:
@@ -67,7 +67,7 @@ def _key(limit: Limit) -> str | None:
     return f"MaxTRES{middle}{ends[limit.per]}" if limit.per in ends else None
 
 
-def _sections(text: str, limit: Limit, user: str, account: str) -> list[str]:
+def _sections(text: str, limit: Limit, user: str, uid: str, account: str) -> list[str]:
     """The part of the answer that is about this user or account."""
     if limit.whose == "assoc":
         records = re.split(r"(?m)^(?=ClusterName=)", text)
@@ -75,7 +75,9 @@ def _sections(text: str, limit: Limit, user: str, account: str) -> list[str]:
         return [*own, *(each for each in records if re.search(r"UserName= ", each))]
     if limit.per not in ("User", "Account") or limit.amount == "Grp":
         return [re.split(r"(?m)^\s+Account Limits", text)[0]]
-    name = rf"{re.escape(user)}\(\d+\)" if limit.per == "User" else re.escape(account)
+    # Users stand there by their numbers, in some versions by their names as well.
+    of_user = rf"(?:{re.escape(user)}(?:\({uid}\))?|{re.escape(uid)})"
+    name = of_user if limit.per == "User" else re.escape(account)
     heading = "User Limits" if limit.per == "User" else "Account Limits"
     part = text.partition(heading)[2]
     match = re.search(rf"(?m)^\s+{name}\s*\n((?:\s+\w+=.*\n?)+)", part)

@@ -234,6 +234,10 @@ def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
         return Why(f"{owner} has used up the {minutes} that it allows{together}{told}")
     if limit.minutes:
         return Why(f"running jobs hold all {minutes} that {owner} allows{together}{told}")
+    if numbers and noun.endswith(" jobs"):
+        noun = noun[:-1] if numbers.allowed == "1" else noun
+        there = "there is 1" if numbers.used == "1" else f"there are {numbers.used}"
+        return Why(f"{owner} allows {numbers.allowed} {noun}{together}; {there}")
     if numbers:
         verb = "is" if noun == "memory" or numbers.used == "1" else "are"
         allowed = f"{numbers.allowed} {noun}"

@@ -84,12 +84,13 @@ class PendingRow(Struct, frozen=True):
     qos: str
     account: str
     user: str
+    uid: str
     partition: str
     priority: str
     gres: str
 
 
-_PENDING_FORMAT = _FIELD.join(["%i", "%E", "%q", "%a", "%u", "%P", "%Q", "%b"])
+_PENDING_FORMAT = _FIELD.join(["%i", "%E", "%q", "%a", "%u", "%U", "%P", "%Q", "%b"])
 
 
 def pending_argv(job_ids: Sequence[str] = (), partition: str = "") -> list[str]:
