@@ -53,7 +53,7 @@ def _reply(shell: str, words: Sequence[str]) -> str:
     """The lines for a shell: the kind of the answer, then a word in each."""
     if shell == "bash":
         line = read_bash(words[0], words[1])
-        answer = answer_to(line)
+        answer = answer_to(line, is_told=False)
         is_raw = answer.kind == "both"
         if is_raw:
             answer = Answer("both", [*answer.items, *_values("files", line.current)])
@@ -68,15 +68,15 @@ def _reply(shell: str, words: Sequence[str]) -> str:
     return "\n".join([answer.kind, *lines, ""])
 
 
-def answer_to(line: Line) -> Answer:
-    """Find what could stand in the place of the last word."""
+def answer_to(line: Line, *, is_told: bool = True) -> Answer:
+    """Find what could stand in the place of the last word; ``is_told``: and what runs are."""
     words, current = line.words, line.current
     verb = next((word for word in words if not word.startswith("-")), None)
     if "--" in words:
         return Answer("files", [])
     is_value = bool(words) and words[-1].startswith("-")
     if verb in _PLACES and not current.startswith("-") and not is_value:
-        return _of(_PLACES[verb], current)
+        return _of(_PLACES[verb], current, is_told=is_told)
     # Only now click, and the verb's own module.
     import click
 
@@ -168,10 +168,15 @@ def _of_value(param: click.Parameter, name: str, current: str) -> Answer:
     return _of(_OPTIONS.get(name) or _METAVARS.get(metavar, ""), current)
 
 
-def _of(place: str, current: str) -> Answer:
+def _of(place: str, current: str, *, is_told: bool = True) -> Answer:
     """Collect the words of a place, as "runs files"."""
     kinds = place.split()
-    items = [item for kind in kinds if kind != "files" for item in _values(kind, current)]
+    items = [
+        item
+        for kind in kinds
+        if kind != "files"
+        for item in _values(kind, current, is_told=is_told)
+    ]
     if "files" in kinds:
         return Answer(
             "both" if items else "files", [item for item in items if is_plain(item.value)]
@@ -196,8 +201,10 @@ def _plain(items: Sequence[Item]) -> list[Item]:
     ]
 
 
-def _values(kind: str, current: str) -> list[Item]:
+def _values(kind: str, current: str, *, is_told: bool = True) -> list[Item]:
     from hpcrun.cli import completion_values
 
-    values: list[Item] = getattr(completion_values, kind)(current)
+    if kind == "runs":
+        return completion_values.runs(current, is_told=is_told)
+    values: list[Item] = getattr(completion_values, kind)(current) if kind else []
     return values

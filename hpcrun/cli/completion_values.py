@@ -7,65 +7,84 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from hpcrun.cli.completion_line import Item
+from hpcrun.controller.project import PROFILE, find_project
 
 # So many of the newest runs are offered by their Slurm ids: a record is opened for each.
 _BY_JOB = 30
 _MOST = 200
+# A run's id begins with so many characters for its time: YYYYMMDD-HHMMSS-.
+_STAMP = 16
 _RUN = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9._+-]+-[0-9a-z]{4})(\.array)?")
 _TASK = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
-def runs(current: str) -> list[Item]:
-    """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
-    runs_dir = _runs_dir()
-    if runs_dir is None:
-        return []
-    found = sorted(_names(runs_dir), reverse=True)
+def runs(current: str, *, is_told: bool = True) -> list[Item]:
+    """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type.
+
+    ``is_told``: with what they are, for shells that show it.
+    """
+    runs_dir = _quick_runs_dir() or _runs_dir()
+    names = _names(runs_dir)
     items = []
     if not current or current[0].isdigit():
         items = [
-            Item(job_id, _what(runs_dir / name))
-            for name, job_id in _job_ids(runs_dir, found[:_BY_JOB])
+            Item(job_id, _what(runs_dir / name) if is_told else "")
+            for name, job_id in _job_ids(runs_dir, islice(_newest(names, ""), _BY_JOB))
             if job_id.startswith(current)
         ]
     # The whole id once its date is being typed; else what follows the date.
     by_date = bool(re.match(r"\d{5}", current))
     if not items or by_date:
-        for name in found:
-            match = _RUN.fullmatch(name)
-            assert match is not None
-            value = name.removesuffix(".array") if by_date else match[2]
-            if value.startswith(current):
-                items.append(Item(value, "" if len(items) >= _BY_JOB else _what(runs_dir / name)))
-            if len(items) >= _MOST:
-                break
+        for name in islice(_newest(names, current), _MOST):
+            value = name.removesuffix(".array")
+            said = _what(runs_dir / name) if is_told and len(items) < _BY_JOB else ""
+            items.append(Item(value if by_date else value[_STAMP:], said))
     return items
 
 
-def _runs_dir() -> Path | None:
+def _quick_runs_dir() -> Path | None:
+    """The runs folder of the project's profile, where it stands there in one plain line.
+
+    All that YAML allows, and all other profiles, are for load_context, which takes longer than the
+    rest of the answer.
+    """
+    if os.environ.get("HPCRUN_CLUSTER"):
+        return None
+    project = find_project(Path.cwd())
+    found = re.findall(rb"^[\"']?runs_dir.*$", _read(project / PROFILE), re.MULTILINE)
+    plain = re.fullmatch(rb"runs_dir: +(/?[A-Za-z0-9][\w./+-]*)\s*", found[0]) if found else None
+    return project / plain[1].decode() if plain and len(found) == 1 else None
+
+
+def _runs_dir() -> Path:
     from hpcrun.controller.context import load_context
 
     return load_context(os.environ, Path.cwd()).runs_dir
 
 
 def _names(runs_dir: Path) -> list[str]:
-    """The folders of runs; a sweep is offered for its tasks, until one is being typed."""
     try:
-        names = {entry.name for entry in os.scandir(runs_dir)}
+        return sorted((entry.name for entry in os.scandir(runs_dir)), reverse=True)
     except OSError:
         return []
-    found = []
+
+
+def _newest(names: Sequence[str], current: str) -> Iterator[str]:
+    """The folders of runs whose id, or the end of it, begins so; a sweep stands for its tasks."""
+    there = frozenset(names)
     for name in names:
-        task = _TASK.fullmatch(name)
-        if task is not None and f"{task[1]}{task[3]}.array" in names:
+        if not (name.startswith(current) or name.startswith(current, _STAMP)):
             continue
-        if _RUN.fullmatch(name):
-            found.append(name)
-    return found
+        if not _RUN.fullmatch(name):
+            continue
+        task = _TASK.fullmatch(name)
+        if task is None or f"{task[1]}{task[3]}.array" not in there:
+            yield name
 
 
 def _job_ids(runs_dir: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -113,7 +132,6 @@ def _read(path: Path) -> bytes:
 def presets(current: str) -> list[Item]:
     """Jobs that can be submitted by their names."""
     from hpcrun.assets import list_jobs
-    from hpcrun.controller.context import find_project
 
     jobs = list_jobs(find_project(Path.cwd()), os.environ)
     return [
@@ -132,7 +150,6 @@ def _description(path: Path) -> str:
 def clusters(current: str) -> list[Item]:
     """The user's profiles by name, the project's own, and the sandbox."""
     from hpcrun.assets import config_dir
-    from hpcrun.controller.context import PROFILE, find_project
 
     found = {
         path.stem: "yours" for path in sorted((config_dir(os.environ) / "clusters").glob("*.yaml"))

@@ -5,24 +5,22 @@ Effects: reads files.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from stat import S_ISREG
 from string import Template
 
 from msgspec import Struct, field
 
 from hpcrun.assets import config_dir, home_dir
+from hpcrun.controller.project import PROFILE as PROFILE
+from hpcrun.controller.project import find_project as find_project
 from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
 from hpcrun.transport.local import LocalTransport
-
-PROFILE = "hpcrun.yaml"
 
 # What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
 # for another submission, and another world's ranks. Whole names where users have variables alike.
@@ -88,20 +86,6 @@ def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = No
         runs_dir=user_path(profile.runs_dir, environ, project, f"{source}: runs_dir"),
         cache_dir=user_path(profile.cache_dir, environ, project, f"{source}: cache_dir"),
     )
-
-
-def find_project(cwd: Path) -> Path:
-    """The nearest folder upwards that has an hpcrun.yaml; else the current one.
-
-    Above the current folder only a file of the user's own or of root's counts: a profile runs
-    commands, and anybody may put a file into /tmp.
-    """
-    for folder in (cwd, *cwd.parents):
-        with contextlib.suppress(OSError):
-            info = (folder / PROFILE).stat()
-            if S_ISREG(info.st_mode) and (folder == cwd or info.st_uid in (os.getuid(), 0)):
-                return folder
-    return cwd
 
 
 def _find_cluster(
