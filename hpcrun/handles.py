@@ -16,8 +16,9 @@ from hpcrun.errors import HpcrunError, WaitTimeout
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
+    from hpcrun.controller.follow import Event
     from hpcrun.controller.status import RunStatus
-    from hpcrun.logs.files import LogFile
+    from hpcrun.logs.mask import Masker
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
     from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -121,29 +122,32 @@ class Run:
         """
         return wait([self], timeout=timeout)[0]
 
-    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[str]:
+    def logs(
+        self, rank: int | None = None, *, follow: bool = False, raw: bool = False
+    ) -> Iterator[str]:
         """Give the lines of the logs, without line ends: of all ranks and nodes, or of one rank.
 
-        Of all, lines of other ranks than rank 0 begin with "[rankN]: ". ``follow`` goes on as they
-        grow, until the run is over.
+        Of all, lines of other ranks than rank 0 begin with "[rank3]: ", those of other nodes'
+        launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
+        looks like a secret is ``***``, unless ``raw``.
         """
-        from hpcrun.controller.context import slurm_transport
-        from hpcrun.controller.follow import Lines
-        from hpcrun.controller.follow import follow as follow_run
-        from hpcrun.logs.files import log_files
+        from hpcrun.controller.follow import follow as follow_logs
+        from hpcrun.controller.logs import LogQuery, chooser, read
+        from hpcrun.controller.secrets import masker_of
+        from hpcrun.controller.watched import WatchedRuns
         from hpcrun.logs.tail import Tail
 
-        pieces: Iterator[tuple[LogFile, bytes]]
+        watched = WatchedRuns(self._context, [self._folder])
+        query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
+        choose = chooser(watched, query)
+        tail = Tail(watched.transport)
+        events: Iterator[Event]
         if follow:
-            events = follow_run(self._context, self._folder)
-            pieces = ((e.file, e.data) for e in events if isinstance(e, Lines))
+            events = follow_logs(watched, choose=choose, tail=tail)
         else:
-            pieces = Tail(slurm_transport(self._context)).finish(log_files(self._folder))
-        for file, data in pieces:
-            if rank is None or file.rank == rank:
-                prefix = file.prefix if rank is None else ""
-                for line in data.splitlines():
-                    yield prefix + line.decode("utf-8", "replace")
+            events = read(watched, tail, choose(watched.files()))
+        masker = None if raw else masker_of(self._context, [self._folder])
+        return _lines(events, masker, with_prefix=rank is None)
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
@@ -272,6 +276,25 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
         others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
         raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
     return [_status(told[run.folder]) for run in runs]
+
+
+def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:
+    """Give what comes of logs line by line; a long line may come in pieces."""
+    from hpcrun.controller.follow import Lines
+
+    begun: dict[Path, tuple[bytes, str]] = {}
+    for event in events:
+        if not isinstance(event, Lines):
+            continue
+        prefix = event.file.prefix if with_prefix else ""
+        data = begun.pop(event.file.path, (b"", ""))[0] + event.data
+        if not data.endswith((b"\n", b"\r")):
+            begun[event.file.path] = (data, prefix)
+            continue
+        for line in (masker.mask(data) if masker else data).splitlines():
+            yield prefix + line.decode("utf-8", "replace")
+    for data, prefix in begun.values():
+        yield prefix + (masker.mask(data) if masker else data).decode("utf-8", "replace")
 
 
 def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:

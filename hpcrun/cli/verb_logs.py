@@ -5,69 +5,179 @@ Effects: those of the controller.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from hpcrun.cli.options import cluster_option, context, json_option
+
+if TYPE_CHECKING:
+    from hpcrun.cli.show_logs import LogPrinter
+    from hpcrun.controller.logs import LogQuery
+    from hpcrun.controller.watched import Watched
+    from hpcrun.logs.files import LogFile
+
+# On a terminal nobody reads more: what stands before is named, and how to see it.
+MUCH = 4 << 20
+FEW_LINES = 2000
 
 
 @click.command("logs")
 @click.argument("job", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--rank", "ranks", multiple=True, metavar="R", help="These ranks alone, as 0,3-5.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="N", help="This node alone, by number or name."
+)
+@click.option("--err", is_flag=True, help="What went wrong alone; see below.")
+@click.option("--attempt", metavar="K", help="This attempt alone: 0, 1, ..., or last.")
+@click.option("-n", "--lines", metavar="N", help="The last N lines of each file, or all.")
+@click.option("--grep", metavar="RE", help="Lines that match a regular expression of Python's.")
+@click.option("--since", metavar="WHEN", help="From then on: 10m, 2h, 08:00, 2026-11-20T08:00.")
+@click.option("--raw", is_flag=True, help="As it is: secrets and control characters too.")
 @cluster_option
 @json_option
-def command(job: str | None, follow: bool, cluster: str | None, as_json: bool) -> int:
-    """Show a run's output: rank by rank, then the launchers' and the batch script's.
+def command(
+    job: str | None,
+    follow: bool,
+    ranks: tuple[str, ...],
+    nodes: tuple[str, ...],
+    err: bool,
+    attempt: str | None,
+    lines: str | None,
+    grep: str | None,
+    since: str | None,
+    raw: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Show a job's output: rank by rank, then the launchers' and the batch script's.
 
-    JOB is a Slurm job id, as 123 or 123_4, or a run id; none means the newest run. Lines of other
-    ranks than rank 0 begin with [rankN]:, those of other nodes' launchers with nodeN:. With -f the
-    exit code is the run's: 0 if it ended well, 1 if not. With --json each line is a JSON object of
-    its own.
+    JOB is a run id, a sweep, or any Slurm job id, as 123 or 123_4; none means the newest run. Lines
+    of other ranks than rank 0 begin with [rankN]:, those of other nodes' launchers with nodeN:, of
+    a sweep's or array's tasks with [taskN]:.
+
+    With -f the exit code is the job's: 0 if it ended well, 1 if not. Ctrl-C ends the following and
+    not the job. On a terminal a long log begins with its last lines; -n all shows it whole, and so
+    does a pipe, as in hpcrun logs | less -R.
+
+    --err: ranks of a run write both streams to one file. So it shows what went wrong: the last
+    traceback of the rank that failed first, then of the others, and the lines of launcher, batch
+    script and Slurm that speak of an error. Of other jobs, their standard error where that is a
+    file of its own.
+
+    --since goes by the time stamps of the lines (local time where they name no zone); a log whose
+    last lines have none is shown whole if it was written since.
+
+    Secrets are shown as ***: the values of the job's secrets, well-known kinds of tokens (Hugging
+    Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
+    and passwords in addresses. With --json each line is a JSON object of its own.
     """
-    from pathlib import Path
+    import time
 
-    from hpcrun import scheduler
-    from hpcrun.cli.output import emit_bytes, emit_json_line, note
-    from hpcrun.cli.watch import prefixed, watch
-    from hpcrun.controller.context import slurm_transport
-    from hpcrun.controller.status import resolve
-    from hpcrun.errors import InputError
-    from hpcrun.logs.files import LogFile, log_files
-    from hpcrun.logs.tail import Tail
-    from hpcrun.runs.store import find, is_job_id
+    from hpcrun.cli.show_logs import LogPrinter
+    from hpcrun.controller.log_since import parse_when
+    from hpcrun.controller.logs import (
+        LogQuery,
+        parse_attempt,
+        parse_count,
+        parse_pattern,
+        parse_ranks,
+        watched_of,
+    )
+    from hpcrun.controller.secrets import masker_of
+    from hpcrun.controller.watched import WatchedRuns
 
+    query = LogQuery(
+        ranks=parse_ranks(ranks),
+        nodes=tuple(word for each in nodes for word in each.split(",") if word),
+        attempt=parse_attempt(attempt),
+        err=err,
+        lines=parse_count(lines),
+        pattern=parse_pattern(grep),
+        since=parse_when(since, time.time()) if since is not None else None,
+    )
     where = context(cluster)
-    if job is not None and is_job_id(job) and find(where.runs_dir, job) is None:
-        path = scheduler.stdout_path(slurm_transport(where), job)
-        if path is None:
-            raise InputError(f"{job}: neither a run of hpcrun nor a job that Slurm still knows")
-        if follow:
-            raise InputError(
-                f"{job}: not submitted by hpcrun, so it cannot be followed", fix=f"tail -F {path}"
-            )
-        if not Path(path).exists():
-            raise InputError(f"{job}: its output {path} is not there (yet)")
-        files = [LogFile(Path(path))]
-    else:
-        run = resolve(where, job)
-        if follow and not as_json:
-            return watch(where, run, logs=True)
-        if follow:
-            raise click.UsageError("--json and --follow do not go together")
-        files = log_files(run)
-        if not files:
-            note(f"{run.run_id}: no output yet")
-    tail = Tail(slurm_transport(where))
-    for file, data in tail.finish(files):
-        if as_json:
-            for line in data.decode("utf-8", "replace").splitlines():
-                emit_json_line(
-                    {
-                        "attempt": file.attempt,
-                        "node": file.node,
-                        "rank": file.rank,
-                        "line": line,
-                    }
-                )
-        else:
-            emit_bytes(prefixed(data, file.prefix))
+    watched = watched_of(where, job)
+    runs = watched.runs if isinstance(watched, WatchedRuns) else []
+    printer = LogPrinter(
+        None if raw else masker_of(where, runs),
+        as_json=as_json,
+        keeps=query.keeps if query.pattern is not None else None,
+    )
+    return _show(watched, printer, query, job, follow=follow, is_cut=lines is None)
+
+
+def _show(
+    watched: Watched,
+    printer: LogPrinter,
+    query: LogQuery,
+    job: str | None,
+    *,
+    follow: bool,
+    is_cut: bool,
+) -> int:
+    """Show what is there, and with ``follow`` what comes; return the exit code."""
+    from hpcrun.cli.output import is_terminal, note
+    from hpcrun.cli.watch import watch_logs
+    from hpcrun.controller.log_errors import read_errors
+    from hpcrun.controller.logs import begin, check_chosen, chooser, read
+    from hpcrun.controller.watched import WatchedRuns
+    from hpcrun.logs.tail import Tail
+
+    is_run = isinstance(watched, WatchedRuns)
+    choose = chooser(watched, query)
+    files = choose(watched.files())
+    check_chosen(watched, query, files)
+    # An own file of errors is shown like any other.
+    extracts = query.err and not any(file.is_err for file in files)
+    if extracts and not is_run:
+        files = watched.files()
+    if is_cut and is_terminal() and not extracts:
+        query = _cut(query, files)
+    tail = Tail(watched.transport)
+    if not extracts:
+        begin(tail, files, query)
+    if follow:
+        kind = "run" if is_run else "job"
+        again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
+        hidden = None if extracts else choose
+        code = watch_logs(watched, printer, choose=hidden, tail=tail, again=again)
+        if extracts:
+            printer.show_all(read_errors(watched, choose(watched.files()) or files))
+        return code
+    if not files:
+        note(_nothing(watched))
+    what = read_errors(watched, files) if extracts else read(watched, tail, files, query.attempt)
+    printer.show_all(what)
     return 0
+
+
+def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
+    """Begin near the end where there is more than anybody reads on a terminal."""
+    from msgspec import structs
+
+    from hpcrun.cli.output import note
+
+    sizes = [file.path.stat().st_size for file in files if file.path.exists()]
+    if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:
+        return query
+    lines = max(10, FEW_LINES // len(sizes))
+    each = " of each file" if len(sizes) > 1 else ""
+    note(
+        f"{sum(sizes) / 1e6:,.0f} MB: the last {lines} lines{each}; "
+        "all of it: -n all, or hpcrun logs | less -R"
+    )
+    return structs.replace(query, lines=lines)
+
+
+def _nothing(watched: Watched) -> str:
+    """Say that there is no output yet, and where it is going to be."""
+    from hpcrun.controller.watched import WatchedRuns
+
+    if isinstance(watched, WatchedRuns):
+        return f"{watched.runs[0].run_id}: no output yet"
+    paths = [str(file.path) for file in watched.paths()]  # type: ignore[attr-defined]
+    where = f" ({paths[0]})" if paths else ""
+    states = ", ".join(dict.fromkeys(each.verdict.state for each in watched.statuses))
+    return f"job {watched.statuses[0].job_id}: {states}; no output yet{where}"

@@ -1,4 +1,4 @@
-"""Following a run on the terminal.
+"""Following runs and jobs on the terminal.
 
 Effects: prints; those of the controller.
 """
@@ -9,11 +9,15 @@ import subprocess
 
 import click
 
-from hpcrun.cli.output import emit_bytes, note
-from hpcrun.cli.show_status import culprit
+from hpcrun.cli.output import note
+from hpcrun.cli.show_logs import LogPrinter
 from hpcrun.controller.context import Context
-from hpcrun.controller.follow import Lines, State, follow
+from hpcrun.controller.follow import Choose, State, follow
+from hpcrun.controller.secrets import masker_of
 from hpcrun.controller.status import RunStatus
+from hpcrun.controller.watched import Status, Watched, WatchedRuns
+from hpcrun.controller.words import culprit
+from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import RunFolder
 
 
@@ -30,50 +34,68 @@ def watch(
     Ctrl-C ends the following, never the run; but a ``process`` of our own is the caller's to end.
     """
     alive = None if process is None else lambda: process.poll() is None
+    watched = WatchedRuns(context, [run], alive=alive)
+    printer = LogPrinter(masker_of(context, [run]))
+    again = f"the run goes on: hpcrun logs -f {run.run_id}" if process is None else ""
+    return watch_logs(watched, printer, choose=list if logs else None, quiet=quiet, again=again)
+
+
+def watch_logs(
+    watched: Watched,
+    printer: LogPrinter,
+    *,
+    choose: Choose | None,
+    tail: Tail | None = None,
+    quiet: bool = False,
+    again: str = "",
+) -> int:
+    """Show lines and states until all is over; return 0 if all ended well and 1 if not.
+
+    ``again`` tells whom Ctrl-C stops that nothing else is stopped, and how to go on.
+    """
     try:
-        for event in follow(context, run, logs=logs, alive=alive):
-            if isinstance(event, Lines):
-                emit_bytes(prefixed(event.data, event.file.prefix))
-            elif event.status.verdict.final:
-                if not quiet:
-                    note(verdict_line(event.status))
-                return 0 if event.status.verdict.ok else 1
-            elif isinstance(event, State) and not quiet:
-                note(state_line(event.status))
+        for event in follow(watched, choose=choose, tail=tail):
+            if not isinstance(event, State):
+                printer.show(event)
+            elif not quiet:
+                printer.pause()
+                final = event.status.verdict.final
+                note(verdict_line(event.status) if final else state_line(event.status))
     except KeyboardInterrupt:
-        if process is None:
-            note(f"\nno longer following; the run goes on: hpcrun logs -f {run.run_id}")
+        if again:
+            note(f"\nno longer following; {again}")
         raise
-    return 1
+    finally:
+        printer.pause()
+    return 0 if all(status.verdict.ok for status in watched.statuses) else 1
 
 
-def prefixed(data: bytes, prefix: str) -> bytes:
-    """Put a prefix before each line."""
-    if not prefix:
-        return data
-    head = prefix.encode()
-    return b"".join(head + line for line in data.splitlines(keepends=True))
-
-
-def state_line(status: RunStatus) -> str:
+def state_line(status: Status) -> str:
     """Say a state that is not the last, in one line."""
     verdict = status.verdict
     reason = f" ({verdict.reason})" if verdict.reason else ""
     return click.style(f"{name(status)}: {verdict.state}{reason}", dim=True)
 
 
-def name(status: RunStatus) -> str:
+def name(status: Status) -> str:
     """The job by the name that its user typed or saw last."""
-    return f"job {status.job_id}" if status.job_id else status.run.run_id
+    if status.job_id or not isinstance(status, RunStatus):
+        return f"job {status.job_id}"
+    return status.run.run_id
 
 
-def verdict_line(status: RunStatus) -> str:
+def verdict_line(status: Status) -> str:
     """Say how a run ended, in one line: state, exit code, who failed first, what to do next."""
-    verdict, last = status.verdict, status.history.last
-    end = last.end if last else None
+    verdict = status.verdict
     text = click.style(
         f"{name(status)}: {verdict.state}", fg="green" if verdict.ok else "red", bold=True
     )
+    if not isinstance(status, RunStatus):
+        code = verdict.exit_code
+        text += f", exit code {code}" if code and not verdict.ok else ""
+        return text + (f" ({verdict.reason})" if verdict.reason else "")
+    last = status.history.last
+    end = last.end if last else None
     if end is not None and not verdict.ok:
         text += f", exit code {end.exit_code}"
         failure = end.first_failure

@@ -13,17 +13,19 @@ from contextlib import suppress
 from msgspec import Struct
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.follow import AFTER_END, FILES_EVERY, SLURM_EVERY, SLURM_SOON
 from hpcrun.controller.foreign import ForeignStatus, foreign_status
 from hpcrun.controller.growing import GrowingLog
 from hpcrun.controller.parse import own_formats
 from hpcrun.controller.sources import STDIN, Source, find_sources
 from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.watched import AFTER_END, SLURM_EVERY, SLURM_SOON
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import find, is_job_id, read_history, refresh
 
+# How often the files are looked at, in seconds: often after news, seldom in silence.
+FILES_EVERY = (0.1, 1.0)
 # So often it is looked whether the caller wants to draw for another reason.
 _SLICE = 0.1
 # What comes late from the nodes: so many looks, half a second apart.

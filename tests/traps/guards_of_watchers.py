@@ -124,7 +124,7 @@ GUARDS = [
     # ---- Watching
     guard(
         47,
-        "hpcrun/controller/follow.py",
+        "hpcrun/controller/watched.py",
         "SLURM_SOON = 5.0\nSLURM_EVERY = 30.0\n",
         "SLURM_SOON = 0.0\nSLURM_EVERY = 0.0\n",
         "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",

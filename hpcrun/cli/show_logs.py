@@ -1,0 +1,115 @@
+"""Lines of logs on the terminal, in a pipe, or as JSON: prefixed, filtered, without secrets.
+
+Effects: prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from hpcrun.cli.output import emit_bytes, emit_json_line, has_colour, is_terminal
+from hpcrun.controller.follow import Begins, Lines
+from hpcrun.logs.files import LogFile
+from hpcrun.logs.mask import CONTEXT, Masker
+from hpcrun.logs.terminal import RESET, for_terminal
+
+# Of a progress bar each state is a line, where lines are counted one by one.
+_STATES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+class LogPrinter:
+    """Shows what comes of logs; knows where each line of each file stands.
+
+    ``masker`` None shows all as it is, control characters included. ``keeps`` picks lines.
+    """
+
+    def __init__(
+        self,
+        masker: Masker | None,
+        *,
+        as_json: bool = False,
+        keeps: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._masker = masker
+        self._as_json = as_json
+        self._keeps = keeps
+        self._is_terminal = is_terminal()
+        self._colours = has_colour()
+        # The begin of lines that came in pieces, by file; and who wrote last.
+        self._open: dict[Path, bytes] = {}
+        self._last: Path | None = None
+
+    def show(self, event: Lines | Begins) -> None:
+        """Show lines, or a word between them."""
+        if isinstance(event, Begins):
+            self.pause()
+            if not self._as_json:
+                emit_bytes(f"==> {event.file.prefix}{event.words} <==\n".encode())
+            return
+        data = self._masked(event.file, event.data)
+        if self._as_json:
+            for line in self._kept(data):
+                emit_json_line(_as_json(event.file, line))
+            return
+        if self._keeps is not None:
+            data = b"".join(
+                line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in self._kept(data)
+            )
+        if self._last not in (None, event.file.path):
+            self.pause()
+        self._last = event.file.path
+        if self._masker is not None and self._is_terminal:
+            data = for_terminal(data, colours=self._colours)
+        if data:
+            emit_bytes(prefixed(data, event.file.prefix))
+
+    def show_all(self, events: Iterable[Lines | Begins]) -> None:
+        """Show what comes, to its end."""
+        try:
+            for event in events:
+                self.show(event)
+        finally:
+            self.pause()
+
+    def pause(self) -> None:
+        """Another's words follow: colours that a line left on end here."""
+        if self._last is not None and self._is_terminal and self._colours and self._masker:
+            emit_bytes(RESET)
+        self._last = None
+
+    def _masked(self, file: LogFile, data: bytes) -> bytes:
+        """Hide secrets; what stands before a piece of a long line may tell what it is."""
+        if self._masker is None:
+            return data
+        before = self._open.pop(file.path, b"")
+        if not data.endswith((b"\n", b"\r")):
+            self._open[file.path] = data[-CONTEXT:]
+        return self._masker.mask(data.replace(b"\0", b"") if b"\0" in data else data, before)
+
+    def _kept(self, data: bytes) -> Iterator[bytes]:
+        for found in _STATES.finditer(data):
+            if self._keeps is None or self._keeps(found.group()):
+                yield found.group()
+
+
+def prefixed(data: bytes, prefix: str) -> bytes:
+    """Put a prefix before each line, and before each state of a progress bar."""
+    if not prefix:
+        return data
+    head = prefix.encode()
+    return b"".join(head + found.group() for found in _STATES.finditer(data))
+
+
+def _as_json(file: LogFile, line: bytes) -> dict[str, object]:
+    return {
+        "job": file.job_id,
+        "task": int(file.task) if file.task.isdigit() else None,
+        "attempt": file.attempt,
+        "node": file.node,
+        "rank": file.rank,
+        "stream": "stderr" if file.is_err else None,
+        "file": str(file.path),
+        "line": line.rstrip(b"\r\n").decode("utf-8", "replace"),
+    }

@@ -1,0 +1,152 @@
+"""What is followed where hpcrun did not submit it: a Slurm job, or all tasks of an array.
+
+Effects: reads files, few Slurm commands. Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.foreign import ForeignStatus, foreign_status
+from hpcrun.controller.watched import SLURM_EVERY, SLURM_SOON, Status
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.logs.files import LogFile
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.job_output import JobOutput
+from hpcrun.slurm.states import UNKNOWN, is_final
+from hpcrun.transport import Transport
+
+# A job of somebody else's making tells its end by silence at most: asked no more often than this.
+SILENT_AFTER = 3.0
+SILENT_EVERY = 20.0
+_LAST_WORDS = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
+
+
+class WatchedJob:
+    """A job that hpcrun did not submit, or all tasks of an array."""
+
+    def __init__(self, context: Context, job_id: str) -> None:
+        """Ask Slurm for the job. Raises InputError where it knows none, OutOfReach."""
+        self.transport: Transport = slurm_transport(context)
+        self._context = context
+        self._job_id = job_id
+        self._shown: dict[str, tuple[str, str]] = {}
+        self._statuses: list[ForeignStatus] = []
+        self._heard_at = self._asked_at = time.monotonic()
+        self._next = self._asked_at + SLURM_EVERY
+        self.outputs = scheduler.job_outputs(self.transport, job_id)
+        if self.outputs:
+            self._statuses = [_foreign(job) for job in self.outputs]
+        else:
+            self._statuses = foreign_status(context, job_id)
+            self.outputs = _guessed(self._statuses)
+
+    @property
+    def statuses(self) -> list[ForeignStatus]:
+        return self._statuses
+
+    def paths(self) -> list[LogFile]:
+        """Where the output goes, whether something is there yet or not."""
+        found: dict[str, LogFile] = {}
+        several = len(self.outputs) > 1
+        for job in self.outputs:
+            if several and not job.task.isdigit():
+                continue  # what waits of an array has no files yet
+            for path in dict.fromkeys((job.stdout, job.stderr)):
+                if path and path not in found and path != "/dev/null":
+                    is_err = path != job.stdout
+                    file = LogFile(Path(path), job_id=job.job_id, is_err=is_err)
+                    task = job.task if several else ""
+                    found[path] = structs.replace(file, attempt=job.restarts, task=task)
+        return list(found.values())
+
+    def files(self) -> list[LogFile]:
+        return [file for file in self.paths() if file.path.is_file()]
+
+    def look(self) -> list[Status]:
+        now = time.monotonic()
+        silent = self._heard_at > self._asked_at and now - self._heard_at > SILENT_AFTER
+        if now >= self._next or (silent and now - self._asked_at > SILENT_EVERY):
+            self._ask()
+            wait = SLURM_EVERY * random.uniform(0.9, 1.1)
+            if any(each.verdict.state in ("COMPLETING", "CONFIGURING") for each in self._statuses):
+                wait = SLURM_SOON
+            self._asked_at = time.monotonic()
+            self._next = self._asked_at + wait
+        found: list[Status] = []
+        for status in self._statuses:
+            state = (status.verdict.state, status.verdict.reason)
+            if self._shown.get(status.job_id) != state:
+                self._shown[status.job_id] = state
+                found.append(status)
+        return found
+
+    def heard(self, file: LogFile, data: bytes | None) -> None:
+        self._heard_at = time.monotonic()
+        if data is None or any(words in data for words in _LAST_WORDS):
+            self._next = min(self._next, max(self._heard_at + 0.5, self._asked_at + SLURM_SOON))
+
+    def settle(self, sleep: Callable[[float], None]) -> None:
+        sleep(0.5)
+
+    def attempt_line(self, file: LogFile) -> str:
+        job = next((job for job in self.outputs if job.job_id == file.job_id), None)
+        where = f" on {job.nodes}" if job is not None and job.nodes else ""
+        return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"
+
+    def _ask(self) -> None:
+        try:
+            outputs = scheduler.job_outputs(self.transport, self._job_id)
+            if outputs:
+                self.outputs = outputs
+                self._statuses = [_foreign(job) for job in outputs]
+            else:
+                self._statuses = foreign_status(self._context, self._job_id)
+        except OutOfReach as error:
+            verdict = Verdict(state=UNKNOWN, final=False, source="scontrol", reason=error.message)
+            self._statuses = [
+                each if each.verdict.final else structs.replace(each, verdict=verdict)
+                for each in self._statuses
+            ]
+        except InputError:
+            reason = "Slurm has forgotten the job: how it ended is not known"
+            gone = Verdict(state=UNKNOWN, final=True, source="scontrol", reason=reason)
+            self._statuses = [
+                each if each.verdict.final else structs.replace(each, verdict=gone)
+                for each in self._statuses
+            ]
+
+
+def _foreign(job: JobOutput) -> ForeignStatus:
+    final = is_final(job.state)
+    verdict = Verdict(
+        state=job.state,
+        final=final,
+        source="scontrol",
+        reason=job.reason,
+        exit_code=job.exit_code if final else None,
+    )
+    return ForeignStatus(job_id=job.job_id, verdict=verdict, queue=None, account=None)
+
+
+def _guessed(statuses: Sequence[ForeignStatus]) -> list[JobOutput]:
+    """Slurm has forgotten where the output went: look where sbatch puts it by default."""
+    found = []
+    for status in statuses:
+        folder = status.account.work_dir if status.account is not None else ""
+        path = Path(folder) / f"slurm-{status.job_id}.out"
+        if folder and path.is_file():
+            found.append(
+                JobOutput(
+                    job_id=status.job_id, state=status.verdict.state, reason="", exit_code=None,
+                    restarts=0, nodes="", stdout=str(path), stderr=str(path),
+                )
+            )  # fmt: skip
+    return found
