@@ -6,10 +6,10 @@ Effects: reads files, Slurm commands; writes what is remembered of runs that are
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -20,7 +20,15 @@ from hpcrun.controller.status import Answers, Memory, ask, conf_of, judge
 from hpcrun.controller.why import WhyWaiting, find_whys
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.brief import attempts_stamp, read_brief, read_seen
-from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
+from hpcrun.runs.layout import (
+    ARRAY,
+    RUN_ID,
+    RunFolder,
+    SweepFolder,
+    array_of,
+    sweep_folder,
+    sweep_id_of,
+)
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen
 from hpcrun.runs.store import list_names, read_record, write_record
 from hpcrun.runs.verdict import Verdict
@@ -28,7 +36,6 @@ from hpcrun.slurm.states import UNKNOWN, is_final
 
 # A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
 _SETTLED = 86400.0
-_TASK = re.compile(r"(.+)\.\d+(-[0-9a-z]{4})")
 
 
 class Listing(Struct, frozen=True):
@@ -53,7 +60,8 @@ def list_rows(
     """
     names = list_names(context.runs_dir)
     chosen = _entries(names, each_task=each_task)
-    shown = chosen if count is None else chosen[:count]
+    is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
+    shown = list(islice(is_run, count))
     found = _Found(context, [context.runs_dir / name for name in shown], memory)
     rows = [found.row(context.runs_dir / name) for name in shown]
     rows = _with_short_ids(rows)
@@ -71,17 +79,18 @@ def whys_of(
     return {id_: found[job.job_id] for id_, job in waiting.items() if job is not None}
 
 
-def _entries(names: Iterable[str], *, each_task: bool) -> list[str]:
+def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
     """The folders that get rows: of sweeps either the array's or those of its runs."""
-    there = set(names)
+    sweeps = {name for name in names if name.endswith(ARRAY)}
     found = []
     for name in names:
-        if sweep_id_of(name) is not None:
+        # There may be thousands: run ids are told by their form alone at first.
+        if not name[:8].isdigit():
+            continue
+        if name in sweeps:
             found += [] if each_task else [name]
-        elif RUN_ID.fullmatch(name):
-            task = _TASK.fullmatch(name) if not each_task and "." in name else None
-            if task is None or f"{task[1]}{task[2]}.array" not in there:
-                found.append(name)
+        elif each_task or "." not in name or array_of(name) not in sweeps:
+            found.append(name)
     return found
 
 

@@ -6,19 +6,17 @@ Effects: reads files; writes RUNS_DIR/.job-ids, which may be deleted at any time
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
-from hpcrun.runs.layout import RUN_ID, SUBMITTED, sweep_id_of
+from hpcrun.runs.layout import RUN_ID, SUBMITTED, array_of, sweep_id_of
 from hpcrun.runs.records import Submitted
 
 # A record is written once and its id never changes, so what was read need not be read again.
 INDEX = ".job-ids"
 # Fewer runs are read in a moment: no file for them.
 _WORTH = 64
-_OF_SWEEP = re.compile(r"(.+)\.\d+(-[0-9a-z]{4})")
 
 
 def find_by_job_id(runs_dir: Path, names: Sequence[str], job_id: str) -> str | None:
@@ -33,7 +31,7 @@ def find_by_job_id(runs_dir: Path, names: Sequence[str], job_id: str) -> str | N
     found = None
     arrays = {name for name in names if sweep_id_of(name)}
     for name in names:
-        if name not in arrays and (not RUN_ID.fullmatch(name) or _array_of(name) in arrays):
+        if name not in arrays and (not RUN_ID.fullmatch(name) or array_of(name) in arrays):
             continue
         its_id = known.get(name)
         if its_id is None:
@@ -47,11 +45,6 @@ def find_by_job_id(runs_dir: Path, names: Sequence[str], job_id: str) -> str | N
     if len(learned) >= _WORTH:
         _write(runs_dir, known | learned, set(names))
     return found
-
-
-def _array_of(name: str) -> str:
-    match = _OF_SWEEP.fullmatch(name)
-    return f"{match[1]}{match[2]}.array" if match else ""
 
 
 def _submitted_as(folder: Path) -> str | None:

@@ -19,7 +19,8 @@ SECRETS = "secrets.env"
 # What sbatch answered; in the folder of a run, or of a sweep for all its runs.
 SUBMITTED = "submitted.json"
 # The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
-_ARRAY = ".array"
+ARRAY = ".array"
+_TASK = re.compile(r"(.+)\.\d+(-[0-9a-z]{4})")
 
 
 def make_run_id(name: str, stamp: str, chance: int) -> str:
@@ -44,6 +45,16 @@ def task_run_id(sweep_id: str, index: int | str) -> str:
     """
     head, _, tail = sweep_id.rpartition("-")
     return f"{head}.{index}-{tail}"
+
+
+def array_of(run_id: str) -> str:
+    """Name the folder of the sweep that a run would be of, by its id alone; "" for other names.
+
+    >>> array_of("20261120-081455-lr.3-7k3q"), array_of("20261120-081455-lr-7k3q")
+    ('20261120-081455-lr-7k3q.array', '')
+    """
+    match = _TASK.fullmatch(run_id)
+    return f"{match[1]}{match[2]}{ARRAY}" if match else ""
 
 
 def created_at(run_id: str) -> float:
@@ -144,7 +155,7 @@ class SweepFolder(Struct, frozen=True):
 
     @property
     def sweep_id(self) -> str:
-        return self.path.name.removesuffix(_ARRAY)
+        return self.path.name.removesuffix(ARRAY)
 
     @property
     def record(self) -> Path:
@@ -174,7 +185,7 @@ def sweep_folder(runs_dir: Path, sweep_id: str) -> SweepFolder:
     >>> sweep_folder(Path("/runs"), "20261120-081455-lr-7k3q").path.name
     '20261120-081455-lr-7k3q.array'
     """
-    return SweepFolder(runs_dir / f"{sweep_id}{_ARRAY}")
+    return SweepFolder(runs_dir / f"{sweep_id}{ARRAY}")
 
 
 def sweep_id_of(name: str) -> str | None:
@@ -183,5 +194,5 @@ def sweep_id_of(name: str) -> str | None:
     >>> sweep_id_of("20261120-081455-lr-7k3q.array"), sweep_id_of("20261120-081455-lr-7k3q")
     ('20261120-081455-lr-7k3q', None)
     """
-    sweep_id = name.removesuffix(_ARRAY)
+    sweep_id = name.removesuffix(ARRAY)
     return sweep_id if sweep_id != name and RUN_ID.fullmatch(sweep_id) else None
