@@ -64,6 +64,7 @@ def submit(
     set: Mapping[str, object] | None = None,
     args: Sequence[object] = (),
     after: Run | Sweep | str | None = None,
+    check: bool = True,
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Run:
@@ -71,8 +72,9 @@ def submit(
 
     ``job`` is a name that ``hpcrun jobs`` lists, the path of a job file, or a dict with the keys
     of one. ``set`` changes keys of it, as in {"resources.nodes": 2}. ``args`` go to the script
-    behind the job's own. ``after`` starts it only when that run or job has ended well. ``cluster``
-    names a profile; ``cwd`` is where project, profile and paths are looked for (here).
+    behind the job's own. ``after`` starts it only when that run or job has ended well. ``check``
+    False is ``--no-check``: what you know better than hpcrun becomes a note of the plan.
+    ``cluster`` names a profile; ``cwd`` is where project, profile and paths are looked for (here).
 
     Raises SpecError with all that is wrong with the job, InputError, SchedulerRefused, OutOfReach;
     nothing is left behind but where OutOfReach says that Slurm may have taken it (maybe_done).
@@ -81,7 +83,7 @@ def submit(
     from hpcrun.controller.sweep import PreparedSweep
 
     context = _context(cluster, cwd)
-    made = _prepared(context, job, set, args, after)
+    made = _prepared(context, job, set, args, after, check)
     if isinstance(made, PreparedSweep):
         raise InputError(f"{made.plan.name}: a sweep", fix="hpcrun.submit_sweep(...)")
     return Run(submit_prepared(context, made).run, context)
@@ -93,6 +95,7 @@ def submit_sweep(
     set: Mapping[str, object] | None = None,
     args: Sequence[object] = (),
     after: Run | Sweep | str | None = None,
+    check: bool = True,
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Sweep:
@@ -104,7 +107,7 @@ def submit_sweep(
     from hpcrun.controller.sweep import submit_sweep as submit_prepared
 
     context = _context(cluster, cwd)
-    made = _prepared(context, job, set, args, after)
+    made = _prepared(context, job, set, args, after, check)
     if not isinstance(made, PreparedSweep):
         raise InputError(f"{made.plan.name}: no sweep", fix="hpcrun.submit(...)")
     return Sweep(submit_prepared(context, made).sweep, context)
@@ -116,6 +119,7 @@ def dry_run(
     set: Mapping[str, object] | None = None,
     args: Sequence[object] = (),
     after: Run | Sweep | str | None = None,
+    check: bool = True,
     cluster: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> DryRun:
@@ -125,7 +129,7 @@ def dry_run(
     """
     from hpcrun.controller.sweep import PreparedSweep
 
-    made = _prepared(_context(cluster, cwd), job, set, args, after)
+    made = _prepared(_context(cluster, cwd), job, set, args, after, check)
     if not isinstance(made, PreparedSweep):
         return DryRun(made.plan, _texts(made.files))
     runs = tuple(
@@ -217,11 +221,12 @@ def _prepared(
     changes: Mapping[str, object] | None,
     args: Sequence[object],
     after: Run | Sweep | str | None,
+    check: bool,
 ) -> Prepared | PreparedSweep:
     from hpcrun.controller.asked import prepare_asked
 
     first = after.id if isinstance(after, (Run, Sweep)) else after
-    return prepare_asked(context, job, changes=changes or {}, args=args, after=first)
+    return prepare_asked(context, job, changes=changes or {}, args=args, after=first, check=check)
 
 
 def _texts(files: Sequence[RenderedFile]) -> dict[str, str]:

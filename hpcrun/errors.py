@@ -16,6 +16,7 @@ A message says what is wrong and where; ``fix`` says what to type or change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class HpcrunError(Exception):
@@ -30,6 +31,16 @@ class HpcrunError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way between processes, whatever a subclass is made of."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[HpcrunError], args: tuple[Any, ...], state: dict[str, Any]) -> HpcrunError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(HpcrunError, ValueError):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hpcrun
+import hpcrun.errors
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan
 from tests.cli.calling import Caller, replay, tools_without_slurm
@@ -272,3 +273,17 @@ def test_a_pickle_holds_no_environment(project: Caller, monkeypatch: pytest.Monk
     assert back == run and back.plan == run.plan and sweep[0].values == {"env.A": "1"}
     slurm_says(project, run, "RUNNING")
     assert back.status().state == "RUNNING"  # with this process's PATH
+
+
+def test_errors_travel_between_processes() -> None:
+    problem = hpcrun.errors.Problem("a.yaml", 3, "x", "unknown key")
+    for error in (
+        InputError("wrong", fix="mend it"),
+        hpcrun.SpecError([problem], notes=["a note"]),
+        hpcrun.OutOfReach("gone", maybe_done=True),
+        hpcrun.CommandFailed(["ls"], 2, "", "no", fix="look"),
+        hpcrun.WaitTimeout("late"),
+    ):
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is type(error) and str(back) == str(error)
+        assert set(vars(back)) == set(vars(error)) and back.exit_code == error.exit_code

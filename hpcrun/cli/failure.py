@@ -33,6 +33,7 @@ def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str])
 def error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
     """The stable JSON of an error, as docs/json/error.schema.json describes it."""
     problems: list[dict[str, Any]] = []
+    notes: list[str] = []
     if isinstance(error, HpcrunError):
         message, fix = error.message, error.fix
         if isinstance(error, SpecError):
@@ -40,6 +41,7 @@ def error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
                 {"source": p.source, "line": p.line, "path": p.path, "message": p.message}
                 for p in error.problems
             ]
+            notes = error.notes
     else:
         context = error.ctx if isinstance(error, click.UsageError) else None
         message = error.format_message()
@@ -48,6 +50,7 @@ def error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
         "message": message,
         "fix": fix or None,
         "problems": problems,
+        "notes": notes,
         "exit_code": error.exit_code,
     }
 

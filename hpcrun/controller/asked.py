@@ -11,6 +11,7 @@ from numbers import Real
 
 from msgspec import structs
 
+from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context
 from hpcrun.controller.dependency import dependency_on
 from hpcrun.controller.prepare import Prepared, load_spec, prepare, read_spec
@@ -31,12 +32,13 @@ def prepare_asked(
     changes: Mapping[str, object],
     args: Sequence[object],
     after: str | None,
+    check: bool = True,
 ) -> Prepared | PreparedSweep:
     """Plan and render a run or a sweep; nothing is changed.
 
     ``job`` is a name, a path or a dict with a job file's keys; ``changes`` are dotted keys with
-    their values; ``args`` are words for the script. Raises InputError, or SpecError with all that
-    is wrong.
+    their values; ``args`` are words for the script; without ``check`` problems that the caller may
+    know better about are notes. Raises InputError, or SpecError with all that is wrong.
     """
     words = _words(args)
     try:
@@ -46,7 +48,8 @@ def prepare_asked(
         raise _renamed(error) from error
     first = dependency_on(context, after) if after is not None else None
     make = prepare_sweep if spec.sweep else prepare
-    return make(context, spec, extra_args=words, after=first, source=source)
+    checks = Checks(heed=check)
+    return make(context, spec, extra_args=words, after=first, source=source, checks=checks)
 
 
 def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
@@ -92,4 +95,4 @@ def _renamed(error: SpecError) -> SpecError:
             problem.line = None
         elif problem.source == SOURCE:
             problem.source = _SET
-    return SpecError(error.problems)
+    return SpecError(error.problems, fix=error.fix, notes=error.notes)
