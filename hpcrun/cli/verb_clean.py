@@ -120,7 +120,7 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
                 _states(unit),
                 _age(now - unit.ended_at),
                 _size(unit.size),
-                "with checkpoints" if unit.has_checkpoints else "",
+                "checkpoints" if unit.has_checkpoints else "",
             )
             for unit in shown
         ]

@@ -1,0 +1,189 @@
+"""The verbs of a run's life on a real Slurm: wait, requeue, shell, cancel, resubmit, clean."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.site import Site, until
+from tests.json_schemas import check_json
+
+
+def answer(site: Site, verb: str, *args: str, code: int = 0) -> Any:
+    """What a verb says with --json, held to its schema."""
+    done = site.hpcrun(verb, "--json", *args)
+    assert done.returncode == code, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    check_json(verb, told)
+    return told
+
+
+@contextlib.contextmanager
+def started(site: Site, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """An hpcrun that goes on beside the test."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpcrun", *args],
+        cwd=site.project,
+        env=site.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def shown(site: Site, job_id: str) -> str:
+    return site.rig.run("scontrol", "--oneliner", "show", "job", job_id).stdout
+
+
+AGAIN = """\
+command: [bash, -c, 'echo $A_WORD; [ "$HPCRUN_ATTEMPT" = 1 ] || sleep 600']
+resources: {nodes: 2, gpus_per_node: 1, time: "10"}
+env: {A_WORD: "of the job"}
+"""
+
+
+def test_a_requeue_is_no_end_and_a_shell_has_the_jobs_environment(site: Site) -> None:
+    (site.project / "again.yaml").write_text(AGAIN)
+    run = site.submit("./again.yaml")
+    # A job that hpcrun did not submit, which waits for ever.
+    foreign = site.rig.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
+    until(lambda: len(list((run.folder / "logs/0").glob("node-*.log"))) == 2, "both nodes")
+
+    inside = "echo $A_WORD, $SLURMD_NODENAME, $HPCRUN_NODE_RANK, $PWD; exit 7"
+    for number, name in enumerate(site.rig.node_names):
+        done = site.hpcrun("shell", run.job_id, "--node", str(number), "--", "bash", "-c", inside)
+        told = f"of the job, {name}, {number}, {site.project}\n"
+        assert (done.returncode, done.stdout) == (7, told), done.stderr
+    assert site.hpcrun("shell", run.job_id, "--", "true").returncode == 0
+    for args, words in (
+        ((run.job_id,), "a shell needs a terminal"),
+        ((run.job_id, "--node", "nowhere", "--", "true"), "--node nowhere: job"),
+        ((foreign, "--", "true"), f"job {foreign} is PENDING (JobHeldUser)"),
+    ):
+        done = site.hpcrun("shell", *args)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+
+    late = answer(site, "wait", "--timeout", "0.1s", foreign, run.run_id, code=124)
+    assert late["timed_out"] and {one["state"] for one in late["runs"]} == {"RUNNING", "PENDING"}
+    with started(site, "wait", run.job_id) as waiting:
+        (told,) = answer(site, "requeue", run.job_id)["runs"]
+        assert told["requeued"] and told["state_before"] == "RUNNING"
+        until(lambda: " JobState=PENDING " in shown(site, run.job_id), "the job to wait again")
+        # Restarts that nobody asked for stay forbidden.
+        assert " Requeue=0 Restarts=1 " in shown(site, run.job_id)
+        (told,) = answer(site, "requeue", run.job_id)["runs"]
+        assert not told["requeued"] and told["reason"] == "it waits already"
+        assert waiting.poll() is None
+        start = site.rig.run("scontrol", "update", f"jobid={run.job_id}", "StartTime=now")
+        assert start.returncode == 0
+        out, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, out) == (0, f"job {run.job_id}: COMPLETED\n"), err
+    attempts = [attempt["end"]["exit_code"] for attempt in site.status(run)["attempts"]]
+    assert attempts == [143, 0]
+
+    done = site.hpcrun("requeue", run.job_id)
+    assert done.returncode == 3 and f"hpcrun resubmit {run.job_id}" in done.stderr, done.stderr
+    told = answer(site, "cancel", foreign, run.job_id)["runs"]
+    assert [(one["job_id"], one["cancelled"]) for one in told] == [
+        (run.job_id, False),
+        (foreign, True),
+    ]
+    assert "COMPLETED" in site.hpcrun("cancel", run.job_id).stdout
+
+
+SCRIPT = """\
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(exist_ok=True)
+step = len(list(folder.iterdir()))
+(folder / str(step)).touch()
+print(f"VERSION begins at {step}", flush=True)
+sys.exit(int(sys.argv[2]) if step == 0 else 0)
+"""
+JOB = """\
+script: train.py
+launcher: srun
+args: ["{checkpoint_dir}", "{code}"]
+resources: {gpus_per_node: 1, time: "10"}
+sweep: {code: [0, 3, 4]}
+"""
+
+
+def test_what_failed_is_resubmitted_and_goes_on_and_is_kept_for_that(site: Site) -> None:
+    (site.project / "train.py").write_text(SCRIPT.replace("VERSION", "old"))
+    (site.project / "job.yaml").write_text(JOB)
+    done = site.hpcrun("submit", "./job.yaml", "--wait", "--json")
+    assert done.returncode == 1, done.stderr
+    first = json.loads(done.stdout)
+    (site.project / "train.py").write_text(SCRIPT.replace("VERSION", "new"))
+
+    again = answer(site, "resubmit", first["job_id"], "--failed")
+    earlier = [run["run_id"] for run in first["runs"]]
+    assert [run["resubmitted_from"] for run in again["runs"]] == earlier[1:]
+    assert answer(site, "wait", again["sweep_id"])["runs"][0]["state"] == "COMPLETED"
+    for run, old in zip(again["runs"], first["runs"][1:], strict=True):
+        assert run["goes_on"] and run["checkpoint_dir"] == f"{old['run_dir']}/checkpoints"
+        assert "old begins at 1" in site.hpcrun("logs", run["run_id"]).stdout
+    nothing = site.hpcrun("resubmit", again["job_id"], "--failed")
+    assert nothing.returncode == 2 and "no run that failed: COMPLETED" in nothing.stderr
+
+    one = answer(site, "resubmit", earlier[2], "--fresh", "--code", "now", "--time", "5")
+    assert answer(site, "wait", one["job_id"], code=1)["runs"][0]["exit_code"] == 4
+    assert "new begins at 0" in site.hpcrun("logs", one["job_id"]).stdout
+    assert "TimeLimit=00:05:00" in shown(site, one["job_id"])
+
+    # What a later run goes on from stays as long as that one does.
+    told = answer(site, "clean", "-y", first["sweep_id"], code=1)["runs"]
+    assert "uses its checkpoints" in told[0]["reason"] and not told[0]["removed"]
+    left = answer(site, "clean", "--dry-run", "--older-than", "0s")["runs"]
+    assert {run["id"] for run in left} == {
+        first["sweep_id"],
+        again["sweep_id"],
+        one["runs"][0]["run_id"],
+    }
+    assert all(run["reason"] is None and run["bytes"] > 0 for run in left)
+    done = site.hpcrun("clean", "--older-than", "0s", "-y")
+    assert done.returncode == 0 and "3 of 3 removed" in done.stdout, done.stdout + done.stderr
+    assert os.listdir(site.rig.shared / "runs") == []  # noqa: PTH208
+
+
+def test_verbs_at_the_same_time_do_each_other_no_harm(site: Site) -> None:
+    running = site.submit("--gpus-per-node", "0", "--", "sleep", "600")
+    over = site.submit("--gpus-per-node", "0", "--", "true")
+    assert site.hpcrun("wait", over.job_id).returncode == 0
+    until(lambda: (running.folder / "attempts/0/launched").exists(), "the run")
+    with contextlib.ExitStack() as stack:
+        calls = [
+            ("wait", running.job_id),
+            ("clean", "-y", "--older-than", "0s"),
+            ("clean", "-y", "--older-than", "0s"),
+            ("cancel", running.job_id, over.job_id),
+            ("status",),
+            ("cancel", running.run_id),
+        ]
+        together = [stack.enter_context(started(site, *call)) for call in calls]
+        ends = [(call, *one.communicate(timeout=90)) for call, one in zip(calls, together)]  # noqa: B905
+        codes = [one.returncode for one in together]
+    said = "\n".join(map(str, ends))
+    assert "Traceback" not in said, said
+    assert codes[0] == 1 and f"job {running.job_id}: CANCELLED" in ends[0][1], said
+    assert codes[1:3] == [0, 0], said
+    # Whoever came before the clean knew the run that was over.
+    assert codes[4] == 0 and codes[3] in (0, 2) and codes[5] in (0, 2), said
+    # No half run, and nothing of one that was live.
+    names = {path.name for path in Path(running.folder.parent).iterdir()}
+    assert names <= {running.run_id}, said
+    if names:
+        assert site.status(running)["state"] == "CANCELLED"
