@@ -48,21 +48,42 @@ def emit_bytes(data: bytes) -> None:
 
 def show_error(error: HpcrunError) -> None:
     """Print an error: what, where, the fix."""
-    if isinstance(error, SpecError):
-        for problem in error.problems:
-            note(f"{click.style('error', fg='red')}: {problem}")
-    else:
-        note(f"{click.style('error', fg='red')}: {error.message}")
+    said = error.problems if isinstance(error, SpecError) else [error.message]
+    for problem in said:
+        message("error", str(problem), fg="red")
     if error.fix:
-        note(f"  {click.style('fix', fg='green')}: {error.fix}")
+        message("  fix", error.fix, fg="green")
     for text in error.notes if isinstance(error, SpecError) else ():
-        note(f"{click.style('note', dim=True)}: {text}")
+        message("note", text, dim=True)
+
+
+def message(kind: str, text: str, **style: Any) -> None:
+    """Print a message of some kind to standard error; on a terminal its lines fit."""
+    first, *more = _fitting(f"{kind}: {text}", sys.stderr, indent=8)
+    indent = kind[: len(kind) - len(kind.lstrip())]
+    note(f"{indent}{click.style(kind.strip(), **style)}{first[len(kind) :]}")
+    for line in more:
+        note(f"  {line}")
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values in two columns."""
+    """Print names and values in two columns; on a terminal long values take several lines."""
     for name, value in rows:
-        say(f"  {click.style(f'{name:<9}', dim=True)} {value}")
+        first, *more = _fitting(value, sys.stdout, indent=12)
+        say(f"  {click.style(f'{name:<9}', dim=True)} {first}")
+        for line in more:
+            say(f"{'':<12}{line}")
+
+
+def _fitting(text: str, stream: Any, *, indent: int) -> list[str]:
+    """Break long lines so that they fit beside an indent; words, paths say, stay whole."""
+    columns = shutil.get_terminal_size().columns - indent
+    if len(text) <= columns or not (stream and stream.isatty()):
+        return [text]
+    import textwrap
+
+    wrapper = textwrap.TextWrapper(max(columns, 30), break_long_words=False, break_on_hyphens=False)
+    return [part for line in text.split("\n") for part in wrapper.wrap(line) or [""]]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import emit_json, note, pairs, say
+from hpcrun.cli.output import emit_json, message, pairs, say
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.slurm.sbatch import Estimate
@@ -88,7 +88,7 @@ def show_files(files: Sequence[RenderedFile], *, as_json: bool, notes: Sequence[
         emit_json({file.name: file.text for file in files} | {"notes": list(notes)})
         return
     for text in notes:
-        note(f"{click.style('note', dim=True)}: {text}")
+        message("note", text, dim=True)
     shown = [file for file in files if file.name not in (*FIXED, "plan.json")]
     for file in shown:
         say(click.style(f"==> {file.name} <==", bold=True))

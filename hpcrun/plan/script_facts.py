@@ -178,43 +178,64 @@ class _Argparse:
 
     def _follow_names(self, nodes: list[ast.AST], made: list[ast.Call]) -> None:
         """Whatever else may happen to a parser, or to the words that it reads, is not plain."""
-        owners = _names_of(nodes, made)
-        used = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        handed = {
-            id(arg)
-            for node in nodes
-            if isinstance(node, ast.Call) and called(node) == "add_config_arguments"
-            for arg in node.args
-        } | {id(node.value) for node in nodes if isinstance(node, ast.Return)}
-        parsed = {
-            id(inner)
-            for node in nodes
-            if isinstance(node, ast.Call) and called(node) == "parse_args"
-            for arg in node.args
-            for inner in ast.walk(arg)
+        owners, makers = _owners(nodes, made)
+        attributes = {
+            id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)
         }
+        assigned = {id(value) for value, _ in _assignments(nodes)}
+        handed: set[int] = set()
+        command_line: set[int] = set()
+        for node in nodes:
+            if isinstance(node, ast.Return) and node.value is not None:
+                handed.add(id(node.value))
+            elif isinstance(node, ast.Call) and called(node) == "add_config_arguments":
+                handed |= {id(arg) for arg in node.args}
+            elif isinstance(node, ast.Call) and called(node) == "parse_args":
+                command_line |= {id(inner) for arg in node.args for inner in ast.walk(arg)}
         for node in nodes:
             if isinstance(node, ast.Attribute):
                 self._expect(node.attr not in ("parse_known_args", "add_subparsers"))
-                self._expect(node.attr != "argv" or id(node) in parsed)
+                self._expect(node.attr != "argv" or id(node) in command_line)
             elif isinstance(node, ast.Name) and node.id in owners:
-                stored = not isinstance(node.ctx, ast.Load)
-                self._expect(stored or id(node) in handed or used.get(id(node)) in _HARMLESS)
+                known = id(node) in handed or attributes.get(id(node)) in _HARMLESS
+                self._expect(known or not isinstance(node.ctx, ast.Load))
+            elif isinstance(node, ast.Call) and (node in made or called(node) in makers):
+                self._expect(id(node) in assigned or attributes.get(id(node)) in _HARMLESS)
 
 
-def _names_of(nodes: list[ast.AST], made: list[ast.Call]) -> set[str]:
-    """Names of the parser and of its groups."""
-    parsers = {id(call) for call in made}
+def _assignments(nodes: list[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
+    """Values that are given a plain name, with the name."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+        elif isinstance(node, ast.AnnAssign):
+            target = node.target
+        else:
+            continue
+        if isinstance(target, ast.Name) and node.value is not None:
+            yield node.value, target.id
+
+
+def _owners(nodes: list[ast.AST], made: list[ast.Call]) -> tuple[set[str], set[str]]:
+    """Names of the parser and of its groups, and of the functions that return them."""
     groups = ("add_argument_group", "add_mutually_exclusive_group")
-    return {
-        target.id
-        for node in nodes
-        if isinstance(node, (ast.Assign, ast.AnnAssign))
-        and isinstance(node.value, ast.Call)
-        and (id(node.value) in parsers or called(node.value) in groups)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
-    }
+    owners: set[str] = set()
+    makers: set[str] = set()
+    for _ in range(2):  # a function that returns it, and the name that its caller gives it
+        for value, name in _assignments(nodes):
+            if isinstance(value, ast.Call) and (
+                value in made or called(value) in groups or called(value) in makers
+            ):
+                owners.add(name)
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef):
+                returned = {
+                    inner.value.id
+                    for inner in ast.walk(node)
+                    if isinstance(inner, ast.Return) and isinstance(inner.value, ast.Name)
+                }
+                makers |= {node.name} if returned & owners else set()
+    return owners, makers
 
 
 def _is_command_line(node: ast.expr) -> bool:
