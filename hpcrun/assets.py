@@ -36,6 +36,17 @@ def home_dir(environ: Mapping[str, str]) -> str:
         return "/"
 
 
+def user_name(environ: Mapping[str, str]) -> str:
+    """Find the user's name as getpass.getuser() does; the number of one that has none."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        if environ.get(name):
+            return environ[name]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def config_dir(environ: Mapping[str, str]) -> Path:
     """Find the user's own folder, ``~/.config/hpcrun`` unless XDG_CONFIG_HOME says another."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(home_dir(environ)) / ".config")

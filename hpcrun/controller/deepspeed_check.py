@@ -6,7 +6,6 @@ Effects: reads the file; starts the interpreter that trains; keeps its answers i
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import subprocess
 from collections.abc import Mapping
@@ -169,6 +168,8 @@ def ask_deepspeed(
         return None, cannot + (fault or f"it ended with code {code} and printed nothing")
     if version == "none":
         return None, ""
+    import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
+
     text = json.dumps(config, sort_keys=True)
     key = hashlib.sha256("\0".join((python, version, _PROBE, text)).encode()).hexdigest()[:32]
     kept = cache_dir / "deepspeed-answers" / f"{key}.json"

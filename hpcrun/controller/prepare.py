@@ -6,7 +6,7 @@ Effects: reads files, looks for the interpreter.
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.load import load_job
+from hpcrun.spec.load import command_job, load_job
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,16 +84,10 @@ def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSp
 
     It gets GPUs only where they are asked for.
     """
-    spec = load_job(
-        "resources: {gpus_per_node: 0}", source="command", resolve=_no_base, overrides=overrides
-    )
+    spec = command_job(overrides)
     return msgspec.structs.replace(
         spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"
     )
-
-
-def _no_base(name: str) -> tuple[str, str]:
-    raise InputError(f"extends: {name}: a bare command has no job file")
 
 
 def prepare(
@@ -213,7 +207,7 @@ def _only_run(spec: JobSpec, words: Sequence[str], source: str) -> tuple[JobSpec
 def new_run_id(spec: JobSpec) -> str:
     """Make an id of the job's name, the time and chance."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return make_run_id(spec.name or "job", stamp, secrets.randbits(32))
+    return make_run_id(spec.name or "job", stamp, int.from_bytes(os.urandom(4), "big"))
 
 
 @contextlib.contextmanager

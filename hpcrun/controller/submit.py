@@ -6,11 +6,9 @@ Effects: files, sbatch.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
+from hpcrun.assets import user_name
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
@@ -233,8 +232,8 @@ def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submit
         cluster=context.cluster.name,
         slurm_conf=slurm_transport(context).env.get("SLURM_CONF"),
         submitted_at=time.time(),
-        host=socket.gethostname(),
-        user=getpass.getuser(),
+        host=os.uname().nodename,
+        user=user_name(context.environ),
         name=plan.name,
         nodes=plan.nodes,
         gpus_per_node=plan.gpus_per_node,

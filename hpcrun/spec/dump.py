@@ -1,6 +1,8 @@
 """JobSpec to YAML: what is not a default, in block style, for people and for load_job.
 
 Pure.
+
+Written without PyYAML, which takes longer to import than a job takes to be planned.
 """
 
 from __future__ import annotations
@@ -9,23 +11,17 @@ import math
 import re
 from typing import Any
 
-import yaml
 from msgspec import NODEFAULT, Struct
 
 from hpcrun.spec.check import shape
 from hpcrun.spec.job import JobSpec
 
-_STR, _SEQ, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
-
 # Text that every YAML reader takes for text: a letter first, and nothing that has a meaning.
-_PLAIN = re.compile(r"-{0,2}[A-Za-z_/](?:[A-Za-z0-9_/.+@%-]| (?=[A-Za-z0-9_/]))*")
+_PLAIN = r"-{0,2}[A-Za-z_/](?:[A-Za-z0-9_/.+@%-]| (?=[A-Za-z0-9_/]))*"
 _OLD_BOOLEANS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """The emitter alone: it guesses no types, so that styles are decided here."""
-
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
+_NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+# YAML allows 1024 characters in a key without a question mark before it.
+_LONG_KEY = 128
 
 
 def dump_job(spec: JobSpec) -> str:
@@ -39,38 +35,65 @@ def dump_job(spec: JobSpec) -> str:
     - --lr
     - "1e-4"
     """
-    node = _struct(spec)
-    text: str = yaml.serialize(node, Dumper=_Dumper, allow_unicode=True, width=1 << 30)
-    return text
+    said = _given(spec)
+    return "".join(f"{line}\n" for line in (_map(said) if said else ["{}"]))
 
 
-def _struct(value: Struct) -> yaml.Node:
-    pairs = []
+def _given(value: Struct) -> dict[str, Any]:
+    """What of a struct is not its default."""
+    said = {}
     for field in shape(type(value)).fields:
         given = getattr(value, field.name)
         default = field.default
         if field.default_factory is not NODEFAULT:
             default = field.default_factory()
         if given != default:
-            pairs.append((_text(field.encode_name), _node(given)))
-    return _map(pairs)
+            said[field.encode_name] = given
+    return said
 
 
-def _node(value: Any) -> yaml.Node:
+def _map(entries: dict[str, Any]) -> list[str]:
+    lines = []
+    for key, value in entries.items():
+        name = _scalar(key)
+        below = _given(value) if isinstance(value, Struct) else value
+        if len(name) > _LONG_KEY:
+            lines += [f"? {name}", *_under(": ", _lines(below))]
+        elif isinstance(below, dict) and below:
+            lines += [f"{name}:", *(f"  {line}" for line in _map(below))]
+        elif isinstance(below, (list, tuple)) and below:
+            lines += [f"{name}:", *_lines(below)]
+        else:
+            first, *rest = _lines(below)
+            lines += [f"{name}: {first}", *(f"  {line}" for line in rest)]
+    return lines
+
+
+def _lines(value: Any) -> list[str]:
+    """A value's lines; the first one goes behind its key or dash."""
     if isinstance(value, Struct):
-        return _struct(value)
+        value = _given(value)
     if isinstance(value, dict):
-        return _map([(_text(key), _node(inner)) for key, inner in value.items()])
+        return _map(value) if value else ["{}"]
     if isinstance(value, (list, tuple)):
-        items = [_node(item) for item in value]
-        return yaml.SequenceNode(_SEQ, items, flow_style=not items)
+        return [line for item in value for line in _under("- ", _lines(item))] or ["[]"]
     if isinstance(value, str):
-        return _text(value)
-    return yaml.ScalarNode(_STR, _core_text(value), style=None)
+        text = value.removesuffix("\n").split("\n")
+        if len(text) > 1 and all(_plain_line(line) for line in text):
+            return ["|" if value.endswith("\n") else "|-", *text]
+    return [_scalar(value)]
 
 
-def _core_text(value: Any) -> str:
-    """Spell a value as the core schema reads it back."""
+def _under(mark: str, lines: list[str]) -> list[str]:
+    return [mark + lines[0], *(f"  {line}" for line in lines[1:])]
+
+
+def _scalar(value: Any) -> str:
+    """Spell a value on one line, as the core schema reads it back."""
+    if isinstance(value, str):
+        if re.fullmatch(_PLAIN, value) and value.lower() not in _OLD_BOOLEANS:
+            return value
+        return f'"{"".join(map(_in_quotes, value))}"'
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -82,18 +105,15 @@ def _core_text(value: Any) -> str:
     raise TypeError(f"no YAML for {type(value).__name__}")
 
 
-def _map(pairs: list[tuple[yaml.Node, yaml.Node]]) -> yaml.Node:
-    return yaml.MappingNode(_MAP, pairs, flow_style=not pairs)
-
-
-def _text(value: str) -> yaml.Node:
-    lines = value.removesuffix("\n").split("\n")
-    style: str | None = '"'
-    if _PLAIN.fullmatch(value) and value.lower() not in _OLD_BOOLEANS:
-        style = None
-    elif len(lines) > 1 and all(_plain_line(line) for line in lines):
-        style = "|"
-    return yaml.ScalarNode(_STR, value, style=style)
+def _in_quotes(char: str) -> str:
+    code = ord(char)
+    if char in _NAMED:
+        return _NAMED[char]
+    if char.isprintable():
+        return char
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
 
 
 def _plain_line(line: str) -> bool:

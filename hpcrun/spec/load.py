@@ -40,8 +40,28 @@ def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[st
     'x'
     """
     problems: list[Problem] = []
+    return _build_job(_chain(text, source, resolve, problems), source, overrides, problems)
+
+
+def command_job(overrides: Sequence[str] = ()) -> JobSpec:
+    """Make the job of a bare command, which has no GPUs unless ``--set`` says so.
+
+    It reads no YAML but that of ``--set``. Raises SpecError.
+
+    >>> command_job().resources.gpus_per_node
+    0
+    """
+    place = Place("command", 1)
+    gpus = Map({"gpus_per_node": Entry(Scalar("0", True, place), place)}, place)
+    layer = Map({"resources": Entry(gpus, place)}, place)
+    return _build_job([layer], "command", overrides, [])
+
+
+def _build_job(
+    layers: Sequence[Map], source: str, overrides: Sequence[str], problems: list[Problem]
+) -> JobSpec:
     tree = Map({}, Place(source, 1))
-    for layer in reversed(_chain(text, source, resolve, problems)):
+    for layer in reversed(layers):
         check_one_program(layer, problems)
         tree = put_job_on(tree, layer)
     layer = build_layer(overrides, shape(JobSpec), tree, problems)
