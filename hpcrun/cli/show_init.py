@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from hpcrun.plan.profile_update import Change
     from hpcrun.spec.cluster import Partition
 
+# Characters of the GPUs' column; what is longer is counted, and stands in the profile.
+_GPUS_WIDTH = 24
+
 
 def show_site(found: Found) -> None:
     """Show the partitions that were found, and those that are left out."""
@@ -39,8 +42,9 @@ def show_site(found: Found) -> None:
 
 
 def _row(name: str, said: Partition, usual: str | None) -> list[str]:
-    kinds = " ".join(f"{count}x{kind}" for kind, count in said.gpu_types.items())
-    gpus = kinds or str(said.gpus_per_node or "-")
+    kinds = [f"{count}x{kind}" for kind, count in said.gpu_types.items()]
+    shown = " ".join(kinds) if len(" ".join(kinds)) <= _GPUS_WIDTH else f"{len(kinds)} types"
+    gpus = shown or str(said.gpus_per_node or "-")
     remarks = []
     if said.cpus_per_gpu or said.memory_per_gpu:
         remarks.append("nodes differ")
@@ -53,7 +57,7 @@ def _row(name: str, said: Partition, usual: str | None) -> list[str]:
     if said.max_gpus:
         remarks.append(f"{said.max_gpus} GPUs at once")
     if name == usual:
-        remarks.insert(0, "usual")
+        remarks.insert(0, "default")
     memory = said.memory_per_node or "-"
     row = [name, said.nodes or "-", gpus, said.cpus_per_node or "-", memory]
     return [*map(str, row), said.max_time or "none", ", ".join(remarks)]

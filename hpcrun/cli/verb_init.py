@@ -199,6 +199,8 @@ def _job(
             "script", f"Write a job file for {script}?", default=True
         ):
             return None
+        if script is not None and "script" in prompter.taken:
+            prompter.taken["script"] = script
     if script is None:
         return None
     job = draft(found, cluster, options, script)
@@ -264,7 +266,7 @@ def _show_end(answer: dict[str, Any], found: Found) -> None:
     written = [near(Path(path)) for path in answer["written"] if ".schema." not in path]
     if written:
         say(f"\nwrote {' and '.join(written)}")
-    if answer["action"] == "created":
+    if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):
         say("  lines that say LOOK are guesses: look at them")
     job = answer["job"]
     if job is not None:

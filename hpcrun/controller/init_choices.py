@@ -168,8 +168,8 @@ def _folder(options: Options, answers: dict[str, str]) -> Folder | None:
 def _fabric_word() -> str:
     guess = fabric_guess()
     if guess is None:
-        return "auto: as the nodes show"
-    return f"auto: as the nodes show; a guess by this machine's {guess[1]}: {guess[0]}"
+        return "as the nodes show"
+    return f"as the nodes show; a guess by {guess[1]} on this machine: {guess[0]}"
 
 
 def _python(

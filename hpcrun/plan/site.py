@@ -293,13 +293,17 @@ def _usual(
     partitions: Mapping[str, Partition],
     kinds: Mapping[str, list[_Kind]],
 ) -> str | None:
-    """The partition of jobs that name none: with GPUs, up, and the site's default if it can be."""
+    """The partition of jobs that name none: with GPUs, up, and the site's default if it can be.
 
-    def rank(row: PartitionRow) -> tuple[bool, bool, bool, bool, int]:
+    Else one whose nodes are alike and where a job of one node may run; of those the largest.
+    """
+
+    def rank(row: PartitionRow) -> tuple[bool | int, ...]:
         gpus = sum(kind.nodes * kind.count for kind in kinds[row.name])
         open_ = row.state in ("", "UP") and not row.needs_reservation
         usual = not _UNUSUAL.search(row.name)
-        return gpus > 0, open_, row.is_default, usual, gpus
+        alike = len({kind.count for kind in kinds[row.name]}) == 1
+        return gpus > 0, open_, row.is_default, usual, alike, row.min_nodes < 2, gpus
 
     best = max(rows, key=rank, default=None)
     return best.name if best is not None and best.name in partitions else None

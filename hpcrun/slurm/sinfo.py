@@ -13,7 +13,7 @@ from msgspec import Struct
 # Features and gres come last: they are the site's own words. (sinfo.1, 20.11 to 26.05)
 _FORMAT = "%R|%D|%c|%m|%T|%N|%G|%f"
 # States of nodes that run no new job until someone repairs them; more may follow, as in DOWN*.
-_AWAY = ("down", "drain", "fail", "error", "unk", "future", "perfctrs", "inval")
+_AWAY = ("down", "drain", "fail", "error", "future", "perfctrs", "inval")
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,217 @@
+"""What Slurm's answers come to: partitions, GPU types, access, limits, the usual partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.plan.site import Answers, Site, build_site, first_host
+from hpcrun.slurm.config import SlurmConfig
+from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.nodes import NodeLimits
+from hpcrun.slurm.partitions import PartitionRow
+from hpcrun.slurm.sacctmgr import Association, Qos
+from hpcrun.slurm.sinfo import NodeRow
+from hpcrun.spec.cluster import GpuType
+
+ENFORCED = SlurmConfig(
+    version="22.05.8", enforced=frozenset({"associations", "limits", "qos"}), has_accounting=True
+)
+
+
+def nodes(partition: str, gres: str = "", **said: Any) -> NodeRow:
+    plain: dict[str, Any] = {"nodes": 2, "cpus": 64, "memory": 512000, "features": []}
+    names = {"node_list": f"{partition}[1-2]", "state": "idle"}
+    return NodeRow(partition=partition, gres=gres, **{**plain, **names, **said})
+
+
+def site(rows: list[NodeRow], *partitions: PartitionRow, **said: Any) -> Site:
+    named = {row.name for row in partitions}
+    others = dict.fromkeys(row.partition for row in rows if row.partition not in named)
+    listed = [*partitions, *(PartitionRow(name=name) for name in others)]
+    known = said.pop("known", None)
+    keep = said.pop("keep", ())
+    answers = {"config": SlurmConfig(version="22.05.8"), **said}
+    return build_site(Answers(nodes=rows, partitions=listed, **answers), known, keep)
+
+
+def test_nodes_that_are_alike() -> None:
+    row = PartitionRow(name="gpu", max_time="2-00:00:00", max_nodes=1, default_time="01:00:00")
+    made = site([nodes("gpu", "gpu:a100:4(S:0-1)")], row).partitions["gpu"]
+    assert (made.nodes, made.gpus_per_node, made.cpus_per_node) == (2, 4, 64)
+    assert made.memory_per_node == "500G" and made.gpu_types == {"a100": 4}
+    assert made.cpus_per_gpu is None and made.memory_per_gpu is None
+    assert (made.max_time, made.default_time, made.max_nodes) == ("2-00:00:00", "01:00:00", 1)
+
+
+def test_nodes_that_differ_have_the_shares_that_are_sure() -> None:
+    rows = [
+        nodes("gpu", "gpu:a100:4", cpus=64, memory=512000),
+        nodes("gpu", "gpu:v100:8", cpus=64, memory=256000),
+        nodes("gpu", "", cpus=192, memory=768000),
+    ]
+    made = site(rows).partitions["gpu"]
+    assert (made.gpus_per_node, made.cpus_per_node, made.memory_per_node) == (8, 192, "750G")
+    # 8 CPUs and 32000 MB for each GPU of the V100 nodes; those without GPUs do not count.
+    assert (made.cpus_per_gpu, made.memory_per_gpu) == (8, "32000M")
+    assert made.gpu_types == {"a100": 4, "v100": 8}
+    assert any("differ" in note for note in site(rows).notes["gpu"])
+
+
+def test_partition_without_gpus_says_so() -> None:
+    made = site([nodes("cpu", "(null)")]).partitions["cpu"]
+    assert made.gpus_per_node == 0 and made.gpu_types == {} and made.max_gpus is None
+
+
+def test_what_slurm_keeps_back_is_not_promised() -> None:
+    limits = {"gpu1": NodeLimits(name="gpu1", cpus=60, memory=500000)}
+    row = PartitionRow(name="gpu", max_cpus_per_node=48)
+    made = site([nodes("gpu", "gpu:4")], row, limits=limits).partitions["gpu"]
+    assert (made.cpus_per_node, made.memory_per_node) == (48, "500000M")
+
+
+@pytest.mark.parametrize(
+    ("rows", "types"),
+    [
+        (
+            [nodes("g", "gpu:nvidia_a100-sxm4-80gb:4")],
+            {"a100": GpuType(gres="nvidia_a100-sxm4-80gb")},
+        ),
+        # Two that are short the same keep the site's own names.
+        (
+            [nodes("g", "gpu:a100-40gb:4"), nodes("h", "gpu:a100-80gb:4")],
+            {"a100-40gb": GpuType(gres="a100-40gb"), "a100-80gb": GpuType(gres="a100-80gb")},
+        ),
+        ([nodes("g", "gpu:a100_3g.20gb:2")], {"a100_3g.20gb": GpuType(gres="a100_3g.20gb")}),
+        ([nodes("g", "gpu:4", features=["ib", "v100"])], {"v100": GpuType(constraint="v100")}),
+        ([nodes("gpu-h100", "gpu:8")], {"h100": GpuType(partition="gpu-h100")}),
+        ([nodes("g", "gpu:8", features=["skylake"])], {}),
+        ([nodes("c", "", features=["v100"])], {}),
+        ([nodes("g", "gpu:fast:2")], {"fast": GpuType(gres="fast")}),
+    ],
+)
+def test_how_a_site_spells_its_gpus(rows: list[NodeRow], types: dict[str, GpuType]) -> None:
+    made = site(rows)
+    assert made.gpu_types == types
+    counted = {name for said in made.partitions.values() for name in said.gpu_types}
+    assert counted == set(types)
+
+
+def test_types_keep_the_profiles_names() -> None:
+    known = {"big": GpuType(gres="nvidia_a100-sxm4-80gb"), "old": GpuType(gres="k80")}
+    made = site([nodes("g", "gpu:nvidia_a100-sxm4-80gb:4")], known=known)
+    assert made.gpu_types == {"big": GpuType(gres="nvidia_a100-sxm4-80gb")}
+    assert made.partitions["g"].gpu_types == {"big": 4}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"is_hidden": True}, "hides"),
+        ({"root_only": True}, "root"),
+        ({"allow_groups": ["physics"]}, "Unix groups physics"),
+        ({"allow_accounts": ["bio"]}, "accounts bio"),
+        ({"deny_accounts": ["ml", "bio"]}, "closed to your accounts ml"),
+        ({"allow_qos": ["long"]}, "QOS long"),
+        ({"deny_qos": ["normal"]}, "closed to your QOS normal"),
+        ({"allow_groups": ["users", "x"]}, ""),
+        ({"allow_accounts": ["ml", "bio"]}, ""),
+        ({"state": "DOWN"}, ""),
+        ({"needs_reservation": True}, ""),
+    ],
+)
+def test_partitions_that_the_user_cannot_use(said: dict[str, Any], why: str) -> None:
+    mine = [Association(cluster="hot", account="ml", qos=["normal"])]
+    asked: dict[str, Any] = {"config": ENFORCED, "associations": mine, "groups": ["users"]}
+    row = PartitionRow(name="gpu", **said)
+    made = site([nodes("gpu", "gpu:4")], row, **asked)
+    assert list(made.partitions) == ([] if why else ["gpu"])
+    assert why in made.left_out.get("gpu", "")
+    # The user's own choice stays.
+    assert "gpu" in site([nodes("gpu", "gpu:4")], row, **asked, keep=["gpu"]).partitions
+
+
+def test_what_is_not_sure_is_not_left_out() -> None:
+    row = PartitionRow(name="gpu", allow_accounts=["bio"])
+    rows = [nodes("gpu", "gpu:4")]
+    mine = [Association(cluster="hot", account="ml")]
+    assert "gpu" in site(rows, row, associations=mine).partitions  # not enforced
+    assert "gpu" in site(rows, row, associations=[], config=ENFORCED).partitions
+    newer = SlurmConfig(version="24.11.5", enforced=ENFORCED.enforced)
+    assert "gpu" in site(rows, row, associations=mine, config=newer).partitions
+    assert "gpu" not in site(rows, row, associations=mine, config=ENFORCED).partitions
+
+
+def test_limits_of_qos_and_account() -> None:
+    mine = [
+        Association(cluster="c", account="a", qos=["normal", "long"], max_gpus=2),
+        Association(cluster="c", account="b", qos=["normal"], max_gpus=3),
+    ]
+    qos = [
+        Qos(name="normal", max_time="12:00:00"),
+        Qos(name="long", max_time="5-00:00:00", max_gpus=16),
+        Qos(name="part", max_gpus=6),
+        Qos(name="vip", flags=frozenset({"partitiontimelimit"}), max_time="30-00:00:00"),
+    ]
+    row = PartitionRow(name="gpu", max_time="2-00:00:00")
+    asked: dict[str, Any] = {"associations": mine, "qos": qos, "config": ENFORCED}
+
+    def made(partition: PartitionRow, **said: Any) -> tuple[str | None, int | None]:
+        found = site([nodes("gpu", "gpu:4")], partition, **{**asked, **said}).partitions["gpu"]
+        return found.max_time, found.max_gpus
+
+    # The loosest that some choice gives: QOS long, whose 5 days the partition cuts to 2.
+    assert made(row) == ("2-00:00:00", 16)
+    assert made(row, associations=mine[1:]) == ("12:00:00", 3)
+    with_qos = PartitionRow(name="gpu", max_time="2-00:00:00", qos="part")
+    assert made(with_qos) == ("2-00:00:00", 6)
+    vip = [Association(cluster="c", account="a", qos=["vip"])]
+    assert made(row, associations=vip) == ("30-00:00:00", None)
+    # What is not enforced, or not known, is no limit.
+    assert made(row, config=SlurmConfig(version="22.05.8")) == ("2-00:00:00", None)
+    assert made(row, associations=None) == ("2-00:00:00", None)
+
+
+def test_the_usual_partition() -> None:
+    rows = [
+        nodes("cpu", "", nodes=100),
+        nodes("debug", "gpu:4", nodes=50),
+        nodes("gpu", "gpu:4", nodes=10),
+        nodes("mixed", "gpu:4", nodes=10),
+        nodes("mixed", "gpu:8", nodes=10),
+        nodes("down", "gpu:8", nodes=90),
+    ]
+    default, down = (
+        PartitionRow(name="cpu", is_default=True),
+        PartitionRow(name="down", state="DOWN"),
+    )
+    assert site(rows, default, down).partition == "gpu"
+    assert site(rows, PartitionRow(name="mixed", is_default=True)).partition == "mixed"
+    assert site(rows[:1]).partition == "cpu"
+    assert site([]).partition is None
+
+
+def test_accounts() -> None:
+    mine = [
+        Association(cluster="c", account="a", default_account="b"),
+        Association(cluster="c", account="b", default_account="b"),
+        Association(cluster="c", account="b", partition="gpu", default_account="b"),
+    ]
+    made = site([nodes("gpu", "gpu:4")], associations=mine)
+    assert (made.accounts, made.account) == (["a", "b"], "b")
+
+
+@given(
+    st.from_regex(
+        r"[a-z]{1,3}(\[[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2})?\])?(,x[1-3])?", fullmatch=True
+    )
+)
+def test_the_first_host_is_one_of_them(text: str) -> None:
+    try:
+        hosts = expand(text)
+    except ValueError:
+        return
+    assert first_host(text) in hosts
