@@ -25,6 +25,8 @@ from hpcrun.transport import Transport
 _CHUNK = 1 << 20
 # While no rank has told a loss, who tells it is asked anew when the logs are longer by this.
 _LONGER = 1.2
+# Where only the ends of logs are read, so many are read at once at most.
+_FEW = 16
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 
 
@@ -46,7 +48,7 @@ class GrowingLog:
     ) -> None:
         """Begin at the start of the logs, or ``tail`` bytes before their ends; nothing is read yet.
 
-        With ``tail`` it stays with one rank's logs, so that a look at many runs is cheap.
+        With ``tail`` it leaves out what takes many files, so that a look at a run stays cheap.
         """
         self.source = source
         self._tail = tail
@@ -164,7 +166,10 @@ class GrowingLog:
 
     def _decide(self) -> None:
         """Find whose files tell the loss, as ``parse_source`` does; until then all are read."""
-        for choice in range(3 if self._tail is None else 2):
+        assert self.source.run is not None
+        for choice, files in enumerate(file_choices(log_files(self.source.run))):
+            if self._tail is not None and len(files) > _FEW:
+                continue
             if choice != self._choice:
                 self._choice = choice
                 self._begin()
