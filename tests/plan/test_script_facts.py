@@ -1,0 +1,277 @@
+"""What a script's text shows of its command line, and what is made of it for a job."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from hpcrun.plan.script_facts import ScriptFacts, read_script
+from hpcrun.plan.script_notes import argument_notes, batch_notes, deepspeed_notes
+from hpcrun.plan.secret_hints import secret_notes
+from tests.plan.making import job
+
+HEAD = "import argparse, sys, os\np = argparse.ArgumentParser(description='x')\n"
+TAIL = "args = p.parse_args()\n"
+
+
+def facts(text: str) -> ScriptFacts:
+    return read_script(ast.parse(text))
+
+
+def options(text: str) -> set[str]:
+    return {name for option in facts(text).options for name in option.names}
+
+
+PLAIN = [
+    "p.add_argument('--lr', '-l')",
+    "g = p.add_argument_group('g')\ng.add_argument('--lr')\np.add_argument('data')",
+    "p.add_mutually_exclusive_group().add_argument('--lr')",
+    "p.set_defaults(lr=1)\nif os.environ.get('X'):\n    p.error('no')",
+    "p.add_argument('--x', nargs='+')",
+    "import deepspeed\np = deepspeed.add_config_arguments(p)",
+    "def show():\n    p.print_help()",
+]
+NOT_PLAIN = [
+    "p.parse_known_args()",
+    "s = p.add_subparsers()",
+    "for n in names:\n    p.add_argument('--' + n)",
+    "add_more(p)",
+    "models.Net.add_args(parser=p)",
+    "p.add_argument(*names)",
+    "p.add_argument('--x', **more)",
+    "p.add_argument('rest', nargs=argparse.REMAINDER)",
+    "p.add_argument('rest', nargs='...')",
+    "sys.argv = sys.argv[:1]",
+    "q = p",
+    "parsers = [p]",
+    "p2 = argparse.ArgumentParser(parents=[p])",
+    "p.fromfile_prefix_chars = '@'",
+    "p._actions.clear()",
+]
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_plain_parsers_are_known_whole(text: str) -> None:
+    assert facts(f"{HEAD}{text}\n{TAIL}").plain
+
+
+@pytest.mark.parametrize("text", NOT_PLAIN)
+def test_of_other_parsers_nothing_is_said(text: str) -> None:
+    found = facts(f"{HEAD}{text}\n{TAIL}")
+    assert not found.plain
+    assert argument_notes(["--nonsense"], "a.py", found) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import argparse\np = argparse.ArgumentParser(parents=[x])\np.parse_args()",
+        "import argparse\np = argparse.ArgumentParser(prefix_chars='+')\np.parse_args()",
+        "import argparse\np = argparse.ArgumentParser()\np.parse_args(words)",
+        "import argparse\np = argparse.ArgumentParser()",
+        "import argparse\nself.p = argparse.ArgumentParser()\nself.p.parse_args()",
+        "import argparse\nadd(argparse.ArgumentParser()).parse_args()",
+        "import argparse\nclass P(argparse.ArgumentParser): pass\nP().parse_args()",
+        "from jsonargparse import ArgumentParser\np = ArgumentParser()\np.parse_args()",
+        "import argparse\ndef f():\n    p = argparse.ArgumentParser()\n    return p\n"
+        "more(f())\nf().parse_args()",
+        "import sys\nprint(sys.argv)",
+        "print(1)",
+    ],
+)
+def test_what_is_not_all_in_sight_is_not_plain(text: str) -> None:
+    assert not facts(text).plain
+
+
+def test_a_function_may_make_the_parser() -> None:
+    text = (
+        "from argparse import ArgumentParser\ndef make():\n    p = ArgumentParser()\n"
+        "    p.add_argument('--lr')\n    return p\nparser = make()\n"
+        "parser.add_argument('--wd')\nparser.parse_args(sys.argv[1:])\n"
+    )
+    assert facts(text).plain and options(text) == {"--lr", "--wd"}
+    assert not facts(text + "more(parser)").plain
+
+
+def test_switches_that_argparse_makes_two_of() -> None:
+    text = f"{HEAD}p.add_argument('--amp', action=argparse.BooleanOptionalAction)\n{TAIL}"
+    assert options(text) == {"--amp", "--no-amp"}
+    added = f"{HEAD}import deepspeed\ndeepspeed.add_config_arguments(p)\n{TAIL}"
+    assert "--deepspeed_config" in options(added)
+
+
+@pytest.mark.parametrize(
+    ("text", "parser", "names"),
+    [
+        ("import click\n@click.option('--a/--no-a', '-x')\ndef f(a): ...", "click", ["--a"]),
+        ("from absl import flags\nflags.DEFINE_integer('bs', 1, '')", "absl", ["--bs"]),
+        (
+            "from transformers import HfArgumentParser\nHfArgumentParser(X)",
+            "transformers",
+            ["--per_device_train_batch_size"],
+        ),
+        ("import hydra", "hydra", []),
+        ("import os", "", []),
+    ],
+)
+def test_other_readers_of_command_lines(text: str, parser: str, names: list[str]) -> None:
+    found = facts(text)
+    assert (found.parser, found.plain) == (parser, False)
+    assert set(names) <= options(text)
+
+
+def test_variables_and_modules() -> None:
+    text = (
+        "import os, a.b\nfrom .c import d\nfrom e import *\nfrom . import f\n"
+        "x = os.environ['HPCRUN_MICRO_BATCH_PER_GPU']\ny = f'{os.getenv(\"HPCRUN_RUN_DIR\")}/x'"
+    )
+    found = facts(text)
+    assert found.variables == ["HPCRUN_MICRO_BATCH_PER_GPU", "HPCRUN_RUN_DIR"]
+    assert found.imports == ["os", "a.b", ".c", ".c.d", "e", ".", ".f"]
+
+
+# ---- arguments
+
+SCRIPT = facts(
+    f"{HEAD}p.add_argument('--batch_size', type=int)\np.add_argument('-n', '--epochs')\n"
+    f"p.add_argument('-lr')\n{TAIL}"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--batch_size 4 --epochs 3",
+        "--batch_size=4 -n3 -n 3 -lr 1",
+        "--batch 4",  # argparse takes beginnings
+        "--help",
+        "data/x -1 -1e-4 -.5 - -- --what",
+    ],
+)
+def test_arguments_that_argparse_takes(words: str) -> None:
+    assert argument_notes([*words.split(), "-x y"], "a.py", SCRIPT) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--batchsize 4", "--batchsize: a.py knows no such argument; did you mean --batch_size?"),
+        ("--batch-size=4", "--batch-size: a.py knows no such argument; did you mean --batch_size?"),
+        ("--epoch-s 4", "--epoch-s: a.py knows no such argument; did you mean --epochs?"),
+        ("--zz", "--zz: a.py knows no such argument"),
+        ("-x", "-x: a.py knows no such argument"),
+    ],
+)
+def test_arguments_that_argparse_refuses(words: str, hint: str) -> None:
+    assert argument_notes(words.split(), "a.py", SCRIPT) == [f"args: {hint}"]
+
+
+def test_beginnings_may_be_refused() -> None:
+    strict = facts(
+        "import argparse\np = argparse.ArgumentParser(allow_abbrev=False)\n"
+        f"p.add_argument('--batch_size')\n{TAIL}"
+    )
+    assert strict.plain and len(argument_notes(["--batch"], "a.py", strict)) == 1
+
+
+def test_what_argparse_stops_without() -> None:
+    needs = facts(f"{HEAD}p.add_argument('--data', required=True)\n{TAIL}")
+    assert argument_notes([], "a.py", needs) == ["args: a.py stops without --data"]
+    assert argument_notes(["--data=x"], "a.py", needs) == []
+    assert argument_notes(["--help"], "a.py", needs) == []
+
+
+# ---- the batch
+
+BATCH = "batch: {micro_batch_per_gpu: 4, gradient_accumulation_steps: 2}\n"
+
+
+def notes(text: str, script: ScriptFacts = SCRIPT, *, reads: bool = False) -> list[str]:
+    spec = job(f"script: a.py\n{text}")
+    known = {"effective": 32, "reads_variables": reads}
+    return [
+        *batch_notes(spec, spec.args, spec.args, "a.py", script, **known),  # type: ignore[arg-type]
+        *deepspeed_notes(spec, spec.args, "a.py", script, **known),  # type: ignore[arg-type]
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        BATCH + "args: ['{micro_batch_per_gpu}', '{gradient_accumulation_steps}']",
+        BATCH + "env: {TOTAL: '{effective_batch}'}",
+        BATCH + "args: [--batch-size, 4, --accum=2]",
+        BATCH + "framework: accelerate\nargs: ['{micro_batch_per_gpu}']",
+        BATCH + "framework: transformers\ndeepspeed: {}",
+        BATCH + "framework: deepspeed\nargs: ['{deepspeed_config}']",
+    ],
+)
+def test_a_batch_that_reaches_the_script_is_no_news(text: str) -> None:
+    assert notes(text) == []
+
+
+def test_a_batch_that_does_not_reach_the_script_is_told() -> None:
+    [note] = notes(BATCH + "args: [--epochs, 3]")
+    assert note.startswith(
+        "batch.micro_batch_per_gpu and batch.gradient_accumulation_steps: no argument passes it on "
+        "to a.py, which reads no HPCRUN_* variable as far as can be seen: the effective batch 32 "
+        "is not what it trains; let it read HPCRUN_MICRO_BATCH_PER_GPU"
+    )
+    [note] = notes(BATCH + "args: ['{micro_batch_per_gpu}']")
+    assert note.startswith("batch.gradient_accumulation_steps: ")
+    [note] = notes("batch: {micro_batch_per_gpu: 4}\nargs: [--batch-size, 8]")
+    assert note.endswith('; args: [--batch_size, "{micro_batch_per_gpu}"]')
+    assert notes(BATCH, reads=True) == []
+
+
+def test_deepspeeds_json_that_does_not_reach_the_script_is_told() -> None:
+    [note] = notes("framework: deepspeed\nargs: [--deepspeed_config, mine.json]")
+    assert note.startswith("deepspeed: no argument passes hpcrun's JSON on to a.py, ")
+    assert notes("framework: deepspeed", reads=True) == []
+    assert notes("framework: accelerate\ndeepspeed: {}") == []
+
+
+# ---- secrets
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "commands", "said"),
+    [
+        ({"WANDB_API_KEY": KEY}, [], [], "env.WANDB_API_KEY"),
+        ({"X": "hf_" + KEY}, [], [], "env.X"),
+        ({}, [], [f"export WANDB_API_KEY={KEY}"], "setup.commands"),
+        ({}, [], [f"export A=1 MY_TOKEN='{KEY}'"], "setup.commands"),
+        ({}, ["--token", "hf_" + KEY], [], "args"),
+    ],
+)
+def test_secrets_are_told_and_never_shown(
+    env: dict[str, str], words: list[str], commands: list[str], said: str
+) -> None:
+    [note] = secret_notes(env, words, commands, {})
+    assert note.startswith(f"{said}: ") and KEY not in note
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("HF_TOKEN", "{run_dir}/token"),
+        ("HF_TOKEN", "/home/me/.cache/token"),
+        ("WANDB_API_KEY", "$WANDB_API_KEY"),
+        ("MAX_TOKENS", "123456789012"),
+        ("PASSWORD", "none"),
+        ("WANDB_PROJECT", "a-project-with-a-long-name"),
+        ("MODEL", "risk-assessment-of-a-long-name"),
+    ],
+)
+def test_what_is_no_secret_is_not_told(name: str, value: str) -> None:
+    assert secret_notes({name: value}, [value], [f"export {name}={value}"], {name: value}) == []
+
+
+def test_the_profiles_secrets_are_told_too() -> None:
+    [note] = secret_notes({}, [], [], {"HF_TOKEN": "hf_" + KEY})
+    assert note.startswith("the profile's env.HF_TOKEN: ")
