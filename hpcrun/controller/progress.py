@@ -14,6 +14,7 @@ from msgspec import Struct
 from hpcrun.metrics.lines.line import FORMATS, NEEDLES, Format, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
+from hpcrun.runs.brief import attempt_indices
 from hpcrun.runs.layout import RunFolder
 
 # The last loss stands near the end of a log; where a program says much else, the look goes further
@@ -61,14 +62,10 @@ def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Point | N
 
 def _candidates(run: RunFolder) -> list[Path]:
     """The logs that may show it, by their names alone: rank 0's, the first node's, the batch's."""
-    try:
-        attempts = [entry.name for entry in os.scandir(run.attempts) if entry.name.isdigit()]
-    except OSError:
-        attempts = []
-    newest = max(attempts, key=int, default=None)
+    newest = max(attempt_indices(run), default=None)
     if newest is None:
         return []
-    logs = run.logs / newest
+    logs = run.logs / str(newest)
     return [logs / "rank-0.log", logs / "node-0.log", run.batch_log]
 
 
