@@ -103,7 +103,7 @@ class Places:
         for folder in (path, *path.parents):
             try:
                 info = folder.stat()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 self.problems.append(Problem("", None, key, f"{folder}: {error.strerror}"))
@@ -128,7 +128,7 @@ class Places:
 
     def _measure(self, place: Place, left: Left, whose: str) -> None:
         measures: tuple[tuple[int | None, int, str, Callable[[int], str]], ...] = (
-            (left.bytes, LITTLE_SPACE, "no space is left", lambda n: f"{n // 10**6} MB are left"),
+            (left.bytes, LITTLE_SPACE, "no space is left", lambda n: f"{_size(n)} are left"),
             (left.files, FEW_FILES, "no more files fit", lambda n: f"{n} files are left"),
         )
         if any(problem.path == place.key for problem in self.problems):
@@ -154,6 +154,10 @@ class Places:
                 f"seems; the {nodes} nodes must all see it at this path"
             )
             return
+
+
+def _size(number: int) -> str:
+    return f"{number // 10**6} MB" if number >= 10**6 else f"{number // 1000} KB"
 
 
 def _mounts() -> list[Mount]:
