@@ -50,15 +50,17 @@ def command(
     """
     from hpcrun.cli.output import emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
-    from hpcrun.cli.watch import watch
     from hpcrun.controller.checks import Checks
-    from hpcrun.controller.dependency import dependency_on
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.submit import submit
 
     where = context(cluster, debug=options["debug"])
     spec, words, source = asked_job(ctx, where, job, options)
-    first = dependency_on(where, after) if after else None
+    first = None
+    if after:
+        from hpcrun.controller.dependency import dependency_on
+
+        first = dependency_on(where, after)
     checks = Checks(heed=not options["no_check"])
     if test_only:
         from hpcrun.cli.show_plan import show_estimate
@@ -103,5 +105,7 @@ def command(
     else:
         show_submission(prepared.plan, submission.job_id, bare=prepared.spec.command is not None)
     if follow or wait:
+        from hpcrun.cli.watch import watch  # here: following needs much that a submission does not
+
         return watch(where, submission.run, logs=follow, quiet=as_json)
     return 0

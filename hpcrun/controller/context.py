@@ -98,11 +98,11 @@ def _find_cluster(
         if name == "sandbox":
             if sandbox is None:
                 raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
-            return _load(sandbox)
+            return _load(sandbox, environ)
         if (clusters / f"{name}.yaml").is_file():
-            return _load(clusters / f"{name}.yaml")
+            return _load(clusters / f"{name}.yaml", environ)
         if own.is_file():
-            found = _load(own)
+            found = _load(own, environ)
             if found[0].name == name:
                 return found
         known = sorted(file.stem for file in clusters.glob("*.yaml"))
@@ -112,16 +112,16 @@ def _find_cluster(
             + (f"; there are {', '.join(known)}" if known else ""),
         )
     if own.is_file():
-        return _load(own)
+        return _load(own, environ)
     if sandbox is not None:
-        return _load(sandbox)
+        return _load(sandbox, environ)
     profiles = sorted(clusters.glob("*.yaml"))
     if len(profiles) > 1:
         raise InputError(
             "which cluster? There are " + ", ".join(file.stem for file in profiles),
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
-    return _load(profiles[0]) if profiles else (Cluster(), "defaults")
+    return _load(profiles[0], environ) if profiles else (Cluster(), "defaults")
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
@@ -134,10 +134,10 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def _load(path: Path) -> tuple[Cluster, str]:
-    from hpcrun.spec.load import load_cluster  # here: without a profile no YAML is read
+def _load(path: Path, environ: Mapping[str, str]) -> tuple[Cluster, str]:
+    from hpcrun.controller.kept_profile import load_profile
 
-    return load_cluster(read_text(path), source=str(path)), str(path)
+    return load_profile(read_text(path), str(path), environ), str(path)
 
 
 def read_text(path: Path) -> str:
