@@ -135,7 +135,7 @@ def _cpu(told: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | 
     own = _first(told, "cpu").split(" ")
     if len(own) == 3 and (busy := _number(own[1])) is not None:
         return _whole(own[2]) or None, busy / 1e9, "job"
-    count, *words = _first(told, "stat").split()
+    count, *words = _first(told, "stat").split() or [""]
     ticks = [_number(word) for word in words]
     if len(ticks) < 4 or None in ticks:
         return None, None, None

@@ -1,0 +1,135 @@
+"""hpcrun top on a real Slurm: what it shows; however it ends, its step is gone when it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site, Submitted, until
+from tests.json_schemas import check_json
+
+TRAIN = 'for i in $(seq 2000); do echo "step $i/2000 loss: 2.$((3000 - i))"; sleep 0.1; done'
+
+
+def slurm(rig: Rig, *argv: str) -> str:
+    done = subprocess.run(argv, env=os.environ | rig.env, capture_output=True, text=True)
+    return done.stdout
+
+
+def steps(rig: Rig) -> list[str]:
+    """The usage steps there are, by the jobs' own numbers."""
+    listed = slurm(rig, "squeue", "--noheader", "--steps", "--format=%i|%j").split()
+    return [line.split(".")[0] for line in listed if line.endswith("|hpcrun-top")]
+
+
+@pytest.fixture
+def training(site: Site) -> Iterator[Submitted]:
+    """A job on both nodes that has all their GPUs in a step of its own, as training does."""
+    run = site.submit(
+        *("--nodes", "2", "--gpus-per-node", "4", "--time", "20"), "--", "bash", "-c", TRAIN
+    )
+    site.wait_for(run, "attempts/0/launched")
+    yield run
+    site.hpcrun("cancel", run.run_id)
+
+
+@contextlib.contextmanager
+def top_on_terminal(site: Site, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """top on a terminal, and the descriptor of the user's side."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpcrun", "top", *words],
+        cwd=site.project,
+        env=site.environ() | {"TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.set_blocking(ours, False)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_one_look(site: Site) -> None:
+    """Curve and nodes of an array's task that hpcrun did not submit; one that waits says why."""
+    strange = site.rig.shared / "strange.out"
+    wrap = f"{TRAIN}; true"
+    options = ["--parsable", "--overcommit", "--time=20", "--nodes=1"]
+    waits = slurm(site.rig, "sbatch", *options, "--hold", "--output=/dev/null", f"--wrap={wrap}")
+    array = slurm(
+        *(site.rig, "sbatch", *options, "--array=3", f"--output={strange}", f"--wrap={wrap}")
+    ).strip()
+    until(lambda: strange.exists() and strange.stat().st_size > 200, "the task's output")
+    found = json.loads(site.hpcrun("top", "--json").stdout)
+    check_json("top", found)
+    by_id = {job["job_id"]: job for job in found["jobs"]}
+    task, held = by_id[f"{array}_3"], by_id[waits.strip()]
+    assert task["run_id"] is None
+    assert task["step"] >= 5, task
+    assert task["total_steps"] == 2000
+    assert task["metric"] == "loss"
+    assert [node["node"] for node in task["nodes"]] == [task["node_list"]]
+    assert task["nodes"][0]["cpus_busy"] is not None
+    assert (held["state"], held["reason"]) == ("PENDING", "JobHeldUser")
+    assert held["why"]
+    slurm(site.rig, "scancel", array, waits.strip())
+
+
+def test_its_step_ends_with_it_and_the_job_does_not_notice(site: Site, training: Submitted) -> None:
+    snapshot = site.hpcrun("top", "--json", training.job_id)
+    assert snapshot.returncode == 0, snapshot.stderr
+    (job,) = json.loads(snapshot.stdout)["jobs"]
+    check_json("top", json.loads(snapshot.stdout))
+    assert job["run_id"] == training.run_id
+    assert len(job["nodes"]) == 2, job["no_use"]
+    assert all(node["cpus_busy"] is not None for node in job["nodes"])
+    assert not steps(site.rig)
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9), (None, 0)):
+        with top_on_terminal(site, training.job_id) as (process, ours):
+            before = termios.tcgetattr(ours)
+            until(lambda: steps(site.rig), "the usage step")
+            if number is None:
+                os.write(ours, b"q")
+            else:
+                process.send_signal(number)
+            ended = process.wait(timeout=20)
+            shown = _all(ours)
+            assert ended == code, shown
+            until(lambda: not steps(site.rig), "the end of the usage step", timeout=20)
+            if number is not signal.SIGKILL:
+                assert "\x1b[?1049l" in shown
+                assert termios.tcgetattr(ours) == before
+    assert site.status(training)["state"] == "RUNNING"
+    slurm(site.rig, "scancel", training.job_id)
+    until(lambda: site.status(training)["final"], "the end")
+    # A step's worst exit code is the job's DerivedExitCode: no usage step has added to it.
+    told = slurm(
+        *(site.rig, "sacct", "-nPj", training.job_id, "--format=JobName,State,ExitCode")
+    ).splitlines()
+    own = [line for line in told if line.startswith("hpcrun-top|")]
+    assert len(own) == 4, told
+    assert {line.rpartition("|")[2] for line in own} == {"0:0"}, told
+
+
+def _all(descriptor: int) -> str:
+    shown = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(descriptor, 1 << 16):
+            shown += piece
+    return shown.decode("utf-8", "replace")
