@@ -28,7 +28,7 @@ from hpcrun.controller.context import (
     slurm_transport,
 )
 from hpcrun.controller.survey import survey
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile_update import Change, Facts, changes, update
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.report.writing import whole_file
@@ -151,6 +151,11 @@ def _compared(found: Found, answers: Answers) -> Found:
     site = build_site(
         answers, old.gpu_types if old else None, keep=list(old.partitions) if old else ()
     )
+    if old and old.partitions and not site.partitions:
+        raise OutOfReach(
+            f"{found.profile} names {len(old.partitions)} partitions, and Slurm shows none now",
+            fix="nothing was changed; sinfo shows what there is",
+        )
     facts = Facts(
         read_on=time.strftime("%Y-%m-%d"),
         values={
@@ -226,16 +231,25 @@ def write_files(files: Mapping[Path, str]) -> None:
 
     Raises InputError for a place that cannot be written, where that shows before the first file.
     """
-    for path in files:
+    made = {}
+    for path, text in files.items():
         _check_place(path)
+        try:
+            made[path] = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            name = error.object[max(error.start - 20, 0) : error.end]
+            raise InputError(
+                f"{path}: a name in it is no UTF-8 text: {name!r}",
+                fix="rename that folder, or write the file by hand",
+            ) from error
     with _uninterrupted():
-        for path, text in files.items():
+        for path, content in made.items():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"{path.parent}: {error.strerror}") from error
             with whole_file(path) as file:
-                file.write(text.encode("utf-8"))
+                file.write(content)
 
 
 def _check_place(path: Path) -> None:

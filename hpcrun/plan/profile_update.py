@@ -97,9 +97,9 @@ def _edit(text: str, cluster: Cluster, facts: Facts) -> str:
             continue
         before = cluster.partitions[name]
         text = _edit_partition(text, name, before, _merged(before, now, facts))
+    if gone and not facts.partitions:
+        raise CannotEdit("no partition is left")
     for name in gone:
-        if len(cluster.partitions) + len(facts.partitions) == len(gone):
-            raise CannotEdit("no partition is left")
         text = comment_out(text, ["partitions", name], f"gone from the cluster on {facts.read_on}:")
     for name, said in facts.gpu_types.items():
         if _is_new(name, said, cluster):

@@ -39,8 +39,9 @@ def scalar(value: str | int | bool) -> str:
         return str(value)
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    # What JSON escapes with surrogate pairs YAML wants as it is.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f")
+    # What JSON escapes with surrogate pairs YAML wants as it is, or by its own escape.
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def flow(value: Any) -> str:
@@ -161,7 +162,7 @@ def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
 
 
 def _is_empty(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value == ""
+    return isinstance(node, yaml.ScalarNode) and not node.style and node.value == ""
 
 
 def _tail(node: yaml.Node) -> int:
@@ -223,6 +224,8 @@ def _insert(text: str, parent: yaml.MappingNode, key: str, value: Any) -> str:
 def _block_entry(key: str, value: Any, indent: int) -> list[str]:
     pad = " " * indent
     if isinstance(value, Mapping) and value and len(flow(value)) > 40:
-        inner = [f"{pad}  {scalar(name)}: {flow(said)}" for name, said in value.items()]
+        inner = [
+            line for name, said in value.items() for line in _block_entry(name, said, indent + 2)
+        ]
         return [f"{pad}{scalar(key)}:", *inner]
     return [f"{pad}{scalar(key)}: {flow(value)}"]

@@ -1,0 +1,158 @@
+"""The first job file of a script: framework, launcher, the arguments that carry hpcrun's values."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
+from hpcrun.plan.script_facts import read_script
+from tests.spec.reading import read
+
+PARSER = "import argparse\np = argparse.ArgumentParser()\n"
+
+
+def drafted(text: str, *others: str) -> Draft:
+    tree = ast.parse(text)
+    return draft_job(
+        "train.py", tree, read_script(tree), [read_script(ast.parse(other)) for other in others]
+    )
+
+
+def options(*names: str, start: str = "import torch\n") -> Draft:
+    added = "".join(f"p.add_argument({name})\n" for name in names)
+    return drafted(f"{start}{PARSER}{added}args = p.parse_args()\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("import torch", "torch"),
+        ("import torch, deepspeed", "deepspeed"),
+        ("def f():\n    from deepspeed.ops import x", "deepspeed"),
+        ("from accelerate import Accelerator\na = Accelerator()", "accelerate"),
+        ("import deepspeed\nfrom accelerate import Accelerator\nAccelerator()", "accelerate"),
+        ("from transformers import Trainer\nTrainer(model)", "transformers"),
+        ("from trl import SFTTrainer\nSFTTrainer(model=m)", "transformers"),
+        ("from transformers import AutoModel\nimport torch", "torch"),
+        ("import lightning as L\nL.Trainer()", "lightning"),
+        ("import pytorch_lightning as pl", "lightning"),
+        ("x = 1", "torch"),
+    ],
+)
+def test_framework(text: str, framework: str) -> None:
+    assert drafted(text).framework == framework
+
+
+def test_framework_of_the_projects_own_modules() -> None:
+    assert drafted("from mine import main\nmain()", "import deepspeed").framework == "deepspeed"
+
+
+@pytest.mark.parametrize(
+    ("option", "placeholder"),
+    [
+        ("'--batch'", "micro_batch_per_gpu"),
+        ("'--batch-size'", "micro_batch_per_gpu"),
+        ("'-b', '--batch_size'", "micro_batch_per_gpu"),
+        ("'--bs'", "micro_batch_per_gpu"),
+        ("'--per_device_train_batch_size'", "micro_batch_per_gpu"),
+        ("'--train_micro_batch_size_per_gpu'", "micro_batch_per_gpu"),
+        ("'--grad-accum'", "gradient_accumulation_steps"),
+        ("'--gradient_accumulation_steps'", "gradient_accumulation_steps"),
+        ("'--accum_iter'", "gradient_accumulation_steps"),
+        ("'--save-dir'", "checkpoint_dir"),
+        ("'--output_dir'", "checkpoint_dir"),
+        ("'--precision', choices=['fp32', 'fp16', 'bf16']", "precision"),
+        ("'--mixed_precision', choices=('no', 'fp16', 'bf16')", "precision"),
+    ],
+)
+def test_options_that_carry_a_value(option: str, placeholder: str) -> None:
+    (pair,) = options(option).args
+    name = option.split("'")[-2] if "choices" not in option else option.split("'")[1]
+    assert pair == (name, placeholder)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "'--eval-batch-size'",
+        "'--global_batch_size'",
+        "'--num_batches'",
+        "'--epochs'",
+        "'--precision'",
+        "'--precision', choices=['16-mixed', '32']",
+        "'--batches'",
+        "'--logdir'",
+    ],
+)
+def test_options_that_are_something_else(option: str) -> None:
+    assert options(option).args == []
+
+
+def test_the_option_that_says_the_most() -> None:
+    found = options("'--batch-size'", "'--micro-batch-size'").args
+    assert found == [("--micro-batch-size", "micro_batch_per_gpu")]
+
+
+def test_a_script_that_takes_no_batch_is_told() -> None:
+    assert any("HPCRUN_MICRO_BATCH_PER_GPU" in note for note in options("'--lr'").notes)
+    assert not options("'--batch'").notes
+
+
+def test_deepspeed() -> None:
+    start = "import deepspeed\n"
+    added = "'--deepspeed_config'"
+    found = options(added, start=start)
+    assert found.args == [("--deepspeed_config", "deepspeed_config")] and not found.notes
+    assert any("HPCRUN_DEEPSPEED_CONFIG" in note for note in options("'--x'", start=start).notes)
+    # DeepSpeed's launcher passes it; torchrun does not.
+    assert options(added, "'--local_rank'", start=start).launcher == "deepspeed"
+    reads = "import os, deepspeed\nr = os.environ['LOCAL_RANK']\n"
+    assert options(added, "'--local_rank'", start=reads).launcher is None
+    assert any("LOCAL_RANK" in note for note in options("'--local_rank'", "'--batch'").notes)
+
+
+def test_hugging_face() -> None:
+    found = drafted(
+        "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+        "p = HfArgumentParser(TrainingArguments)\nTrainer()\n"
+    )
+    assert found.framework == "transformers"
+    assert ("--per_device_train_batch_size", "micro_batch_per_gpu") in found.args
+
+
+def test_what_only_the_user_knows() -> None:
+    found = options("'--data', required=True", "'corpus'", "'extra', nargs='?'", "'--batch'")
+    assert found.required == ["--data", "CORPUS"]
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft(script="train.py", framework="torch"),
+        Draft(
+            script="my scripts/train: it.py",
+            framework="deepspeed",
+            launcher="deepspeed",
+            args=[("--deepspeed_config", "deepspeed_config"), ("-b", "micro_batch_per_gpu")],
+            required=["--data"],
+        ),
+    ],
+)
+def test_the_text_loads(draft: Draft) -> None:
+    shape = Shape(gpus_per_node=8, gpu_type="a100_3g.20gb", time="30", setup={"venv": "my env"})
+    spec = read(job_text(draft, shape, "../x.json"))
+    assert (spec.script, spec.framework, spec.launcher) == (
+        draft.script,
+        draft.framework,
+        draft.launcher,
+    )
+    assert spec.args == [word for pair in draft.args for word in (pair[0], f"{{{pair[1]}}}")]
+    assert spec.resources.gpu_type == "a100_3g.20gb" and spec.resources.time == "30"
+    assert spec.setup.venv == "my env" and (spec.deepspeed is None) == (draft.framework == "torch")
+
+
+def test_what_is_training() -> None:
+    assert is_training(read_script(ast.parse("import torch.nn as nn")))
+    assert not is_training(read_script(ast.parse("import numpy, setuptools")))

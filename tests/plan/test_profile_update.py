@@ -1,0 +1,144 @@
+"""A profile is brought up to date: what changed is told, the user's own words stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import InputError
+from hpcrun.plan.profile_update import Facts, changes, update
+from hpcrun.spec.cluster import GpuType, Partition
+from hpcrun.spec.load import load_cluster
+
+TEXT = """\
+# ours, do not touch
+name: hot
+read_on: "2026-01-01"
+runs_dir: /scratch/runs   # purged after 30 days
+partition: gpu
+partitions:
+  gpu:   # the usual
+    nodes: 20
+    gpus_per_node: 4
+    cpus_per_node: 64
+    memory_per_node: 480G
+    max_time: 48:00:00
+  old: {nodes: 3, gpus_per_node: 2}
+gpu_types: {a100: {gres: a100}}
+internet: false
+"""
+GPU = Partition(
+    nodes=20, gpus_per_node=4, cpus_per_node=64, memory_per_node="480G", max_time="2-00:00:00"
+)
+OLD = Partition(nodes=3, gpus_per_node=2)
+
+
+def facts(**said: Any) -> Facts:
+    plain: dict[str, Any] = {
+        "read_on": "2026-11-21",
+        "values": {},
+        "partitions": {"gpu": GPU, "old": OLD},
+        "gpu_types": {},
+    }
+    return Facts(**{**plain, **said})
+
+
+def told(text: str, now: Facts) -> list[tuple[str, str]]:
+    return [(one.what, one.key) for one in changes(load_cluster(text, source="p"), now)]
+
+
+def updated(text: str, now: Facts) -> str:
+    return update(text, "p", load_cluster(text, source="p"), now)
+
+
+def test_nothing_changed_but_the_date() -> None:
+    assert told(TEXT, facts()) == []
+    assert updated(TEXT, facts()) == TEXT.replace("2026-01-01", "2026-11-21")
+
+
+def test_a_limit_was_lowered() -> None:
+    lower = Partition(nodes=20, gpus_per_node=4, cpus_per_node=64, max_time="1-00:00:00")
+    now = facts(partitions={"gpu": lower, "old": OLD})
+    assert told(TEXT, now) == [
+        ("gone", "partitions.gpu.memory_per_node"),
+        ("changed", "partitions.gpu.max_time"),
+    ]
+    made = updated(TEXT, now)
+    assert 'max_time: "1-00:00:00"' in made and "480G" not in made
+    assert "# the usual" in made and "# purged after 30 days" in made
+    assert load_cluster(made, source="p").partitions["gpu"] == lower
+
+
+def test_partitions_come_and_go() -> None:
+    new = Partition(nodes=4, gpus_per_node=8, gpu_types={"h100": 8}, cpus_per_node=96)
+    types = {"h100": GpuType(gres="h100"), "a100": GpuType(gres="a100")}
+    now = facts(partitions={"gpu": GPU, "new": new}, gpu_types=types)
+    assert told(TEXT, now) == [
+        ("added", "partitions.new"),
+        ("gone", "partitions.old"),
+        ("added", "gpu_types.h100"),
+    ]
+    made = updated(TEXT, now)
+    assert "  # gone from the cluster on 2026-11-21:\n  # old: {nodes: 3, gpus_per_node: 2}" in made
+    assert "gpu_types: {a100: {gres: a100}, h100: {gres: h100}}" in made
+    assert load_cluster(made, source="p").partitions == {"gpu": GPU, "new": new} | {
+        "gpu": Partition(**{**_fields(GPU), "max_time": "48:00:00"})
+    }
+    # It is stable: the same facts change nothing more.
+    assert told(made, now) == [] and updated(made, now) == made
+
+
+def test_without_accounting_the_limit_on_gpus_stays() -> None:
+    text = TEXT.replace("    nodes: 20\n", "    nodes: 20\n    max_gpus: 8\n")
+    assert told(text, facts(sure=False)) == []
+    assert told(text, facts()) == [("gone", "partitions.gpu.max_gpus")]
+
+
+def test_a_profile_without_partitions_gets_them() -> None:
+    made = updated("name: hot\n# end", facts(values={"slurm_version": "24.11.5"}))
+    read = load_cluster(made, source="p")
+    assert read.partitions == {"gpu": GPU, "old": OLD} and read.slurm_version == "24.11.5"
+    assert made.startswith("name: hot\n") and made.endswith("# end")
+    assert "\n  gpu:\n    nodes: 20\n    gpus_per_node: 4\n" in made
+
+
+def test_no_gpus_is_a_fact_too() -> None:
+    now = facts(partitions={"gpu": Partition(nodes=20, gpus_per_node=0), "old": OLD})
+    assert ("changed", "partitions.gpu.gpus_per_node") in told(TEXT, now)
+    assert load_cluster(updated(TEXT, now), source="p").partitions["gpu"].gpus_per_node == 0
+
+
+def test_types_under_other_names_and_wildcards_are_left_alone() -> None:
+    types = {"a100-80gb": GpuType(gres="a100")}
+    assert told(TEXT, facts(gpu_types=types)) == []
+    text = TEXT.replace("{a100: {gres: a100}}", '{"*": {}}')
+    assert told(text, facts(gpu_types={"h100": GpuType(gres="h100")})) == []
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        "  gpu: &one {nodes: 1}\n  old: *one\n",
+        "  gpu: &one {nodes: 20}\n  old:\n    nodes: 3\n    <<: *one\n",
+    ],
+)
+def test_what_cannot_be_edited_is_refused_whole(partitions: str) -> None:
+    text = f"name: hot\npartitions:\n{partitions}"
+    try:
+        cluster = load_cluster(text, source="p")
+    except InputError:
+        return  # merge keys are no keys of a profile
+    with pytest.raises(InputError, match="cannot be brought up to date"):
+        update(text, "p", cluster, facts())
+
+
+def test_all_partitions_gone() -> None:
+    now = facts(partitions={})
+    assert {what for what, _ in told(TEXT, now)} == {"gone"}
+    with pytest.raises(InputError, match="cannot be brought up to date"):
+        updated(TEXT, now)
+
+
+def _fields(partition: Partition) -> dict[str, Any]:
+    return {name: getattr(partition, name) for name in Partition.__struct_fields__}

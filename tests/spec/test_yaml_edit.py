@@ -1,0 +1,112 @@
+"""Single values change, and every other character stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcrun.spec.yaml_edit import CannotEdit, comment_out, drop, put, scalar
+
+TEXT = """\
+# mine: é ü
+name: hot   # its name
+partitions:
+  # the good one
+  gpu:
+    nodes: 20  # twenty
+    max_time: "2-0"
+
+  old: {nodes: 3, gpus_per_node: 2}   # soon gone
+# below
+account: x
+"""
+
+
+def test_a_value_is_replaced_and_its_comment_stays() -> None:
+    made = put(TEXT, ["partitions", "gpu", "nodes"], 21)
+    assert made == TEXT.replace("nodes: 20  # twenty", "nodes: 21  # twenty")
+    made = put(TEXT, ["partitions", "old", "nodes"], 4)
+    assert made == TEXT.replace("{nodes: 3,", "{nodes: 4,")
+
+
+def test_a_key_is_added_where_its_siblings_are() -> None:
+    made = put(TEXT, ["partitions", "gpu", "max_nodes"], 8)
+    assert made == TEXT.replace('"2-0"\n', '"2-0"\n    max_nodes: 8\n')
+    made = put(TEXT, ["partitions", "old", "max_nodes"], 8)
+    assert made == TEXT.replace("gpus_per_node: 2}", "gpus_per_node: 2, max_nodes: 8}")
+    made = put(TEXT, ["partitions", "new"], {"nodes": 1})
+    assert made == TEXT.replace("# soon gone\n", "# soon gone\n  new: {nodes: 1}\n")
+    assert put(TEXT, ["read_on"], "2026-11-21") == TEXT + 'read_on: "2026-11-21"\n'
+
+
+def test_an_entry_is_dropped_or_made_a_comment() -> None:
+    assert drop(TEXT, ["partitions", "gpu", "nodes"]) == TEXT.replace(
+        "    nodes: 20  # twenty\n", ""
+    )
+    assert drop(TEXT, ["partitions", "old", "nodes"]) == TEXT.replace("nodes: 3, ", "")
+    assert drop(TEXT, ["partitions", "old", "gpus_per_node"]) == TEXT.replace(
+        ", gpus_per_node: 2", ""
+    )
+    made = comment_out(TEXT, ["partitions", "gpu"], "gone:")
+    assert '  # gone:\n  # gpu:\n  #   nodes: 20  # twenty\n  #   max_time: "2-0"\n' in made
+    assert yaml.safe_load(made)["partitions"] == {"old": {"nodes": 3, "gpus_per_node": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "made"),
+    [
+        ("", ["a", "b"], 1, "a:\n  b: 1\n"),
+        ("# only words\n", ["a"], 1, "# only words\na: 1\n"),
+        ("a:\nb: 2\n", ["a"], {"c": 1}, "a: {c: 1}\nb: 2\n"),
+        ("a:  # nothing\nb: 2\n", ["a", "c"], 1, "a: {c: 1}  # nothing\nb: 2\n"),
+        ("a: {}", ["a", "c"], 1, "a: {c: 1}"),
+        ("a: 1", ["b"], 2, "a: 1\nb: 2\n"),
+        ("a: 1\r\nb: 2\r\n", ["a"], 3, "a: 3\r\nb: 2\r\n"),
+        ("a:\r\n  x: 1\r\nb: 2\r\n", ["a", "z"], 3, "a:\r\n  x: 1\r\n  z: 3\r\nb: 2\r\n"),
+        ("{a: 1}\n", ["b"], 2, "{a: 1, b: 2}\n"),
+        ("a: {x: 1, # why\n  y: 2}\n", ["a", "z"], 3, "a: {x: 1, # why\n  y: 2, z: 3}\n"),
+    ],
+)
+def test_odd_texts(text: str, path: list[str], value: Any, made: str) -> None:
+    assert put(text, path, value) == made
+    assert yaml.safe_load(made) is not None
+
+
+@pytest.mark.parametrize("text", ["[1, 2]\n", "- a\n", "a: [1]\n", "a: [", "x\n", "a: *b\n"])
+def test_what_is_no_map_is_refused(text: str) -> None:
+    with pytest.raises(CannotEdit):
+        put(text, ["a", "b"], 1)
+
+
+NAMES = st.text("abé \"'#:{}[],&*!|>%@`-?1\\", min_size=1, max_size=6)
+VALUES = st.one_of(st.integers(0, 9), st.booleans(), NAMES)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), max_size=3), st.data())
+def test_whatever_is_put_is_read_again(tree: dict[str, Any], data: st.DataObject) -> None:
+    flow = data.draw(st.sampled_from([True, False, None]))
+    text = yaml.safe_dump(tree, default_flow_style=flow, allow_unicode=True, width=10_000)
+    path = data.draw(st.lists(NAMES, min_size=2, max_size=2))
+    if data.draw(st.booleans()) and tree:
+        path[0] = data.draw(st.sampled_from(sorted(tree)))
+    value = data.draw(VALUES)
+    tree.setdefault(path[0], {})[path[1]] = value
+    try:
+        made = put(text, path, value)
+    except CannotEdit:
+        return
+    assert yaml.safe_load(made) == tree
+
+
+@given(st.text(max_size=20))
+def test_a_scalar_is_the_text_that_it_was(text: str) -> None:
+    try:
+        read = yaml.safe_load(f"a: {scalar(text)}")
+    except yaml.reader.ReaderError:
+        return  # no YAML has such characters
+    assert read == {"a": text}
