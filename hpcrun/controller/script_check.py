@@ -9,7 +9,6 @@ import ast
 import contextlib
 import difflib
 import errno
-import hashlib
 import os
 import re
 import sys
@@ -28,6 +27,7 @@ from hpcrun.plan.build import REFERENCE_TRAINER
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.runs.store import write_file
 from hpcrun.spec.job import JobSpec
+from hpcrun.structs import decodable
 
 # bytes; a longer text was not written by a person, and is not read.
 LONGEST = 1_000_000
@@ -240,10 +240,12 @@ def _read(context: Context, data: bytes, version: tuple[int, ...]) -> Reading:
     if len(data) < WORTH_KEEPING:
         return _parse(data, version)
     text = b"%r %r %r" % (sys.version_info[:3], version, ScriptFacts.__struct_fields__)
+    import hashlib  # here: OpenSSL takes longer to load than many a submission's checks
+
     name = hashlib.sha256(text + data).hexdigest()[:32]
     kept = context.cache_dir / "scripts" / f"{name}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
-        return msgspec.json.decode(kept.read_bytes(), type=Reading)
+        return msgspec.json.decode(kept.read_bytes(), type=decodable(Reading))
     reading = _parse(data, version)
     with contextlib.suppress(OSError, HpcrunError):
         kept.parent.mkdir(parents=True, exist_ok=True)

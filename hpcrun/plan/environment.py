@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from collections.abc import Iterable
 
 from hpcrun.plan.setup import ARCHITECTURE, LOCAL_DIR
@@ -50,7 +50,7 @@ def process_section(
         # DeepSpeed compiles operators at the first run; kept by interpreter, since what is built
         # for one torch does not load in another, and by the node's CPU and GPU.
         "TORCH_EXTENSIONS_DIR": f"{place.cache_dir}/torch_extensions/"
-        + hashlib.sha256(f"{image}{place.python}".encode()).hexdigest()[:12]
+        + f"{zlib.crc32(f'{image}{place.python}'.encode()):08x}"
         + f"/{ARCHITECTURE}",
     }
     # Tools that lie beside the interpreter: torch's extensions are built by its ninja.

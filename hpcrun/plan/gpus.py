@@ -30,7 +30,6 @@ _ARCHITECTURES = {
     "gcn": r"mi(25|50|60)",
     "cdna": r"mi(100|2[15]0x?|3[0-9]{2}[ax]?)",
 }
-_MODELS = {name: re.compile(models) for name, models in _ARCHITECTURES.items()}
 # bf16 units came with compute capability 8.0 (CUDA C++ Programming Guide, Arithmetic Instructions)
 # and with AMD's CDNA.
 _WITHOUT_BF16 = ("kepler", "maxwell", "pascal", "volta", "turing", "gcn")
@@ -77,8 +76,8 @@ def _find_model(name: str) -> tuple[str, str] | None:
     for length in (4, 3, 2, 1):  # the longest: "titan xp" before "titan"
         for start in range(len(words) - length + 1):
             word = "".join(words[start : start + length])
-            for found, models in _MODELS.items():
-                if models.fullmatch(word):
+            for found, models in _ARCHITECTURES.items():
+                if re.fullmatch(models, word):  # compiled at its first use: few jobs come here
                     return found, word
     return None
 

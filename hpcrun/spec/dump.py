@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import NODEFAULT, Struct
 
-from hpcrun.spec.check import shape
 from hpcrun.spec.job import JobSpec
 
 # Text that every YAML reader takes for text: a letter first, and nothing that has a meaning.
@@ -41,15 +40,20 @@ def dump_job(spec: JobSpec) -> str:
 
 def _given(value: Struct) -> dict[str, Any]:
     """What of a struct is not its default."""
-    said = {}
-    for field in shape(type(value)).fields:
-        given = getattr(value, field.name)
-        default = field.default
-        if field.default_factory is not NODEFAULT:
-            default = field.default_factory()
-        if given != default:
-            said[field.encode_name] = given
-    return said
+    kind = type(value)
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    default = _with_defaults(kind)
+    return {
+        written: getattr(value, name)
+        for name, written in names
+        if getattr(value, name) != getattr(default, name)
+    }
+
+
+def _with_defaults(kind: type[Struct]) -> Struct:
+    """A value of a kind in which all that can be left out is; the rest equals nothing."""
+    required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
+    return kind(**dict.fromkeys(required, NODEFAULT))
 
 
 def _map(entries: dict[str, Any]) -> list[str]:

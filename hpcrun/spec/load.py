@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.spec.check import convert, shape, shown
 from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import JobSpec, Resources
 from hpcrun.spec.overrides import SOURCE, build_layer
 from hpcrun.spec.rules import (
     PROGRAMS,
@@ -51,6 +51,8 @@ def command_job(overrides: Sequence[str] = ()) -> JobSpec:
     >>> command_job().resources.gpus_per_node
     0
     """
+    if not overrides:
+        return settle_framework(JobSpec(resources=Resources(gpus_per_node=0)))
     place = Place("command", 1)
     gpus = Map({"gpus_per_node": Entry(Scalar("0", True, place), place)}, place)
     layer = Map({"resources": Entry(gpus, place)}, place)

@@ -16,7 +16,7 @@ fi
 # shellcheck disable=SC1091 # they lie beside this file
 . "$HPCRUN_RUN_DIR/setup.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
 local_folder /tmp 1 # HPCRUN_LOCAL_DIR; the harness removes it
-export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/8228f0e5028d/"$HPCRUN_ARCHITECTURE"
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.

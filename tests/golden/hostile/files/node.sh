@@ -16,7 +16,7 @@ if first_on_node copied; then
     stage '/home/me/project/it'\''s/{data}' 'a b'
     done_on_node copied
 fi
-export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/8228f0e5028d/"$HPCRUN_ARCHITECTURE"
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
 export SCRATCH="$HPCRUN_LOCAL_DIR"'/it'\''s #1'
 
 # ---- Launch

@@ -13,7 +13,7 @@ local_folder /raid/"${USER:?not set on this node}" 1 # HPCRUN_LOCAL_DIR; the har
 restore # the job's variables, over the image's
 export PATH=/opt/env/bin"${PATH:+:$PATH}"
 export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$PYTHONPATH}"
-export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/a1c011191927/"$HPCRUN_ARCHITECTURE"
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.

@@ -15,7 +15,7 @@ if first_on_node copied; then
     stage "${WORK:?not set on this node}"/corpus.tar in/corpus.tar
     done_on_node copied
 fi
-export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/8228f0e5028d/"$HPCRUN_ARCHITECTURE"
+export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
 if first_on_node ready; then
 begin_commands # one that fails ends the job
 export SEEN=1
