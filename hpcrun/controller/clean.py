@@ -31,7 +31,7 @@ from hpcrun.runs.store import read_record
 from hpcrun.slurm.states import is_final
 
 # Runs in one question to Slurm.
-_AT_ONCE = 200
+_AT_ONCE = 500
 _TRASH = ".trash-"
 # Of a clean that was killed; one that is at work still is younger (in seconds).
 _TRASH_AGE = 600.0
@@ -183,8 +183,17 @@ def _remembered(run: RunFolder) -> _Past | None:
         attempts = [name for name in os.listdir(run.attempts) if name.isdigit()]  # noqa: PTH208
         if seen.attempts == len(attempts) and is_final_word(seen.state):
             ended_at = seen.row.ended_at if seen.row is not None else None
-            return _Past(seen.state, ended_at or run.seen.stat().st_mtime)
+            return _Past(seen.state, ended_at or _last_written(run, attempts))
     return None
+
+
+def _last_written(run: RunFolder, attempts: Sequence[str]) -> float:
+    """When the run's own last record was written; where it left none, when its end was seen."""
+    last = run.attempts / max(attempts, key=int, default="0")
+    for path in (last / "end.json", last / "beat", last / "begin.json"):
+        with contextlib.suppress(OSError):
+            return path.stat().st_mtime
+    return run.seen.stat().st_mtime
 
 
 def is_final_word(state: str) -> bool:

@@ -1,0 +1,313 @@
+"""The verbs of a run's life, with commands that answer what Slurm once answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun.controller.targets import user_name
+from tests.cli.calling import Caller, replay
+from tests.cli.test_slurm_verbs import calls, captured, row, submit
+from tests.json_schemas import check_json
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put; and a job to submit."""
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    return Path(hpcrun.environ["PATH"])
+
+
+def submitted(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
+    """Runs that Slurm took under these ids."""
+    found = []
+    for job_id in job_ids:
+        replay(tools, "sbatch", (0, f"{job_id}\n", ""))
+        done = submit(hpcrun, "--json")
+        assert done.code == 0, done
+        found.append(Path(done.json["run_dir"]))
+    return found
+
+
+def others(job_id: str, state: str, user: str = "") -> str:
+    """The row of a job that hpcrun did not submit."""
+    fields = row(Path("/elsewhere"), job_id, state).split("\x1f")
+    fields[9] = user or user_name()
+    return "\x1f".join(fields)
+
+
+# ---- cancel
+
+
+def test_cancel_asks_once_for_all(hpcrun: Caller, tools: Path) -> None:
+    one, two = submitted(hpcrun, tools, "7", "8")
+    rows = row(one, "7", "RUNNING") + row(two, "8", "COMPLETED")
+    asked = replay(tools, "squeue", (0, rows + others("9_3", "PENDING"), ""))
+    ended = replay(tools, "scancel", (0, "", ""))
+    done = hpcrun("cancel", "7", "8", "9_[3-3]", "7", "--json")
+    check_json("cancel", done.json)
+    told = [(run["job_id"], run["cancelled"], run["reason"]) for run in done.json["runs"]]
+    assert (done.code, told) == (0, [("7", True, None), ("8", False, None), ("9_3", True, None)])
+    assert [line.partition("|")[2] for line in calls(ended)] == ["7", "9_3"]
+    assert len(calls(asked)) == 2  # runs and others: not one a job
+    assert (one / "cancelled.json").exists() and not (two / "cancelled.json").exists()
+
+
+def test_cancel_of_what_waits_alone_leaves_the_rest(hpcrun: Caller, tools: Path) -> None:
+    one, two = submitted(hpcrun, tools, "7", "8")
+    replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "PENDING"), ""))
+    ended = replay(tools, "scancel", (0, "", ""))
+    done = hpcrun("cancel", "--pending", "7", "8")
+    assert done.code == 0 and "job 7 is left alone: it is RUNNING, not PENDING" in done.out
+    # Slurm itself spares a job that has begun meanwhile.
+    assert [line.partition("|")[2] for line in calls(ended)] == ["--state=PENDING 8"]
+
+
+def test_one_that_cannot_be_cancelled_does_not_keep_the_others_from_it(
+    hpcrun: Caller, tools: Path
+) -> None:
+    (one,) = submitted(hpcrun, tools, "7")
+    rows = row(one, "7", "RUNNING") + others("9", "RUNNING", "alice")
+    replay(tools, "squeue", (0, rows, ""))
+    ended = replay(tools, "scancel", (0, "", ""))
+    done = hpcrun("cancel", "7", "9", "10")
+    assert done.code == 2 and "job 7 was RUNNING and is being cancelled" in done.out
+    assert "job 9 is alice's" in done.err and "10: neither a run of hpcrun nor" in done.err
+    assert [line.partition("|")[2] for line in calls(ended)] == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("7_[3-1]", "no list of tasks"),
+        ("7_[0-99999999]", "no list of tasks"),
+        ("7_[0-9999999]", "more than 100000 tasks"),
+        ("nowhere", "no such run"),
+        ("", "no such run"),
+    ],
+)
+def test_words_that_name_nothing(hpcrun: Caller, tools: Path, word: str, said: str) -> None:
+    for verb in ("cancel", "wait", "requeue"):
+        done = hpcrun(verb, word)
+        assert done.code == 2 and said in done.err, done
+
+
+@pytest.mark.parametrize("verb", ["cancel", "wait", "requeue", "shell"])
+def test_garbage_of_slurm_is_no_traceback(hpcrun: Caller, tools: Path, verb: str) -> None:
+    submitted(hpcrun, tools, "7")
+    for answer in ((0, "\x1f\x1e\x1f\n\udcff", ""), (1, "{}", "what?"), (139, "", "")):
+        replay(tools, "squeue", (answer[0], "\x1f\x1e garbage", answer[2]))
+        for word in ("7", "99"):
+            words = {"wait": ["--timeout", "0"], "shell": ["--", "true"]}.get(verb, [])
+            done = hpcrun(verb, word, *words)
+            assert done.code in (1, 2, 4, 124), done
+            assert "Traceback" not in done.err
+
+
+# ---- wait
+
+
+def test_wait_gives_up_and_says_whether_slurm_answered(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "PENDING", "Resources"), ""))
+    done = hpcrun("wait", "--timeout", "0")
+    assert (done.code, done.out) == (124, "") and "not over yet: job 7" in done.err
+    replay(tools, "squeue", captured("squeue", "no-controller"))
+    done = hpcrun("wait", "7", "--timeout", "0", "--json")
+    check_json("wait", done.json)
+    assert done.code == 4 and done.json["runs"][0]["state"] == "UNKNOWN"
+    assert hpcrun("wait", "--timeout", "soon").code == 2
+
+
+def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
+    one, two = submitted(hpcrun, tools, "7", "8")
+    replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "COMPLETED"), ""))
+    done = hpcrun("wait", "7", "8", "--any")
+    assert (done.code, done.out) == (0, "job 8: COMPLETED\n"), done
+    replay(tools, "squeue", (0, others("9", "FAILED"), ""))
+    done = hpcrun("wait", "9", "--any")
+    assert (done.code, done.out) == (1, "job 9: FAILED\n"), done
+
+
+def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    asked = replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    process = hpcrun.start("wait", "7")
+    deadline = time.monotonic() + 30
+    while not calls(asked) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and b"the jobs go on" in err
+
+
+# ---- requeue
+
+
+def test_what_is_forbidden_is_allowed_for_this_one_time(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    (run / "cancelled.json").write_text("{}")
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    asked = tools / "asked"
+    script = tools / "scontrol"
+    script.write_text(
+        f'#!/bin/sh\necho "$*" >>"{asked}"\n'
+        f'if [ "$1" = requeue ] && [ "$(grep -c requeue "{asked}")" = 1 ]; then\n'
+        "echo 'Requested operation is presently disabled for job 7' >&2; exit 1; fi\n"
+    )
+    script.chmod(0o755)
+    done = hpcrun("requeue", "7", "--json")
+    check_json("requeue", done.json)
+    assert done.code == 0 and done.json["runs"][0]["requeued"]
+    assert calls(asked) == [
+        "requeue 7",
+        "update JobId=7 Requeue=1",
+        "requeue 7",
+        "update JobId=7 Requeue=0",
+    ]
+    assert not (run / "cancelled.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "code", "said"),
+    [
+        ("PENDING", (0, "", ""), 0, "is left alone: it waits already"),
+        ("FAILED", (1, "", "Job has already finished for job 7\n"), 3, "hpcrun resubmit 7"),
+        ("RUNNING", (1, "", "Access/permission denied for job 7\n"), 3, "permission denied"),
+        ("RUNNING", captured("scancel", "no-controller"), 4, "Slurm does not answer"),
+        ("UNHEARD_OF", (0, "", ""), 2, "its state is not known"),
+    ],
+)
+def test_requeue_that_is_not_done(
+    hpcrun: Caller, tools: Path, state: str, answer: tuple[int, str, str], code: int, said: str
+) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", state), ""))
+    replay(tools, "scontrol", answer)
+    done = hpcrun("requeue", "7")
+    assert done.code == code and said in done.out + done.err, done
+
+
+# ---- resubmit
+
+
+def test_resubmit(hpcrun: Caller, tools: Path) -> None:
+    hpcrun.write("train.py", "print('old')\n")
+    hpcrun.write(
+        "job.yaml",
+        'script: train.py\nlauncher: srun\nargs: ["{checkpoint_dir}"]\n'
+        "resources: {gpus_per_node: 0}\npython: python3\n".replace("python: python3\n", ""),
+    )
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    done = hpcrun("resubmit", "7")
+    assert done.code == 2 and "two runs would write the same checkpoints" in done.err
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step1").touch()
+    hpcrun.write("train.py", "print('new')\n")
+    before = sorted(path.name for path in hpcrun.runs.iterdir())
+    dry = hpcrun("resubmit", "7", "--dry-run")
+    assert dry.code == 0 and "goes on from" in dry.err, dry
+    assert sorted(path.name for path in hpcrun.runs.iterdir()) == before
+    assert not (run / "successors").exists()
+
+    replay(tools, "sbatch", captured("sbatch", "refused-invalid-partition"))
+    assert hpcrun("resubmit", "7").code == 3
+    assert list((run / "successors").iterdir()) == []
+
+    replay(tools, "sbatch", (0, "8\n", ""))
+    done = hpcrun("resubmit", "7", "--json", "--time", "5")
+    check_json("resubmit", done.json)
+    (told,) = done.json["runs"]
+    again = Path(told["run_dir"])
+    assert told["checkpoint_dir"] == str(run / "checkpoints") and told["goes_on"]
+    assert (again / "code" / "train.py").read_text() == "print('old')\n"
+    assert "#SBATCH --time=5\n" in (again / "job.sbatch").read_text()
+    assert json.loads((again / "resubmitted.json").read_text())["run_id"] == run.name
+    # The new one uses the folder, though the old one is over.
+    replay(tools, "squeue", (0, row(run, "7", "FAILED") + row(again, "8", "PENDING"), ""))
+    done = hpcrun("resubmit", "7")
+    assert done.code == 2 and f"{again.name}, a later run, is PENDING" in done.err
+    done = hpcrun("resubmit", "7", "--fresh", "--code", "now", "--json")
+    fresh = Path(done.json["runs"][0]["run_dir"])
+    assert not done.json["runs"][0]["goes_on"]
+    assert (fresh / "code" / "train.py").read_text() == "print('new')\n"
+
+
+# ---- clean
+
+
+def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> None:
+    over, live, used, later, link = submitted(hpcrun, tools, "1", "2", "3", "4", "5")
+    rows = row(over, "1", "COMPLETED") + row(live, "2", "RUNNING") + row(used, "3", "FAILED")
+    replay(tools, "squeue", (0, rows + row(later, "4", "PENDING") + row(link, "5", "FAILED"), ""))
+    precious = hpcrun.write("checkpoints/best.pt", "weights")
+    (over / "checkpoints").symlink_to(precious.parent)
+    (used / "successors").mkdir()
+    (used / "successors/x.json").write_text(json.dumps({"run_dir": str(later)}))
+    link.rename(hpcrun.project / "moved")
+    link.symlink_to(hpcrun.project / "moved")
+    (hpcrun.runs / "99999999-999999-x-abcd").mkdir()
+    (hpcrun.runs / "notes").mkdir()
+    locked = over / "logs" / "locked"
+    locked.mkdir()
+    (locked / "file").touch()
+    locked.chmod(0o500)
+
+    assert hpcrun("clean").code == 2  # nobody to ask
+    done = hpcrun("clean", "--older-than", "0s", "--dry-run", "--json")
+    check_json("clean", done.json)
+    reasons = {run["id"]: run["reason"] for run in done.json["runs"]}
+    assert reasons == {
+        over.name: None,
+        live.name: "it is RUNNING",
+        used.name: f"{later.name} uses its checkpoints",
+        later.name: "it is PENDING",
+    }
+    assert hpcrun("clean", "-y").out == "nothing to remove\n"  # 30 days
+    assert hpcrun("clean", "-y", "--older-than", "0s", "--keep", "9").out == "nothing to remove\n"
+    done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
+    check_json("clean", done.json)
+    assert done.code == 0 and [run["removed"] for run in done.json["runs"]].count(True) == 1
+    assert precious.read_text() == "weights"
+    left = {path.name for path in hpcrun.runs.iterdir()}
+    assert left == {
+        *(live.name, used.name, later.name, link.name),
+        *("99999999-999999-x-abcd", "notes"),
+    }
+
+
+def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
+    seen, unseen = submitted(hpcrun, tools, "1", "2")
+    rows = row(seen, "1", "COMPLETED") + row(unseen, "2", "RUNNING")
+    replay(tools, "squeue", (0, rows, ""))
+    assert hpcrun("status").code == 0
+    replay(tools, "squeue", captured("squeue", "no-controller"))
+    done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
+    told = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
+    assert told == {seen.name: (True, None), unseen.name: (False, "it is UNKNOWN")}
+
+
+def test_clean_leaves_what_slurm_has_started_again(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "1")
+    replay(tools, "squeue", (0, row(run, "1", "FAILED"), ""))
+    assert hpcrun("status", "1").code == 0
+    replay(tools, "squeue", (0, row(run, "1", "PENDING", "BeginTime"), ""))
+    done = hpcrun("clean", "1", "-y")
+    assert done.code == 1 and f"stays: {run.name}: it is PENDING" in done.err and run.exists()
+
+
+def test_clean_leaves_other_peoples_runs(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = submitted(hpcrun, tools, "1")
+    replay(tools, "squeue", (0, row(run, "1", "FAILED"), ""))
+    monkeypatch.setattr(os, "getuid", lambda: Path("/proc/self").stat().st_uid + 1)
+    assert "nothing to remove" in hpcrun("clean", "--older-than", "0s", "-y").out
+    assert run.exists()
