@@ -1,0 +1,352 @@
+"""hpcrun init on a machine without Slurm, and against answers of Slurm that are played back."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.calling import ROOT, Caller, Done, tools_without_slurm
+from tests.json_schemas import check_json
+
+CAPTURED = ROOT / "tests" / "captured"
+VERSIONS = sorted(folder.name for folder in CAPTURED.iterdir())
+CONFIG = """\
+AccountingStorageEnforce = none
+AccountingStorageType   = accounting_storage/none
+ClusterName             = hot
+MaxArraySize            = 1001
+SLURM_VERSION           = 24.11.5
+TmpFS                   = /tmp
+"""
+PARTITIONS = """\
+PartitionName=cpu Default=YES DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=3-00:00:00 State=UP
+PartitionName=gpu Default=NO DefaultTime=01:00:00 MaxNodes=8 MaxTime=2-00:00:00 State=UP
+"""
+NODES = """\
+cpu|100|64|256000|idle|c[001-100]|(null)|(null)
+gpu|20|128|512000|mixed|g[01-20]|gpu:a100:4(S:0-1)|ib
+"""
+SCRIPT = """\
+import argparse, deepspeed
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int)
+parser = deepspeed.add_config_arguments(parser)
+parser.parse_args()
+"""
+
+
+class Slurm:
+    """Commands that answer what they are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.answer("config", CONFIG)
+        self.answer("partition", PARTITIONS)
+        self.answer("sinfo", NODES)
+        self.answer("node", "NodeName=g01 CPUTot=128 CPUEfctv=124 RealMemory=512000\n")
+        self.answer("sacctmgr", "", code=1)
+        script = '#!/bin/sh\ncase "$0 $*" in\n'
+        for key, sign in (
+            ("config", "show config"),
+            ("partition", "show partition"),
+            ("node", "show node"),
+            ("sinfo", "/sinfo"),
+            ("sacctmgr", "/sacctmgr"),
+        ):
+            script += f'*"{sign}"*) cat "{folder}/{key}.out"; cat "{folder}/{key}.err" >&2; '
+            script += f'exit "$(cat "{folder}/{key}.code")" ;;\n'
+        for name in ("scontrol", "sinfo", "sacctmgr"):
+            (folder / name).write_text(f"{script}esac\n")
+            (folder / name).chmod(0o755)
+
+    def answer(self, key: str, out: str, err: str = "", code: int = 0) -> None:
+        (self.folder / f"{key}.out").write_text(out, errors="surrogateescape")
+        (self.folder / f"{key}.err").write_text(err)
+        (self.folder / f"{key}.code").write_text(str(code))
+
+
+@pytest.fixture
+def bare(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
+    """A project without a profile, on a machine without Slurm."""
+    clean_environ["PATH"] = str(tools_without_slurm(tmp_path / "bin"))
+    caller = Caller(tmp_path, clean_environ)
+    (caller.project / "hpcrun.yaml").unlink()
+    return caller
+
+
+@pytest.fixture
+def slurm(bare: Caller) -> Slurm:
+    """Slurm's commands beside the others."""
+    return Slurm(Path(bare.environ["PATH"]))
+
+
+def profile(hpcrun: Caller) -> Any:
+    return yaml.safe_load((hpcrun.project / "hpcrun.yaml").read_text())
+
+
+def files(hpcrun: Caller) -> list[str]:
+    found = (path for path in hpcrun.project.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(hpcrun.project)) for path in found)
+
+
+def checked(done: Done) -> Any:
+    check_json("init", done.json)
+    return done.json
+
+
+def test_a_first_profile_and_job_work_at_once(bare: Caller, slurm: Slurm) -> None:
+    bare.write("train.py", SCRIPT)
+    answer = checked(bare("init", "train.py", "--json"))
+    assert answer["action"] == "created" and answer["cluster"] == "hot"
+    assert answer["job"]["framework"] == "deepspeed" and answer["job"]["written"]
+    made = profile(bare)
+    assert made["slurm_version"] == "24.11.5" and made["max_array_size"] == 1001
+    assert made["partition"] == "gpu"
+    assert made["partitions"]["gpu"]["cpus_per_node"] == 124
+    assert made["partitions"]["gpu"]["gpu_types"] == {"a100": 4}
+    assert made["partitions"]["cpu"]["gpus_per_node"] == 0
+    for name in ("hpcrun.yaml", "jobs/train.yaml"):
+        first = (bare.project / name).read_text().splitlines()[0]
+        place = (bare.project / name).parent / first.partition("$schema=")[2]
+        assert json.loads(place.read_text())["$schema"].endswith("2020-12/schema")
+    dry = bare("submit", "train", "--dry-run")
+    assert dry.code == 0 and "#SBATCH --gres=gpu:4" in dry.out, dry
+
+
+def test_again_nothing_changed(bare: Caller, slurm: Slurm) -> None:
+    assert bare("init", "--yes").code == 0
+    before = (bare.project / "hpcrun.yaml").read_text()
+    assert checked(bare("init", "--json"))["action"] == "unchanged"
+    assert (bare.project / "hpcrun.yaml").read_text() == before
+    assert bare("init", "--check").code == 0
+
+
+def test_again_what_changed_is_shown_and_written(bare: Caller, slurm: Slurm) -> None:
+    bare("init", "--yes")
+    path = bare.project / "hpcrun.yaml"
+    mine = "# mine\n" + path.read_text().replace("internet: true", "internet: false # no!")
+    path.write_text(mine)
+    slurm.answer("partition", PARTITIONS.replace("2-00:00:00", "1-00:00:00"))
+    slurm.answer("sinfo", NODES + "gpu|2|128|512000|idle|h[1-2]|gpu:h100:8|ib\n")
+    check = bare("init", "--check", "--json")
+    assert check.code == 1 and path.read_text() == mine
+    keys = {one["key"]: one for one in checked(check)["changed"]}
+    assert keys["partitions.gpu.max_time"]["after"] == "1-00:00:00"
+    assert keys["partitions.gpu.nodes"]["before"] == "20"
+    assert keys["gpu_types.h100"]["what"] == "added"
+    done = bare("init")
+    assert done.code == 0 and "~ partitions.gpu.max_time  2-00:00:00 -> 1-00:00:00" in done.out
+    text = path.read_text()
+    assert text.startswith("# mine\n") and "internet: false # no!" in text
+    assert bare("init", "--check").code == 0
+
+
+def test_what_is_gone_and_still_named(bare: Caller, slurm: Slurm) -> None:
+    bare("init", "--yes")
+    slurm.answer("partition", PARTITIONS.splitlines()[0] + "\n")
+    slurm.answer("sinfo", NODES.splitlines()[0] + "\n")
+    answer = checked(bare("init", "--json"))
+    assert any("partition: gpu is no more" in note for note in answer["notes"])
+    assert "# gone from the cluster on" in (bare.project / "hpcrun.yaml").read_text()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> None:
+    def captured(command: str, case: str) -> Any:
+        return json.loads((CAPTURED / version / command / f"{case}.json").read_text())
+
+    slurm.answer("config", CONFIG.replace("24.11.5", version))
+    slurm.answer("partition", captured("scontrol", "partition")["stdout"])
+    slurm.answer("node", captured("scontrol", "node")["stdout"])
+    rows = (line.split("|") for line in captured("sinfo", "partitions")["stdout"].splitlines())
+    # The same nodes, in the columns that init asks for.
+    lines = [f"{r[0]}|{r[3]}|{r[5]}|{r[6]}|{r[8]}|node1|{r[4]}|{r[7]}" for r in rows]
+    slurm.answer("sinfo", "\n".join(lines) + "\n")
+    answer = checked(bare("init", "--json"))
+    assert answer["slurm_version"] == version
+    made = profile(bare)["partitions"]
+    assert {name: said["gpus_per_node"] for name, said in made.items()} == {"debug": 4, "high": 4}
+    assert made["debug"]["nodes"] == 2 and made["high"]["max_time"] == "1-00:00:00"
+    # slurmctld is down: nothing is written, and nothing is lost.
+    before = (bare.project / "hpcrun.yaml").read_text()
+    silent = captured("scontrol", "no-controller")
+    slurm.answer("config", "", silent["stderr"], silent["exit_code"])
+    done = bare("init", "--yes")
+    assert done.code == 4 and "Slurm does not answer" in done.err
+    assert (bare.project / "hpcrun.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("key", ["config", "partition", "sinfo"])
+@pytest.mark.parametrize("text", ["<html>busy</html>\n", "\udcff\x1b[31m\n", "usage: scontrol\n"])
+def test_garbage(bare: Caller, slurm: Slurm, key: str, text: str) -> None:
+    slurm.answer(key, text)
+    done = bare("init", "--yes")
+    assert done.code == 4 and "the answer is not Slurm's" in done.err and "\x1b[31m" not in done.err
+    assert files(bare) == []
+
+
+def test_no_partition_is_an_answer(bare: Caller, slurm: Slurm) -> None:
+    slurm.answer("partition", "No partitions in the system\n")
+    slurm.answer("sinfo", "")
+    assert bare("init", "--yes").code == 0 and profile(bare)["partitions"] == {}
+    # With a profile it is taken for a mistake.
+    slurm.answer("partition", PARTITIONS)
+    slurm.answer("sinfo", NODES)
+    bare("init", "--yes")
+    slurm.answer("sinfo", "")
+    done = bare("init", "--yes")
+    assert done.code == 4 and "shows none now" in done.err
+
+
+def test_without_slurm(bare: Caller) -> None:
+    done = bare("init")
+    assert done.code == 4 and "no Slurm here" in done.err and files(bare) == []
+    bare.write("train.py", SCRIPT)
+    answer = checked(bare("init", "train.py", "--json"))
+    assert answer["action"] == "none" and answer["job"]["written"]
+    assert "jobs/train.yaml" in files(bare) and "hpcrun.yaml" not in files(bare)
+    assert bare("init", "--check").code == 2
+
+
+def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> None:
+    bare.write("train.py", SCRIPT)
+    bare.write("jobs/train.yaml", "script: train.py # mine\n")
+    answer = checked(bare("init", "train.py", "--json"))
+    assert not answer["job"]["written"] and answer["defaults"]["overwrite"] == "no"
+    assert (bare.project / "jobs/train.yaml").read_text() == "script: train.py # mine\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("nothing.py", "no such script"),
+        (".", "a folder"),
+        ("bad.py", "bad.py:1: no Python"),
+        ("bytes.py", "not UTF-8"),
+        ("/etc/hostname", "outside the project"),
+    ],
+)
+def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, said: str) -> None:
+    bare.write("bad.py", "def (")
+    (bare.project / "bytes.py").write_bytes(b"x = '\xff'\n")
+    done = bare("init", script, "--yes")
+    assert done.code == 2 and said in done.err
+    assert files(bare) == ["bad.py", "bytes.py"]
+
+
+def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:
+    answer = checked(bare("init", "--user", "--json"))
+    clusters = Path(bare.environ["HOME"]) / ".config" / "hpcrun" / "clusters"
+    assert answer["profile"] == str(clusters / "hot.yaml")
+    assert (clusters / "cluster.schema.json").is_file() and files(bare) == []
+    assert bare("submit", "single-gpu", "--cluster", "hot", "--dry-run").code == 0
+    # By its name it is found again, from anywhere.
+    assert checked(bare("init", "--cluster", "hot", "--json"))["action"] == "unchanged"
+    assert files(bare) == []
+
+
+def test_a_profile_of_another_cluster(bare: Caller, slurm: Slurm) -> None:
+    bare("init", "--yes")
+    done = bare("init", "--cluster", "cold", "--yes")
+    assert done.code == 2 and "--user --cluster cold" in done.err
+    assert bare("init", "--cluster", "hot", "--yes").code == 0
+
+
+def test_a_profile_that_is_wrong_is_not_touched(bare: Caller, slurm: Slurm) -> None:
+    path = bare.write("hpcrun.yaml", "partitons: {}\n")
+    done = bare("init", "--yes")
+    assert done.code == 2 and "did you mean partitions" in done.err
+    assert path.read_text() == "partitons: {}\n"
+
+
+def test_a_folder_that_cannot_be_written(bare: Caller, slurm: Slurm) -> None:
+    bare.write("train.py", SCRIPT)
+    bare.write("jobs", "a file")
+    done = bare("init", "train.py", "--yes")
+    assert done.code == 2 and "jobs: not a folder" in done.err
+    assert files(bare) == ["jobs", "train.py"]
+
+
+# ---- somebody is there to answer ---------------------------------------------------------------
+
+
+class Terminal:
+    """hpcrun on a terminal of its own."""
+
+    def __init__(self, caller: Caller, *argv: str) -> None:
+        self.fd, inner = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hpcrun", *argv],
+            cwd=caller.project,
+            env=caller.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+        )
+        os.close(inner)
+        self.shown = ""
+
+    def until(self, text: str) -> None:
+        """Read until the text is there since the last call."""
+        deadline = time.monotonic() + 30
+        new = ""
+        while text not in new:
+            assert time.monotonic() < deadline, f"no {text!r} in\n{self.shown}"
+            if select.select([self.fd], [], [], 0.2)[0]:
+                try:
+                    new += os.read(self.fd, 4096).decode()
+                except OSError:  # the other side is closed
+                    break
+                self.shown += new[-4096:]
+        assert text in new, self.shown
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def end(self) -> int:
+        code = self.process.wait(timeout=30)
+        os.close(self.fd)
+        return code
+
+
+def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
+    both = NODES + "long|20|128|512000|mixed|g[01-20]|gpu:a100:4(S:0-1)|ib\n"
+    slurm.answer("sinfo", both)
+    slurm.answer("partition", PARTITIONS + "PartitionName=long MaxTime=7-0 State=UP\n")
+    scratch = bare.project.parent / "scratch"
+    scratch.mkdir()
+    bare.environ["SCRATCH"] = str(scratch)
+    terminal = Terminal(bare, "init")
+    terminal.until("which [gpu]")
+    terminal.type("nonsense\n")
+    terminal.until("which [gpu]")
+    terminal.type("2\n")
+    terminal.until("which [$SCRATCH]")
+    terminal.type("\n")
+    terminal.until("internet? [Y/n]")
+    terminal.type("n\n")
+    terminal.until("wrote hpcrun.yaml")
+    assert terminal.end() == 0
+    made = profile(bare)
+    assert made["partition"] == "long" and made["internet"] is False
+    assert made["runs_dir"] == "$SCRATCH/hpcrun/runs"
+
+
+def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None:
+    terminal = Terminal(bare, "init")
+    terminal.until("internet? [Y/n]")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 130
+    assert files(bare) == []
