@@ -120,7 +120,7 @@ class Checks:
         if program is None or spec.command is not None:
             program = find_program(context, spec, inside=found.inside)
             given = _given(context, spec, plan, program, inside=found.inside)
-            copied = spec.snapshot and spec.command is None
+            copied = spec.snapshot and spec.command is None and context.code is None
             git = ask_git(context, program) if copied else None
             try:
                 read_program(context, spec, found, program)

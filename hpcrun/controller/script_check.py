@@ -23,7 +23,6 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
 from hpcrun.controller.question import Question
 from hpcrun.errors import HpcrunError, Problem
-from hpcrun.plan.build import REFERENCE_TRAINER
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.runs.store import write_file
 from hpcrun.spec.job import JobSpec
@@ -38,7 +37,6 @@ MODULES = 40
 # seconds
 GIT_PATIENCE = 2.0
 _UNKNOWN_VERSION = (0, 0)
-_REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -74,8 +72,6 @@ def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
         _find_script(context, spec.script, program, inside=inside)
     elif spec.module is not None:
         _find_module(context, spec.module, program)
-    elif spec.command is None:
-        program.path, program.name = _REFERENCE / REFERENCE_TRAINER, "the reference trainer"
     return program
 
 

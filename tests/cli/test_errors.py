@@ -120,7 +120,7 @@ def test_job_files(hpcrun: Caller, text: str, said: list[str]) -> None:
         ("gpu_types: {a100: {gres: a}}", ["resources.gpu_type: h100: cluster default has a100"]),
         (
             "partitions: {p: {gpus_per_node: 2}}",
-            ["resources.gpus_per_node: 4: the nodes of default have 2"],
+            ["resources.gpus_per_node: 4: partition p has 2 GPUs a node"],
         ),
     ],
 )

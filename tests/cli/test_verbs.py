@@ -11,6 +11,7 @@ from hpcrun.assets import shipped
 from hpcrun.render.files import FIXED
 from hpcrun.spec.load import load_job
 from tests.cli.calling import Caller
+from tests.json_schemas import check_json
 
 PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
 COMMON = {"job.sbatch", "node.sh", "plan.json", "spec.yaml", *FIXED}
@@ -70,6 +71,8 @@ def test_dry_run_prints_all_and_does_nothing(hpcrun: Caller, preset: str) -> Non
     done = hpcrun("submit", preset, "--dry-run", "--json")
     assert done.code == 0 and done.err == ""
     files = done.json
+    check_json("submit", files)
+    assert all("CPUs per GPU by default" in note for note in files.pop("notes"))
     extra = {"deepspeed.json"} if preset.startswith("zero") else set()
     assert set(files) - {"accelerate.yaml"} == COMMON | extra
     plan = json.loads(files["plan.json"])

@@ -1,0 +1,383 @@
+"""What is found before a submission, on the command line: all at once, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import Caller, Done, replay
+from tests.json_schemas import check_json
+
+PARSER = (
+    "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch_size')\n"
+    "p.add_argument('--data')\np.parse_args()\n"
+)
+PROFILE = """\
+runs_dir: "{runs}"
+cache_dir: "{runs}-cache"
+python: {python}
+read_on: 2026-11-01
+partition: gpu
+partitions:
+  gpu: {{gpus_per_node: 4, cpus_per_node: 64, max_time: 1-00}}
+  big: {{gpus_per_node: 8}}
+max_array_size: 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(hpcrun: Caller) -> None:
+    """A profile that was read, and a script with arguments."""
+    set_profile(hpcrun, sys.executable)
+    hpcrun.write("train.py", PARSER)
+
+
+def set_profile(hpcrun: Caller, python: str) -> None:
+    hpcrun.write("hpcrun.yaml", PROFILE.format(runs=hpcrun.runs, python=python))
+
+
+def dry(hpcrun: Caller, text: str, *more: str) -> Done:
+    """Ask for a job, without submitting it; whatever comes of it, nothing is written."""
+    hpcrun.write("job.yaml", text + "\n")
+    before = sorted(hpcrun.project.rglob("*"))
+    done = hpcrun("submit", "job.yaml", "--dry-run", *more)
+    assert sorted(hpcrun.project.rglob("*")) == before and not hpcrun.runs.exists()
+    assert "Traceback" not in done.err
+    return done
+
+
+def errors(hpcrun: Caller, text: str, *more: str) -> list[str]:
+    done = dry(hpcrun, text, *more)
+    assert done.code == 2 and not done.out, done
+    return [
+        line.removeprefix("error: job.yaml: ")
+        for line in done.err.splitlines()
+        if line.startswith("error: ")
+    ]
+
+
+def notes(hpcrun: Caller, text: str, *more: str) -> list[str]:
+    done = dry(hpcrun, text, *more)
+    assert done.code == 0, done
+    told = [line.removeprefix("note: ") for line in done.err.splitlines()]
+    return [note for note in told if " by default: " not in note]  # of the CPUs for each GPU
+
+
+GOOD = "script: train.py\n"
+
+
+def test_all_is_told_at_once_errors_first(hpcrun: Caller) -> None:
+    done = dry(
+        hpcrun,
+        "script: trian.py\nresources: {gpus_per_node: 8, time: 2-00}\n"
+        "env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef01234567}\n",
+    )
+    said = done.err.splitlines()
+    assert [line.partition(":")[0].strip() for line in said] == [*["error"] * 3, "fix", "note"]
+    assert said[0].endswith("trian.py: no such file; did you mean train.py?")
+    assert "hpcrun.yaml: partitions.gpu.gpus_per_node, read on 2026-11-01); " in said[1]
+    assert ": resources.time: 2-00: partition gpu gives a job 1-00 at most (" in said[2]
+    assert said[3] == (
+        "  fix: where the cluster has changed: hpcrun init; --no-check takes the job all the same"
+    )
+    assert said[4].startswith("note: env.WANDB_API_KEY: looks like a secret, ")
+
+
+def test_no_check_makes_notes_of_problems(hpcrun: Caller) -> None:
+    job = GOOD + "resources: {gpus_per_node: 8}"
+    [note] = notes(hpcrun, job, "--no-check")
+    assert note.startswith("--no-check: resources.gpus_per_node: 8: partition gpu has 4 GPUs")
+    done = dry(hpcrun, job, "--no-check", "--json")
+    check_json("submit", done.json)
+    assert done.err == "" and done.json["notes"] == [note]
+    assert json.loads(done.json["plan.json"])["notes"] == [note]
+
+
+def test_another_partition_may_have_what_one_has_not(hpcrun: Caller) -> None:
+    job = GOOD + "resources: {gpus_per_node: 8}"
+    assert len(errors(hpcrun, job)) == 1
+    assert notes(hpcrun, job, "--partition", "big") == []
+    assert len(notes(hpcrun, job, "--partition", "gpu,big")) == 0
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--test-only"])
+def test_every_way_to_submit_checks_alike(hpcrun: Caller, flag: str) -> None:
+    hpcrun.write("job.yaml", GOOD + "resources: {gpus_per_node: 8}")
+    calls = replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
+    for words in ([flag], [flag, "--json"], []):
+        done = hpcrun("submit", "job.yaml", *words)
+        assert done.code == 2 and "gpus_per_node" in done.err
+    assert not calls.exists() and not hpcrun.runs.exists()
+
+
+def test_a_submission_tells_its_notes_as_json(hpcrun: Caller) -> None:
+    replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
+    hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
+    told = hpcrun("submit", "job.yaml", "--json").json
+    check_json("submit", told)
+    [note] = told["notes"]
+    assert note == "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
+    assert f"  note      {note}" in hpcrun("submit", "job.yaml").out.splitlines()
+
+
+def test_an_estimate_tells_its_notes_as_json(hpcrun: Caller) -> None:
+    said = "sbatch: Job 7 to start at 2026-11-22T00:00:00 using 4 processors on nodes n1 in "
+    replay(hpcrun.project.parent / "bin", "sbatch", (0, "", said + "partition gpu\n"))
+    hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
+    told = hpcrun("submit", "job.yaml", "--test-only", "--json").json
+    check_json("submit", told)
+    assert len(told["notes"]) == 1
+
+
+def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
+    sweep = GOOD + "sweep: {lr: [1, 2, 3]}\nargs: [--data=data/x.txt, --lr, '{lr}']\n"
+    (hpcrun.project / "data").mkdir()
+    told = notes(hpcrun, sweep)
+    assert told == [
+        "args: --lr: train.py knows no such argument",
+        "args: --data data/x.txt: the project has no such file",
+    ]
+    done = dry(hpcrun, sweep, "--json")
+    check_json("submit", done.json)
+    assert done.json["notes"] == told
+    [said] = errors(hpcrun, sweep.replace("3]", "3, 4]"))
+    assert said.startswith("sweep: 4 runs: an array has 3 tasks at most (")
+    replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
+    check_json("submit", hpcrun("submit", "job.yaml", "--no-check", "--json").json)
+
+
+# ---- scripts
+
+
+def test_a_script_that_python_cannot_read(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", "x = 1\nif x\n    pass\n")
+    [said] = errors(hpcrun, GOOD)
+    assert said.startswith("script: ") and said.endswith("train.py:2: expected ':'")
+    # Another Python may know more than ours, or it is not known which one trains.
+    set_profile(hpcrun, "python3")
+    [note] = notes(hpcrun, GOOD)
+    assert "train.py:2: expected ':', says Python 3." in note
+
+
+def interpreter(folder: Path, version: str) -> str:
+    """An environment that says which Python it has."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch(0o755)
+    (folder / "pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {version}\n")
+    return str(folder / "bin" / "python")
+
+
+def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> None:
+    newer = f"3.{sys.version_info[1] + 1}.0"
+    set_profile(hpcrun, interpreter(hpcrun.project.parent / "newer", newer))
+    hpcrun.write("train.py", "lazy import what we do not know\n")
+    assert len(notes(hpcrun, GOOD)) == 1
+    set_profile(hpcrun, interpreter(hpcrun.project.parent / "older", "3.9.1"))
+    hpcrun.write("train.py", "match 1:\n    case 1: pass\n")
+    [said] = errors(hpcrun, GOOD)
+    assert "train.py:" in said and said.endswith("(Python 3.9 trains)")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x7fELF\0\0\0", "no Python text: it has a NUL byte"),
+        (b"#!/bin/bash\necho hi\n", "a script for bash; say command: [bash, train.py]"),
+        (b"#!/usr/bin/env -S bash -e\n", "a script for bash; say command: [bash, train.py]"),
+        (b"# coding: nonsense\n", "unknown encoding"),
+        (b"x = '\xff'\n", "'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_files_that_are_no_python(hpcrun: Caller, data: bytes, said: str) -> None:
+    (hpcrun.project / "train.py").write_bytes(data)
+    [problem] = errors(hpcrun, GOOD)
+    assert problem.startswith("script: ") and said in problem
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x = 1  # " + b"long " * 12_000_000,  # 60 MB: nobody reads it
+        b"x = " + b"-" * 200_000 + b"1\n",
+        b"x = a" + b".b" * 200_000 + b"\n",
+        b"x = " + b"(" * 150 + b")" * 150 + b"\n",
+        b"import re\nre.compile('\\d')\n",  # a warning of the script's, not of ours
+        "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"),
+        b"\xef\xbb\xbfx = 1\n",
+        b"PK\x03\x04 a zip archive \0",
+    ],
+    ids=range(9),
+)
+def test_files_of_which_nothing_is_said(hpcrun: Caller, data: bytes) -> None:
+    (hpcrun.project / "train.py").write_bytes(data)
+    assert notes(hpcrun, GOOD) == []
+
+
+def test_files_that_cannot_be_read_do_not_hang(hpcrun: Caller) -> None:
+    os.mkfifo(hpcrun.project / "fifo.py")
+    (hpcrun.project / "loop.py").symlink_to("loop.py")
+    (hpcrun.project / "folder.py").mkdir()
+    for name, said in (
+        ("fifo.py", "not a file that could be copied and read"),
+        ("loop.py", "cannot be read: Too many levels of symbolic links"),
+        ("folder.py", "a folder; name the Python file in it"),
+        ("nothing/at/all.py", "no such file; paths start at "),
+        ("train.py/x", "no such file; "),
+    ):
+        [problem] = errors(hpcrun, f"script: {name}")
+        assert said in problem, problem
+
+
+def test_a_long_script_is_read_once(hpcrun: Caller) -> None:
+    hpcrun.write("train.py", PARSER + "# long\n" * 4000)
+    job = GOOD + "args: [--batchsize, 3]"
+    first = notes(hpcrun, job)
+    kept = list(Path(f"{hpcrun.runs}-cache").glob("scripts/*.json"))
+    assert len(first) == 1 and len(kept) == 1
+    assert notes(hpcrun, job) == first
+    kept[0].write_text("garbage")
+    assert notes(hpcrun, job) == first
+
+
+def test_variables_that_a_module_of_the_project_reads_count(hpcrun: Caller) -> None:
+    job = GOOD + "batch: {micro_batch_per_gpu: 8}"
+    [note] = notes(hpcrun, job)
+    assert note.startswith("batch.micro_batch_per_gpu: no argument passes it on to train.py, ")
+    assert note.endswith('args: [--batch_size, "{micro_batch_per_gpu}"]')
+    hpcrun.write("train.py", "from mine import settings\n")
+    hpcrun.write("mine/__init__.py", "from .deep import batch\n")
+    hpcrun.write("mine/settings.py", "import os\n")
+    hpcrun.write("mine/deep.py", "import os\nbatch = os.environ['HPCRUN_MICRO_BATCH_PER_GPU']\n")
+    assert notes(hpcrun, job) == []
+
+
+def test_modules_of_the_project(hpcrun: Caller) -> None:
+    hpcrun.write("pkg/__init__.py", "")
+    hpcrun.write("pkg/train.py", PARSER)
+    assert notes(hpcrun, "module: pkg.train\nargs: [--batch_size, 3]") == []
+    [note] = notes(hpcrun, "module: pkg.train\nargs: [--batchsize, 3]")
+    assert note.startswith("args: --batchsize: pkg.train knows no such argument")
+    [said] = errors(hpcrun, "module: pkg")
+    assert said.startswith("module: pkg: a package, and it has no ")
+    [said] = errors(hpcrun, "module: pkg.trian")
+    assert "module: pkg.trian: the project has no " in said
+    assert notes(hpcrun, "module: installed.elsewhere") == []
+
+
+def git(hpcrun: Caller, *words: str, cwd: Path | None = None) -> None:
+    identity = ["-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false"]
+    command = ["git", *identity, "-c", "protocol.file.allow=always", *words]
+    subprocess.run(command, cwd=cwd or hpcrun.project, check=True, capture_output=True)
+
+
+def test_a_script_that_git_ignores_is_told_before_anything_is_written(hpcrun: Caller) -> None:
+    inner = hpcrun.project.parent / "inner"
+    inner.mkdir()
+    git(hpcrun, "init", "-q", cwd=inner)
+    (inner / "sub.py").write_text("")
+    git(hpcrun, "add", ".", cwd=inner)
+    git(hpcrun, "commit", "-qm", "x", cwd=inner)
+    git(hpcrun, "init", "-q")
+    git(hpcrun, "submodule", "add", "-q", str(inner), "inner")
+    hpcrun.write(".gitignore", "secret.py\n")
+    hpcrun.write("secret.py", "")
+    hpcrun.write("untracked.py", "")
+    [said] = errors(hpcrun, "script: secret.py")
+    assert "secret.py: git ignores it, so it is not in the run's copy of the code" in said
+    assert notes(hpcrun, "script: secret.py\nsnapshot: false") == []
+    assert notes(hpcrun, "script: untracked.py") == []
+    assert notes(hpcrun, "script: inner/sub.py") == []
+    git(hpcrun, "add", "-f", "secret.py")
+    assert notes(hpcrun, "script: secret.py") == []
+
+
+# ---- commands and the files that words name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("./run.sh", "command: ./run.sh: not executable; chmod +x "),
+        ("./no.sh", "command: ./no.sh: no such file"),
+        ("/usr/bin/no-such-program", "command: /usr/bin/no-such-program: no such file"),
+        ("data/", "command: data/: a folder"),
+        ("hostname", ""),
+        ("/usr/bin/env", ""),
+        ("/nodes-only/bin/python", ""),
+        ("$HOME/x", ""),
+    ],
+)
+def test_a_command_that_is_named_by_its_path_is_there(
+    hpcrun: Caller, words: str, said: str
+) -> None:
+    hpcrun.write("run.sh", "")
+    (hpcrun.project / "data").mkdir()
+    job = f"command: ['{words}']\nresources: {{gpus_per_node: 0}}\n"
+    if said:
+        [problem] = errors(hpcrun, job)
+        assert problem.startswith(said)
+        # What the setup makes is not here yet; a container has its own.
+        assert notes(hpcrun, job + "setup: {commands: [make]}") == []
+    else:
+        assert notes(hpcrun, job) == []
+
+
+def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
+    command = "command: [python, -u, train.py, --batchsize, 3]\nresources: {gpus_per_node: 0}"
+    [note] = notes(hpcrun, command)
+    assert note.startswith("args: --batchsize: train.py knows no such argument")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--data, data/trian.txt",
+            [
+                "args: --data data/trian.txt: the project has no such file; did you mean "
+                "data/train.txt?"
+            ],
+        ),
+        ("--data=data/none.csv", ["args: --data data/none.csv: the project has no such file"]),
+        ("data/none.csv", ["args: data/none.csv: the project has no such file"]),
+        ("--data, data/train.txt", []),
+        ("--output_file, data/new.txt", []),
+        ("--log_file=data/new.txt", []),
+        ("--data, someone/dataset.json", []),
+        ("--data, /elsewhere/x.txt", []),
+        ("--data, '{run_dir}/x.txt'", []),
+        ("--data, 'data/*.txt'", []),
+        ("--data, 's3://data/x.txt'", []),
+        ("config.yaml", []),
+    ],
+)
+def test_files_that_words_name(hpcrun: Caller, words: str, said: list[str]) -> None:
+    hpcrun.write("train.py", "import sys\n")
+    hpcrun.write("data/train.txt", "")
+    assert notes(hpcrun, f"script: train.py\nargs: [{words}]") == said
+
+
+def test_of_a_container_nothing_is_told(hpcrun: Caller) -> None:
+    inside = "setup: {container: {image: 'docker://x', runtime: apptainer}}\n"
+    assert notes(hpcrun, f"command: [/opt/none/x]\n{inside}resources: {{gpus_per_node: 0}}") == []
+    assert notes(hpcrun, f"script: /opt/none/train.py\n{inside}") == []
+    hpcrun.write("train.py", "this is no python\n")
+    assert notes(hpcrun, f"{GOOD}{inside}args: [--data, data/x.txt]") == []
+
+
+def test_the_presets_have_no_notes(hpcrun: Caller) -> None:
+    names: list[Any] = [job["name"] for job in hpcrun("jobs", "--json").json["jobs"]]
+    assert len(names) > 5
+    for name in names:
+        told = hpcrun("submit", name, "--dry-run", "--json", "--partition", "unknown", "--no-check")
+        own = [note for note in told.json["notes"] if "unknown" not in note and "CPU" not in note]
+        assert [
+            note for note in own if note.startswith(("args", "batch", "deepspeed", "env"))
+        ] == []
