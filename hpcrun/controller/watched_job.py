@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,9 +24,11 @@ from hpcrun.slurm.job_output import JobOutput
 from hpcrun.slurm.states import UNKNOWN, is_final
 from hpcrun.transport import Transport
 
-# A job of somebody else's making tells its end by silence at most: asked no more often than this.
+# Such a job tells its end by silence at most: by one that is longer than those before, and so many
+# questions a minute are enough.
 SILENT_AFTER = 3.0
-SILENT_EVERY = 20.0
+SILENT_FACTOR = 3.0
+ASKED_A_MINUTE = 4
 _LAST_WORDS = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 
 
@@ -39,8 +42,11 @@ class WatchedJob:
         self._job_id = job_id
         self._shown: dict[str, tuple[str, str]] = {}
         self._statuses: list[ForeignStatus] = []
-        self._heard_at = self._asked_at = time.monotonic()
-        self._next = self._asked_at + SLURM_EVERY
+        now = time.monotonic()
+        self._heard_at = self._next = now
+        self._next += SLURM_EVERY
+        self._asked = deque([now], maxlen=ASKED_A_MINUTE)
+        self._longest_silence = 0.0
         self.outputs = scheduler.job_outputs(self.transport, job_id)
         if self.outputs:
             self._statuses = [_foreign(job) for job in self.outputs]
@@ -71,15 +77,13 @@ class WatchedJob:
         return [file for file in self.paths() if file.path.is_file()]
 
     def look(self) -> list[Status]:
-        now = time.monotonic()
-        silent = self._heard_at > self._asked_at and now - self._heard_at > SILENT_AFTER
-        if now >= self._next or (silent and now - self._asked_at > SILENT_EVERY):
+        if time.monotonic() >= self._next or self._is_silent(time.monotonic()):
             self._ask()
             wait = SLURM_EVERY * random.uniform(0.9, 1.1)
             if any(each.verdict.state in ("COMPLETING", "CONFIGURING") for each in self._statuses):
                 wait = SLURM_SOON
-            self._asked_at = time.monotonic()
-            self._next = self._asked_at + wait
+            self._asked.append(time.monotonic())
+            self._next = self._asked[-1] + wait
         found: list[Status] = []
         for status in self._statuses:
             state = (status.verdict.state, status.verdict.reason)
@@ -88,10 +92,19 @@ class WatchedJob:
                 found.append(status)
         return found
 
+    def _is_silent(self, now: float) -> bool:
+        """Tell whether the job may be over: it has said nothing for long, since Slurm was asked."""
+        silence = now - self._heard_at
+        may_ask = len(self._asked) < ASKED_A_MINUTE or now - self._asked[0] > 60
+        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
+        return may_ask and self._heard_at > self._asked[-1] and silence > long
+
     def heard(self, file: LogFile, data: bytes | None) -> None:
-        self._heard_at = time.monotonic()
+        now = time.monotonic()
+        self._longest_silence = max(self._longest_silence, now - self._heard_at)
+        self._heard_at = now
         if data is None or any(words in data for words in _LAST_WORDS):
-            self._next = min(self._next, max(self._heard_at + 0.5, self._asked_at + SLURM_SOON))
+            self._next = min(self._next, max(now + 0.5, self._asked[-1] + SLURM_SOON))
 
     def settle(self, sleep: Callable[[float], None]) -> None:
         sleep(0.5)

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from hpcrun.logs.tokens import (
     KNOWN_RUN,
     LOW_SIGNS,
+    OPTION,
     ROOTS,
+    SIGNS,
     known_in,
     named_in,
     named_pattern,
@@ -27,7 +29,7 @@ MASK = b"***"
 SHORTEST_VALUE = 6
 # So much of a line is looked at around a needle, and so much before a piece of a long line.
 CONTEXT = 4096
-_BLOCK = 1 << 16
+_BLOCK = 1 << 18
 
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[()][0-9A-Z])")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -41,6 +43,9 @@ def _table(letters: bytes) -> bytes:
 
 _LETTERS_TABLE = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
+_RETURNS = bytes(10 if char == 13 else char for char in range(256))
+_DIGITS = b"0123456789"
+_BLANKS = b" \t\"'\\"
 
 
 class Masker:
@@ -105,8 +110,14 @@ class Masker:
             at = end
 
     def _in_block(self, block: bytes) -> Iterator[tuple[int, int]]:
-        runs, words = block.translate(_LETTERS_TABLE), block.translate(_WORDS)
+        if self._names is not None and any(needle in block for needle in self._needles):
+            for found in self._names.finditer(block):
+                yield found.span("value")
+        if _is_clean(block):
+            return
+        runs = block.translate(_LETTERS_TABLE)
         at = runs.find(_RUN)
+        words = block.translate(_WORDS) if at >= 0 else b""
         while at >= 0:
             # The whole word that the run of letters and digits is part of.
             end = words.find(b" ", at)
@@ -117,17 +128,42 @@ class Masker:
                 for start, stop in known_in(word):
                     yield first + start, first + stop
             at = runs.find(_RUN, end)
-        low = block.lower()
-        for root in ROOTS:
-            at = low.find(root)
-            while at >= 0:
-                span = named_in(block, root, at)
-                if span is not None:
-                    yield span
-                at = low.find(root, at + len(root))
-        if self._names is not None and any(needle in block for needle in self._needles):
-            for found in self._names.finditer(block):
-                yield found.span("value")
+        yield from _after_names(block)
+
+
+def _is_clean(block: bytes) -> bool:
+    """Tell whether a block surely has no secret of a known form: quick where lines are alike.
+
+    Lines of a log differ mostly in their digits: without these few are left to be searched.
+    """
+    shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
+    if len(shapes) * 4 > len(block) or SIGNS.search(shapes):
+        return False
+    low = shapes.lower()
+    bare = low.translate(None, _BLANKS)
+    has_option = OPTION in low
+    return not any(
+        any(needle in bare for needle in needles) or (has_option and root in low)
+        for root, needles in ROOTS.items()
+    )
+
+
+def _after_names(block: bytes) -> Iterator[tuple[int, int]]:
+    """Find values that stand after telling names. Most blocks hold few of their words."""
+    low, bare = block.lower(), b""
+    for root, needles in ROOTS.items():
+        at = low.find(needles[0] if root == b"://" else root)
+        if at < 0:
+            continue
+        bare = bare or low.translate(None, _BLANKS)
+        if not (any(needle in bare for needle in needles) or OPTION in low):
+            continue
+        at = low.find(root)
+        while at >= 0:
+            span = named_in(block, root, at)
+            if span is not None:
+                yield span
+            at = low.find(root, at + len(root))
 
 
 def _marked_in(text: bytes, mark: SecretMark, table: bytes) -> Iterator[tuple[int, int]]:

@@ -32,6 +32,11 @@ KNOWN = re.compile(
     """,
     re.VERBOSE,
 )
+# How they begin, digits left out.
+SIGNS = re.compile(
+    rb"(?<![A-Za-z0-9_])(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|A(?:KIA|SIA)|AIza|xox|eyJ|wandb_v"
+    rb"|nvapi-)"
+)
 # The shortest run of letters and digits in them, by which blocks are searched.
 KNOWN_RUN = 12
 # What those begin with that may have small letters and digits alone.
@@ -42,16 +47,26 @@ LOW_SIGNS = (b"hf_", b"gh", b"glpat-", b"xox", b"wandb_v", b"nvapi-")
 _SEPARATOR = rb"""\\?["']?[ \t]{0,3}(?:=>|=|:)[ \t]{0,3}(?:b?\\?["'])?(?![<\[({$*\\])"""
 _VALUE = rb"""(?P<value>[^\s"',;)}\]&|\\\x00-\x20]+)"""
 # The words that a secret's name ends in; and what else secrets stand behind.
-_NAME = rb"(?:key|token|secret|passw(?:or)?d|passphrase|pat)"
+_NAME = rb"(?:key|token|secret|passw(?:or)?d|passphrase)"
 _ASSIGNED = re.compile(rb"(?P<word>" + _NAME + rb")" + _SEPARATOR + _VALUE, re.IGNORECASE)
 _OPTION = re.compile(_NAME + rb"[ \t]+[\"']?(?!--?[a-z])(?P<value>[^\s\"',;)}\]<\[({$*]{8,})", re.I)
 _LOGIN = re.compile(
     rb"login(?:[ ]--[a-z-]+)*[ ](?:\S+[ ]password[ ])?(?P<value>[A-Za-z0-9_]{32,}(?![\w/]))", re.I
 )
-_BEARER = re.compile(rb"(?:bearer|basic)[ \t]+(?P<value>[A-Za-z0-9._~+/=-]{12,})", re.I)
+_BEARER = re.compile(rb"bearer[ \t]+(?P<value>[A-Za-z0-9._~+/=-]{12,})", re.I)
 _ADDRESS = re.compile(rb"""://[^\s/:@'"<>?\#]*:(?P<value>[^\s/@'"<>\x00-\x20]{1,200})@[^\s@]""")
-# By which they are found, in lower case.
-ROOTS = (b"key", b"token", b"secret", b"pass", b"_pat", b"bearer", b"basic ", b"login ", b"://")
+# By which they are found, in lower case; and what a block must hold besides, blanks and quotes
+# left out: "tokens=4096" stands in every line of many logs.
+ROOTS: dict[bytes, tuple[bytes, ...]] = {
+    b"key": (b"key=", b"key:"),
+    b"token": (b"token=", b"token:"),
+    b"secret": (b"secret",),
+    b"pass": (b"passw", b"passphrase"),
+    b"bearer": (b"bearer",),
+    b"login ": (b"login",),
+    b"://": (b"@",),
+}
+OPTION = b" --"
 
 _BEFORE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 # Names in lower case are everywhere in logs of training: these mean nothing else.
@@ -87,11 +102,10 @@ def named_in(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
     >>> [named_in(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
     [None, None]
     """
-    if root in (b"bearer", b"basic ", b"login ", b"://"):
+    if root in (b"bearer", b"login ", b"://"):
         pattern = _LOGIN if root == b"login " else _ADDRESS if root == b"://" else _BEARER
         found = pattern.match(text, at)
         return found.span("value") if found and not _is_plain(found["value"]) else None
-    at += root == b"_pat"
     found = _ASSIGNED.match(text, at)
     if found is None:
         found = _OPTION.match(text, at)
