@@ -44,7 +44,10 @@ LOW_SIGNS = (b"hf_", b"gh", b"glpat-", b"xox", b"wandb_v", b"nvapi-")
 
 # What stands between a name and its value, and what a value begins with that is none: a
 # placeholder, a variable, a mask.
-_SEPARATOR = rb"""\\?["']?[ \t]{0,3}(?:=>|=|:)[ \t]{0,3}(?:b?\\?["'])?(?![<\[({$*\\])"""
+_SEPARATOR = (
+    rb"""\\?["']?(?:[ \t]{0,3}(?::|=>)[ \t]{0,3}|=|[ \t]{1,3}=[ \t]{1,3})"""
+    rb"""(?:b?\\?["'])?(?![<\[({$*\\])"""
+)
 _VALUE = rb"""(?P<value>[^\s"',;)}\]&|\\\x00-\x20]+)"""
 # The words that a secret's name ends in; and what else secrets stand behind.
 _NAME = rb"(?:key|token|secret|passw(?:or)?d|passphrase)"

@@ -172,3 +172,50 @@ def test_log_files_are_the_ranks_then_the_nodes_then_the_batch_scripts(
     ]
     ranks, nodes = ["", "[rank2]: ", "[rank11]: "], ["", "node2: ", "node10: "]
     assert [file.prefix for file in files] == [*ranks, *nodes, "", "", ""]
+
+
+# ---- files that are others than before
+
+
+def test_a_file_that_was_written_anew_and_is_longer(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 1 << 20)
+    log.add(b"first\n")
+    assert log.poll() == b"first\n"
+    assert not log.tail.begun_anew
+    log.file.path.unlink()
+    log.add(b"another beginning\nand more\n")
+    assert log.poll() == b"another beginning\nand more\n"
+    assert log.tail.begun_anew == {str(log.file.path)}
+
+
+def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 1 << 20)
+    log.add(b"one\ntw\0\0\0\0")
+    assert log.poll() == b"one\n"
+    with log.file.path.open("r+b") as file:
+        file.seek(6)
+        file.write(b"o\nx\n")
+    assert log.poll() == b"two\nx\n"
+    assert not log.tail.begun_anew
+
+
+def test_a_very_long_line_is_cut_between_words(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 1 << 20)
+    monkeypatch.setattr(module, "_LONGEST", 50)
+    log.add(b"word " * 11 + b"hf_token")
+    assert log.poll() == b"word " * 11
+    log.add(b"_goes_on\n")
+    assert log.poll() == b"hf_token_goes_on\n"
+
+
+def test_reading_may_begin_anywhere(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 1 << 20)
+    log.add(b"one\ntwo\n")
+    log.tail.start(log.file, 4)
+    assert log.poll() == b"two\n"
+    log.file.path.write_bytes(b"anew\nother\n")
+    assert log.poll() == b"anew\nother\n"

@@ -1,0 +1,51 @@
+"""The last lines of a log are found from its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrun.logs import ends
+from hpcrun.logs.ends import start_of_last
+from hpcrun.transport.local import LocalTransport
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\nbb\n\nccc", b"\n\n\na\nb\n"])
+def test_as_many_lines_as_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, blocks: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(ends, "_BLOCKS", blocks)
+    path = tmp_path / "log"
+    path.write_bytes(text)
+    lines = text.splitlines(keepends=True)
+    for count in range(len(lines) + 2):
+        start = start_of_last(LocalTransport({}), str(path), count)
+        assert text[start:] == b"".join(lines[max(0, len(lines) - count) :]), count
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
+def test_of_the_lines_that_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(ends, "_BLOCKS", blocks)
+    path = tmp_path / "log"
+    path.write_bytes(b"x1\ny\nx2\ny\nx3\ny\n")
+    start = start_of_last(LocalTransport({}), str(path), 2, lambda line: line.startswith(b"x"))
+    assert path.read_bytes()[start:] == b"x2\ny\nx3\ny\n"
+
+
+def test_a_sparse_file_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.seek(2 << 30)
+        file.write(b"\none\ntwo\n")
+    transport = LocalTransport({})
+    asked: list[int] = []
+    read = transport.read
+    transport.read = lambda path, offset, limit: (  # type: ignore[method-assign]
+        asked.append(limit) or read(path, offset, limit)  # type: ignore[func-returns-value]
+    )
+    assert start_of_last(transport, str(path), 2) == (2 << 30) + 1
+    assert sum(asked) <= 1 << 16
