@@ -96,7 +96,8 @@ def table(jobs: Sequence[TopJob], look: Look) -> list[list[str]]:
     for job, own in zip(jobs, fields, strict=True):
         rows = [_row(job, own, widths, look)]
         if look.width < _WIDE and any(own[6:]):
-            rows.append(_dim("  " + ", ".join(text for text in own[6:] if text), look))
+            said = "  " + ", ".join(text for text in own[6:] if text)
+            rows.append(_dim(_cut(said, look.width, look), look))
         blocks.append([*rows, *_use_rows(job, look)])
     return blocks
 

@@ -63,7 +63,9 @@ class Top:
         self._context = context
         self._count = count
         self._usage = usage
+        # Little of the user's goes to the nodes, but srun is the one that the user has.
         self._env = job_environment(context, "clean")
+        self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._version: tuple[int, int] | str | None = "unasked"
         self._queue = Queue(slurm_transport(context), [_job_id(context, word) for word in words])
         self._me = _my_names(context)

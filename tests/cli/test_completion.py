@@ -1,0 +1,297 @@
+"""Completion: what could stand on the line, and the three shells themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrun.cli.completion_line import Line, read_bash, write_bash
+from hpcrun.cli.main import SECTIONS, VERBS
+from tests.cli.calling import Caller
+from tests.needs import require_command
+from tests.source import ROOT
+
+BREAKS = " \t\n\"'@><=;|&(:"
+
+
+@pytest.fixture
+def site(hpcrun: Caller) -> Caller:
+    """A project with jobs and runs; a program of another package has hpcrun's name."""
+    hpcrun.write("jobs/my job.yaml", "description: two words\nscript: x.py\n")
+    hpcrun.write("train.py", "")
+    for number, name in enumerate(("20261120-081455-zero2-7k3q", "20261121-081455-lr.0-8m4r")):
+        (hpcrun.runs / name / "attempts" / "0").mkdir(parents=True)
+        (hpcrun.runs / name / "submitted.json").write_text(f'{{"job_id": "100{number}"}}')
+    (hpcrun.runs / "20261121-081455-lr-8m4r.array").mkdir()
+    (hpcrun.runs / "20261121-081455-lr-8m4r.array" / "submitted.json").write_text(
+        '{"job_id": "2000"}'
+    )
+    (hpcrun.runs / "20261120-081455-zero2-7k3q" / "attempts" / "0" / "end.json").write_text(
+        '{"exit_code": 3}'
+    )
+    other = hpcrun.project.parent / "toolkit"
+    other.mkdir()
+    (other / "hpcrun").write_text("#!/bin/sh\necho HPCToolkit\n")
+    (other / "hpcrun").chmod(0o755)
+    hpcrun.environ["PATH"] = f"{other}:{os.environ['PATH']}"
+    return hpcrun
+
+
+def asked(site: Caller, *words: str, cwd: Path | None = None) -> list[str]:
+    """Call what the script calls, as bash does where ``words`` are a line and its breaks."""
+    script = site("completion", "bash").out
+    found = re.search(r"< <\((.*) bash \"", script)
+    assert found is not None
+    done = subprocess.run(
+        [*shlex.split(found[1]), *words],
+        cwd=cwd or site.project,
+        env=site.environ,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def bash(site: Caller, line: str) -> list[str]:
+    return asked(site, "bash", line, BREAKS)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("hpcrun stat", ["words", "status"]),
+        ("hpcrun nosuch x", ["words"]),
+        ("hpcrun status ", ["words", "2000", "1000"]),
+        ("hpcrun status 10", ["words", "1000"]),
+        ("hpcrun status z", ["words", "zero2-7k3q"]),
+        ("hpcrun status lr", ["words", "lr-8m4r"]),
+        (
+            "hpcrun status 2026112",
+            ["words", "20261121-081455-lr-8m4r", "20261120-081455-zero2-7k3q"],
+        ),
+        ("hpcrun status 20261120-", ["words", "20261120-081455-zero2-7k3q"]),
+        ("hpcrun logs --no", ["words", "--node"]),
+        ("hpcrun submit my", ["words", "my\\ job"]),
+        ("hpcrun submit 'my", ["words", "my job"]),
+        ("hpcrun submit ./tr", ["files"]),
+        ("hpcrun submit x -- ./tr", ["files"]),
+        ("hpcrun submit --set precision=b", ["words", "bf16"]),
+        ("hpcrun submit --set prec", ["open", "precision="]),
+        ("hpcrun submit --after zer", ["words", "zero2-7k3q"]),
+        ("hpcrun submit --cluster=san", ["words", "sandbox"]),
+        ("hpcrun --ver", ["words", "--version"]),
+        ("hpcrun sandbox u", ["words", "up"]),
+        ("hpcrun schema c", ["words", "cluster"]),
+        ("hpcrun parse tr", ["files"]),
+        ("hpcrun parse --plot ", ["files"]),
+        ("hpcrun parse z", ["both", "zero2-7k3q"]),
+        ("hpcrun top -n ", ["words"]),
+        ("hpcrun 'unclosed", ["words"]),
+        ("hpcrun status \udcff\x1b[2J", ["words"]),
+    ],
+)
+def test_what_could_stand_there(site: Caller, line: str, answer: list[str]) -> None:
+    found = bash(site, line)
+    if line == "hpcrun parse z":
+        found = found[:2]
+    assert found == answer
+
+
+def test_all_verbs_and_their_meaning(site: Caller) -> None:
+    kind, *lines = asked(site, "fish", "--", "")
+    assert kind == "words"
+    assert dict(line.split("\t") for line in lines) == VERBS
+
+
+def test_runs_tell_what_they_are(site: Caller) -> None:
+    assert asked(site, "fish", "status", "--", "z") == [
+        "words",
+        "zero2-7k3q\tzero2, exit code 3, 11-20 08:14 UTC",
+    ]
+    assert asked(site, "zsh", "submit", "--", "my")[1] == "my job:two words"
+
+
+def test_whatever_is_broken_nothing_is_said(site: Caller) -> None:
+    site.write("hpcrun.yaml", "runs_dir: [\n")
+    assert bash(site, "hpcrun status ") == []
+    site.write("hpcrun.yaml", "runs_dir: $NO_SUCH_VARIABLE/runs\n")
+    assert bash(site, "hpcrun status ") == []
+    site.write("hpcrun.yaml", "runs_dir: /nonexistent/runs\n")
+    assert bash(site, "hpcrun status ") == ["words"]
+    assert asked(site) == []
+    assert asked(site, "bash") == []
+
+
+def test_it_asks_this_hpcrun_and_needs_no_path(site: Caller, tmp_path: Path) -> None:
+    """Not the one of that name on the PATH, nor a folder of that name where the user is."""
+    (tmp_path / "hpcrun").mkdir()
+    (tmp_path / "hpcrun" / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
+    assert asked(site, "bash", "hpcrun stat", BREAKS, cwd=tmp_path) == ["words", "status"]
+
+
+def test_neither_click_nor_yaml_for_runs(site: Caller) -> None:
+    program = (
+        "import sys; from hpcrun.cli.complete import answer_to; "
+        "from hpcrun.cli.completion_line import Line; "
+        "assert answer_to(Line(['status'], '')).items; "
+        "assert not {'click', 'yaml', 'msgspec', 'subprocess'} & set(sys.modules)"
+    )
+    site.write("hpcrun.yaml", f"runs_dir: {site.runs}\n")
+    subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=site.project,
+        env=site.environ | {"PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("value", ["my job", "a'b", 'a"b', "$x", "a:b=c", "é", "a\\b"])
+@pytest.mark.parametrize("begun", ["", "'", '"', "m", "a"])
+def test_what_bash_gets_reads_back_as_meant(value: str, begun: str) -> None:
+    line = read_bash(f"hpcrun submit {begun}", BREAKS)
+    written = write_bash(value, line)
+    if written is None:
+        assert "'" in value
+        return
+    prefix = begun if line.quote else ""
+    assert read_bash(f"hpcrun submit {prefix}{written}{line.quote}", BREAKS).current == value
+
+
+def test_a_line_without_end() -> None:
+    assert read_bash("", BREAKS) == Line([], "")
+    assert read_bash("hpcrun a\\", BREAKS).current == "a"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_install(site: Caller, shell: str) -> None:
+    home = Path(site.environ["HOME"])
+    start = home / f".{shell}rc"
+    if shell != "fish":
+        start.write_text("alias x=y")
+    done = site("completion", shell, "--install")
+    assert done.code == 0, done
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    assert site("completion", shell, "--install").code == 0
+    assert before == {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    if shell != "fish":
+        first, second = start.read_text().splitlines()
+        assert first == "alias x=y"
+        assert ".config/hpcrun/completion-hpcrun" in second
+    else:
+        assert (home / ".config/fish/completions/hpcrun.fish").is_file()
+
+
+def test_a_name_that_is_none(site: Caller) -> None:
+    done = site("completion", "bash", "--command", "a; rm -rf /")
+    assert done.code == 2
+    assert "not the name of a command" in done.err
+    assert (
+        "complete -o nosort -F _hpcrun_complete_hr hr"
+        in site("completion", "bash", "--command", "hr").out
+    )
+
+
+def test_every_verb_has_its_section() -> None:
+    placed = [verb for verbs in SECTIONS.values() for verb in verbs]
+    assert set(VERBS) <= set(placed)
+    assert len(placed) == len(set(placed))
+
+
+class Terminal:
+    """A shell on a terminal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def type(self, text: str, expected: str) -> None:
+        """Type, and wait until a text is shown."""
+        os.write(self._descriptor, text.encode())
+        shown, deadline = "", time.monotonic() + 30
+        while expected not in shown:
+            assert time.monotonic() < deadline, f"typed {text!r}, waited for {expected!r}: {shown}"
+            if select.select([self._descriptor], [], [], 0.2)[0]:
+                piece = os.read(self._descriptor, 1 << 16).decode("utf-8", "replace")
+                shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece)
+
+
+@contextlib.contextmanager
+def terminal(site: Caller, *argv: str) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    environ = site.environ | {"TERM": "xterm", "PS1": "$ ", "INPUTRC": "/dev/null"}
+    shell = subprocess.Popen(
+        argv,
+        cwd=site.project,
+        env=environ | {"PYTHONPATH": str(ROOT)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    try:
+        yield Terminal(ours)
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+TYPED = [
+    ("stat\t", "status "),
+    ("z\t", "zero2-7k3q "),
+    ("\x15hpcrun submit my\t", "my\\ job "),
+    ("\x15hpcrun submit 'my\t", "'my job' "),
+    ("\x15hpcrun submit --set precision=bf\t", "precision=bf16 "),
+    ("\x15hpcrun parse tra\t", "train.py "),
+]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_real_shell(site: Caller, shell: str) -> None:
+    require_command(shell)
+    script = site.project / f"completion.{shell}"
+    script.write_text(site("completion", shell).out)
+    argv = {"bash": ["bash", "--norc", "-i"], "zsh": ["zsh", "-f", "-i"]}[shell]
+    with terminal(site, *argv) as typed:
+        # zsh may clear what was typed before it was ready, so its first answer is waited for.
+        typed.type(f"PS1='$ '; . '{script}'; echo rea''dy\r", "ready\r\n")
+        typed.type("hpcrun ", "hpcrun ")
+        for keys, expected in TYPED:
+            typed.type(keys, expected)
+
+
+def test_the_real_fish(site: Caller) -> None:
+    require_command("fish")
+    script = site.project / "completion.fish"
+    script.write_text(site("completion", "fish").out)
+    program = f"source '{script}'; for line in $argv; complete -C $line; end"
+    lines = [
+        "hpcrun stat",
+        "hpcrun submit my",
+        "hpcrun submit --set precision=bf",
+        "hpcrun parse tra",
+    ]
+    done = subprocess.run(
+        ["fish", "-N", "-c", program, *lines],
+        cwd=site.project,
+        env=site.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
+        *("status", "my job", "precision=bf16", "train.py")
+    ]

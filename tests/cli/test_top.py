@@ -1,0 +1,194 @@
+"""hpcrun top where Slurm's answers are scripted; tests/cluster/test_top.py has the real one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcrun.cli.show_top import table
+from hpcrun.controller.top import TopJob
+from hpcrun.controller.top_log import Progress
+from hpcrun.controller.usage_lines import GpuUse, NodeUse
+from hpcrun.report.plot import Look
+from hpcrun.report.text import cells
+from hpcrun.slurm.squeue import QueueRow
+from tests.cli.calling import Caller, replay
+from tests.json_schemas import check_json
+
+# srun where the job's only node is this machine: it runs the words that follow its options.
+SRUN = """\
+#!/bin/sh
+if [ "$1" = --version ]; then echo slurm-wlm 22.05.8; exit; fi
+echo "$*" | head -c 400 >>"$0.calls"
+while [ "$1" != bash ]; do shift; done
+SLURMD_NODENAME=n1 exec "$@"
+"""
+SMI = "#!/bin/sh\necho '0, GPU-8932f937, 5, 61234, 81920, [N/A], 64'\n"
+
+
+def row(work_dir: Path | str, job_id: str, state: str = "RUNNING", reason: str = "None") -> str:
+    user = str(os.getuid())
+    fields = [job_id.replace("_", "0"), job_id, state, reason, "1:02:03", "1-00:00:00", "1"]
+    fields += ["n1", "N/A", "gpu", user, str(work_dir), "a name"]
+    return "\x1f".join(fields) + "\x1e\n"
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put."""
+    folder = Path(hpcrun.environ["PATH"])
+    for name in ("timeout", "head", "sleep"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    replay(folder, "scontrol", (1, "", "slurm_load_jobs error: Invalid job id specified\n"))
+    return folder
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def a_run(hpcrun: Caller, log: str) -> Path:
+    run = hpcrun.runs / "20261120-081455-zero2-7k3q"
+    (run / "attempts" / "0").mkdir(parents=True)
+    (run / "logs" / "0").mkdir(parents=True)
+    (run / "logs" / "0" / "rank-0.log").write_text(log)
+    return run
+
+
+def test_one_look(hpcrun: Caller, tools: Path) -> None:
+    log = "".join(f"step={n} loss={9 - n / 100} tokens_per_second=900\n" for n in range(300))
+    run = a_run(hpcrun, log)
+    asked = replay(
+        tools, "squeue", (0, row(run, "7_3") + row("/x", "9", "PENDING", "Priority"), "")
+    )
+    program(tools, "srun", SRUN)
+    program(tools, "nvidia-smi", SMI)
+    done = hpcrun.process("top", "--json")
+    assert (done.code, done.err) == (0, ""), done
+    check_json("top", done.json)
+    job, waiting = done.json["jobs"]
+    assert (job["job_id"], job["run_id"], job["step"]) == ("7_3", run.name, 299)
+    assert (job["value"], job["rate"], job["rate_unit"]) == (6.01, 900, "tokens_per_second")
+    assert (job["limit_seconds"], len(job["recent"])) == (86400, 200)
+    (node,) = job["nodes"]
+    assert node["cpus_busy"] is not None
+    assert (node["gpus"][0]["utilization"], node["gpus"][0]["power_watts"]) == (5, None)
+    assert (waiting["state"], waiting["elapsed_seconds"]) == ("PENDING", None)
+    assert waiting["why"]
+    # By the task's own number, which every srun knows; no more than one question.
+    assert "--jobid=703 --overlap --mem=0" in (tools / "srun.calls").read_text()
+    assert asked.read_text().count("--me") == 1
+    assert hpcrun.left() == []
+
+
+def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
+    replay(tools, "squeue", (0, row("/x", "9"), ""))
+    refusal = "srun: error: Unable to create step for job 9: Access/permission denied\n"
+    replay(tools, "srun", (1, "", refusal))
+    done = hpcrun.process("top")
+    assert done.code == 0, done
+    assert "9    a name  1:02:0" in done.out
+    without = hpcrun.process("top", "--no-usage")
+    assert without.code == 0
+    assert "n1" not in without.out
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (
+            (1, "", "slurm_load_jobs error: Unable to contact slurm controller"),
+            4,
+            "does not answer",
+        ),
+        ((0, "<html>busy</html>", ""), 4, "no list of jobs"),
+        ((0, "\x1f\x1e" * 40, ""), 4, "no list of jobs"),
+    ],
+)
+def test_out_of_reach(
+    hpcrun: Caller, tools: Path, answer: tuple[int, str, str], code: int, said: str
+) -> None:
+    replay(tools, "squeue", answer)
+    done = hpcrun.process("top")
+    assert done.code == code, done
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_no_jobs(hpcrun: Caller, tools: Path) -> None:
+    replay(tools, "squeue", (0, "", ""))
+    assert "none of your jobs runs" in hpcrun.process("top").out
+    done = hpcrun.process("top", "12")
+    assert done.code == 2
+    assert "12: neither running nor waiting" in done.err
+    assert hpcrun.process("top", "no-such-run").code == 2
+
+
+def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJob:
+    gpu = GpuUse(index=0, utilization=97, memory_used=60 << 30, memory_total=80 << 30)
+    use = [
+        NodeUse(
+            node=f"node{n}",
+            cpus=64,
+            cpus_busy=12.5,
+            cpu_of="node",
+            memory_used=200 << 30,
+            memory_total=512 << 30,
+            memory_of="node",
+            gpus=(gpu,) * 8,
+        )
+        for n in range(nodes)
+    ]
+    return TopJob(
+        row=QueueRow("7", state, "QOSMaxGRESPerUser", "", "", "1", "n", "", "", "me", "/w", name),
+        run=None,
+        name=name,
+        elapsed=3725.0,
+        limit=86400.0,
+        end=None,
+        progress=Progress(
+            step=120000,
+            total_steps=1000000,
+            metric="loss",
+            value=2.4312,
+            recent=[9.0 / (n + 1) for n in range(200)],
+            steps=list(range(200)),
+            rate=20123.0,
+            unit="tokens_per_second",
+            seconds_left=7800.0,
+        ),
+        uses=use if state == "RUNNING" else [],
+        why_no_use="",
+    )
+
+
+@pytest.mark.parametrize("width", [1, 10, 20, 40, 79, 109, 110, 199, 300])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_no_row_is_wider_than_the_window(width: int, ascii_only: bool) -> None:
+    jobs = [job(), job(nodes=3, name="損失" * 30), job(nodes=99), job(state="PENDING")]
+    rows = [row for block in table(jobs, Look(width, 24, False, ascii_only)) for row in block]
+    assert max(map(cells, rows)) <= width
+    assert not ascii_only or all(row.isascii() for row in rows)
+
+
+def test_what_the_table_says() -> None:
+    jobs = [job(), job(nodes=99), job(state="PENDING")]
+    narrow = ["\n".join(block) for block in table(jobs, Look(79, 24))]
+    wide = ["\n".join(block) for block in table(jobs, Look(199, 24))]
+    for text in (narrow[1], wide[1]):
+        assert "1:02:05/1d" in text
+        assert "120000/1000000" in text
+        assert "2.431" in text
+        assert "20,123 tokens/s" in text
+        assert "2 h 10 min left" in text
+        assert "node0  GPU 97 97 97 97 97 97 97 97%  60.0/80.0 GiB" in text
+        assert "█" in text
+    assert "99 nodes  GPU 97%, lowest 97% on" in wide[2]
+    assert "your QOS" in wide[3]
+    assert "\x1b[" not in "".join(wide)
+    coloured = "".join(row for block in table(jobs, Look(79, 24, True)) for row in block)
+    assert "\x1b[1m" in coloured
