@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from textwrap import fill
 
 import click
 
-from hpcrun.cli.output import note
+from hpcrun.cli.output import note, width_and_height
 
 
 class Prompter:
@@ -26,20 +27,26 @@ class Prompter:
     def choose(
         self, key: str, text: str, answers: Sequence[str], default: str, details: Sequence[str]
     ) -> str:
-        """Ask for one of several answers, by its name or number; Enter takes the default."""
+        """Ask for one of several answers, by its name or number; Enter takes the default.
+
+        Without ``details`` the answers stand in one line, and have no numbers.
+        """
         if self.quiet:
             self.taken[key] = default
             return default
-        note(f"\n{text}:")
-        for number, detail in enumerate(details or answers, 1):
+        if details:
+            note(f"\n{text}:")
+        else:
+            note("\n" + fill(f"{text}: {', '.join(answers)}", width_and_height()[0]))
+        for number, detail in enumerate(details, 1):
             note(f"  {number:>2}  {detail}")
         while True:
             said = str(click.prompt("  which", default=default, err=True)).strip()
             if said in answers:
                 return said
-            if said.isdecimal() and 1 <= int(said) <= len(answers):
+            if details and said.isdecimal() and 1 <= int(said) <= len(answers):
                 return answers[int(said) - 1]
-            note(f"  {said}: none of these; a number from 1 to {len(answers)}, or a name")
+            note(f"  {said}: none of these")
 
     def confirm(self, key: str, text: str, *, default: bool) -> bool:
         """Ask a yes or a no."""
@@ -47,15 +54,6 @@ class Prompter:
             self.taken[key] = "yes" if default else "no"
             return default
         return click.confirm(text, default=default, err=True)
-
-    def line(self, key: str, text: str, default: str) -> str:
-        """Ask for a line of text; Enter takes the default, which may be nothing."""
-        if self.quiet:
-            self.taken[key] = default
-            return default
-        return str(
-            click.prompt(text, default=default, err=True, show_default=bool(default))
-        ).strip()
 
 
 def has_terminal() -> bool:

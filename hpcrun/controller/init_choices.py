@@ -49,14 +49,12 @@ def find_options(found: Found) -> Options:
         with_gpus = [name for name, said in site.partitions.items() if said.gpus_per_node]
         names = with_gpus or list(site.partitions)
         if len(names) > 1 and site.partition is not None:
-            details = [_told(found, name) for name in names]
             questions.append(
                 Question(
                     key="partition",
                     text="Partition of jobs that name none",
                     default=site.partition,
                     answers=names,
-                    details=details,
                 )
             )
         if len(site.accounts) > 1 and site.account is not None:
@@ -84,16 +82,6 @@ def find_options(found: Found) -> Options:
     return Options(
         folders=folders, pythons=pythons(found.project, found.environ), questions=questions
     )
-
-
-def _told(found: Found, name: str) -> str:
-    assert found.site is not None
-    said = found.site.partitions[name]
-    kinds = ", ".join(f"{count} {kind}" for kind, count in said.gpu_types.items())
-    gpus = kinds or f"{said.gpus_per_node or 'no'} GPUs"
-    limit = f", {said.max_time} at most" if said.max_time else ""
-    nodes = "1 node" if said.nodes == 1 else f"{said.nodes} nodes"
-    return f"{name}  {nodes} with {gpus}{limit}"
 
 
 def folder_word(folder: Folder, found: Found) -> str:

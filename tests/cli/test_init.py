@@ -332,7 +332,7 @@ def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
     terminal.until("which [gpu]")
     terminal.type("nonsense\n")
     terminal.until("which [gpu]")
-    terminal.type("2\n")
+    terminal.type("long\n")
     terminal.until("which [$SCRATCH]")
     terminal.type("\n")
     terminal.until("internet? [Y/n]")
