@@ -209,7 +209,10 @@ def parse(
 def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context:
     from hpcrun.controller.context import load_context
 
-    folder = Path.cwd() / (cwd or "")
+    try:
+        folder = Path(cwd or "").absolute()
+    except FileNotFoundError as error:
+        raise InputError("the current folder is gone", fix="cwd=...") from error
     if not folder.is_dir():
         raise InputError(f"cwd: {folder}: no such folder")
     return load_context(os.environ, folder, cluster)

@@ -129,10 +129,10 @@ class Run:
 
         Of all, lines of other ranks than rank 0 begin with "[rank3]: ", those of other nodes'
         launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
-        looks like a secret is ``***``, unless ``raw``.
+        looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
         """
         from hpcrun.controller.follow import follow as follow_logs
-        from hpcrun.controller.logs import LogQuery, chooser, read
+        from hpcrun.controller.logs import LogQuery, check_chosen, chooser, read
         from hpcrun.controller.secrets import masker_of
         from hpcrun.controller.watched import WatchedRuns
         from hpcrun.logs.tail import Tail
@@ -145,7 +145,9 @@ class Run:
         if follow:
             events = follow_logs(watched, choose=choose, tail=tail)
         else:
-            events = read(watched, tail, choose(watched.files()))
+            chosen = choose(watched.files())
+            check_chosen(watched, query, chosen)
+            events = read(watched, tail, chosen)
         masker = None if raw else masker_of(self._context, [self._folder])
         return _lines(events, masker, with_prefix=rank is None)
 

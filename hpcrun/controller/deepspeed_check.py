@@ -27,6 +27,7 @@ from hpcrun.plan.launch import decide_framework
 from hpcrun.runs.store import write_file
 from hpcrun.spec.hjson import Document, parse_hjson
 from hpcrun.spec.job import JobSpec
+from hpcrun.structs import decodable
 
 # seconds; importing torch and deepspeed from a cold network file system takes a minute.
 PATIENCE = 90
@@ -174,11 +175,11 @@ def ask_deepspeed(
     key = hashlib.sha256("\0".join((python, version, _PROBE, text)).encode()).hexdigest()[:32]
     kept = cache_dir / "deepspeed-answers" / f"{key}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(kept.read_bytes(), type=Answer), ""
+        return msgspec.json.decode(kept.read_bytes(), type=decodable(Answer)), ""
     code, said, fault = _run(python, _PROBE, text, environ, PATIENCE)
     if not fault:
         try:
-            answer = msgspec.json.decode(said, type=Answer)
+            answer = msgspec.json.decode(said, type=decodable(Answer))
         except msgspec.DecodeError:
             fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
     if fault:

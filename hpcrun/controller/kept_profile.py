@@ -21,6 +21,7 @@ import msgspec
 from hpcrun import __version__
 from hpcrun.assets import home_dir
 from hpcrun.spec.cluster import Cluster
+from hpcrun.structs import decodable
 
 _SPEC = Path(__file__).parent.parent / "spec"
 
@@ -73,7 +74,7 @@ def _read(file: Path) -> _Kept | None:
             shared = info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             if shared or not stat.S_ISREG(info.st_mode):
                 return None
-            return msgspec.json.decode(opened.read(), type=_Kept)
+            return msgspec.json.decode(opened.read(), type=decodable(_Kept))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
@@ -85,6 +86,6 @@ def _keep(file: Path, kept: _Kept) -> None:
 
     with contextlib.suppress(OSError, HpcrunError, ValueError, TypeError, msgspec.MsgspecError):
         data = msgspec.json.encode(kept)
-        if msgspec.json.decode(data, type=_Kept) == kept:
+        if msgspec.json.decode(data, type=decodable(_Kept)) == kept:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_file(file, data, mode=0o600)

@@ -62,7 +62,10 @@ def read_spec(context: Context, text: str, source: str, overrides: Sequence[str]
 
 def _elsewhere(context: Context) -> Path | None:
     """Where relative paths start, if not where this process is: else they stay as typed."""
-    return None if context.cwd == Path.cwd() else context.cwd
+    with contextlib.suppress(FileNotFoundError):  # the current folder is gone
+        if context.cwd == Path.cwd():
+            return None
+    return context.cwd
 
 
 def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:

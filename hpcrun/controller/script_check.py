@@ -30,6 +30,8 @@ from hpcrun.structs import decodable
 
 # bytes; a longer text was not written by a person, and is not read.
 LONGEST = 1_000_000
+# bytes; a line like that is data, and one that nests as deep would break Python 3.10's parser.
+LONGEST_LINE = 20_000
 # bytes; reading a longer script takes long enough to be remembered.
 WORTH_KEEPING = 12_000
 # Modules of the project that are looked through for HPCRUN_* variables.
@@ -250,6 +252,8 @@ def _read(context: Context, data: bytes, version: tuple[int, ...]) -> Reading:
 
 
 def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
+    if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
+        return Reading(facts=ScriptFacts())
     if b"\0" in data:
         return Reading(fault="no Python text: it has a NUL byte")
     with warnings.catch_warnings():

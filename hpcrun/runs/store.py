@@ -33,6 +33,7 @@ from hpcrun.runs.records import (
     Sweep,
     Task,
 )
+from hpcrun.structs import decodable
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ def read_record(path: Path, type_: type[T]) -> T | None:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
         # Not msgspec's decoder: words that are not UTF-8 stand in a plan as lone surrogates.
-        return msgspec.convert(json.loads(data), type_)
+        return msgspec.convert(json.loads(data), decodable(type_))
     except (ValueError, RecursionError):
         return None
 

@@ -17,6 +17,7 @@ import msgspec
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox.config import Layout, check_directory
+from hpcrun.structs import decodable
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ def check_owned(directory: Path) -> bool:
 def read_shape(directory: Path) -> Shape | None:
     """Return the shape that was asked of the sandbox; None when that is not on record."""
     try:
-        return msgspec.json.decode(Layout(directory).shape.read_bytes(), type=Shape)
+        return msgspec.json.decode(Layout(directory).shape.read_bytes(), type=decodable(Shape))
     except (OSError, msgspec.DecodeError):
         return None
 
