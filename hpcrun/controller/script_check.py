@@ -253,7 +253,7 @@ def _read(context: Context, data: bytes, version: tuple[int, ...]) -> Reading:
 
 def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
     if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
-        return Reading(facts=ScriptFacts())
+        return Reading()
     if b"\0" in data:
         return Reading(fault="no Python text: it has a NUL byte")
     with warnings.catch_warnings():
@@ -266,7 +266,7 @@ def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
         except ValueError as error:
             return Reading(fault=str(error))
         except (RecursionError, MemoryError):
-            return Reading(facts=ScriptFacts())
+            return Reading()
 
 
 def python_version(python: str) -> tuple[int, ...]:
