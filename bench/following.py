@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import statistics
@@ -36,6 +37,7 @@ resources: {gpus_per_node: 0, time: 30}
 snapshot: false
 sweep: {lr: [%s]}
 """
+_STAMP = re.compile(rb"stamp ([0-9.]+)$")
 RUNS = 500
 SETTLE = 8.0  # seconds after the start that do not count
 
@@ -135,7 +137,6 @@ def _delays(follower: subprocess.Popen[bytes], until: float) -> tuple[list[float
                 break
             shown += data
             *lines, rest = (rest + data).split(b"\n")
-            delays += [
-                now - float(line.rpartition(b"stamp ")[2]) for line in lines if b"stamp " in line
-            ]
+            stamps = [_STAMP.search(line) for line in lines]
+            delays += [now - float(stamp[1]) for stamp in stamps if stamp]
     return delays, shown

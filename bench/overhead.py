@@ -39,6 +39,7 @@ framework: torch
 resources: {{nodes: 2, gpus_per_node: {ranks}, time: 10}}
 batch: {{micro_batch_per_gpu: 1}}
 snapshot: false
+setup: {{python: {python}}}
 """
 BY_HAND = """\
 #!/bin/bash
@@ -67,7 +68,9 @@ def measure_overhead(site: Site, rounds: int) -> list[Row]:
         ("torchrun", 0.3, 0.15, TORCHRUN, 1, rounds),
         ("srun", 0.3, 0.15, SRUN, RANKS, rounds * 2),
     ):
-        (site.project / "job.yaml").write_text(JOB.format(launcher=launcher, ranks=RANKS))
+        (site.project / "job.yaml").write_text(
+            JOB.format(launcher=launcher, ranks=RANKS, python=sys.executable)
+        )
         srun = way.format(python=sys.executable, ranks=RANKS)
         (site.project / "by_hand.sh").write_text(
             BY_HAND.format(tasks=tasks, cpus=8 // tasks, srun=srun)

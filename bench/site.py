@@ -100,7 +100,7 @@ class Site:
                 continue
             wrapper = folder / program
             wrapper.write_text(
-                f'#!/bin/sh\necho "$(date +%s.%N) {program} $*" >>{notes}\nexec {real} "$@"\n'
+                f'#!/bin/sh\necho "$(date +%s.%N) {program}" >>{notes}\nexec {real} "$@"\n'
             )
             wrapper.chmod(0o755)
         return self.env | {"PATH": f"{folder}:{self.env['PATH']}"}, notes
