@@ -3,6 +3,8 @@
 # so nothing stays behind, however top has ended. An end by a signal is no failure of the step:
 # sacct shows the worst exit code of a job's steps as the job's DerivedExitCode.
 trap 'exit 0' TERM INT HUP PIPE
+# Where the job's memory or time gets short, this goes first (proc(5), oom_score_adj), and last.
+{ echo 1000 >/proc/self/oom_score_adj; renice -n 19 -p $$; } >/dev/null 2>&1 || :
 node=${SLURMD_NODENAME:-$HOSTNAME}
 # Where the job has a control group, it tells of the job alone; else the kernel does, of the node.
 group2='' group_cpu='' group_memory=''
