@@ -87,13 +87,16 @@ def _look_at(context: Context, status: RunStatus, *, failed: bool, in_sweep: boo
     name = f"job {status.job_id}" if status.job_id else run.run_id
     again = f"hpcrun resubmit {status.job_id or run.run_id} makes a new run of it"
     owner = owner_of(run.path)
-    left, error = "", None
+    left = ""
+    error: HpcrunError | None = None
     if verdict.ok or not verdict.final if failed else in_sweep and verdict.final:
         left = f"it is {verdict.state}"
     elif owner and owner != user_name():
         error = InputError(f"{name} is {owner}'s", fix=again)
     elif submitted is not None and submitted.job_id is None:
         error = InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
+    elif status.out_of_reach and not verdict.final:
+        error = OutOfReach(f"{name}: {status.out_of_reach}", fix="try again later")
     elif verdict.state == UNKNOWN or status.job_id is None:
         error = InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
     elif verdict.state in WAITING:

@@ -83,6 +83,7 @@ def prepare_again(
     elif code == "then":
         notes.append("the code is today's: the earlier run ran it in place")
     folders = [None if fresh else _checkpoints(context, status) for status in statuses]
+    code = "now" if where.code is None else "then"
     made: Prepared | PreparedSweep
     if isinstance(found, SweepFolder):
         made = _sweep_again(where, found, statuses, folders, overrides, checks)

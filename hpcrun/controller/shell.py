@@ -78,7 +78,8 @@ def _running(status: RunStatus, run: RunFolder) -> tuple[str, str]:
     """The job's id and nodes. Raises InputError for a run that has none."""
     verdict, submitted = status.verdict, status.history.submitted
     name = f"job {status.job_id}" if status.job_id else run.run_id
-    if submitted is not None and submitted.job_id is None:
+    is_local = submitted is not None and submitted.job_id is None
+    if submitted is not None and is_local and not verdict.final:
         raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
     if status.out_of_reach:
         raise OutOfReach(f"{name}: {status.out_of_reach}")

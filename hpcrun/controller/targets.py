@@ -115,9 +115,11 @@ def ask_foreign(context: Context, job_ids: Sequence[str]) -> dict[str, list[Fore
     if not job_ids:
         return {}
     transport = slurm_transport(context)
-    rows = scheduler.queue(transport, job_ids)
+    # A number that no job can have would be an error for the whole question.
+    asked = [job_id for job_id in job_ids if _is_possible(job_id)]
+    rows = scheduler.queue(transport, asked) if asked else []
     queued = {job_id: [row for row in rows if _is_of(row.job_id, job_id)] for job_id in job_ids}
-    missing = [job_id for job_id in job_ids if not queued[job_id]]
+    missing = [job_id for job_id in asked if not queued[job_id]]
     told = (scheduler.accounting(transport, missing) or []) if missing else []
     found: dict[str, list[ForeignStatus]] = {}
     for job_id in job_ids:
@@ -134,6 +136,16 @@ def ask_foreign(context: Context, job_ids: Sequence[str]) -> dict[str, list[Fore
                 ForeignStatus(job_id=known, verdict=verdict, queue=row, account=account)
             )
     return found
+
+
+def _is_possible(job_id: str) -> bool:
+    """Tell whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
+
+    >>> _is_possible("4711_3"), _is_possible("553038940000")
+    (True, False)
+    """
+    number, _, task = job_id.partition("_")
+    return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 
 def _is_of(known: str, job_id: str) -> bool:

@@ -149,6 +149,35 @@ def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
 # ---- requeue
 
 
+def test_requeue_while_slurm_is_silent(hpcrun: Caller, tools: Path) -> None:
+    submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", captured("squeue", "no-controller"))
+    done = hpcrun("requeue", "7")
+    assert done.code == 4 and "Slurm does not answer" in done.err
+
+
+def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
+    hpcrun.environ["A_SECRET"] = "of mine"
+    words = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
+    hpcrun.write("job.yaml", words)
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "scontrol", (0, "", ""))
+    # The harness removes them when the job is stopped, since nobody may start it again.
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    done = hpcrun("requeue", "7")
+    assert done.code == 2 and "has secrets" in done.err and "hpcrun resubmit 7" in done.err
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    assert hpcrun("status", "7").code == 0
+    assert not (run / "secrets.env").exists()
+    value = hpcrun.environ.pop("A_SECRET")
+    done = hpcrun("requeue", "7")
+    assert done.code == 2 and "A_SECRET: not set in your environment" in done.err
+    hpcrun.environ["A_SECRET"] = value
+    assert hpcrun("requeue", "7").code == 0
+    assert (run / "secrets.env").read_text() == "export A_SECRET='of mine'\n"
+    assert (run / "secrets.env").stat().st_mode & 0o777 == 0o600
+
+
 def test_what_is_forbidden_is_allowed_for_this_one_time(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     (run / "cancelled.json").write_text("{}")
