@@ -152,16 +152,16 @@ def check_chosen(watched: Watched, query: LogQuery, chosen: Sequence[LogFile]) -
     if query.attempt is not None and query.attempt >= 0:
         there = sorted({file.attempt for file in files if file.attempt is not None})
         if query.attempt not in there:
-            raise InputError(f"--attempt {query.attempt}: there is {_list('attempt', there)}")
+            raise InputError(f"--attempt {query.attempt}: {_list('attempt', there)}")
     if not chosen and query.ranks:
         there = sorted({file.rank for file in files if file.rank is not None})
         raise InputError(
-            f"--rank {_ranges(sorted(query.ranks))}: there is {_list('rank', there)}",
+            f"--rank {_ranges(sorted(query.ranks))}: {_list('rank', there)}",
             fix="" if there else "without --rank the launcher's and the batch script's words show",
         )
     if not chosen and query.nodes:
         there = sorted({file.node for file in files if file.node is not None})
-        raise InputError(f"--node {','.join(query.nodes)}: there is {_list('node', there)}")
+        raise InputError(f"--node {','.join(query.nodes)}: {_list('node', there)}")
 
 
 def host_numbers(watched: WatchedRuns) -> dict[str, int]:
@@ -242,8 +242,9 @@ def _node_number(word: str, hosts: dict[str, int]) -> int:
 
 def _list(what: str, numbers: Sequence[int]) -> str:
     if not numbers:
-        return f"no log of any {what} yet"
-    return f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {_ranges(numbers)}"
+        return f"no log of it; there is none of any {what} yet"
+    some = f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {_ranges(numbers)}"
+    return f"no log of it; there are logs of {some}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -25,6 +25,7 @@ END = {
     "begun_at": 1.0,
     "ended_at": 2.0,
 }
+BEGIN = {"attempt": 0, "job_id": "7", "host": "n1", "pid": 1, "nodes": "n1", "begun_at": 1.0}
 
 
 class Followed:
@@ -51,8 +52,8 @@ class Followed:
     def state(self, word: str) -> None:
         self.squeue((0, row(self.run, "7", word), ""))
 
-    def follow(self) -> None:
-        self.process = self.hpcrun.start("logs", "-f", "7")
+    def follow(self, *options: str) -> None:
+        self.process = self.hpcrun.start("logs", "-f", "7", *options)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -73,6 +74,10 @@ class Followed:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").replace(path)
+
+    def append(self, name: str, text: str) -> None:
+        with (self.run / name).open("a") as file:
+            file.write(text)
 
     def code(self) -> int:
         assert self.process is not None
@@ -133,3 +138,54 @@ def test_a_job_that_waits_is_asked_for_seldom(followed: Followed) -> None:
     time.sleep(1.0)
     calls = (followed.tools / "aside" / "squeue.calls").read_text().count("--noheader")
     assert calls <= 2
+
+
+def test_another_attempt_begins_with_a_word(followed: Followed) -> None:
+    followed.state("RUNNING")
+    followed.write("attempts/0/begin.json", json.dumps(BEGIN))
+    followed.write("logs/0/rank-0.log", "step 1\n")
+    followed.follow()
+    followed.hear(b"step 1\n")
+    failed = {**END, "exit_code": 143, "stopped_by": "TERM"}
+    followed.write("attempts/0/end.json", json.dumps(failed))
+    followed.append("logs/0/rank-0.log", "last words\n")
+    followed.write("attempts/1/begin.json", json.dumps({**BEGIN, "attempt": 1, "nodes": "n2"}))
+    followed.write("logs/1/rank-0.log", "step 2\n")
+    followed.hear(b"step 2\n")
+    marker = b"last words\n==> attempt 1 on n2; attempt 0 was stopped by SIGTERM <==\nstep 2\n"
+    assert marker in followed.heard
+
+
+def test_a_file_that_is_emptied_is_read_from_its_start(followed: Followed) -> None:
+    followed.state("RUNNING")
+    followed.write("logs/0/rank-0.log", "first line\n")
+    followed.follow()
+    followed.hear(b"first line\n")
+    followed.write("logs/0/rank-0.log", "another, and longer than before\n")
+    followed.hear(b"another, and longer than before\n")
+    assert b"rank-0.log was begun anew <==\nanother" in followed.heard
+
+
+def test_hundreds_of_ranks_are_followed_by_turns(followed: Followed) -> None:
+    followed.state("RUNNING")
+    for rank in range(100):
+        followed.write(f"logs/0/rank-{rank}.log", f"here {rank}.\n")
+    followed.follow("--grep", "last|here 99")
+    followed.hear(b"[rank99]: here 99.\n")
+    for rank in (0, 50, 99):
+        followed.append(f"logs/0/rank-{rank}.log", f"the last of {rank}\n")
+        followed.hear(f"the last of {rank}\n".encode())
+    assert b"here 50" not in followed.heard
+
+
+def test_following_as_json_alone_fills_the_pipe(followed: Followed) -> None:
+    followed.state("RUNNING")
+    followed.write("logs/0/rank-0.log", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzABCD\n10%\r20%\r\n")
+    followed.follow("--json", "-n", "9")
+    followed.hear(b'"line": "20%"')
+    followed.state("COMPLETED")
+    followed.write("attempts/0/end.json", json.dumps(END))
+    followed.hear(b"job 7: COMPLETED")
+    lines = [line for line in followed.heard.splitlines() if line.startswith(b"{")]
+    assert [json.loads(line)["line"] for line in lines] == ["HF_TOKEN=***", "10%", "20%"]
+    assert followed.code() == 0

@@ -1,0 +1,268 @@
+"""hpcrun logs: which lines of which files, of runs of hpcrun and of any other job."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import Caller, replay
+from tests.json_schemas import check_json
+
+HEX = "0123456789abcdef0123456789abcdef01234567"
+DRAWN = "aB3dE5gH7jK9mN1pQ3sT5vW7xY9zA1cD3fG5"
+
+
+class Run:
+    """A run of two nodes with two ranks each, and whatever its logs are given to hold."""
+
+    def __init__(self, hpcrun: Caller) -> None:
+        hpcrun.write("train.py", "")
+        hpcrun.write(
+            "job.yaml",
+            "script: train.py\nlauncher: torchrun\nsecrets: [MY_WORD]\n"
+            "resources: {nodes: 2, gpus_per_node: 2}\n",
+        )
+        replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "7\n", ""))
+        hpcrun.environ["MY_WORD"] = DRAWN
+        done = hpcrun("submit", "job.yaml")
+        assert done.code == 0, done
+        (self.path,) = hpcrun.runs.iterdir()
+        del hpcrun.environ["MY_WORD"]
+        self.hpcrun = hpcrun
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def logs(self, *options: str) -> str:
+        done = self.hpcrun("logs", *options)
+        assert done.code == 0, done
+        return done.out
+
+    def json(self, *options: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.logs("--json", *options).splitlines()]
+        for each in found:
+            check_json("logs", each)
+        return found
+
+
+@pytest.fixture
+def run(hpcrun: Caller) -> Run:
+    made = Run(hpcrun)
+    for rank in range(4):
+        made.write(f"logs/0/rank-{rank}.log", f"rank {rank} step 1\nrank {rank} step 2\n")
+    for node in range(2):
+        made.write(f"logs/0/node-{node}.log", f"launcher {node}\n")
+    made.write("logs/batch.log", "hpcrun: attempt 0 of job 7 begins on n[1-2]\nbatch\n")
+    made.write("attempts/0/hostfile", "n1 slots=2\nn2 slots=2\n")
+    return made
+
+
+def begun(attempt: int, nodes: str) -> str:
+    record = {"attempt": attempt, "job_id": "7", "host": "n1", "pid": 1, "begun_at": 1.0}
+    return json.dumps({**record, "nodes": nodes})
+
+
+def ended(attempt: int, **changes: Any) -> str:
+    record = {"attempt": attempt, "job_id": "7", "exit_code": 1, "signal": None}
+    record |= {"stopped_by": None, "first_failure": None, "begun_at": 1.0, "ended_at": 2.0}
+    return json.dumps({**record, **changes})
+
+
+def failure(rank: int) -> dict[str, Any]:
+    where = {"node": rank // 2, "local_rank": rank % 2, "host": f"n{rank // 2 + 1}"}
+    return {"rank": rank, **where, "exit_code": 1, "signal": None, "at": 1.0}
+
+
+def test_ranks_and_nodes(run: Run) -> None:
+    assert run.logs("--rank", "1").splitlines() == [
+        "[rank1]: rank 1 step 1",
+        "[rank1]: rank 1 step 2",
+    ]
+    assert {each["rank"] for each in run.json("--rank", "0,2-3")} == {0, 2, 3}
+    assert {each["rank"] for each in run.json("--rank", "0", "--rank", "3")} == {0, 3}
+    for node in ("1", "n2"):
+        assert {each["rank"] for each in run.json("--node", node)} == {2, 3, None}
+    assert {each["node"] for each in run.json("--node", "n1")} == {0}
+
+
+def test_the_last_lines_of_each_file(run: Run) -> None:
+    assert [each["line"] for each in run.json("-n", "1", "--rank", "0-3")] == [
+        f"rank {rank} step 2" for rank in range(4)
+    ]
+    assert run.logs("-n", "0") == ""
+    assert run.logs("-n", "all") == run.logs()
+
+
+def test_lines_that_match(run: Run) -> None:
+    assert run.logs("--grep", "(2|3) step 1$") == "[rank2]: rank 2 step 1\n[rank3]: rank 3 step 1\n"
+    assert run.logs("--grep", "step", "-n", "1", "--rank", "0") == "rank 0 step 2\n"
+    run.write("logs/0/rank-0.log", "\x1b[32mlo\x1b[0mss é 1\n".encode() + b"\xff loss\nx\rloss 2\r")
+    assert [each["line"] for each in run.json("--grep", "loss", "--rank", "0")] == [
+        "\x1b[32mlo\x1b[0mss é 1",
+        "� loss",
+        "loss 2",
+    ]
+
+
+def test_lines_since(run: Run) -> None:
+    now = time.time()
+    lines = [
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now - 60 * ago))} {ago} min ago\n"
+        for ago in (180, 90, 30, 5)
+    ]
+    run.write("logs/0/rank-0.log", "".join(lines))
+    os.utime(run.write("logs/0/rank-1.log", "old\n"), (now - 9000, now - 9000))
+    found = [each["line"][20:] for each in run.json("--since", "1h", "--rank", "0-1")]
+    assert found == ["30 min ago", "5 min ago"]
+    assert len(run.json("--since", "2h30m", "--rank", "0")) == 3
+    assert len(run.json("--since", "2h30m", "-n", "1", "--rank", "0")) == 1
+
+
+def test_attempts_are_told_apart(run: Run) -> None:
+    run.write("attempts/0/begin.json", begun(0, "n[1-2]"))
+    run.write("attempts/0/end.json", ended(0, exit_code=143, stopped_by="TERM"))
+    run.write("attempts/1/begin.json", begun(1, "n[3-4]"))
+    run.write("logs/1/rank-0.log", "again\n")
+    batch = run.path / "logs/batch.log"
+    batch.write_text(batch.read_text() + "hpcrun: attempt 1 of job 7 begins on n[3-4]\nmore\n")
+    marker = "==> attempt 1 on n[3-4]; attempt 0 was stopped by SIGTERM <==\nagain\n"
+    assert marker in run.logs()
+    assert run.json("--attempt", "1")[0]["line"] == "again"
+    assert "more" not in run.logs("--attempt", "0") and "batch" in run.logs("--attempt", "0")
+    assert "batch" not in run.logs("--attempt", "last") and "more" in run.logs("--attempt", "1")
+
+
+def test_what_went_wrong(run: Run) -> None:
+    trace = "Traceback (most recent call last):\n  File x\n{}\n"
+    caught = trace.format("OSError: caught long ago") + "step 3\n"
+    run.write("logs/0/rank-0.log", caught + "\n" + trace.format("RuntimeError: NCCL"))
+    run.write("logs/0/rank-1.log", trace.format("RuntimeError: NCCL"))
+    run.write("logs/0/rank-3.log", "step 1\n" + trace.format("ValueError: the cause"))
+    run.write("logs/batch.log", "batch\nslurmstepd: error: Detected 1 oom_kill event\n")
+    run.write("attempts/0/begin.json", begun(0, "n[1-2]"))
+    run.write("attempts/0/end.json", ended(0, first_failure=failure(3)))
+    out = run.logs("--err")
+    assert out.startswith("==> [rank3]: rank 3 failed first <==\n[rank3]: Traceback")
+    assert out.index("ValueError: the cause") < out.index("RuntimeError: NCCL")
+    assert out.count("RuntimeError") == 1 and "rank 1 ended like rank 0" in out
+    assert "caught" not in out and "step 1" not in out and "batch\n" not in out
+    assert "slurmstepd: error: Detected 1 oom_kill event\n" in out
+
+
+def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
+    (run.path / "secrets.env").unlink()  # as at the end of the run
+    text = f"mine is {DRAWN}\nexport WANDB_API_KEY={HEX}\nMY_WORD=x git {HEX}\n"
+    run.write("logs/0/rank-0.log", text)
+    masked = f"mine is ***\nexport WANDB_API_KEY=***\nMY_WORD=*** git {HEX}\n"
+    assert run.logs("--rank", "0") == masked
+    assert [each["line"] for each in run.json("--rank", "0")] == masked.splitlines()
+    assert run.logs("--rank", "0", "--raw") == text
+    marks = run.path / "secret_marks.json"
+    assert marks.stat().st_mode & 0o777 == 0o600
+    assert DRAWN not in marks.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--grep", "("), "--grep (: no regular expression: missing )"),
+        (("--rank", "9"), "--rank 9: no log of it; there are logs of ranks 0-3"),
+        (("--rank", "3-1"), "--rank 3-1: no rank"),
+        (("--rank", "x"), "--rank x: no rank"),
+        (("--node", "n9"), "--node n9: no such node of the run; there are n1, n2"),
+        (("--attempt", "4"), "--attempt 4: no log of it; there are logs of attempt 0 alone"),
+        (("--attempt", "x"), "--attempt x: no attempt"),
+        (("-n", "many"), "--lines many: no number of lines"),
+        (("--since", "noon"), "--since noon: no time"),
+    ],
+)
+def test_what_is_wrong_is_said(run: Run, options: tuple[str, ...], words: str) -> None:
+    done = run.hpcrun("logs", *options)
+    assert (done.code, done.out) == (2, ""), done
+    assert words in done.err and "Traceback" not in done.err
+
+
+# ---- jobs that hpcrun did not submit
+
+
+def show_job(path: Path, state: str, *, err: str = "", restarts: int = 0, **keys: Any) -> str:
+    fields = {
+        "JobId": 9,
+        "JobName": "other",
+        **keys,
+        "JobState": state,
+        "Reason": "None",
+        "Restarts": restarts,
+        "ExitCode": "3:0" if state == "FAILED" else "0:0",
+        "NodeList": "n1",
+        "WorkDir": "/w",
+        "StdErr": err or path,
+        "StdIn": "/dev/null",
+        "StdOut": path,
+        "TresPerNode": "x",
+    }
+    return " ".join(f"{key}={value}" for key, value in fields.items()) + "\n"
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    return Path(hpcrun.environ["PATH"])
+
+
+def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+    out, err = tmp_path / "o 9.out", tmp_path / "e 9.err"
+    asked = replay(tools, "scontrol", (0, show_job(out, "RUNNING", err=str(err)), ""))
+    waiting = hpcrun("logs", "9")
+    assert waiting.code == 0 and f"job 9: RUNNING; no output yet ({out})" in waiting.err
+    out.write_text(f"step 1\nHF_TOKEN=hf_{DRAWN}\n")
+    err.write_text("oops\n")
+    done = hpcrun("logs", "9")
+    assert done.out == "step 1\nHF_TOKEN=***\n[stderr]: oops\n"
+    assert hpcrun("logs", "9", "--err").out == "[stderr]: oops\n"
+    told = [json.loads(line) for line in hpcrun("logs", "9", "--json").out.splitlines()]
+    for each in told:
+        check_json("logs", each)
+    assert [each["stream"] for each in told] == [None, None, "stderr"]
+    assert len(asked.read_text().splitlines()) == 4
+    refused = hpcrun("logs", "9", "--rank", "1")
+    assert refused.code == 2 and "hpcrun did not submit this job" in refused.err
+
+
+def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+    out = tmp_path / "9.out"
+    out.write_text("step 1\nslurmstepd: error: *** JOB 9 ON n1 CANCELLED ***\n")
+    replay(tools, "scontrol", (0, show_job(out, "FAILED"), ""))
+    done = hpcrun("logs", "-f", "9")
+    assert done.code == 1
+    assert done.out == out.read_text()
+    assert done.err == "job 9: FAILED, exit code 3\n"
+
+
+def test_the_tasks_of_an_array(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
+    answer = ""
+    for task in (1, 0):
+        path = tmp_path / f"9_{task}.out"
+        path.write_text(f"task {task}\n")
+        answer += show_job(path, "COMPLETED", ArrayJobId=9, ArrayTaskId=task)
+    answer += show_job(tmp_path / "x", "PENDING", ArrayJobId=9, ArrayTaskId="2-5%2")
+    replay(tools, "scontrol", (0, answer, ""))
+    assert sorted(hpcrun("logs", "9").out.splitlines()) == ["[task0]: task 0", "[task1]: task 1"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "garbage\n", "JobId=9\n", "JobId= x\0\n", "JobId=9 StdOut="]
+)
+def test_garbage_from_slurm(hpcrun: Caller, tools: Path, answer: str) -> None:
+    replay(tools, "scontrol", (0, answer, ""))
+    replay(tools, "squeue", (0, "garbage", ""))
+    replay(tools, "sacct", (0, "garbage|", ""))
+    done = hpcrun("logs", "9")
+    assert done.code in (0, 2, 4) and "Traceback" not in done.err, done
