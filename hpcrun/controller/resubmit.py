@@ -37,6 +37,9 @@ from hpcrun.spec.job import JobSpec
 
 Code = Literal["then", "now"]
 
+# Two notes of so many seconds may be of two hpcruns that did not see each other.
+_AT_ONCE = 120.0
+
 
 class Again(Struct, frozen=True, kw_only=True):
     """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
@@ -112,9 +115,9 @@ def submit_again(again: Again) -> Submission | SweepSubmission:
     """
     if isinstance(again.prepared, PreparedSweep):
         folders = [Path(run.plan.run_dir) for run in again.prepared.runs]
-        with _linked(folders, again.checkpoint_dirs):
+        with _linked(again.context, folders, again.checkpoint_dirs):
             return submit_sweep(again.context, again.prepared)
-    with _linked([Path(again.prepared.plan.run_dir)], again.checkpoint_dirs):
+    with _linked(again.context, [Path(again.prepared.plan.run_dir)], again.checkpoint_dirs):
         return submit(again.context, again.prepared)
 
 
@@ -292,11 +295,30 @@ def _sweep_again(
     return prepare_sweep(context, spec, source=str(file), checks=checks, made=made)
 
 
+def _check_alone(context: Context, note: Path) -> None:
+    """Look for the notes of others that are as new as ours, by the file server's clock."""
+    ours = note.stat().st_mtime
+    for other in note.parent.glob("*.json"):
+        record = read_record(other, Successor) if other != note else None
+        if record is None or abs(other.stat().st_mtime - ours) > _AT_ONCE:
+            continue
+        run = RunFolder(Path(record.run_dir))
+        if not run.path.is_dir() or not status_of(context, [run])[0].verdict.final:
+            raise InputError(
+                f"{note.parent.parent}: {run.run_id}, of another hpcrun at this moment, goes on "
+                "from its checkpoints",
+                fix=f"hpcrun status {run.run_id}; --fresh for checkpoints of its own",
+            )
+
+
 @contextlib.contextmanager
-def _linked(runs: Sequence[Path], checkpoint_dirs: Sequence[str | None]) -> Iterator[None]:
+def _linked(
+    context: Context, runs: Sequence[Path], checkpoint_dirs: Sequence[str | None]
+) -> Iterator[None]:
     """Note in each folder whose checkpoints are used that they are, before the job can begin.
 
-    The notes are taken away again where nothing is submitted.
+    The notes are taken away again where nothing is submitted. Raises InputError where another
+    hpcrun does the same at this moment: of two that see each other's note none goes on.
     """
     written: list[Path] = []
     try:
@@ -307,6 +329,7 @@ def _linked(runs: Sequence[Path], checkpoint_dirs: Sequence[str | None]) -> Iter
                     owner.successors.mkdir()
                 written.append(owner.successors / f"{run.name}.json")
                 write_record(written[-1], Successor(run_dir=str(run)))
+                _check_alone(context, written[-1])
         yield
     except BaseException as error:
         if not (isinstance(error, OutOfReach) and error.maybe_done):

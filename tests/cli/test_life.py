@@ -250,7 +250,14 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     assert hpcrun("resubmit", "7").code == 3
     assert list((run / "successors").iterdir()) == []
 
+    # Another hpcrun is about to do the same: its folder is not there yet.
+    note = run / "successors" / "20260101-000000-job-abcd.json"
+    note.write_text(json.dumps({"run_dir": str(hpcrun.runs / note.stem)}))
     replay(tools, "sbatch", (0, "8\n", ""))
+    done = hpcrun("resubmit", "7")
+    assert done.code == 2 and "of another hpcrun at this moment" in done.err
+    assert [path.name for path in note.parent.iterdir()] == [note.name]
+    os.utime(note, (0, 0))  # long ago: it was never submitted
     done = hpcrun("resubmit", "7", "--json", "--time", "5")
     check_json("resubmit", done.json)
     (told,) = done.json["runs"]
