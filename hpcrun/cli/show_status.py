@@ -68,6 +68,7 @@ def row_json(row: Row, why: WhyWaiting | None) -> dict[str, Any]:
 
 
 def why_json(why: WhyWaiting | None) -> dict[str, Any]:
+    """The JSON of why it waits."""
     return {
         "why": why.words if why else None,
         "fix": (why.fix or None) if why else None,
@@ -88,6 +89,7 @@ def _number(value: float | None) -> float | str | None:
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """The JSON of a state, and of where it comes from."""
     return {
         "state": verdict.state,
         "final": verdict.final,
@@ -185,6 +187,7 @@ def _time_text(status: RunStatus, row: Row) -> str:
 
 
 def state_line(verdict: Verdict) -> str:
+    """The state with its reason, and who says so."""
     by = {"seen": "as Slurm said before", "record": "by its own records"}
     source = by.get(verdict.source, f"by {verdict.source}")
     reason = f" ({verdict.reason})" if verdict.reason else ""
@@ -192,6 +195,7 @@ def state_line(verdict: Verdict) -> str:
 
 
 def why_lines(why: WhyWaiting | None) -> list[tuple[str, str]]:
+    """Why it waits and what to do about it, as names and values."""
     if why is None:
         return []
     lines = [("why", structs.replace(why, fix="").text())]

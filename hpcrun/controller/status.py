@@ -298,4 +298,5 @@ def _row_of(
 
 
 def is_local(history: History) -> bool:
+    """Tell whether it is a run of this machine, without Slurm."""
     return history.submitted is not None and history.submitted.job_id is None

@@ -16,7 +16,6 @@ from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.slurm.limits import find_numbers, show_limits_argv
 from hpcrun.slurm.reasons import Limit, Numbers, explain, parse_limit
 from hpcrun.slurm.squeue import PendingRow
-from hpcrun.slurm.times import parse_time, say_time
 from hpcrun.transport import Transport
 
 # So many limits are asked about for one listing; the rest is told without numbers.
@@ -166,3 +165,32 @@ def _count_ahead(transport: Transport, job: PendingRow) -> int | None:
     priorities = [int(row.priority) for row in others if row.priority.isdigit()]
     is_seen = any(row.job_id.partition("_")[0] == own for row in others)
     return sum(each > int(job.priority) for each in priorities) if is_seen else None
+
+
+def parse_time(text: str) -> datetime | None:
+    """Read a time as squeue and sacct write it, in the local time of who asks; else None.
+
+    >>> parse_time("2026-11-20T13:51:15"), parse_time("N/A")
+    (datetime.datetime(2026, 11, 20, 13, 51, 15), None)
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def say_time(then: datetime, now: datetime) -> str:
+    """Write a time shortly, as seen from now.
+
+    >>> now = datetime(2026, 11, 20, 13, 0)
+    >>> say_time(datetime(2026, 11, 20, 18, 5), now), say_time(datetime(2026, 11, 21, 9, 0), now)
+    ('18:05', 'tomorrow 09:00')
+    >>> say_time(datetime(2026, 12, 24, 9, 0), now)
+    '2026-12-24 09:00'
+    """
+    days = (then.date() - now.date()).days
+    if days == 0:
+        return f"{then:%H:%M}"
+    if days == 1:
+        return f"tomorrow {then:%H:%M}"
+    return f"{then:%Y-%m-%d %H:%M}"
