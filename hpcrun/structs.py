@@ -18,8 +18,8 @@ _ready: set[object] = set()
 def decodable(type_: type[T]) -> type[T]:
     """Return the type, of which msgspec knows all by then.
 
-    It learns a type when the first value is read into it. A second thread that reads one meanwhile
-    finds it half learned, which ends the process (seen with msgspec 0.22.0).
+    It learns a type when the first value is read into it, or when it is asked about it. A second
+    thread that reads one meanwhile finds it half learned, which ends the process (msgspec 0.22.0).
 
     >>> msgspec.json.decode(b"[1]", type=decodable(list[int]))
     [1]

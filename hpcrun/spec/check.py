@@ -21,6 +21,7 @@ import msgspec.inspect as mi
 from hpcrun.errors import Problem
 from hpcrun.spec.names import PLANNED_KEYS
 from hpcrun.spec.yaml12 import List, Map, Node, Place, Scalar, core_value, is_null, join
+from hpcrun.structs import decodable
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ def convert(cls: type[T], tree: Map, problems: list[Problem]) -> T:
 @cache
 def shape(cls: type) -> mi.StructType:
     """Describe a Struct: its fields and their types, all levels."""
-    described = mi.type_info(cls)
+    described = mi.type_info(decodable(cls))
     if not isinstance(described, mi.StructType):
         raise TypeError(f"{cls} is not a Struct")
     return described
