@@ -58,6 +58,7 @@ def test_this_machine_by_its_kernel() -> None:
     (use,) = reader.uses()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert (use.node, use.cpu_of, use.memory_of) == ("n1", "node", "node")
+    assert use.cpus is not None
     assert use.cpus == os.cpu_count()
     assert use.cpus_busy is not None
     assert 0 <= use.cpus_busy <= use.cpus + 0.5

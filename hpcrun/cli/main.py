@@ -94,7 +94,8 @@ class LazyGroup(click.Group):
 def hpcrun() -> None:
     """From a short YAML file to a loss curve on any Slurm cluster.
 
-    Exit codes: 0 all well; 1 it failed; 2 your input; 3 the scheduler refused; 4 out of reach.
+    Exit codes: 0 all well; 1 it failed; 2 your input; 3 the scheduler refused; 4 out of
+    reach; 130 Ctrl-C.
     """
 
 
@@ -102,7 +103,8 @@ def main() -> None:
     """Run the command line and end the process with the documented exit code."""
     try:
         code = hpcrun.main(prog_name="hpcrun", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout:  # None where the caller has closed it
+            sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except (click.ClickException, HpcrunError) as error:

@@ -206,7 +206,7 @@ class _Watched:
             end=self._end,
             progress=Progress() if self._log is None else self._log.progress(),
             uses=[] if self.step is None else self.step.uses(),
-            why_no_use=self.why_no_use or ("" if self.step is None else self.step.why_not),
+            why_no_use=self.why_no_use or ("" if self.step is None else self.step.trouble),
         )
 
 

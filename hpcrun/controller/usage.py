@@ -27,7 +27,9 @@ _PATIENCE = (2.0, 1.0)
 
 
 class UsageStep:
-    """A usage step of one job; ``why_not`` says why there is none, once it was given up.
+    """A usage step of one job.
+
+    ``trouble`` says why it tells nothing, if it could not begin; ``is_over``: it was given up.
 
     It takes no resources, so the job does not notice. Its input is a pipe from this process: when
     this process dies, however it does, the pipe closes and the step ends. A step that nobody has
@@ -38,7 +40,8 @@ class UsageStep:
         self, number: str, nodes: int, env: Mapping[str, str], version: tuple[int, int] | None
     ) -> None:
         """Nothing is started yet. ``number`` is the job's; of an array's task its own."""
-        self.why_not = ""
+        self.trouble = ""
+        self.is_over = False
         self._argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", _script()], version)
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,11 +58,11 @@ class UsageStep:
     @property
     def has_failed(self) -> bool:
         """Whether the step has ended at least once without a word from a node."""
-        return bool(self.why_not) or self._failures > 0
+        return self.is_over or self._failures > 0
 
     def look(self, now: float) -> bool:
         """Do what is due at a time of the monotonic clock; tell whether there is news."""
-        if self.why_not:
+        if self.is_over:
             return False
         if self._process is None:
             if now >= self._next:
@@ -97,7 +100,9 @@ class UsageStep:
                 start_new_session=True,
             )
         except OSError as error:
-            self.why_not = f"srun: {error.strerror}"
+            self.is_over = True
+            is_missing = isinstance(error, FileNotFoundError)
+            self.trouble = "srun: command not found" if is_missing else f"srun: {error.strerror}"
             return
         for stream in (process.stdin, process.stdout, process.stderr):
             assert stream is not None
@@ -130,12 +135,15 @@ class UsageStep:
         process, self._process = self._process, None
         assert process is not None
         _close(process)
-        was_of_use = bool(self._lines.uses())
-        self._failures = 0 if was_of_use else self._failures + 1
-        if self._failures > len(_AGAIN):
-            self.why_not = _last_words(self._errors) or f"srun ended with code {process.returncode}"
-            return
-        self._next = now + _AGAIN[max(0, self._failures - 1)]
+        if self._lines.uses():
+            self._failures, self.trouble = 0, ""
+        else:
+            self._failures += 1
+            code = process.returncode
+            self.trouble = _last_words(self._errors) or f"srun ended with code {code}"
+        self.is_over = self._failures > len(_AGAIN)
+        if not self.is_over:
+            self._next = now + _AGAIN[max(0, self._failures - 1)]
 
 
 def close_all(steps: list[UsageStep]) -> None:

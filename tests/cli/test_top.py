@@ -92,6 +92,9 @@ def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun.process("top")
     assert done.code == 0, done
     assert "9    a name  1:02:0" in done.out
+    assert "no use shown: Unable to create step for job 9: Access/permission denied" in done.out
+    (tools / "srun").unlink()
+    assert "no use shown: srun: command not found" in hpcrun.process("top").out
     without = hpcrun.process("top", "--no-usage")
     assert without.code == 0
     assert "n1" not in without.out

@@ -72,20 +72,19 @@ def test_one_look(site: Site) -> None:
     wrap = f"{TRAIN}; true"
     options = ["--parsable", "--overcommit", "--time=20", "--nodes=1"]
     waits = slurm(site.rig, "sbatch", *options, "--hold", "--output=/dev/null", f"--wrap={wrap}")
-    array = slurm(
-        *(site.rig, "sbatch", *options, "--array=3", f"--output={strange}", f"--wrap={wrap}")
-    ).strip()
+    task = [*options, "--array=3", f"--output={strange}", f"--wrap={wrap}"]
+    array = slurm(site.rig, "sbatch", *task).strip()
     until(lambda: strange.exists() and strange.stat().st_size > 200, "the task's output")
     found = json.loads(site.hpcrun("top", "--json").stdout)
     check_json("top", found)
     by_id = {job["job_id"]: job for job in found["jobs"]}
-    task, held = by_id[f"{array}_3"], by_id[waits.strip()]
-    assert task["run_id"] is None
-    assert task["step"] >= 5, task
-    assert task["total_steps"] == 2000
-    assert task["metric"] == "loss"
-    assert [node["node"] for node in task["nodes"]] == [task["node_list"]]
-    assert task["nodes"][0]["cpus_busy"] is not None
+    found_task, held = by_id[f"{array}_3"], by_id[waits.strip()]
+    assert found_task["run_id"] is None
+    assert found_task["step"] >= 5, found_task
+    assert found_task["total_steps"] == 2000
+    assert found_task["metric"] == "loss"
+    assert [node["node"] for node in found_task["nodes"]] == [found_task["node_list"]]
+    assert found_task["nodes"][0]["cpus_busy"] is not None
     assert (held["state"], held["reason"]) == ("PENDING", "JobHeldUser")
     assert held["why"]
     slurm(site.rig, "scancel", array, waits.strip())
