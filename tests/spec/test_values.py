@@ -60,15 +60,9 @@ class Whole:
 
 
 def test_kinds_that_are_nearly_pythons_own() -> None:
-    numpy = pytest.importorskip("numpy")
+    # Numbers as numpy's are: of no type of Python's own, but registered as numbers.
     made = config(
-        OrderedDict(
-            path=Path("/a b"),
-            pair=(1, 2),
-            count=numpy.int64(3),
-            rate=numpy.float32(0.5),
-            n=math.nan,
-        )
+        OrderedDict(path=Path("/a b"), pair=(1, 2), count=Whole(3), rate=Fraction(1, 2), n=math.nan)
     )
     assert math.isnan(made.pop("n"))
     assert made == {"path": "/a b", "pair": [1, 2], "count": 3, "rate": 0.5}
