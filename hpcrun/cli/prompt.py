@@ -57,5 +57,7 @@ class Prompter:
 
 
 def has_terminal() -> bool:
-    """Tell whether there is somebody to ask."""
-    return bool(sys.stdin and not sys.stdin.closed and sys.stdin.isatty())
+    """Tell whether there is somebody to ask: who types, and sees the question."""
+    return all(
+        bool(stream and not stream.closed and stream.isatty()) for stream in (sys.stdin, sys.stderr)
+    )

@@ -43,6 +43,11 @@ def command(
     from hpcrun.controller.init import look
     from hpcrun.errors import InputError
 
+    if script is not None:
+        from hpcrun.controller.context import find_project
+        from hpcrun.controller.init_job import read_program
+
+        read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
     found = look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
     prompter = Prompter(quiet=yes or as_json)
     if check:

@@ -91,21 +91,8 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     ``script`` is a path from the current folder or from the project. Raises InputError for what is
     no Python file of the project.
     """
-    path = _script_path(found.project, script)
+    path, tree, facts = read_program(found.project, script)
     name = path.relative_to(found.project).as_posix()
-    read = _facts(path)
-    if read is None:
-        text = read_text(path)  # says what is wrong with the bytes
-        try:
-            ast.parse(text)
-        except SyntaxError as error:
-            raise InputError(
-                f"{name}:{error.lineno}: no Python: {error.msg}", fix="init reads it to draft a job"
-            ) from error
-        except (ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"{name}: no Python that can be read: {error}") from error
-        raise InputError(f"{name}: too long to be a training script")
-    tree, facts = read
     made = draft_job(name, tree, facts, _modules_of(found.project, path, facts))
     shape = _shape(found, cluster, options)
     return JobFile(
@@ -113,6 +100,27 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
         text=_checked(job_text(made, shape, f"../{SCHEMAS}/job.schema.json"), path.stem),
         draft=made,
     )
+
+
+def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFacts]:
+    """Read a script that the user named. Raises InputError for what is no Python of the project."""
+    path = _script_path(project, script)
+    name = path.relative_to(project).as_posix()
+    read = _facts(path)
+    if read is None:
+        text = read_text(path)  # says what is wrong with the bytes
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            raise InputError(
+                f"{name}:{error.lineno}: no Python: {error.msg}",
+                fix="init drafts jobs of Python scripts; a shell script is a command: "
+                f"hpcrun submit -- bash {name}",
+            ) from error
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"{name}: no Python that can be read: {error}") from error
+        raise InputError(f"{name}: too long to be a training script")
+    return (path, *read)
 
 
 def _checked(text: str, name: str) -> str:

@@ -214,13 +214,15 @@ def _short(gpu_type: GpuType) -> str:
 def _partition(
     row: PartitionRow, kinds: list[_Kind], types: Mapping[str, GpuType], answers: Answers
 ) -> Partition:
+    limits = tightest_for_sure(row, answers.config, answers.associations, answers.qos)
+    if limits.max_gpus == 0:
+        kinds = [structs.replace(kind, gpus={}) for kind in kinds]
     gpus = max(kind.count for kind in kinds)
     with_gpus = [kind for kind in kinds if kind.count]
     cpus = max(kind.cpus for kind in kinds)
     memory = max(kind.memory for kind in kinds)
     cpu_share = min((kind.cpus // kind.count for kind in with_gpus), default=0)
     memory_share = min((kind.memory // kind.count for kind in with_gpus), default=0)
-    limits = tightest_for_sure(row, answers.config, answers.associations, answers.qos)
     nodes = sum(kind.nodes for kind in kinds)
     return Partition(
         nodes=nodes,
@@ -274,6 +276,9 @@ def _notes(row: PartitionRow, kinds: list[_Kind], answers: Answers) -> list[str]
     if away:
         total = sum(node.nodes for node in mine)
         notes.append(f"{away} of {total} nodes are down or drained")
+    limits = tightest_for_sure(row, answers.config, answers.associations, answers.qos)
+    if limits.max_gpus == 0 and any(kind.count for kind in kinds):
+        notes.append("your QOS and accounts give you none of its GPUs")
     if row.needs_reservation:
         notes.append("jobs need a reservation there (slurm: {reservation: NAME})")
     if row.qos:
@@ -300,10 +305,11 @@ def _usual(
 
     def rank(row: PartitionRow) -> tuple[bool | int, ...]:
         gpus = sum(kind.nodes * kind.count for kind in kinds[row.name])
+        mine = (partitions[row.name].gpus_per_node or 0) > 0
         open_ = row.state in ("", "UP") and not row.needs_reservation
         usual = not _UNUSUAL.search(row.name)
         alike = len({kind.count for kind in kinds[row.name]}) == 1
-        return gpus > 0, open_, row.is_default, usual, alike, row.min_nodes < 2, gpus
+        return mine, open_, row.is_default, usual, alike, row.min_nodes < 2, gpus
 
     best = max(rows, key=rank, default=None)
     return best.name if best is not None and best.name in partitions else None

@@ -170,6 +170,9 @@ def test_limits_of_qos_and_account() -> None:
     assert made(with_qos) == ("2-00:00:00", 6)
     vip = [Association(cluster="c", account="a", qos=["vip"])]
     assert made(row, associations=vip) == ("30-00:00:00", None)
+    none = [Association(cluster="c", account="a", qos=["normal"], max_gpus=0)]
+    closed = site([nodes("gpu", "gpu:a100:4")], row, **{**asked, "associations": none})
+    assert closed.partitions["gpu"].gpus_per_node == 0 and "none of its" in closed.notes["gpu"][0]
     # What is not enforced, or not known, is no limit.
     assert made(row, config=SlurmConfig(version="22.05.8")) == ("2-00:00:00", None)
     assert made(row, associations=None) == ("2-00:00:00", None)

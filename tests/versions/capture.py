@@ -8,10 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from hpcrun.slurm.config import show_config_argv
+from hpcrun.slurm.nodes import show_nodes_argv
+from hpcrun.slurm.partitions import show_partitions_argv
 from hpcrun.slurm.sacct import sacct_argv
+from hpcrun.slurm.sacctmgr import associations_argv, qos_argv
 from hpcrun.slurm.sbatch import sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import show_job_argv
+from hpcrun.slurm.sinfo import sinfo_argv
 from hpcrun.slurm.squeue import squeue_argv
 from tests.versions.book import Book
 
@@ -221,6 +226,13 @@ def _facts(book: Book) -> None:
     show_assoc = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "user=root"]
     book.take("associations", [*show_assoc, "format=account,partition,qos"])
     book.take("version", ["sinfo", "--version"])
+    # What `hpcrun init` asks.
+    book.take("config", show_config_argv(), parse=False)
+    book.take("all-partitions", show_partitions_argv(), parse=False)
+    book.take("two-nodes", show_nodes_argv(book.rig.node_names), parse=False)
+    book.take("kinds-of-nodes", sinfo_argv())
+    book.take("accounts", associations_argv("root", ""))
+    book.take("qos", qos_argv())
 
 
 def _ends(book: Book, jobs: dict[str, str]) -> None:
