@@ -15,14 +15,13 @@ from pathlib import Path
 import msgspec
 
 from hpcrun.controller.context import Context
+from hpcrun.controller.git_ignored import ask_git, is_ignored
 from hpcrun.controller.interpreter import Interpreter
 from hpcrun.controller.places import Places
 from hpcrun.controller.script_check import (
     Program,
-    ask_git,
     command_program,
     find_program,
-    hear_git,
     read_program,
 )
 from hpcrun.errors import Problem
@@ -121,10 +120,20 @@ class Checks:
             program = find_program(context, spec, inside=found.inside)
             given = _given(context, spec, plan, program, inside=found.inside)
             copied = spec.snapshot and spec.command is None and context.code is None
-            git = ask_git(context, program) if copied else None
+            git = (
+                ask_git(context.project, program.path, context.environ)
+                if copied and program.path is not None
+                else None
+            )
             try:
                 read_program(context, spec, found, program)
-                hear_git(git, program, "script" if spec.script else "module")
+                if is_ignored(git):
+                    program.refuse(
+                        "script" if spec.script else "module",
+                        f"{program.name}: git ignores it, so it is not in the run's copy of the "
+                        "code; take it out of .gitignore, or say snapshot: false to run the code "
+                        "in place",
+                    )
             finally:
                 if git is not None:
                     git.drop()

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -21,7 +22,6 @@ import msgspec
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
-from hpcrun.controller.question import Question
 from hpcrun.errors import HpcrunError, Problem
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.runs.store import write_file
@@ -33,11 +33,11 @@ LONGEST = 1_000_000
 # bytes; a line like that is data, and one that nests as deep would break Python 3.10's parser.
 LONGEST_LINE = 20_000
 # bytes; reading a longer script takes long enough to be remembered.
-WORTH_KEEPING = 12_000
+WORTH_KEEPING = 4_000
+# Goes up when a script's facts are read in another way: what is kept is out of date then.
+_FORM = 1
 # Modules of the project that are looked through for HPCRUN_* variables.
 MODULES = 40
-# seconds
-GIT_PATIENCE = 2.0
 _UNKNOWN_VERSION = (0, 0)
 
 
@@ -194,7 +194,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
             key, f"{path}: a script for {foreign}; say command: [{foreign}, {path.name}]"
         )
         return
-    reading = _read(context, data, version if _UNKNOWN_VERSION < version < ours else ours)
+    reading = _read(context, path, data, version if _UNKNOWN_VERSION < version < ours else ours)
     program.reading = reading
     if not reading.fault:
         program.reads_variables = _reads_variables(context, path, reading)
@@ -233,14 +233,17 @@ def _shebang(data: bytes) -> str:
     return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
 
 
-def _read(context: Context, data: bytes, version: tuple[int, ...]) -> Reading:
-    """Read a script, or remember what was read of the same text."""
+def _read(context: Context, path: Path, data: bytes, version: tuple[int, ...]) -> Reading:
+    """Read a script, or remember what was read of the same file.
+
+    The file is told by what stat() says and by a checksum: a real hash would load OpenSSL, which
+    takes longer than all else here.
+    """
     if len(data) < WORTH_KEEPING:
         return _parse(data, version)
-    text = b"%r %r %r" % (sys.version_info[:3], version, ScriptFacts.__struct_fields__)
-    import hashlib  # here: OpenSSL takes longer to load than many a submission's checks
-
-    name = hashlib.sha256(text + data).hexdigest()[:32]
+    info = path.stat()
+    marks = (_FORM, *sys.version_info[:3], *version, info.st_ino, info.st_mtime_ns, len(data))
+    name = "-".join(map(str, (*marks, zlib.crc32(data))))
     kept = context.cache_dir / "scripts" / f"{name}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
         return msgspec.json.decode(kept.read_bytes(), type=decodable(Reading))
@@ -324,28 +327,3 @@ def _imported(data: bytes) -> Iterator[str]:
         for name in names.split(b","):
             if name.split():
                 yield f"{found}{dot}{name.split()[0].decode('ascii', 'replace')}"
-
-
-# ---- git ---------------------------------------------------------------------------------------
-
-
-def ask_git(context: Context, program: Program) -> Question | None:
-    """Ask git whether it ignores the program, where that decides if it is in the run's copy."""
-    path = program.path
-    if path is None or not path.is_relative_to(context.project):
-        return None
-    if not any((folder / ".git").exists() for folder in path.parents):
-        return None
-    argv = ["git", "-C", str(path.parent), "check-ignore", "-q", "--", path.name]
-    return Question(argv, context.environ)
-
-
-def hear_git(asked: Question | None, program: Program, key: str) -> None:
-    """Refuse a program that git ignores: it would not be in the copy of the code."""
-    answer = asked.answer(GIT_PATIENCE) if asked is not None else None
-    if answer is not None and answer[0] == 0:
-        program.refuse(
-            key,
-            f"{program.name}: git ignores it, so it is not in the run's copy of the code; take it "
-            "out of .gitignore, or say snapshot: false to run the code in place",
-        )

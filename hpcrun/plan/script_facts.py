@@ -8,8 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
+
+T = TypeVar("T", bound=ast.AST)
 
 # What reads a command line; the word tells how far its options can be known.
 _ARGPARSE, _OTHERS = "argparse", ("click", "absl", "hydra", "fire", "typer", "tyro")
@@ -60,11 +63,11 @@ def read_script(tree: ast.Module) -> ScriptFacts:
     >>> facts.parser, facts.plain, facts.options[0].names
     ('argparse', True, ['--lr'])
     """
-    nodes = list(ast.walk(tree))
+    nodes = _Nodes(tree)
     imports = list(_imports(nodes))
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    calls = nodes.of(ast.Call)
     parser = _parser(calls, imports)
-    reading = _Argparse(nodes, calls) if parser == _ARGPARSE else None
+    reading = _Argparse(nodes) if parser == _ARGPARSE else None
     return ScriptFacts(
         parser=parser,
         plain=reading is not None and reading.plain,
@@ -75,22 +78,33 @@ def read_script(tree: ast.Module) -> ScriptFacts:
     )
 
 
-def _imports(nodes: list[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            start = "." * node.level + (node.module or "")
-            yield start
-            # A name may be a module of the package.
-            dot = "" if start.endswith(".") else "."
-            yield from (f"{start}{dot}{alias.name}" for alias in node.names if alias.name != "*")
+class _Nodes:
+    """The nodes of a tree by their types: one walk serves all who look for some."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._by_type: dict[type[ast.AST], list[Any]] = {}
+        for node in ast.walk(tree):
+            self._by_type.setdefault(type(node), []).append(node)
+
+    def of(self, kind: type[T]) -> list[T]:
+        return self._by_type.get(kind, [])
 
 
-def _variables(nodes: list[ast.AST]) -> Iterator[str]:
+def _imports(nodes: _Nodes) -> Iterator[str]:
+    for plain in nodes.of(ast.Import):
+        yield from (alias.name for alias in plain.names)
+    for node in nodes.of(ast.ImportFrom):
+        start = "." * node.level + (node.module or "")
+        yield start
+        # A name may be a module of the package.
+        dot = "" if start.endswith(".") else "."
+        yield from (f"{start}{dot}{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _variables(nodes: _Nodes) -> Iterator[str]:
     """Names in the text that look like variables; which of them are read is not asked."""
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 999:
+    for node in nodes.of(ast.Constant):
+        if isinstance(node.value, str) and "HPCRUN_" in node.value:
             yield from re.findall(r"\bHPCRUN_[A-Z_]*", node.value)
 
 
@@ -131,7 +145,8 @@ def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
 class _Argparse:
     """What the calls of argparse in a script say; ``plain``: they say all of it."""
 
-    def __init__(self, nodes: list[ast.AST], calls: list[ast.Call]) -> None:
+    def __init__(self, nodes: _Nodes) -> None:
+        calls = nodes.of(ast.Call)
         self.options: list[Option] = []
         self.abbreviates = True
         self.plain = True
@@ -176,47 +191,40 @@ class _Argparse:
         needs = isinstance(required, ast.Constant) and required.value is True
         self.options.append(Option(flags, needs))
 
-    def _follow_names(self, nodes: list[ast.AST], made: list[ast.Call]) -> None:
+    def _follow_names(self, nodes: _Nodes, made: list[ast.Call]) -> None:
         """Whatever else may happen to a parser, or to the words that it reads, is not plain."""
         owners, makers = _owners(nodes, made)
-        attributes = {
-            id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)
-        }
+        attributes = {id(node.value): node.attr for node in nodes.of(ast.Attribute)}
         assigned = {id(value) for value, _ in _assignments(nodes)}
-        handed: set[int] = set()
+        handed = {id(node.value) for node in nodes.of(ast.Return)}
         command_line: set[int] = set()
-        for node in nodes:
-            if isinstance(node, ast.Return) and node.value is not None:
-                handed.add(id(node.value))
-            elif isinstance(node, ast.Call) and called(node) == "add_config_arguments":
-                handed |= {id(arg) for arg in node.args}
-            elif isinstance(node, ast.Call) and called(node) == "parse_args":
-                command_line |= {id(inner) for arg in node.args for inner in ast.walk(arg)}
-        for node in nodes:
-            if isinstance(node, ast.Attribute):
-                self._expect(node.attr not in ("parse_known_args", "add_subparsers"))
-                self._expect(node.attr != "argv" or id(node) in command_line)
-            elif isinstance(node, ast.Name) and node.id in owners:
-                known = id(node) in handed or attributes.get(id(node)) in _HARMLESS
-                self._expect(known or not isinstance(node.ctx, ast.Load))
-            elif isinstance(node, ast.Call) and (node in made or called(node) in makers):
-                self._expect(id(node) in assigned or attributes.get(id(node)) in _HARMLESS)
+        for call in nodes.of(ast.Call):
+            if called(call) == "add_config_arguments":
+                handed |= {id(arg) for arg in call.args}
+            elif called(call) == "parse_args":
+                command_line |= {id(inner) for arg in call.args for inner in ast.walk(arg)}
+        for attribute in nodes.of(ast.Attribute):
+            self._expect(attribute.attr not in ("parse_known_args", "add_subparsers"))
+            self._expect(attribute.attr != "argv" or id(attribute) in command_line)
+        for name in nodes.of(ast.Name):
+            if name.id in owners and isinstance(name.ctx, ast.Load):
+                self._expect(id(name) in handed or attributes.get(id(name)) in _HARMLESS)
+        for call in nodes.of(ast.Call):
+            if call in made or called(call) in makers:
+                self._expect(id(call) in assigned or attributes.get(id(call)) in _HARMLESS)
 
 
-def _assignments(nodes: list[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
+def _assignments(nodes: _Nodes) -> Iterator[tuple[ast.expr, str]]:
     """Values that are given a plain name, with the name."""
-    for node in nodes:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-        elif isinstance(node, ast.AnnAssign):
-            target = node.target
-        else:
-            continue
-        if isinstance(target, ast.Name) and node.value is not None:
-            yield node.value, target.id
+    for node in nodes.of(ast.Assign):
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            yield node.value, node.targets[0].id
+    for annotated in nodes.of(ast.AnnAssign):
+        if isinstance(annotated.target, ast.Name) and annotated.value is not None:
+            yield annotated.value, annotated.target.id
 
 
-def _owners(nodes: list[ast.AST], made: list[ast.Call]) -> tuple[set[str], set[str]]:
+def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[set[str], set[str]]:
     """Names of the parser and of its groups, and of the functions that return them."""
     groups = ("add_argument_group", "add_mutually_exclusive_group")
     owners: set[str] = set()
@@ -227,14 +235,13 @@ def _owners(nodes: list[ast.AST], made: list[ast.Call]) -> tuple[set[str], set[s
                 value in made or called(value) in groups or called(value) in makers
             ):
                 owners.add(name)
-        for node in nodes:
-            if isinstance(node, ast.FunctionDef):
-                returned = {
-                    inner.value.id
-                    for inner in ast.walk(node)
-                    if isinstance(inner, ast.Return) and isinstance(inner.value, ast.Name)
+        for node in nodes.of(ast.Return):
+            if isinstance(node.value, ast.Name) and node.value.id in owners:
+                makers |= {
+                    function.name
+                    for function in nodes.of(ast.FunctionDef)
+                    if function.lineno <= node.lineno <= (function.end_lineno or 0)
                 }
-                makers |= {node.name} if returned & owners else set()
     return owners, makers
 
 
