@@ -238,9 +238,11 @@ def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None
     run_id = f"{sweep_id[:-5]}.3{sweep_id[-5:]}"
     for word in ("17_3", run_id, run_id[:-5]):
         assert list(states(hpcrun, word)) == ["17_3"], word
-    listed = hpcrun("status", "--json").json["runs"]
-    assert [run["job_id"] for run in listed] == [f"17_{index}" for index in range(7)]
-    assert [run["task"]["values"]["word"] for run in listed] == list("abcdefg")
+    (listed,) = hpcrun("status", "--json").json["runs"]
+    assert (listed["kind"], listed["id"], listed["sweep_id"]) == ("sweep", "17", sweep_id)
+    each = hpcrun("status", "--all", "--json").json["runs"]
+    assert [run["job_id"] for run in each] == [f"17_{index}" for index in range(7)]
+    assert [run["values"]["word"] for run in each] == list("abcdefg")
     for verb in ("logs", "logs -f"):
         refused = hpcrun(*verb.split(), "17")
         assert refused.code == 2 and "17: a sweep of 7 runs" in refused.err
