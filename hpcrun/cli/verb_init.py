@@ -5,7 +5,9 @@ Effects: those of the controller; asks the user.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from hpcrun.controller.init_choices import Options
     from hpcrun.controller.init_job import JobFile
     from hpcrun.spec.cluster import Cluster
+
+_SLOW_SECONDS = 3.0
 
 
 @click.command("init")
@@ -48,7 +52,8 @@ def command(
         from hpcrun.controller.init_job import read_program
 
         read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
-    found = look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
+    with _patience():
+        found = look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
     prompter = Prompter(quiet=yes or as_json)
     if check:
         if found.old is None:
@@ -74,6 +79,22 @@ def command(
     else:
         _show_end(answer, found)
     return code
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Say that Slurm is slow, where it is."""
+    from threading import Timer
+
+    from hpcrun.cli.output import note
+
+    timer = Timer(_SLOW_SECONDS, note, ["Slurm takes its time to answer ..."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check(found: Found, as_json: bool) -> int:

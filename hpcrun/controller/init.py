@@ -69,13 +69,19 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     Raises InputError for a profile that cannot be read, OutOfReach where Slurm does not answer.
     """
     project = find_project(cwd)
+    name = name or _chosen(environ, project)
     context = _context(environ, cwd, project, name)
     target, user_level = _target(context, name, for_user)
     answers = None
     if shutil.which("scontrol", path=environ.get("PATH")) is not None:
         answers = survey(slurm_transport(context))
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
-    profile = target or config_dir(environ) / "clusters" / f"{_file_name(called)}.yaml"
+    of_user = config_dir(environ) / "clusters" / f"{_file_name(called)}.yaml"
+    if name is None and target is not None and not target.exists():
+        # The user's only profile, and of this cluster: every verb takes it here.
+        target = None if list(of_user.parent.glob("*.yaml")) == [of_user] else target
+    user_level = user_level or target is None
+    profile = target or of_user
     old, text = None, ""
     if profile.exists():
         text = read_text(profile)
@@ -92,6 +98,14 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
         answers=answers,
     )
     return found if answers is None else _compared(found, answers)
+
+
+def _chosen(environ: Mapping[str, str], project: Path) -> str | None:
+    """The user's profile that HPCRUN_CLUSTER names, where the project has none of its own."""
+    name = environ.get("HPCRUN_CLUSTER")
+    if not name or "/" in name or (project / PROFILE).is_file():
+        return None
+    return name if (config_dir(environ) / "clusters" / f"{name}.yaml").is_file() else None
 
 
 def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | None) -> Context:

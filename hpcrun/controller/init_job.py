@@ -26,8 +26,8 @@ from hpcrun.spec.load import load_job
 
 # Modules of the project that are read after the script; files looked at for a script.
 _MOST_MODULES = 40
-_MOST_FILES = 200
-_MOST_BYTES = 2_000_000
+_MOST_FILES = 100
+_MOST_BYTES = 1_000_000
 _FIRST_TIME = "1:00:00"
 _USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 
@@ -97,7 +97,7 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     shape = _shape(found, cluster, options)
     return JobFile(
         path=found.project / "jobs" / f"{path.stem}.yaml",
-        text=_checked(job_text(made, shape, f"../{SCHEMAS}/job.schema.json"), path.stem),
+        text=_checked(job_text(made, shape, f"../{SCHEMAS}/job.schema.json", path.stem), path.stem),
         draft=made,
     )
 

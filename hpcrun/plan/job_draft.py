@@ -106,7 +106,7 @@ def draft_job(
                 "let it read the variable LOCAL_RANK instead"
             )
     carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
-    if "micro_batch_per_gpu" not in takes and not carries:
+    if "micro_batch_per_gpu" not in takes and not carries and framework != "deepspeed":
         notes.append(
             f"{script} takes no batch size that can be seen: let it read "
             'HPCRUN_MICRO_BATCH_PER_GPU, or add its argument to args with "{micro_batch_per_gpu}"'
@@ -233,11 +233,11 @@ def _names_local_rank(tree: ast.Module) -> bool:
 # ---- text --------------------------------------------------------------------------------------
 
 
-def job_text(draft: Draft, shape: Shape, schema: str) -> str:
+def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str:
     """Write the job file. ``schema`` is the path of the JSON Schema, from the file's folder."""
     lines = [
         f"# yaml-language-server: $schema={schema}",
-        "# A first draft by `hpcrun init`; what it says: hpcrun submit NAME --dry-run",
+        f"# A first draft by `hpcrun init`; what comes of it: hpcrun submit {name} --dry-run",
         f"description: {flow(f'{draft.script}, trained with {draft.framework}')}",
         f"script: {scalar(draft.script)}",
     ]

@@ -252,8 +252,12 @@ def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:
     assert answer["profile"] == str(clusters / "hot.yaml")
     assert (clusters / "cluster.schema.json").is_file() and files(bare) == []
     assert bare("submit", "single-gpu", "--cluster", "hot", "--dry-run").code == 0
-    # By its name it is found again, from anywhere.
+    # By its name it is found again, from anywhere; and as the only one without it.
     assert checked(bare("init", "--cluster", "hot", "--json"))["action"] == "unchanged"
+    assert checked(bare("init", "--json"))["action"] == "unchanged"
+    (clusters / "cold.yaml").write_text("name: cold\n")
+    bare.environ["HPCRUN_CLUSTER"] = "hot"
+    assert checked(bare("init", "--json"))["profile"] == str(clusters / "hot.yaml")
     assert files(bare) == []
 
 
