@@ -128,18 +128,20 @@ in_nccl_conf() {
 }
 
 # check_gpus: bf16 needs compute capability 8.0; below, it is refused, or many times slower. An old
-# driver does not tell.
+# driver does not tell. The answer stays in HPCRUN_GPUS for node.sh: asking takes up to a second.
 check_gpus() {
     local capability name
     [ -n "${HPCRUN_NEEDS_BF16-}" ] || return 0
+    HPCRUN_GPUS=$(timeout 30 nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
+        ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>/dev/null)
+    export HPCRUN_GPUS
     while IFS=, read -r capability name; do
         if [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] && [ "${capability%.*}" -lt 8 ]; then
             trouble="${name# } has no bf16 units (compute capability $capability):"
             trouble+=" set precision: fp16 (--set precision=fp16)"
             return 1
         fi
-    done < <(timeout 30 nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader \
-        ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} 2>/dev/null)
+    done <<<"$HPCRUN_GPUS"
 }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ] && [ "${1-}" = fabric ]; then

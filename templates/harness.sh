@@ -30,7 +30,12 @@ write_record() {
     printf '%s\n' "$2" >"$1.part" && mv -f -- "$1.part" "$1"
 }
 
-now() { date +%s.%3N; }
+# now: epoch seconds, milliseconds behind the point. Before bash 5 that takes a process.
+now() {
+    local at=${EPOCHREALTIME-}
+    at=${at/,/.} # some languages have a comma there
+    if [ -n "$at" ]; then printf '%s\n' "${at%???}"; else date +%s.%3N; fi
+}
 
 # ---- batch -------------------------------------------------------------------------------------
 
@@ -56,7 +61,7 @@ batch() {
     exec {beat}> >(
         trap - TERM INT HUP
         while :; do
-            write_record "$dir/beat" "$(date +%s)"
+            write_record "$dir/beat" "$(printf '%(%s)T' -1)"
             IFS= read -rt 30 _
             [ $? -gt 128 ] || break
         done
@@ -236,9 +241,9 @@ first_address() {
 # node_address NAME: by Slurm's NodeAddr, resolved if that is a name.
 node_address() {
     local address found
-    address=$(scontrol --oneliner show node "$1" 2>/dev/null |
-        sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
-    address=${address:-$1}
+    address=$1
+    [[ ! " $(scontrol --oneliner show node "$1" 2>/dev/null)" =~ \ NodeAddr=([^ ]+) ]] ||
+        address=${BASH_REMATCH[1]}
     if [[ $address =~ ^[0-9.]+$ || $address == *:* ]]; then
         printf '%s\n' "$address"
         return
@@ -344,7 +349,10 @@ guarded() {
     # util-linux has the option, CMD does not outlive a guard that is killed.
     (
         trap - INT QUIT
-        if setpriv --pdeathsig KILL true 2>/dev/null; then
+        # One that has it on this node need not be asked for each rank; in an image is another one.
+        which=${HPCRUN_INSIDE-}$(type -P setpriv)
+        if [ "$which" = "${HPCRUN_SETPRIV-no}" ] || setpriv --pdeathsig KILL true 2>/dev/null; then
+            export HPCRUN_SETPRIV=$which
             exec setpriv --pdeathsig KILL -- "$@"
         fi
         exec "$@"

@@ -36,6 +36,7 @@ local_folder() {
     fi
     HPCRUN_ARCHITECTURE=$(<"$HPCRUN_LOCAL_DIR/.hpcrun/architecture")
     export HPCRUN_ARCHITECTURE
+    unset HPCRUN_GPUS
 }
 
 # architecture: what compiled code depends on. DeepSpeed builds for the very CPU (-march=native),
@@ -43,7 +44,12 @@ local_folder() {
 architecture() {
     local cpu gpu
     cpu=$(grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | cksum)
-    gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u)
+    if [ -n "${HPCRUN_GPUS-}" ]; then
+        gpu=$(cut -d, -f1 <<<"$HPCRUN_GPUS" | sort -u)
+    else
+        gpu=$(timeout 20 nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+            sort -u)
+    fi
     gpu=${gpu//$'\n'/-}
     printf '%s-%08x%s\n' "$(uname -m)" "${cpu%% *}" "${gpu:+-sm${gpu//./}}"
 }

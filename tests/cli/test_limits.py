@@ -1,0 +1,51 @@
+"""Login nodes give little memory and few threads: the daily verbs do with 1 GB of address space."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.source import ROOT
+
+LIMITS = 'ulimit -v 1000000; exec "$@"'  # kB
+
+
+def call(where: Path, environ: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        ["bash", "-c", LIMITS, "-", sys.executable, "-m", "hpcrun", *words],
+        cwd=where,
+        env=environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "hpcrun.yaml").write_text(f"python: {sys.executable}\nruns_dir: runs\n")
+    lines = [f"step {step} loss {3 - step / 50000:.4f}\n" for step in range(50_000)]
+    (tmp_path / "train.log").write_text("".join(lines))
+    for program in ("sbatch", "squeue", "sacct"):
+        (tmp_path / program).write_text("#!/bin/sh\n[ ${0##*/} != sbatch ] || echo 4711\n")
+        (tmp_path / program).chmod(0o755)
+    return tmp_path
+
+
+def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, str]) -> None:
+    environ = clean_environ | {"PATH": f"{project}:{os.environ['PATH']}"}
+    submitted = json.loads(call(project, environ, "submit", "--json", "--", "hostname"))
+    assert submitted["job_id"] == "4711"
+    assert "zero2-4gpu" in call(project, environ, "submit", "zero2-4gpu", "--dry-run")
+    assert "4711" in call(project, environ, "status")
+    told = json.loads(call(project, environ, "parse", "train.log", "--json"))
+    assert told["runs"][0]["points"] == 50_000
+    assert "loss" in call(project, environ, "parse", "train.log")
