@@ -260,7 +260,7 @@ def test_logs_and_metrics(project: Caller, monkeypatch: pytest.MonkeyPatch) -> N
     assert list(run.logs(rank=0)) == ["step=1 loss=2.5", "step=2 loss=2.25", "\ufffd\u2028 last"]
     assert list(run.logs())[3:] == ["[rank1]: token ***"]
     assert list(run.logs(rank=1, raw=True)) == [f"token {token}"]
-    with pytest.raises(InputError, match="there is ranks 0-1"):
+    with pytest.raises(InputError, match="logs of ranks 0-1"):
         run.logs(rank=2)
     assert run.metrics().columns() == {"step": [1, 2], "loss": [2.5, 2.25]}
     assert hpcrun.parse(run.id).columns() == run.metrics().columns()

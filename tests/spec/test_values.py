@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from fractions import Fraction
 from numbers import Integral
 from pathlib import Path
 from typing import Any
