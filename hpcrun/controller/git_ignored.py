@@ -6,6 +6,7 @@ Effects: reads files, asks git.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -24,6 +25,7 @@ def ask_git(project: Path, path: Path, environ: Mapping[str, str]) -> Question |
     Most files are fitted by no pattern at all, which is seen without git: starting it takes longer
     than all other checks together.
     """
+    path = Path(os.path.normpath(path))
     if not path.is_relative_to(project):
         return None
     top = next((folder for folder in path.parents if (folder / ".git").exists()), None)

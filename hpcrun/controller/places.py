@@ -58,6 +58,7 @@ class Places:
         self._mounts = _mounts()
         self._asked: list[tuple[Place, Mount, Question]] = []
         self._places: list[Place] = []
+        self._told: list[Place] = []
         for key, path in (("runs_dir", context.runs_dir), ("cache_dir", context.cache_dir)):
             place = self._find(key, path)
             if place is not None:
@@ -76,6 +77,7 @@ class Places:
         for place in self._places:
             said = _refusal(place.there)
             if said:
+                self._told.append(place)
                 self._refuse(place, said, "name a folder that you can write")
         for place in self._one_each():
             with contextlib.suppress(OSError):
@@ -124,15 +126,18 @@ class Places:
     def _refuse(self, place: Place, said: str, fix: str) -> None:
         where = "" if place.there == place.path else f" (for {place.path})"
         message = f"{place.there}: {said}{where}; {fix}"
-        self.problems.append(Problem("", None, place.key, message))
+        if place.key == "runs_dir":
+            self.problems.append(Problem("", None, place.key, message))
+        else:  # not every job compiles something
+            self.notes.append(f"{place.key}: {message}")
 
     def _measure(self, place: Place, left: Left, whose: str) -> None:
         measures: tuple[tuple[int | None, int, str, Callable[[int], str]], ...] = (
             (left.bytes, LITTLE_SPACE, "no space is left", lambda n: f"{_size(n)} are left"),
             (left.files, FEW_FILES, "no more files fit", lambda n: f"{n} files are left"),
         )
-        if any(problem.path == place.key for problem in self.problems):
-            return  # told already
+        if place in self._told:
+            return
         for rest, few, nothing, some in measures:
             if rest == 0:
                 self._refuse(place, f"{nothing}{whose}", "make room, or take another folder")

@@ -105,12 +105,12 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> None:
 
 
 def _check_copied(prepared: Prepared, code: Path) -> None:
-    """Git may ignore the very script that is to run."""
+    """Insist that the very script that is to run is in the copy: git may ignore it."""
     script = prepared.spec.script
     path = prepared.plan.program[1] if script is not None else ""
     if path.startswith(f"{code}/") and not Path(path).exists():
         raise InputError(
-            f"script: {script}: git ignores it, so it is not in the run's copy of the code",
+            f"script: {script}: it is not in the run's copy of the code, which is what git knows",
             fix="take it out of .gitignore, or say snapshot: false to run the code in place",
         )
 
