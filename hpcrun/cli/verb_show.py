@@ -5,6 +5,8 @@ Effects: reads files, prints.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from hpcrun.cli.options import cluster_option, context, json_option
@@ -41,7 +43,7 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
             raise InputError(f"{what} is a job and has no files yet", fix="submit --dry-run")
         spec = load_spec(where, what)
         if as_json:
-            emit_json({"job": msgspec.to_builtins(spec)})
+            emit_json({"job": _finite(msgspec.to_builtins(spec))})
         else:
             say(dump_job(spec).rstrip("\n"))
         return 0
@@ -75,3 +77,14 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     for file in files:
         say(f"#   {file}")
     return 0
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan and no infinities: they become texts, as in the JSON of parse."""
+    from hpcrun.report.json import number
+
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return number(value) if isinstance(value, float) else value

@@ -185,6 +185,10 @@ def test_show_a_job(hpcrun: Caller) -> None:
     answer = hpcrun("show", "zero2-4gpu", "--json").json
     check_json("show", answer)
     assert answer["job"]["resources"]["gpus_per_node"] == 4
+    config = "{a: .nan, b: [-.inf]}"
+    hpcrun.write("j.yaml", f"framework: deepspeed\ndeepspeed: {{config: {config}}}\n")
+    job = hpcrun("show", "j.yaml", "--json").json["job"]
+    assert job["deepspeed"]["config"] == {"a": "NaN", "b": ["-Infinity"]}
 
 
 def test_hostfile(hpcrun: Caller) -> None:
