@@ -136,7 +136,7 @@ def _with_slurm(
     found: Found, script: str | None, prompter: Prompter, answer: dict[str, Any], *, quiet: bool
 ) -> int:
     from hpcrun.cli.show_init import changes_json
-    from hpcrun.controller.init import schema_files, write_files
+    from hpcrun.controller.init import check_untouched, schema_files, write_files
     from hpcrun.controller.init_choices import find_options, new_profile
     from hpcrun.spec.load import load_cluster
 
@@ -159,6 +159,8 @@ def _with_slurm(
         files[job.path] = job.text
     # The profile goes last: where it stands, all the rest does.
     files |= profile
+    if profile:
+        check_untouched(found)
     write_files(files)
     answer["written"] = [str(path) for path in files]
     return 0

@@ -84,7 +84,7 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     profile = target or of_user
     old, text = None, ""
     if profile.exists():
-        text = read_text(profile)
+        text = _exact(profile)
         old = load_cluster(text, source=str(profile))
     found = Found(
         environ=dict(environ),
@@ -98,6 +98,23 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
         answers=answers,
     )
     return found if answers is None else _compared(found, answers)
+
+
+def _exact(profile: Path) -> str:
+    """Read a profile with its own line ends, to be written again with them."""
+    read_text(profile)  # says what is wrong, if anything
+    with profile.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def check_untouched(found: Found) -> None:
+    """Raise InputError where somebody else has changed the profile since it was read."""
+    there = _exact(found.profile) if found.profile.exists() else ""
+    if there != found.text:
+        raise InputError(
+            f"{found.profile}: it was changed while hpcrun init asked",
+            fix="nothing was written; call it again",
+        )
 
 
 def _chosen(environ: Mapping[str, str], project: Path) -> str | None:

@@ -349,6 +349,26 @@ def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
     assert made["runs_dir"] == "$SCRATCH/hpcrun/runs"
 
 
+def test_a_profile_that_appears_meanwhile_is_not_overwritten(bare: Caller, slurm: Slurm) -> None:
+    terminal = Terminal(bare, "init")
+    terminal.until("internet? [Y/n]")
+    bare.write("hpcrun.yaml", "name: mine\n")
+    terminal.type("\n")
+    terminal.until("was changed while")
+    assert terminal.end() == 2
+    assert (bare.project / "hpcrun.yaml").read_text() == "name: mine\n"
+
+
+def test_line_ends_stay_as_they_are(bare: Caller, slurm: Slurm) -> None:
+    bare("init", "--yes")
+    path = bare.project / "hpcrun.yaml"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    slurm.answer("partition", PARTITIONS.replace("2-00:00:00", "1-00:00:00"))
+    assert checked(bare("init", "--json"))["action"] == "updated"
+    text = path.read_bytes()
+    assert text.count(b"\n") == text.count(b"\r\n") and b"1-00:00:00" in text
+
+
 def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None:
     terminal = Terminal(bare, "init")
     terminal.until("internet? [Y/n]")
