@@ -1,0 +1,34 @@
+"""The job of a bare command, made without YAML, is the one that YAML would make."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hpcrun.errors import SpecError
+from hpcrun.spec.load import command_job
+from tests.spec.reading import read
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["resources.nodes=2"], ["resources={nodes: 2}"], ["name=x", "snapshot=false"]]
+)
+def test_it_is_what_yaml_makes_of_it(overrides: list[str]) -> None:
+    assert command_job(overrides) == read("resources: {gpus_per_node: 0}", *overrides)
+
+
+def test_what_is_wrong_is_told() -> None:
+    with pytest.raises(SpecError, match=r"--set: resources.nods: unknown key"):
+        command_job(["resources.nods=2"])
+
+
+def test_no_yaml_is_read_for_it() -> None:
+    program = (
+        "import sys; from hpcrun.spec.load import command_job; "
+        "from hpcrun.spec.dump import dump_job; "
+        "print(dump_job(command_job()), 'yaml' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"resources:\n  gpus_per_node: 0\n False\n"
