@@ -54,7 +54,16 @@ def survey(transport: Transport) -> Answers:
 
 def _config(transport: Transport) -> SlurmConfig:
     argv = show_config_argv()
-    text = _answer(transport, argv)
+    try:
+        text = _answer(transport, argv)
+    except OutOfReach as error:
+        if "onfiguration source" in error.message or "onfiguration file" in error.message:
+            raise OutOfReach(
+                f"Slurm's commands are here, and know no cluster: {error.message}",
+                fix="call it on a login node, or set SLURM_CONF; without a cluster: "
+                "hpcrun sandbox up",
+            ) from error
+        raise
     config = parse_config(text)
     if not config.version and not config.cluster:
         raise _odd(argv, text)

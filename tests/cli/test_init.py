@@ -197,6 +197,12 @@ def test_garbage(bare: Caller, slurm: Slurm, key: str, text: str) -> None:
     assert files(bare) == []
 
 
+def test_commands_of_slurm_without_a_cluster(bare: Caller, slurm: Slurm) -> None:
+    slurm.answer("config", "", "scontrol: fatal: Could not establish a configuration source\n", 1)
+    done = bare("init", "--yes")
+    assert done.code == 4 and "know no cluster" in done.err and "sandbox up" in done.err
+
+
 def test_no_partition_is_an_answer(bare: Caller, slurm: Slurm) -> None:
     slurm.answer("partition", "No partitions in the system\n")
     slurm.answer("sinfo", "")
