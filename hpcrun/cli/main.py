@@ -5,6 +5,7 @@ Effects: those of the verb; the process's exit code.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from importlib import import_module
 from typing import Any
@@ -50,6 +51,11 @@ SECTIONS = {
 
 class LazyGroup(click.Group):
     """A group whose verbs are imported when they are called."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        # click would ask shutil, which imports three libraries of compression first.
+        extra.setdefault("terminal_width", max(min(_columns(), 80) - 2, 50))
+        return super().make_context(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -125,6 +131,19 @@ def main() -> None:
         show_failure(failure, sys.argv[1:])
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _columns() -> int:
+    """The terminal's width in characters, as shutil.get_terminal_size() finds it."""
+    import os
+
+    with contextlib.suppress(ValueError):
+        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
+            return columns
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _reader_gone() -> int:
