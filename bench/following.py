@@ -15,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 from bench.rows import Row
@@ -61,7 +62,7 @@ def measure_following(site: Site, seconds: float) -> list[Row]:
         since = time.time() + SETTLE
         until = since + seconds
         delays, shown = _delays(followers[0], until)
-        counts = [len(noted(file, since, until)) for file in (one_notes, many_notes)]
+        called = [noted(file, since, until) for file in (one_notes, many_notes)]
         # A follower that has ended asks nothing, and proves nothing.
         gone = [follower.poll() for follower in followers]
     finally:
@@ -80,18 +81,19 @@ def measure_following(site: Site, seconds: float) -> list[Row]:
             "follow-one",
             "Slurm commands a minute, following 1 job",
             "",
-            counts[0] * a_minute,
+            len(called[0]) * a_minute,
             bar=4,
             goal=2,
+            notes=[_programs(called[0])],
         ),
         Row(
             "follow-many",
             f"Slurm commands a minute, following {RUNS} jobs",
             "",
-            counts[1] * a_minute,
+            len(called[1]) * a_minute,
             bar=4,
             goal=2,
-            notes=[f"submitted in {took:.1f} s, with one sbatch; waited for by hpcrun wait"],
+            notes=[f"{_programs(called[1])}; submitted in {took:.1f} s; waited for by hpcrun wait"],
         ),
         Row(
             "line",
@@ -106,6 +108,11 @@ def measure_following(site: Site, seconds: float) -> list[Row]:
             ],
         ),
     ]
+
+
+def _programs(called: list[str]) -> str:
+    counts = Counter(words.split()[0] for words in called)
+    return ", ".join(f"{count} {program}" for program, count in counts.items()) or "none"
 
 
 def _start(site: Site, env: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
