@@ -65,8 +65,11 @@ def _row(name: str, said: Partition, usual: str | None) -> list[str]:
 
 def show_changes(changed: Sequence[Change]) -> None:
     """Show what is other than the profile said, a line each."""
-    from hpcrun.cli.output import say
+    from textwrap import fill
 
+    from hpcrun.cli.output import has_colour, is_terminal, say, width_and_height
+
+    width = width_and_height()[0] if is_terminal() else 10_000
     colours = {"added": "green", "gone": "red", "changed": "yellow"}
     signs = {"added": "+", "gone": "-", "changed": "~"}
     for one in changed:
@@ -75,7 +78,14 @@ def show_changes(changed: Sequence[Change]) -> None:
             said = f"{one.before} -> {one.after}"
         what = "gone" if one.what == "gone" else ""
         words = "  ".join(word for word in (one.key, said, what) if word)
-        say(click.style(f"  {signs[one.what]} {words}", fg=colours[one.what]))
+        line = fill(
+            f"{signs[one.what]} {words}",
+            width,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_on_hyphens=False,
+        )
+        say(click.style(line, fg=colours[one.what]) if has_colour() else line)
 
 
 def changes_json(changed: Sequence[Change]) -> list[dict[str, Any]]:
