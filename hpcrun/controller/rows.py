@@ -9,7 +9,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from hpcrun.controller.status import RunStatus, job_id_of
 from hpcrun.controller.why import Waiting
@@ -127,11 +127,20 @@ def row_of(status: RunStatus) -> Row:
         loss=point.loss if point else None,
         log=point.file if point else None,
         gpu_hours=None if seconds is None else seconds / 3600,
-        remark=failure_text(status),
+        remark=_how_it_failed(status),
         start=queue.start if queue else "",
         values=history.task.values if history.task else {},
         out_of_reach=status.out_of_reach,
     )
+
+
+def _how_it_failed(status: RunStatus) -> str:
+    """Who failed first; only the plan knows a launcher from a bare command."""
+    last = status.history.last
+    failure = last.end.first_failure if last and last.end else None
+    if failure is not None and failure.rank is None and status.plan is None:
+        status = structs.replace(status, plan=read_plan(status.run))
+    return failure_text(status)
 
 
 def _elapsed(status: RunStatus) -> float | None:
@@ -141,7 +150,9 @@ def _elapsed(status: RunStatus) -> float | None:
         return own
     if status.queue is not None and status.verdict.state not in WAITING:
         return parse_duration(status.queue.elapsed)
-    return parse_duration(status.account.elapsed) if status.account is not None else None
+    account = status.account
+    has_begun = account is not None and account.state not in WAITING
+    return parse_duration(account.elapsed) if account is not None and has_begun else None
 
 
 def _seconds(attempt: Attempt, *, is_over: bool) -> float | None:

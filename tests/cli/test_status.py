@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli import status_view
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
@@ -316,9 +317,11 @@ def test_what_limits_say_may_be_nonsense_too(several: Caller, tools: Path) -> No
     assert done.code == 0 and "you have reached your QOS's limit of GPUs" in done.out, done
 
 
-def test_a_slow_slurm_is_mentioned(several: Caller, tools: Path) -> None:
+def test_a_slow_slurm_is_mentioned(
+    several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_view, "_PATIENCE", 0.1)
     text = (tools / "squeue").read_text()
-    (tools / "squeue").write_text(text.replace("case", "sleep 4\ncase", 1))
-    (tools / "sleep").exists() or (tools / "sleep").symlink_to("/bin/sleep")
+    (tools / "squeue").write_text(text.replace("case", "sleep 0.6\ncase", 1))
     done = several("status", "15")
     assert done.code == 0 and "Slurm takes its time to answer" in done.err, done
