@@ -46,7 +46,8 @@ class LogPrinter:
         if isinstance(event, Begins):
             self.pause()
             if not self._as_json:
-                emit_bytes(f"==> {event.file.prefix}{event.words} <==\n".encode())
+                whose = f"task {event.file.task}: " if event.file.task else ""
+                emit_bytes(f"==> {whose}{event.words} <==\n".encode("utf-8", "surrogateescape"))
             return
         data = self._masked(event.file, event.data)
         if self._as_json:

@@ -107,5 +107,5 @@ def verdict_line(status: Status) -> str:
     for extra in verdict.notes:
         text += f"\n  note: {extra}"
     trains = status.plan is not None and status.plan.launcher != "none"
-    following = "parse" if verdict.ok and trains else "logs"
+    following = "logs --err" if not verdict.ok else "parse" if trains else "logs"
     return f"{text}\n  hpcrun {following} {status.job_id or status.run.run_id}"

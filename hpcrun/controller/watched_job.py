@@ -5,10 +5,13 @@ Effects: reads files, few Slurm commands. Never changes or cancels anything.
 
 from __future__ import annotations
 
+import glob
 import random
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -21,6 +24,7 @@ from hpcrun.errors import InputError, OutOfReach
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.job_output import JobOutput
+from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import UNKNOWN, is_final
 from hpcrun.transport import Transport
 
@@ -29,6 +33,10 @@ from hpcrun.transport import Transport
 SILENT_AFTER = 3.0
 SILENT_FACTOR = 3.0
 ASKED_A_MINUTE = 4
+# Of an array's tasks that wait, so many are looked out for; in names of files Slurm writes this
+# number (NO_VAL) where theirs is going to be.
+NEXT_TASKS = 64
+_NO_TASK = "4294967294"
 _LAST_WORDS = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 
 
@@ -43,8 +51,7 @@ class WatchedJob:
         self._shown: dict[str, tuple[str, str]] = {}
         self._statuses: list[ForeignStatus] = []
         now = time.monotonic()
-        self._heard_at = self._next = now
-        self._next += SLURM_EVERY
+        self._heard_at = now
         self._asked = deque([now], maxlen=ASKED_A_MINUTE)
         self._longest_silence = 0.0
         self.outputs = scheduler.job_outputs(self.transport, job_id)
@@ -53,6 +60,8 @@ class WatchedJob:
         else:
             self._statuses = foreign_status(context, job_id)
             self.outputs = _guessed(self._statuses)
+        runs = all(each.verdict.state == "RUNNING" for each in self._statuses)
+        self._next = now + (SLURM_EVERY if runs else SLURM_SOON)
 
     @property
     def statuses(self) -> list[ForeignStatus]:
@@ -61,16 +70,19 @@ class WatchedJob:
     def paths(self) -> list[LogFile]:
         """Where the output goes, whether something is there yet or not."""
         found: dict[str, LogFile] = {}
-        several = len(self.outputs) > 1
-        for job in self.outputs:
-            if several and not job.task.isdigit():
-                continue  # what waits of an array has no files yet
-            for path in dict.fromkeys((job.stdout, job.stderr)):
+        jobs = [each for job in self.outputs for each in _tasks_of(job)]
+        jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
+        for job in jobs:
+            for name in dict.fromkeys((job.stdout, job.stderr)):
+                path = _filled(name, job.nodes)
                 if path and path not in found and path != "/dev/null":
-                    is_err = path != job.stdout
-                    file = LogFile(Path(path), job_id=job.job_id, is_err=is_err)
-                    task = job.task if several else ""
-                    found[path] = structs.replace(file, attempt=job.restarts, task=task)
+                    found[path] = LogFile(
+                        Path(path),
+                        attempt=job.restarts,
+                        job_id=job.job_id,
+                        task=job.task if len(jobs) > 1 else "",
+                        is_err=name != job.stdout,
+                    )
         return list(found.values())
 
     def files(self) -> list[LogFile]:
@@ -122,6 +134,9 @@ class WatchedJob:
                 self._statuses = [_foreign(job) for job in outputs]
             else:
                 self._statuses = foreign_status(self._context, self._job_id)
+                known = {file.job_id for file in self.files()}
+                lost = [each for each in _guessed(self._statuses) if each.job_id not in known]
+                self.outputs = [*self.outputs, *lost]
         except OutOfReach as error:
             verdict = Verdict(state=UNKNOWN, final=False, source="scontrol", reason=error.message)
             self._statuses = [
@@ -147,6 +162,50 @@ def _foreign(job: JobOutput) -> ForeignStatus:
         exit_code=job.exit_code if final else None,
     )
     return ForeignStatus(job_id=job.job_id, verdict=verdict, queue=None, account=None)
+
+
+def _tasks_of(job: JobOutput) -> list[JobOutput]:
+    """Of what waits of an array, the tasks that begin next: their files may come at any time."""
+    if not job.task.startswith("["):
+        return [job]
+    numbers: list[int] = []
+    for piece in job.task.strip("[]").partition("%")[0].split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?", piece)
+        if match:
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            numbers += range(first, min(last + 1, first + NEXT_TASKS * step), max(1, step))
+    array = job.job_id.partition("_")[0]
+    return [
+        structs.replace(
+            job,
+            job_id=f"{array}_{number}",
+            stdout=job.stdout.replace(_NO_TASK, str(number)),
+            stderr=job.stderr.replace(_NO_TASK, str(number)),
+        )
+        for number in numbers[:NEXT_TASKS]
+        if _NO_TASK in job.stdout
+    ]
+
+
+def _filled(path: str, nodes: str) -> str:
+    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
+
+    A batch script is task 0 on the first node (sbatch(1), filename pattern).
+    """
+    if not re.search(r"%[0-9]*[Nnts]", path):
+        return path
+    path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
+    path = re.sub(r"%[0-9]*s", "batch", path)
+    host = ""
+    with suppress(InputError):
+        host = expand(nodes)[0] if nodes else ""
+    likely = Path(re.sub(r"%[0-9]*N", host or "%N", path))
+    if likely.exists():
+        return str(likely)
+    # A node may have another name than its host.
+    pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))
+    found = list(likely.parent.glob(pattern)) if likely.parent.is_dir() else []
+    return str(found[0] if len(found) == 1 else likely)
 
 
 def _guessed(statuses: Sequence[ForeignStatus]) -> list[JobOutput]:

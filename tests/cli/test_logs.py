@@ -150,7 +150,7 @@ def test_what_went_wrong(run: Run) -> None:
     run.write("attempts/0/begin.json", begun(0, "n[1-2]"))
     run.write("attempts/0/end.json", ended(0, first_failure=failure(3)))
     out = run.logs("--err")
-    assert out.startswith("==> [rank3]: rank 3 failed first <==\n[rank3]: Traceback")
+    assert out.startswith("==> rank 3 failed first <==\n[rank3]: Traceback")
     assert out.index("ValueError: the cause") < out.index("RuntimeError: NCCL")
     assert out.count("RuntimeError") == 1 and "rank 1 ended like rank 0" in out
     assert "caught" not in out and "step 1" not in out and "batch\n" not in out
@@ -246,15 +246,32 @@ def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: 
     assert done.err == "job 9: FAILED, exit code 3\n"
 
 
+def test_what_slurm_leaves_open_in_a_files_name(
+    hpcrun: Caller, tools: Path, tmp_path: Path
+) -> None:
+    """scontrol shows %N and %t as they are: a node fills them in as it opens the file."""
+    replay(tools, "scontrol", (0, show_job(tmp_path / "o-%N-%2t.out", "RUNNING"), ""))
+    (tmp_path / "o-n1-00.out").write_text("by its node\n")
+    (tmp_path / "o-n2-00.out").write_text("another job's\n")
+    assert hpcrun("logs", "9").out == "by its node\n"
+    (tmp_path / "o-n1-00.out").unlink()
+    assert hpcrun("logs", "9").out == "another job's\n", "a host may have another name"
+    (tmp_path / "o-n3-00.out").write_text("whose is which?\n")
+    assert hpcrun("logs", "9").out == ""
+
+
 def test_the_tasks_of_an_array(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     answer = ""
     for task in (1, 0):
         path = tmp_path / f"9_{task}.out"
         path.write_text(f"task {task}\n")
         answer += show_job(path, "COMPLETED", ArrayJobId=9, ArrayTaskId=task)
-    answer += show_job(tmp_path / "x", "PENDING", ArrayJobId=9, ArrayTaskId="2-5%2")
+    waiting = tmp_path / "9_4294967294.out"
+    answer += show_job(waiting, "PENDING", ArrayJobId=9, ArrayTaskId="2,4-5%2")
     replay(tools, "scontrol", (0, answer, ""))
-    assert sorted(hpcrun("logs", "9").out.splitlines()) == ["[task0]: task 0", "[task1]: task 1"]
+    assert hpcrun("logs", "9").out == "[task0]: task 0\n[task1]: task 1\n"
+    (tmp_path / "9_4.out").write_text("it has begun since\n")
+    assert hpcrun("logs", "9").out.endswith("\n[task4]: it has begun since\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""hpcrun logs on a real Slurm: jobs of any making, requeued ones, arrays, secrets to the end."""
+
+from __future__ import annotations
+
+import subprocess
+
+from tests.cluster.site import Site
+
+DRAWN = "aB3dE5gH7jK9mN1pQ3sT5vW7"
+
+
+def sbatch(site: Site, script: str, *options: str) -> str:
+    """Submit a script without hpcrun; return the job's id."""
+    path = site.project / "by hand.sh"
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    argv = ["sbatch", "--parsable", "--time=5", *options, str(path)]
+    done = subprocess.run(
+        argv, cwd=site.project, env=site.rig.env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_job_by_hand_is_followed_to_its_exit_code(site: Site) -> None:
+    body = f"echo out; echo oops >&2; echo MY_API_KEY={DRAWN}; sleep 1; exit 5"
+    job = sbatch(site, body, "--output=%x-%j.out", "--error=%N.err")
+    done = site.hpcrun("logs", "-f", job, timeout=60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == ["MY_API_KEY=***", "[stderr]: oops", "out"]
+    assert f"job {job}: FAILED, exit code 5" in done.stderr
+    again = site.hpcrun("logs", "--err", job)
+    assert again.stdout == "[stderr]: oops\n"
+
+
+def test_an_array_by_hand_is_followed_task_by_task(site: Site) -> None:
+    job = sbatch(site, "echo task $SLURM_ARRAY_TASK_ID", "--array=0-2")
+    done = site.hpcrun("logs", "-f", job, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[task{n}]: task {n}" for n in range(3)]
+    assert site.hpcrun("logs", f"{job}_1").stdout == "task 1\n"
+
+
+def test_a_runs_secret_is_hidden_also_after_its_end(site: Site) -> None:
+    (site.project / "tell.yaml").write_text(
+        'command: [bash, -c, "echo it is $MY_WORD"]\nsecrets: [MY_WORD]\n'
+        "resources: {gpus_per_node: 0}\n"
+    )
+    run = site.submit("tell.yaml", env={"MY_WORD": DRAWN})
+    done = site.hpcrun("logs", "-f", run.job_id, timeout=60)
+    assert "it is ***\n" in done.stdout and DRAWN not in done.stdout, done.stdout
+    assert not (run.folder / "secrets.env").exists()
+    again = site.hpcrun("logs", run.job_id)
+    assert "it is ***\n" in again.stdout and DRAWN not in again.stdout
+    assert f"it is {DRAWN}\n" in site.hpcrun("logs", "--raw", run.job_id).stdout
