@@ -22,8 +22,7 @@ TRAIN = 'for i in $(seq 2000); do echo "step $i/2000 loss: 2.$((3000 - i))"; sle
 
 
 def slurm(rig: Rig, *argv: str) -> str:
-    done = subprocess.run(argv, env=os.environ | rig.env, capture_output=True, text=True)
-    return done.stdout
+    return rig.run(*argv).stdout
 
 
 def steps(rig: Rig) -> list[str]:
