@@ -17,6 +17,7 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.status import RunStatus, status_of
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_history, refresh
+from hpcrun.slurm.states import UNKNOWN
 
 # How often the files of the runs are looked at, and Slurm is asked, in seconds: twice a minute at
 # most while nothing happens (squeue(1), PERFORMANCE), in quick succession only after news.
@@ -47,7 +48,7 @@ def follow_runs(
     shown: dict[Path, tuple[str, str]] = {}
     signs: list[tuple[int, bool]] = []
     pauses: Iterator[float] = iter(())
-    due, pause = begin, FILES_EVERY[0]
+    due, pause, is_silent = begin, FILES_EVERY[0], False
     while live:
         now_signs = [_signs(run) for run in live]
         if now_signs != signs:
@@ -55,7 +56,11 @@ def follow_runs(
             pause = FILES_EVERY[0]
         if time.monotonic() >= due:
             over = []
-            for status in status_of(context, live):
+            statuses = status_of(context, live)
+            was_silent, is_silent = is_silent, any(s.verdict.state == UNKNOWN for s in statuses)
+            if was_silent and not is_silent:
+                pauses = iter(AFTER_NEWS)  # Slurm is back, and learns now what it has missed
+            for status in statuses:
                 state = (status.verdict.state, status.verdict.reason)
                 if status.verdict.final:
                     over.append(status)
