@@ -124,22 +124,30 @@ class _Found:
         self.kept: dict[Path, tuple[Seen, SeenRow]] = {}
         self.histories: dict[Path, History] = {}
         self.sweeps: dict[Path, _Sweep] = {}
+        self.broken: dict[Path, str] = {}
         for folder in folders:
-            if sweep_id_of(folder.name) is not None:
-                self.sweeps[folder] = _Sweep(folder)
-            else:
+            if sweep_id_of(folder.name) is None:
                 self._read(RunFolder(folder))
+                continue
+            try:
+                self.sweeps[folder] = _Sweep(folder)
+            except (OSError, HpcrunError) as error:
+                self.broken[folder] = str(error)
         self.answers = self._ask()
         late = [run for sweep in self.sweeps.values() for run in sweep.unknown(self.answers)]
         for run in late:
             self._read(run)
 
     def _read(self, run: RunFolder) -> None:
-        seen = read_seen(run)
-        if seen is not None and seen.row is not None and seen.row.stamp == attempts_stamp(run):
-            self.kept[run.path] = seen, seen.row
-        else:
-            self.histories[run.path] = read_brief(run, seen)
+        """Read what there is; one folder that cannot be read must not hide the others."""
+        try:
+            seen = read_seen(run)
+            if seen is not None and seen.row is not None and seen.row.stamp == attempts_stamp(run):
+                self.kept[run.path] = seen, seen.row
+            else:
+                self.histories[run.path] = read_brief(run, seen)
+        except (OSError, HpcrunError) as error:
+            self.broken[run.path] = str(error)
 
     def _ask(self) -> dict[str | None, Answers]:
         """Ask each Slurm once: about the runs that are not over, and those that may be requeued."""
@@ -164,6 +172,9 @@ class _Found:
         return self.memory
 
     def row(self, folder: Path) -> Row:
+        """The row of a run or a sweep, remembered when it is over."""
+        if folder in self.broken:
+            return _broken_row(folder, self.broken[folder])
         if folder in self.sweeps:
             return self._sweep_row(self.sweeps[folder])
         run = RunFolder(folder)
@@ -207,6 +218,22 @@ class _Found:
             states=dict(states),
             out_of_reach=silent,
         )
+
+
+def _broken_row(folder: Path, why: str) -> Row:
+    sweep_id = sweep_id_of(folder.name)
+    return Row(
+        id=sweep_id or folder.name,
+        run=None if sweep_id else RunFolder(folder),
+        sweep=SweepFolder(folder) if sweep_id else None,
+        job_id=None,
+        slurm_conf=None,
+        name=folder.name[16:].removesuffix(ARRAY).rpartition("-")[0],
+        # Nothing can be found out by asking again soon.
+        verdict=Verdict(state=UNKNOWN, final=True, source="record", reason=f"unreadable: {why}"),
+        submitted_at=None,
+        states={} if sweep_id else None,
+    )
 
 
 class _Sweep:

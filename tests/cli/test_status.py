@@ -185,6 +185,17 @@ def test_a_remembered_run_that_was_requeued_lives_again(several: Caller, tools: 
     assert (row["state"], row["why"]) == ("PENDING", "is not to start before its begin time")
 
 
+def test_a_run_that_cannot_be_read_hides_no_other(several: Caller) -> None:
+    record = several.runs / "20261120-081454-train-7k3p" / "submitted.json"
+    record.unlink()
+    record.mkdir()
+    (several.runs / "20261120-081456-lr-7k3z.array" / "sweep.json").mkdir(parents=True)
+    done = several("status")
+    assert done.code == 0 and "Traceback" not in done.err, done
+    assert "unreadable: " in done.out and "15  " in done.out
+    check_json("status", several("status", "--json").json)
+
+
 def write_sweep(hpcrun: Caller, tasks: int) -> Path:
     sweep = hpcrun.runs / "20261121-000000-lr-7k3q.array"
     sweep.mkdir(parents=True)
