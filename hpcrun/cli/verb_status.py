@@ -30,8 +30,8 @@ def command(
     JOB is a Slurm job id, as 123 or 123_4 (also of a job that hpcrun did not submit), a run id, its
     last four characters, or a sweep's id. A sweep is one line of the list.
 
-    --watch goes on until Ctrl-C, or until the JOB that is named is over; Slurm is asked at most twice a
-    minute, the runs' own files more often. It needs a terminal.
+    --watch goes on until Ctrl-C, or until the JOB that is named is over. It asks Slurm at most
+    twice a minute, the runs' own files more often, and needs a terminal.
 
     The exit code is 4 when Slurm does not answer and its word is needed.
     """
