@@ -96,6 +96,7 @@ class Templates:
         folder = None if project is None else project / "templates"
         self._own = folder if folder is not None and folder.is_dir() else None
         self._loader: jinja2.BaseLoader | None = None
+        self._texts: dict[str, str] = {}
 
     @property
     def own(self) -> bool:
@@ -104,7 +105,9 @@ class Templates:
 
     def shipped_text(self, name: str) -> str:
         """Read a file that is the same in every run, as it is shipped."""
-        return (shipped("templates") / name).read_text(encoding="utf-8")
+        if name not in self._texts:  # the runs of a sweep have the same
+            self._texts[name] = (shipped("templates") / name).read_text(encoding="utf-8")
+        return self._texts[name]
 
     def loader(self) -> jinja2.BaseLoader:
         """Look in the project's folder first; ``hpcrun/NAME`` is always the shipped one."""

@@ -67,8 +67,17 @@ def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
 
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
-    files.append(RenderedFile("plan.json", json.dumps(msgspec.to_builtins(plan), indent=1) + "\n"))
+    files.append(RenderedFile("plan.json", _indented(msgspec.to_builtins(plan)) + "\n"))
     return files
+
+
+def _indented(value: object) -> str:
+    """Write JSON with line ends: json.dumps(indent=1) is slow Python, which a sweep would feel."""
+    plain = json.dumps(value)
+    try:
+        return msgspec.json.format(plain, indent=1)
+    except msgspec.DecodeError:  # half of a surrogate pair: a byte that is not UTF-8
+        return json.dumps(value, indent=1)
 
 
 def render_template(templates: Templates, name: str, values: Mapping[str, Any]) -> str:
