@@ -5,11 +5,12 @@ Effects: prints.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from hpcrun.cli.output import emit_bytes, emit_json_line, has_colour, is_terminal
+from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
 from hpcrun.controller.follow import Begins, Lines
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.mask import CONTEXT, Masker
@@ -51,8 +52,8 @@ class LogPrinter:
             return
         data = self._masked(event.file, event.data)
         if self._as_json:
-            for line in self._kept(data):
-                emit_json_line(_as_json(event.file, line))
+            lines = [_as_json(event.file, line) for line in self._kept(data)]
+            emit_bytes("".join(lines).encode())
             return
         if self._keeps is not None:
             data = b"".join(
@@ -103,8 +104,9 @@ def prefixed(data: bytes, prefix: str) -> bytes:
     return b"".join(head + found.group() for found in _STATES.finditer(data))
 
 
-def _as_json(file: LogFile, line: bytes) -> dict[str, object]:
-    return {
+def _as_json(file: LogFile, line: bytes) -> str:
+    """One line as a JSON object on a line of its own; in ASCII, whatever the locale."""
+    value = {
         "job": file.job_id,
         "task": int(file.task) if file.task.isdigit() else None,
         "attempt": file.attempt,
@@ -114,3 +116,4 @@ def _as_json(file: LogFile, line: bytes) -> dict[str, object]:
         "file": str(file.path),
         "line": line.rstrip(b"\r\n").decode("utf-8", "replace"),
     }
+    return json.dumps(value) + "\n"

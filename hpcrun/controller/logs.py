@@ -5,6 +5,7 @@ Effects: reads files, few Slurm commands.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -145,8 +146,11 @@ def chooser(watched: Watched, query: LogQuery) -> Callable[[Sequence[LogFile]], 
 
 
 def check_chosen(watched: Watched, query: LogQuery, chosen: Sequence[LogFile]) -> None:
-    """Raise InputError where what was asked for by number is not there."""
+    """Raise InputError where what was asked for by number is not there, or is not ours to read."""
     files = watched.files()
+    for file in chosen:
+        if not os.access(file.path, os.R_OK):
+            raise InputError(f"{file.path}: no permission to read it", fix="ask the job's owner")
     if not files:
         return
     if query.attempt is not None and query.attempt >= 0:
