@@ -6,7 +6,7 @@ Effects: Slurm commands, reads files.
 from __future__ import annotations
 
 import contextlib
-import socket
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -271,7 +271,9 @@ def job_id_of(history: History) -> str | None:
 
 def _was_here(history: History) -> bool:
     """Tell whether the run was submitted from this machine, as to a sandbox that is gone."""
-    return history.submitted is not None and history.submitted.host == socket.gethostname()
+    return (
+        history.submitted is not None and history.submitted.host == os.uname().nodename
+    )  # socket takes long to import
 
 
 def _by_tag(rows: Iterable[QueueRow]) -> dict[str, list[QueueRow]]:
