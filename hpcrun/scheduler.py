@@ -187,12 +187,6 @@ def accounting(transport: Transport, job_ids: Sequence[str]) -> list[AccountRow]
     return parse_sacct(result.stdout)
 
 
-def stdout_path(transport: Transport, job_id: str) -> str | None:
-    """Ask where a job's output goes; None when Slurm has forgotten the job."""
-    result = _ask(transport, show_job_argv(job_id))
-    return parse_stdout_path(result.stdout) if result.exit_code == 0 else None
-
-
 def output_paths(transport: Transport, job_id: str) -> list[str]:
     """Ask where a job's output goes, and its errors where that is another file; none: forgotten."""
     result = _ask(transport, show_job_argv(job_id))

@@ -147,15 +147,19 @@ def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, 
     assert scheduler.accounting(ScriptedTransport({"sacct": answer}), ["1"]) is None
 
 
-def test_stdout_path() -> None:
+def test_how_a_job_stands_and_where_its_output_goes() -> None:
     transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
-    path = scheduler.stdout_path(transport, "2")
-    assert path == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+    (job,) = scheduler.job_outputs(transport, "2")
+    assert (job.state, job.restarts, job.exit_code) == ("RUNNING", 0, 0)
+    assert job.stdout == job.stderr == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+    array = ScriptedTransport({"scontrol": captured("scontrol", "array")})
+    tasks = {job.task: job.state for job in scheduler.job_outputs(array, "17")}
+    assert tasks["4"] == "RUNNING" and tasks["[5-6%2]"] == "PENDING" and tasks["2"] == "FAILED"
     forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
-    assert scheduler.stdout_path(forgotten, "999999") is None
+    assert scheduler.job_outputs(forgotten, "999999") == []
     silent = ScriptedTransport({"scontrol": captured("scontrol", "no-controller")})
     with pytest.raises(OutOfReach):
-        scheduler.stdout_path(silent, "2")
+        scheduler.job_outputs(silent, "2")
 
 
 def test_output_and_errors_are_one_file_unless_the_job_asks_for_two() -> None:

@@ -16,7 +16,7 @@ class JobOutput(Struct, frozen=True, kw_only=True):
     """A job, or a task of an array by its id as 7_3; what waits of an array is one, as 7_[4-6].
 
     ``stdout`` and ``stderr`` are the same file unless the job asked for two; "" where the job has
-    none (an salloc). ``restarts`` counts requeues; ``exit_code`` is None until the job is over.
+    none (an salloc). ``restarts`` counts requeues; ``exit_code`` is 0 until the job is over.
     """
 
     job_id: str
