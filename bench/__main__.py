@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,8 @@ def main() -> int:
         print(f"{PEERS}: not there; make bench installs it", file=sys.stderr)
         return 2
     rows: list[Row] = []
+    # SIGTERM (timeout, a closed shell) takes the sandbox down too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with make_site() as site:
         for name, measure in FIGURES.items():
             if given.only and name not in given.only:
