@@ -53,14 +53,20 @@ def show_submission(plan: Plan, job_id: str, *, bare: bool) -> None:
     """Say what was submitted, and what to type next."""
     say(f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}")
     pairs(describe(plan, bare=bare))
-    say("Next")
-    for verb, why in (
+    next_verbs(
         (f"logs -f {job_id}", "its output as it comes"),
         (f"status {job_id}", "its state"),
         (f"parse {job_id}", "the loss curve"),
         (f"cancel {job_id}", "end it"),
-    ):
-        say(f"  hpcrun {verb:<16} {click.style(why, dim=True)}")
+    )
+
+
+def next_verbs(*verbs: tuple[str, str]) -> None:
+    """Say what to type next: each verb with its words, and what it does."""
+    say("Next")
+    width = max(len(verb) for verb, _ in verbs)
+    for verb, why in verbs:
+        say(f"  hpcrun {verb:<{width}}  {click.style(why, dim=True)}")
 
 
 def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:

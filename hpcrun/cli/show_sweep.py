@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from hpcrun.cli.output import emit_json, note, pairs, say, table
-from hpcrun.cli.show_plan import describe, show_files
+from hpcrun.cli.show_plan import describe, next_verbs, show_files
 from hpcrun.cli.show_status import duration, elapsed
 from hpcrun.cli.watch import state_line, verdict_line
 from hpcrun.controller.checks import Checks
@@ -147,14 +147,12 @@ def show_sweep_submission(sweep: PreparedSweep, submission: SweepSubmission) -> 
             rows.append((name, text))
     pairs(rows)
     _values_table(sweep)
-    say("Next")
-    for verb, why in (
+    next_verbs(
         (f"status {job_id}", "the state of all its runs"),
         (f"logs -f {job_id}_0", "the output of one as it comes"),
         (f"parse {job_id}", "a loss curve for each"),
         (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
-    ):
-        say(f"  hpcrun {verb:<16} {click.style(why, dim=True)}")
+    )
 
 
 def show_sweep(sweep: Sweep, statuses: Sequence[RunStatus]) -> None:
