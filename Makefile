@@ -8,7 +8,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 
-.PHONY: demo test check bench templates test-containers test-launchers lint venv packages clean test-slurm-versions
+.PHONY: demo test check bench docs templates test-containers test-launchers lint venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -34,6 +34,10 @@ bench: venv .venv-bench/.ready
 	.venv-bench/bin/python -m pip install --quiet --upgrade pip setuptools wheel
 	.venv-bench/bin/python -m pip install --quiet --requirement bench/requirements.txt .
 	touch $@
+
+# docs/reference.md: after each change of an option, a help text or a key.
+docs: venv
+	python -m docs.make_reference
 
 # templates/*.j2 as the Python that submissions run: after each change of one of them.
 templates: venv

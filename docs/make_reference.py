@@ -1,0 +1,314 @@
+"""Write docs/reference.md: all verbs, all keys, all variables, from the code that knows them.
+
+Effects: writes docs/reference.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from hpcrun import errors
+from hpcrun.cli.main import SECTIONS, VERBS, hpcrun
+from hpcrun.plan.build import build_plan
+from hpcrun.plan.environment import placeholder_names
+from hpcrun.plan.types import Place
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import Batch, DeepSpeed, JobSpec
+from hpcrun.spec.schema import json_schema
+
+FILE = Path(__file__).with_name("reference.md")
+
+HEAD = """\
+# Reference
+
+All verbs, keys and variables. This page is made by `make docs` from the command line itself and
+from the JSON Schemas; edit those, not this. What the keys are for, by topic: [jobs.md](jobs.md).
+First steps: [tutorial.md](tutorial.md).
+"""
+
+# What a job file's text and a script's environment are told; placeholder_names() has the names.
+PLACEHOLDERS = {
+    "accelerate_config": "Accelerate's YAML of this run; with `launcher: accelerate`",
+    "activation_checkpointing": "true or false, as the job says",
+    "backend": "what to give `init_process_group`: nccl, or gloo on CPUs",
+    "cache_dir": "the profile's folder of caches",
+    "checkpoint_dir": "for checkpoints, to save and to find; a resubmitted run has the old one's",
+    "code_dir": "the run's copy of your code, or the project with `snapshot: false`",
+    "deepspeed_config": "DeepSpeed's JSON of this run; with a `deepspeed:` block",
+    "device": "cuda or cpu",
+    "effective_batch": "micro batch x accumulation x ranks",
+    "fabric": "the network between the nodes, or single-node",
+    "gpus_per_node": "GPUs of each node",
+    "gradient_accumulation_steps": "as the job says",
+    "launcher": "what starts the ranks",
+    "local_dir": "a folder of the run's own on each node's own disk",
+    "micro_batch_per_gpu": "as the job says",
+    "nodes": "how many nodes",
+    "precision": "bf16, fp16 or fp32",
+    "project_dir": "the folder that the job was submitted from",
+    "ranks_per_node": "processes on each node",
+    "run_dir": "the run's folder",
+    "run_id": "the run's name",
+    "world_size": "how many ranks in all",
+    "zero_stage": "DeepSpeed's stage; with a `deepspeed:` block",
+}
+
+# What hpcrun reads, and what only the job itself can know.
+READ = {
+    "HPCRUN_CLUSTER": "the cluster profile to use, as `--cluster NAME`",
+    "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `/tmp/hpcrun-sandbox-UID`",
+}
+OF_THE_ATTEMPT = {
+    "HPCRUN_ATTEMPT": "0, and one more after each requeue",
+    "HPCRUN_HOSTFILE": "the allocation as a hostfile",
+    "HPCRUN_NODE_RANK": "the node's number, from 0",
+}
+
+
+def reference() -> str:
+    """Give the whole page."""
+    parts = [HEAD, *_contents(), *_verbs(), _exit_codes(), *_keys(), _placeholders(), _variables()]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _contents() -> Iterator[str]:
+    for section, verbs in SECTIONS.items():
+        yield f"- {section}: " + ", ".join(f"[{verb}](#hpcrun-{verb})" for verb in verbs)
+    yield (
+        "- Files: [job files](#job-files), [hpcrun.yaml](#hpcrunyaml), "
+        "[placeholders](#placeholders)"
+    )
+    yield "- [Exit codes](#exit-codes), [environment variables](#environment-variables)\n"
+
+
+# ---- verbs
+
+
+def _verbs() -> Iterator[str]:
+    yield "## Verbs\n"
+    yield "Each has `-h`, too. The JSON that `--json` prints: [json.md](json.md).\n"
+    for verb in (verb for verbs in SECTIONS.values() for verb in verbs if verb in VERBS):
+        command = hpcrun.get_command(click.Context(hpcrun), verb)
+        assert command is not None
+        yield from _verb(f"hpcrun {verb}", command)
+
+
+def _verb(words: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=words)
+    yield f"### {words}\n"
+    yield f"```text\n{' '.join([words, *command.collect_usage_pieces(context)])}\n```\n"
+    text = re.sub(r"\x08\n?", "", command.help or "").strip()
+    first, *rest = (f"{_plain(paragraph)}\n" for paragraph in text.split("\n\n"))
+    yield first
+    rows = [_option(option, context) for option in command.params if _is_shown(option)]
+    if rows:
+        yield _table(("option", "what it does"), rows)
+    yield from rest
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            yield from _verb(f"{words} {inner.name}", inner)
+
+
+def _is_shown(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and not parameter.hidden
+
+
+def _option(parameter: click.Parameter, context: click.Context) -> tuple[str, str]:
+    assert isinstance(parameter, click.Option)
+    words = parameter.help or ""
+    value = ""
+    if not parameter.is_flag:
+        value = f" {parameter.make_metavar(context)}"
+    if isinstance(parameter.type, click.IntRange):
+        value = " N"
+        words += f" {_range(parameter.type)}"
+    if parameter.show_default and parameter.default is not None:
+        words += f" Default: {parameter.default}."
+    names = ", ".join(f"`{name}`" for name in parameter.opts[:-1])
+    last = f"`{parameter.opts[-1]}{value}`".replace("|", "\\|")
+    return f"{names}, {last}" if names else last, _plain(words)
+
+
+def _range(of: click.IntRange) -> str:
+    return f"N: {of.min} or more." if of.max is None else f"N: {of.min} to {of.max}."
+
+
+# ---- keys of YAML files
+
+
+def _keys() -> Iterator[str]:
+    yield "## Job files\n"
+    yield (
+        "`jobs/NAME.yaml` in your project, or any path. One of `script`, `module` and `command`; "
+        "with none of them the reference trainer runs. A key that is absent has its default; in a "
+        "job with `extends` it has the other job's value.\n"
+    )
+    yield from _rows("job", msgspec.to_builtins(JobSpec()) | {"name": "the file's"})
+    yield "## hpcrun.yaml\n"
+    yield (
+        "Beside your code; or `~/.config/hpcrun/clusters/NAME.yaml`, chosen by `--cluster NAME`. "
+        "`hpcrun init` writes it.\n"
+    )
+    yield from _rows("cluster", msgspec.to_builtins(Cluster()))
+
+
+def _rows(kind: Any, defaults: Mapping[str, Any]) -> Iterator[str]:
+    rows = list(_properties(json_schema(kind), "", defaults))
+    yield _table(("key", "value", "default", "what it is"), rows)
+
+
+def _properties(
+    schema: Mapping[str, Any], under: str, defaults: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str, str]]:
+    for key, value in schema.get("properties", {}).items():
+        if not isinstance(value, dict) or "description" not in value:
+            continue  # what may stand there under conditions, or not at all
+        path = f"{under}{key}"
+        default = defaults.get(key)
+        inner = value.get("additionalProperties")
+        named = isinstance(inner, dict) and "properties" in inner
+        # What a block is for stands in its type's docstring.
+        words = " ".join(value.get("description", "").split("\n\n")[0].split())
+        yield f"`{path}`", _cell(_type(value)), _cell(_default(default)), _plain(words)
+        below = default if isinstance(default, dict) else {}
+        if "properties" in value:
+            yield from _properties(value, f"{path}.", below or _defaults_of(value))
+        elif named:
+            assert isinstance(inner, dict)
+            yield from _properties(inner, f"{path}.NAME.", {})
+
+
+def _defaults_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give what an absent block has once it is there."""
+    made: Mapping[str, Any] = {}
+    if schema.get("title") == "DeepSpeed":
+        made = msgspec.to_builtins(DeepSpeed())
+    return made
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return " \\| ".join(str(one) for one in schema["enum"] if one is not None)
+    types = schema.get("type", [])
+    kinds = {types} if isinstance(types, str) else set(types)
+    pattern = schema.get("pattern", "")
+    if "array" in kinds:
+        return "list"
+    if "object" in kinds:
+        return "map" if schema.get("additionalProperties") else "block"
+    if "UNLIMITED" in pattern:
+        return "time"
+    if "[KMGT]" in pattern:
+        return "memory"
+    if "string" in kinds:
+        return "text"
+    if "integer" in kinds:
+        least = schema.get("minimum")
+        return "whole number" + (f", {least} or more" if least is not None else "")
+    return "true \\| false" if "boolean" in kinds else ""
+
+
+def _default(value: Any) -> str:
+    if value is None or value in ({}, []) or isinstance(value, dict):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+# ---- the rest
+
+
+def _exit_codes() -> str:
+    codes = {
+        0: "all well; of what was waited for or followed, too",
+        1: "it failed: the job that was waited for, or hpcrun itself; no metric was found",
+        2: "your input is wrong: a file, an option, a value; nothing was done",
+        3: "Slurm answered, and the answer is no",
+        4: "Slurm, a host or a file system does not answer; nothing is known, nothing was lost",
+        124: "`hpcrun wait --timeout`: time was up before",
+        130: "Ctrl-C; what was begun is ended cleanly, and jobs go on",
+    }
+    known = {
+        one.exit_code
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, errors.HpcrunError)
+    }
+    assert known <= set(codes), known - set(codes)
+    text = (
+        "`hpcrun run` and `hpcrun shell JOB -- COMMAND` end with the program's own code where it "
+        "has one.\n"
+    )
+    rows = [(f"{code}", words) for code, words in codes.items()]
+    return "\n".join(["## Exit codes\n", _table(("code", "meaning"), rows), text])
+
+
+def _placeholders() -> str:
+    missing = _names() ^ set(PLACEHOLDERS)
+    assert not missing, f"make_reference.PLACEHOLDERS: {sorted(missing)}"
+    text = (
+        "In `args`, `env` and commands of a job, and among the words after `--`. Your script finds "
+        "the same in its environment, as `HPCRUN_NAME`. `{{` is a brace. An unknown name is an "
+        "error. A sweep's names are placeholders too.\n"
+    )
+    rows = [(f"`{{{name}}}`", words) for name, words in sorted(PLACEHOLDERS.items())]
+    return "\n".join(["## Placeholders\n", text, _table(("placeholder", "what it holds"), rows)])
+
+
+def _names() -> set[str]:
+    """List the placeholders of a job that has them all."""
+    place = Place(
+        run_id="r",
+        created="2026-01-01T00:00:00",
+        run_dir="/r",
+        project_dir="/p",
+        cache_dir="/c",
+        python="/usr/bin/python3",
+    )
+    spec = JobSpec(
+        launcher="accelerate", framework="deepspeed", deepspeed=DeepSpeed(), batch=Batch()
+    )
+    # The last one is a question of the harness's own.
+    return placeholder_names(build_plan(spec, Cluster(), place).environment) - {"needs_bf16"}
+
+
+def _variables() -> str:
+    own = [(f"`{name}`", words) for name, words in READ.items()]
+    told = [(f"`{name}`", words) for name, words in OF_THE_ATTEMPT.items()]
+    return "\n".join(
+        [
+            "## Environment variables\n",
+            "hpcrun itself reads:\n",
+            _table(("variable", "what it does"), own),
+            "`NO_COLOR` and `COLUMNS` are heeded as everywhere.\n",
+            "A job's processes have each [placeholder](#placeholders), as `HPCRUN_NODES`, and:\n",
+            _table(("variable", "what it holds"), told),
+        ]
+    )
+
+
+def _table(head: tuple[str, ...], rows: list[Any]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Make words of a help text or docstring fit for Markdown: one line, nothing swallowed."""
+    text = " ".join(text.replace("``", "`").split())
+    spans = re.split(r"(`[^`]*`)", text)
+    return "".join(span if span.startswith("`") else _cell(span) for span in spans)
+
+
+def _cell(text: str) -> str:
+    text = re.sub(r"(?<!\\)\|", r"\\|", text)
+    return re.sub(r"([*<>_])", r"\\\1", text)
+
+
+if __name__ == "__main__":
+    FILE.write_text(reference(), encoding="utf-8")
