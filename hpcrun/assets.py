@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import jinja2
 
 _PACKAGE = Path(__file__).parent
+# How a script's name ends -> what runs it.
+_SCRIPTS = {".py": "python", ".sh": "bash", ".bash": "bash", ".sbatch": "bash", ".slurm": "bash"}
 
 
 def shipped(kind: str) -> Path:
@@ -74,19 +76,33 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
 
 def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | None = None) -> Path:
     """Find a job by its name, or a file by its path, from ``cwd``. Raises InputError."""
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name) if cwd is None else cwd / name
+    path = Path(name) if cwd is None else cwd / name
+    is_script = path.suffix in _SCRIPTS and path.is_file()
+    if not is_script and (name.endswith((".yaml", ".yml")) or "/" in name):
         if not path.is_file():
             raise InputError(f"{name}: no such job file", fix="hpcrun jobs lists what there is")
         return path
     jobs = list_jobs(project, environ)
     if name not in jobs:
+        if is_script:
+            raise InputError(f"{name}: a script, and no job", fix=_script_fix(path, name))
         import difflib
 
         close = difflib.get_close_matches(name, jobs, 1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists what there is")
     return jobs[name][1]
+
+
+def _script_fix(path: Path, name: str) -> str:
+    """What to type with a script, which somebody takes for a job."""
+    import shlex
+
+    word, program = shlex.quote(name), _SCRIPTS[path.suffix]
+    fix = f"hpcrun submit -- {program} {word} runs it as it is, once per node"
+    if program == "python":
+        fix = f"hpcrun init {word} drafts a job for it; {fix}"
+    return fix
 
 
 class Templates:

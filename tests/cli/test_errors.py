@@ -39,6 +39,7 @@ def a_project(hpcrun: Caller) -> None:
         (["submit", "--"], ["give a command after --"]),
         (["submit", "zero2-4gpus"], ["zero2-4gpus: no such job", "did you mean zero2-4gpu?"]),
         (["submit", "no/such.yaml"], ["no/such.yaml: no such job file"]),
+        (["submit", "no/such.py"], ["no/such.py: no such job file"]),
         (["submit", "good.yaml", "--nodes", "0"], ["--nodes"]),
         (["submit", "good.yaml", "--nodes", "two"], ["--nodes"]),
         (["submit", "good.yaml", "--time", "soon"], ["--set: resources.time: "]),
@@ -69,6 +70,22 @@ def a_project(hpcrun: Caller) -> None:
 )
 def test_command_line(hpcrun: Caller, argv: list[str], said: list[str]) -> None:
     is_clear(hpcrun(*argv), *said)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("train.py", "hpcrun init train.py drafts a job for it; hpcrun submit -- python train.py"),
+        ("./train.py", "hpcrun init ./train.py drafts a job for it"),
+        ("my run.sh", "hpcrun submit -- bash 'my run.sh' runs it as it is"),
+        ("old.sbatch", "hpcrun submit -- bash old.sbatch"),
+    ],
+)
+def test_a_script_in_place_of_a_job(hpcrun: Caller, name: str, fix: str) -> None:
+    hpcrun.write(name, "echo hi\n")
+    is_clear(hpcrun("submit", name), f"{name}: a script, and no job", fix)
+    hpcrun.write(f"jobs/{name}.yaml", "script: train.py\n")
+    assert "/" in name or hpcrun("submit", name, "--dry-run").code == 0
 
 
 @pytest.mark.parametrize(
