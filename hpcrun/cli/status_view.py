@@ -5,14 +5,11 @@ Effects: prints; those of the controller.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.cli.output import emit_json, note, say
+from hpcrun.cli.output import emit_json, say
 from hpcrun.cli.show_foreign import foreign_json, show_foreign
 from hpcrun.cli.show_list import listing_json, print_list
 from hpcrun.cli.show_status import show_one, status_json
@@ -26,9 +23,6 @@ from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
 from hpcrun.slurm.states import WAITING
 
-# A Slurm that takes longer than this to answer is mentioned, in seconds.
-_PATIENCE = 3.0
-
 
 class Shown(Struct, frozen=True):
     """What was shown: whether all of it is over, and why Slurm was silent where it was needed."""
@@ -41,22 +35,6 @@ class Shown(Struct, frozen=True):
     def exit_code(self) -> int:
         """4 when Slurm's word is missing: what is final stays known without it."""
         return 4 if self.silent and self.is_needed else 0
-
-
-@contextmanager
-def patience() -> Iterator[None]:
-    """Say that Slurm is waited for, when it takes long."""
-    told = threading.Timer(_PATIENCE, note, ["Slurm takes its time to answer; waiting for it ..."])
-    told.daemon = True
-    try:
-        told.start()
-    except RuntimeError:  # no more threads allowed here: then it is silent
-        yield
-        return
-    try:
-        yield
-    finally:
-        told.cancel()
 
 
 def show(

@@ -5,9 +5,7 @@ Effects: those of the controller; asks the user.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from hpcrun.controller.init_choices import Options
     from hpcrun.controller.init_job import JobFile
     from hpcrun.spec.cluster import Cluster
-
-_SLOW_SECONDS = 3.0
 
 
 @click.command("init")
@@ -42,6 +38,7 @@ def command(
     your own keys and comments stay. A file that is there is not overwritten unasked.
     """
     from hpcrun.cli.output import emit_json
+    from hpcrun.cli.patience import patience
     from hpcrun.cli.prompt import Prompter
     from hpcrun.cli.show_init import show_site
     from hpcrun.controller.init import look
@@ -52,7 +49,7 @@ def command(
         from hpcrun.controller.init_job import read_program
 
         read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
-    with _patience():
+    with patience():
         found = look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
     prompter = Prompter(quiet=yes or as_json)
     if check:
@@ -79,22 +76,6 @@ def command(
     else:
         _show_end(answer, found)
     return code
-
-
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Say that Slurm is slow, where it is."""
-    from threading import Timer
-
-    from hpcrun.cli.output import note
-
-    timer = Timer(_SLOW_SECONDS, note, ["Slurm takes its time to answer ..."])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _check(found: Found, as_json: bool) -> int:

@@ -45,7 +45,8 @@ def command(
             raise InputError("--watch shows a picture, --json a state", fix="give one of them")
         return watch_status(where, job, None if everything else count, each_task=everything)
     from hpcrun.cli.output import note
-    from hpcrun.cli.status_view import patience, show
+    from hpcrun.cli.patience import patience
+    from hpcrun.cli.status_view import show
 
     with patience():
         shown = show(

@@ -5,6 +5,7 @@ Effects: processes, files.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ class LocalTransport:
             raise OutOfReach(
                 f"{argv[0]} gave no answer in {timeout:.0f} s", maybe_done=True
             ) from error
+        except OSError as error:
+            raise _not_started(argv[0], error) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
 
     def read(self, path: str, offset: int, limit: int) -> bytes:
@@ -70,3 +73,16 @@ class LocalTransport:
             return os.stat(path).st_size  # noqa: PTH116
         except FileNotFoundError:
             return 0
+
+
+def _not_started(program: str, error: OSError) -> OutOfReach:
+    """Say which command was not started: login nodes allow few processes, and little memory."""
+    fixes = {
+        errno.EAGAIN: "as many processes of yours run as are allowed here: end some (ulimit -u)",
+        errno.ENOMEM: "as much memory of yours is in use as is allowed here (ulimit -v)",
+        errno.EMFILE: "as many files are open as are allowed here (ulimit -n)",
+    }
+    return OutOfReach(
+        f"{program} cannot be started here: {error.strerror}",
+        fix=fixes.get(error.errno or 0, ""),
+    )

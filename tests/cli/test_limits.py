@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from hpcrun.cli.patience import patience
 from tests.source import ROOT
 
 LIMITS = 'ulimit -v 1000000; exec "$@"'  # kB
@@ -49,3 +51,16 @@ def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, s
     told = json.loads(call(project, environ, "parse", "train.log", "--json"))
     assert told["runs"][0]["points"] == 50_000
     assert "loss" in call(project, environ, "parse", "train.log")
+
+
+def test_without_a_thread_to_spare_nothing_is_said_of_a_slow_slurm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    done = []
+    with patience():
+        done.append(1)
+    assert done

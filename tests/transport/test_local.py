@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -39,6 +42,21 @@ def test_no_such_command() -> None:
     assert caught.value.message == "no-such-command: command not found"
     assert not caught.value.maybe_done
     assert "hpcrun sandbox up" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "ulimit -v"), (errno.EPERM, "")]
+)
+def test_a_machine_that_starts_no_more_processes(
+    number: int, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object, **options: object) -> NoReturn:
+        raise OSError(number, "not now")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    with pytest.raises(OutOfReach, match=r"^squeue cannot be started here: not now") as caught:
+        LocalTransport(ENV).run(["squeue", "--me"])
+    assert fix in caught.value.fix and not caught.value.maybe_done
 
 
 def test_no_such_folder() -> None:
