@@ -35,11 +35,14 @@ from hpcrun.spec.job import JobSpec
 OVERRIDE = "--no-check takes the job all the same"
 _OUTDATED = "where the cluster has changed: hpcrun init"
 # Options whose value is read, by a part of their name; and those whose value is written.
+# A "file" or "path" alone may be either.
 _READ = re.compile(
-    r"data|file|input|train|valid|eval|test|vocab|corpus|config|manifest|path|dir|list", re.I
+    r"data|input|train|valid|eval|test|vocab|corpus|config|manifest|prompt|annot", re.I
 )
 _WRITTEN = re.compile(
-    r"out|save|log|dump|export|result|ckpt|checkpoint|write|dest|cache|name", re.I
+    r"out|save|log|dump|export|result|ckpt|checkpoint|write|dest|cache|name"
+    r"|pred|metric|report|summary|stat|trace|profil|history|plot|figure|submission",
+    re.I,
 )
 _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|bin|gz|zst)$", re.I)
 
@@ -160,10 +163,14 @@ def _given(
         start = 2 if spec.script is not None or plan.reference_trainer else None
         start = start or plan.program.index(spec.module or "", 2) + 1
         return plan.program[start:]
-    setup = plan.setup
-    if inside or setup.commands or setup.node_commands or setup.stage or setup.uv:
-        return []  # what is not here may be there, or may be made first
+    if inside or _makes_files(plan) or plan.setup.uv:
+        return []  # what is not here may be there
     return command_program(context, plan.program, program)
+
+
+def _makes_files(plan: Plan) -> bool:
+    """Tell whether the setup may make what is not here yet."""
+    return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
 
 
 def _look_at_words(
@@ -190,9 +197,10 @@ def _look_at_words(
                 ),
             ):
                 findings.notes += notes
-    if spec.setup.container is None and context.cluster.setup.container is None:
-        findings.notes += list(_missing_files(context.project, given))
     setup = spec.setup
+    inside = setup.container is not None or context.cluster.setup.container is not None
+    if not inside and not _makes_files(plan):
+        findings.notes += list(_missing_files(context.project, given))
     findings.notes += secret_notes(
         spec.env,
         [*typed, *(spec.command or [])],
@@ -232,6 +240,6 @@ def _missing_files(project: Path, words: Sequence[str]) -> Iterator[str]:
 def _names_file(option: str, value: str) -> bool:
     if re.search(r"[\s{}$*?:,\[\]<>|]", value) or value.endswith("/"):
         return False
-    if option and (_WRITTEN.search(option) or not _READ.search(option)):
+    if _WRITTEN.search(option or value) or (option and not _READ.search(option)):
         return False
     return _ENDS.search(value) is not None

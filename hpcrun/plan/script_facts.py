@@ -20,7 +20,7 @@ _DATACLASSES = {"HfArgumentParser": "transformers", "TrlParser": "transformers"}
 # Keywords of ArgumentParser that leave its options as add_argument() says them.
 _PLAIN_KEYWORDS = frozenset(
     {"prog", "description", "epilog", "formatter_class", "usage", "add_help", "argument_default"}
-    | {"conflict_handler", "exit_on_error", "suggest_on_error", "color"}
+    | {"suggest_on_error", "color"}
 )
 # Methods of a parser and of its groups that change nothing in what it takes.
 _HARMLESS = frozenset(
@@ -150,6 +150,9 @@ class _Argparse:
         self.options: list[Option] = []
         self.abbreviates = True
         self.plain = True
+        self._branches = [
+            node for node in (*nodes.of(ast.If), *nodes.of(ast.Try)) if not _is_main_guard(node)
+        ]
         made = [call for call in calls if called(call) == "ArgumentParser"]
         self._read_constructors(made)
         for call in calls:
@@ -160,6 +163,7 @@ class _Argparse:
                 self.options += [Option([option]) for option in _DEEPSPEED_OPTIONS]
             elif name == "parse_args":
                 self._expect(not call.keywords and all(map(_is_command_line, call.args)))
+                self._expect(not self._may_not_count(call))  # what it refuses may be caught
         self._expect(any(called(call) == "parse_args" for call in calls))
         self._follow_names(nodes, made)
 
@@ -189,7 +193,11 @@ class _Argparse:
             flags += [f"--no-{name[2:]}" for name in known if name.startswith("--")]
         required = keywords.get("required")
         needs = isinstance(required, ast.Constant) and required.value is True
-        self.options.append(Option(flags, needs))
+        self.options.append(Option(flags, needs and not self._may_not_count(call)))
+
+    def _may_not_count(self, call: ast.Call) -> bool:
+        """Tell whether a call stands where it is not always made."""
+        return any(node.lineno <= call.lineno <= (node.end_lineno or 0) for node in self._branches)
 
     def _follow_names(self, nodes: _Nodes, made: list[ast.Call]) -> None:
         """Whatever else may happen to a parser, or to the words that it reads, is not plain."""
@@ -203,8 +211,10 @@ class _Argparse:
                 handed |= {id(arg) for arg in call.args}
             elif called(call) == "parse_args":
                 command_line |= {id(inner) for arg in call.args for inner in ast.walk(arg)}
+        functions = {id(call.func) for call in nodes.of(ast.Call)}
         for attribute in nodes.of(ast.Attribute):
-            self._expect(attribute.attr not in ("parse_known_args", "add_subparsers"))
+            self._expect(attribute.attr not in ("parse_known_args", "add_subparsers", "required"))
+            self._expect(attribute.attr != "add_argument" or id(attribute) in functions)
             self._expect(attribute.attr != "argv" or id(attribute) in command_line)
         for name in nodes.of(ast.Name):
             if name.id in owners and isinstance(name.ctx, ast.Load):
@@ -212,6 +222,10 @@ class _Argparse:
         for call in nodes.of(ast.Call):
             if call in made or called(call) in makers:
                 self._expect(id(call) in assigned or attributes.get(id(call)) in _HARMLESS)
+
+
+def _is_main_guard(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
 
 
 def _assignments(nodes: _Nodes) -> Iterator[tuple[ast.expr, str]]:

@@ -356,12 +356,20 @@ def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
         ("--data, 'data/*.txt'", []),
         ("--data, 's3://data/x.txt'", []),
         ("config.yaml", []),
+        # A file or a path may be one to write.
+        ("--predictions_file, data/new.csv", []),
+        ("--metrics-file=data/new.json", []),
+        ("--test_metrics_path, data/new.json", []),
+        ("--index_file, data/new.bin", []),
+        ("data/results.json", []),
     ],
 )
 def test_files_that_words_name(hpcrun: Caller, words: str, said: list[str]) -> None:
     hpcrun.write("train.py", "import sys\n")
     hpcrun.write("data/train.txt", "")
-    assert notes(hpcrun, f"script: train.py\nargs: [{words}]") == said
+    job = f"script: train.py\nargs: [{words}]\n"
+    assert notes(hpcrun, job) == said
+    assert notes(hpcrun, job + "setup: {commands: [make data]}") == []  # not made yet
 
 
 def test_of_a_container_nothing_is_told(hpcrun: Caller) -> None:

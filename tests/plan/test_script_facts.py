@@ -48,12 +48,30 @@ NOT_PLAIN = [
     "p2 = argparse.ArgumentParser(parents=[p])",
     "p.fromfile_prefix_chars = '@'",
     "p._actions.clear()",
+    "add = p.add_argument\nadd('--lr')",
+    "p.add_argument('--x', required=True).required = False",
+    "try:\n    p.parse_args()\nexcept SystemExit:\n    pass",
 ]
 
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_plain_parsers_are_known_whole(text: str) -> None:
     assert facts(f"{HEAD}{text}\n{TAIL}").plain
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", ["args: a.py stops without --data"]),
+        ("def options():\n    {}\noptions()", ["args: a.py stops without --data"]),
+        ("if __name__ == '__main__':\n    {}", ["args: a.py stops without --data"]),
+        ("if os.environ.get('X'): {}", []),
+        ("try:\n    import wandb\n    {}\nexcept ImportError:\n    pass", []),
+    ],
+)
+def test_an_option_that_is_not_always_there_is_not_required(text: str, said: list[str]) -> None:
+    option = "p.add_argument('--data', required=True)"
+    assert argument_notes([], "a.py", facts(HEAD + text.format(option) + "\n" + TAIL)) == said
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
@@ -68,6 +86,7 @@ def test_of_other_parsers_nothing_is_said(text: str) -> None:
     [
         "import argparse\np = argparse.ArgumentParser(parents=[x])\np.parse_args()",
         "import argparse\np = argparse.ArgumentParser(prefix_chars='+')\np.parse_args()",
+        "import argparse\np = argparse.ArgumentParser(conflict_handler='resolve')\np.parse_args()",
         "import argparse\np = argparse.ArgumentParser()\np.parse_args(words)",
         "import argparse\np = argparse.ArgumentParser()",
         "import argparse\nself.p = argparse.ArgumentParser()\nself.p.parse_args()",
