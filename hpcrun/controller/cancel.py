@@ -17,13 +17,14 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.foreign import ForeignStatus, ask_foreign, unknown_job
 from hpcrun.controller.status import RunStatus, status_of
-from hpcrun.controller.targets import Targets, ask_foreign, owner_of, user_name
+from hpcrun.controller.targets import Targets, owner_of, user_name
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Begin, Cancelled
 from hpcrun.runs.store import runs_of, write_record
+from hpcrun.slurm.states import UNKNOWN
 
 
 class Cancellation(Struct, frozen=True, kw_only=True):
@@ -194,9 +195,8 @@ def _cancel_foreign(
     wanted: dict[str, list[int]] = {}
     for job_id, statuses in known.items():
         if not statuses:
-            words = f"{job_id}: neither a run of hpcrun nor a job that Slurm knows"
-            unknown = InputError(words, fix="hpcrun status lists the runs; squeue --me your jobs")
-            told.append(Cancellation(run_id=None, job_id=job_id, state="UNKNOWN", error=unknown))
+            error = unknown_job(job_id)
+            told.append(Cancellation(run_id=None, job_id=job_id, state=UNKNOWN, error=error))
         for status in statuses:
             first = _look_at_foreign(status, pending=pending)
             if not (first.over or first.left or first.error):
@@ -204,14 +204,14 @@ def _cancel_foreign(
             told.append(first)
     if not wanted:
         return told
-    error: HpcrunError | None = None
+    failed: HpcrunError | None = None
     try:
         scheduler.cancel_all(slurm_transport(context), list(wanted), pending=pending)
     except HpcrunError as failure:
-        error = failure
+        failed = failure
     for places in wanted.values():
         for place in places:
-            told[place] = structs.replace(told[place], cancelled=error is None, error=error)
+            told[place] = structs.replace(told[place], cancelled=failed is None, error=failed)
     return told
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
@@ -36,32 +37,85 @@ def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
 
     Raises InputError, OutOfReach.
     """
-    transport = slurm_transport(context)
-    queue = {_shown_id(row, job_id): row for row in scheduler.queue(transport, [job_id])}
-    # Tasks of an array that have ended may be in the accounting alone.
-    asked = not queue or any(_is_part(known) for known in queue)
-    told = (scheduler.accounting(transport, [job_id]) or []) if asked else []
-    accounts = {_shown_id(row, job_id): row for row in told if not queue or "[" not in row.job_id}
-    if not queue and not accounts:
-        raise InputError(
-            f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
-            fix="hpcrun status lists the runs",
-        )
-    found = []
-    for known in sorted({*queue, *accounts}, key=_task_order):
-        row, account = queue.get(known), accounts.get(known)
-        evidence = Evidence(
-            history=History(run_id=known), now=time.time(), queue=row, account=account
-        )
-        found.append(
-            ForeignStatus(job_id=known, verdict=decide(evidence), queue=row, account=account)
-        )
+    found = ask_foreign(context, [job_id], ended=True)[job_id]
+    if not found:
+        raise unknown_job(job_id)
     return found
 
 
-def _shown_id(row: QueueRow | AccountRow, job_id: str) -> str:
-    """The own id of a task, or of a part of a heterogeneous job; else the one asked for."""
-    return row.job_id if _is_part(row.job_id) else job_id
+def unknown_job(job_id: str) -> InputError:
+    """Say that nobody knows a job."""
+    return InputError(
+        f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
+        fix="hpcrun status lists the runs; squeue --me your jobs",
+    )
+
+
+def ask_foreign(
+    context: Context, job_ids: Sequence[str], *, ended: bool = False
+) -> dict[str, list[ForeignStatus]]:
+    """Ask once about jobs that hpcrun did not submit; of an array named as a whole all tasks.
+
+    What Slurm does not know has an empty list. ``ended``: those tasks of a live array too that are
+    over so long that the accounting alone knows them. Raises OutOfReach.
+    """
+    # A number that no job can have would be an error for the whole question.
+    asked = [job_id for job_id in job_ids if _is_possible(job_id)]
+    if not asked:
+        return {job_id: [] for job_id in job_ids}
+    transport = slurm_transport(context)
+    rows = scheduler.queue(transport, asked)
+    queued = _sorted_out(rows, asked)
+    # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
+    odd = len(rows) > sum(map(len, queued.values()))
+    for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
+        some = rows if len(asked) == 1 else scheduler.queue(transport, [job_id])
+        queued[job_id] = {row.job_id: row for row in some if _is_part(row.job_id)}
+    missing = [
+        job_id
+        for job_id in asked
+        if not queued[job_id]
+        or (ended and not _is_part(job_id) and any(map(_is_part, queued[job_id])))
+    ]
+    told = _sorted_out(scheduler.accounting(transport, missing) or [], missing)
+    found: dict[str, list[ForeignStatus]] = {}
+    for job_id in job_ids:
+        live, over = queued.get(job_id, {}), told.get(job_id, {})
+        # The tasks that wait share a row of the accounting, and have their own in the queue.
+        known = {*live, *(name for name in over if not live or "[" not in name)}
+        found[job_id] = [
+            _status(name, live.get(name), over.get(name)) for name in sorted(known, key=_task_order)
+        ]
+    return found
+
+
+Row = TypeVar("Row", QueueRow, AccountRow)
+
+
+def _sorted_out(rows: Sequence[Row], job_ids: Sequence[str]) -> dict[str, dict[str, Row]]:
+    """The rows of each job that was asked about, by their own ids: its tasks' and its parts'."""
+    found: dict[str, dict[str, Row]] = {job_id: {} for job_id in job_ids}
+    for row in rows:
+        whole = row.job_id.replace("+", "_").partition("_")[0]
+        for job_id in {row.job_id, whole}:
+            if job_id in found:
+                found[job_id][row.job_id] = row
+    return found
+
+
+def _status(job_id: str, row: QueueRow | None, account: AccountRow | None) -> ForeignStatus:
+    evidence = Evidence(history=History(run_id=job_id), now=time.time(), queue=row, account=account)
+    return ForeignStatus(job_id=job_id, verdict=decide(evidence), queue=row, account=account)
+
+
+def _is_possible(job_id: str) -> bool:
+    """Tell whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
+
+    >>> _is_possible("4711_3"), _is_possible("553038940000")
+    (True, False)
+    """
+    number, _, task = job_id.partition("_")
+    return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 
 def _is_part(job_id: str) -> bool:

@@ -12,10 +12,10 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.foreign import ForeignStatus, ask_foreign, unknown_job
 from hpcrun.controller.status import RunStatus, status_of
 from hpcrun.controller.submit import check_secrets, write_secrets
-from hpcrun.controller.targets import Targets, ask_foreign, owner_of, user_name
+from hpcrun.controller.targets import Targets, owner_of, user_name
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import sweep_folder
 from hpcrun.runs.store import runs_of
@@ -64,7 +64,8 @@ def requeue_all(
         told.append(first)
     for job_id, known in ask_foreign(context, targets.foreign).items():
         if not known:
-            told.append(_unknown(job_id))
+            error = unknown_job(job_id)
+            told.append(Requeue(run_id=None, job_id=job_id, state=UNKNOWN, error=error))
         for foreign in known:
             first = _look_at_foreign(foreign, failed=failed)
             if not first.left and first.error is None:
@@ -132,14 +133,6 @@ def _secrets_error(context: Context, status: RunStatus, name: str) -> InputError
         except InputError as error:
             return InputError(f"{name}: {error.message}", fix="export them and try again")
     return None
-
-
-def _unknown(job_id: str) -> Requeue:
-    error = InputError(
-        f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
-        fix="hpcrun status lists the runs; squeue --me your jobs",
-    )
-    return Requeue(run_id=None, job_id=job_id, state=UNKNOWN, error=error)
 
 
 def _look_at_foreign(status: ForeignStatus, *, failed: bool) -> Requeue:

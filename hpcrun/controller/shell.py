@@ -14,9 +14,9 @@ from msgspec import Struct
 from hpcrun import scheduler
 from hpcrun.assets import shipped
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.foreign import foreign_status
 from hpcrun.controller.status import RunStatus, status_of
-from hpcrun.controller.targets import Targets, ask_foreign
+from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.slurm.nodelist import expand
@@ -89,12 +89,7 @@ def _running(status: RunStatus, run: RunFolder) -> tuple[str, str]:
 
 
 def _running_foreign(context: Context, job_id: str) -> tuple[str, str]:
-    known: list[ForeignStatus] = ask_foreign(context, [job_id])[job_id]
-    if not known:
-        raise InputError(
-            f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
-            fix="hpcrun status lists the runs; squeue --me your jobs",
-        )
+    known = foreign_status(context, job_id)
     if len(known) > 1:
         raise InputError(
             f"{job_id}: an array of {len(known)} tasks", fix=f"name one, as {known[0].job_id}"

@@ -8,21 +8,16 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from hpcrun import scheduler
-from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.context import Context
 from hpcrun.controller.status import resolve_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import History
 from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
-from hpcrun.runs.verdict import Evidence, decide
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
@@ -105,52 +100,6 @@ def task_numbers(word: str, text: str) -> list[int]:
             raise InputError(f"{word}: more than {_MAX_TASKS} tasks")
         tasks += range(first, last + 1)
     return list(dict.fromkeys(tasks))
-
-
-def ask_foreign(context: Context, job_ids: Sequence[str]) -> dict[str, list[ForeignStatus]]:
-    """Ask once about jobs that hpcrun did not submit; of an array named as a whole all tasks.
-
-    What Slurm does not know has an empty list. Raises OutOfReach.
-    """
-    if not job_ids:
-        return {}
-    transport = slurm_transport(context)
-    # A number that no job can have would be an error for the whole question.
-    asked = [job_id for job_id in job_ids if _is_possible(job_id)]
-    rows = scheduler.queue(transport, asked) if asked else []
-    queued = {job_id: [row for row in rows if _is_of(row.job_id, job_id)] for job_id in job_ids}
-    missing = [job_id for job_id in asked if not queued[job_id]]
-    told = (scheduler.accounting(transport, missing) or []) if missing else []
-    found: dict[str, list[ForeignStatus]] = {}
-    for job_id in job_ids:
-        found[job_id] = []
-        accounts = [row for row in told if job_id in missing and _is_of(row.job_id, job_id)]
-        ids = [row.job_id for row in queued[job_id]] + [row.job_id for row in accounts]
-        for known in dict.fromkeys(ids):
-            row = next((row for row in queued[job_id] if row.job_id == known), None)
-            account = next((row for row in accounts if row.job_id == known), None)
-            verdict = decide(
-                Evidence(history=History(run_id=known), now=time.time(), queue=row, account=account)
-            )
-            found[job_id].append(
-                ForeignStatus(job_id=known, verdict=verdict, queue=row, account=account)
-            )
-    return found
-
-
-def _is_possible(job_id: str) -> bool:
-    """Tell whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
-
-    >>> _is_possible("4711_3"), _is_possible("553038940000")
-    (True, False)
-    """
-    number, _, task = job_id.partition("_")
-    return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
-
-
-def _is_of(known: str, job_id: str) -> bool:
-    """Tell whether a row is the job's, one of its tasks', or of a heterogeneous job's parts."""
-    return known == job_id or known.startswith((f"{job_id}_", f"{job_id}+"))
 
 
 def owner_of(path: Path) -> str:

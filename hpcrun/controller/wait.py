@@ -16,9 +16,9 @@ from msgspec import structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.follow_runs import follow_runs
-from hpcrun.controller.foreign import ForeignStatus
+from hpcrun.controller.foreign import ForeignStatus, ask_foreign, unknown_job
 from hpcrun.controller.status import RunStatus
-from hpcrun.controller.targets import Targets, ask_foreign
+from hpcrun.controller.targets import Targets
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import UNKNOWN
@@ -89,16 +89,14 @@ def follow_foreign(
     first = True
     while live:
         try:
-            told = ask_foreign(context, live)
+            # Ends that come while we wait show in the queue for long enough.
+            told = ask_foreign(context, live, ended=first)
         except OutOfReach as silence:
             told = {job_id: [_silent(last.get(job_id), job_id, silence)] for job_id in live}
         else:
             unknown = [job_id for job_id in live if not told[job_id]]
             if unknown and first:
-                raise InputError(
-                    f"{unknown[0]}: neither a run of hpcrun nor a job that Slurm knows",
-                    fix="hpcrun status lists the runs; squeue --me your jobs",
-                )
+                raise unknown_job(unknown[0])
             told |= {job_id: [_forgotten(job_id)] for job_id in unknown}
             first = False
         for job_id in list(live):

@@ -12,7 +12,7 @@ import pytest
 
 from hpcrun.controller.targets import user_name
 from tests.cli.calling import Caller, replay
-from tests.cli.test_slurm_verbs import calls, captured, row, submit
+from tests.cli.test_slurm_verbs import account_row, calls, captured, row, submit
 from tests.json_schemas import check_json
 
 
@@ -132,6 +132,25 @@ def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, others("9", "FAILED"), ""))
     done = hpcrun("wait", "9", "--any")
     assert (done.code, done.out) == (1, "job 9: FAILED\n"), done
+
+
+def test_a_task_goes_by_its_own_number_too(hpcrun: Caller, tools: Path) -> None:
+    # $SLURM_JOB_ID of a task, which logs show: Slurm answers with the task's other name.
+    replay(tools, "squeue", (0, others("7_3", "RUNNING"), ""))
+    ended = replay(tools, "scancel", (0, "", ""))
+    done = hpcrun("cancel", "9", "--json")
+    told = [(run["job_id"], run["cancelled"]) for run in done.json["runs"]]
+    assert (done.code, told) == (0, [("7_3", True)])
+    assert [line.partition("|")[2] for line in calls(ended)] == ["9"]
+
+
+def test_wait_counts_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> None:
+    rows = others("7_1", "COMPLETED") + others("7_2", "COMPLETED")
+    replay(tools, "squeue", (0, rows, ""))
+    replay(tools, "sacct", (0, account_row(Path("/elsewhere"), "7_0", "FAILED"), ""))
+    done = hpcrun("wait", "7", "--json")
+    states = {run["job_id"]: run["state"] for run in done.json["runs"]}
+    assert (done.code, states) == (1, {"7_0": "FAILED", "7_1": "COMPLETED", "7_2": "COMPLETED"})
 
 
 def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:

@@ -209,6 +209,7 @@ def test_after(hpcrun: Caller, tools: Path) -> None:
 
     replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
     assert dependency(run.name) == dependency("7") == "afterok:7"
+    replay(tools, "squeue", (0, row(run, "4711", "RUNNING"), ""))
     assert dependency("4711") == "afterok:4711"  # a job that hpcrun does not know
     replay(tools, "squeue", (0, row(run, "7", "COMPLETED"), ""))
     assert dependency("7") is None
