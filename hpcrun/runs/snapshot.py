@@ -6,18 +6,20 @@ Effects: files, git.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError
 
 # A bigger file is data, not code: it is linked to, not copied.
 LINK_ABOVE = 20 * 1024 * 1024
 # A project with more files than this is a data folder or a home: copying it would take minutes.
 MAX_FILES = 20_000
 MAX_BYTES = 500 * 1024 * 1024
+_IN_PLACE = "snapshot: false in the job runs the code where it is"
 _SKIP = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
     | {".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".tox", "wandb"}
@@ -95,18 +97,32 @@ def _project_files(project: Path) -> Iterator[str]:
 
 
 def _git_files(project: Path) -> list[str] | None:
-    """What git tracks and does not ignore; None where there is no checkout (or no git)."""
+    """What git tracks and does not ignore; None where there is no checkout (or no git).
+
+    Raises InputError where git does not say: all that it ignores, data say, would be copied.
+    """
     if shutil.which("git") is None:
         return None
-    listed = subprocess.run(
-        ["git", "-C", str(project), "ls-files", "-coz", "--exclude-standard"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    if listed.returncode != 0:
+    try:
+        listed = subprocess.run(
+            ["git", "-C", str(project), "ls-files", "-coz", "--exclude-standard"],
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except OSError as error:
+        raise HpcrunError(f"git cannot be started here: {error.strerror}", fix=_IN_PLACE) from error
+    if listed.returncode == 0:
+        return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+    said = os.fsdecode(listed.stderr).strip()
+    if "not a git repository" in said:
         return None
-    return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+    own = re.search(r"^\s+(git config .*)", said, re.MULTILINE)  # a checkout of somebody else's
+    raise InputError(
+        f"git does not list the code of {project}: {said.partition(chr(10))[0] or 'no word why'}",
+        fix=f"{own[1]}; or {_IN_PLACE}" if own else _IN_PLACE,
+    )
 
 
 def _walk(project: Path) -> Iterator[str]:

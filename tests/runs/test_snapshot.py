@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs import snapshot
 from hpcrun.runs.snapshot import take_snapshot
 
@@ -78,6 +80,33 @@ def test_in_a_checkout_what_git_does_not_ignore(project: Path, tmp_path: Path) -
     code = take(project, tmp_path)
     assert copied(code) == PLAIN | {".gitignore"}
     assert (code / "train.py").read_text() == "changed since"
+
+
+def test_a_checkout_that_git_does_not_read_is_not_copied_with_all_that_it_ignores(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(project, "init", "-q")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(InputError, match="detected dubious ownership") as caught:
+        take(project, tmp_path)
+    assert "git config --global --add safe.directory" in caught.value.fix
+    assert "snapshot: false" in caught.value.fix
+    monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
+    (project / ".git" / "index").write_text("broken")
+    with pytest.raises(InputError, match=r"git does not list the code of .*my project: "):
+        take(project, tmp_path)
+
+
+def test_where_git_cannot_be_started_it_is_named(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object, **options: object) -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, "not now")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    with pytest.raises(HpcrunError, match="git cannot be started here: not now"):
+        take(project, tmp_path)
 
 
 def test_a_folder_of_a_checkout_is_copied_alone(project: Path, tmp_path: Path) -> None:
