@@ -25,7 +25,16 @@ from hpcrun.controller.resubmit import successors_of
 from hpcrun.controller.status import status_of
 from hpcrun.controller.submit import signals_wait
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, created_at, sweep_folder, sweep_id_of
+from hpcrun.runs.layout import (
+    ARRAY,
+    RUN_ID,
+    RunFolder,
+    SweepFolder,
+    array_of,
+    created_at,
+    sweep_folder,
+    sweep_id_of,
+)
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import read_record
 from hpcrun.slurm.states import is_final
@@ -110,9 +119,9 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
         sweep_id = sweep_id_of(entry.name)
         if sweep_id is None and not RUN_ID.fullmatch(entry.name):
             continue
-        match = re.fullmatch(r"(.+)\.\d+(-[0-9a-z]{4})", entry.name)
-        if match is not None and f"{match[1]}{match[2]}.array" in names:
-            tasks.setdefault(match[1] + match[2], []).append(entry.name)
+        array = array_of(entry.name)
+        if array in names:
+            tasks.setdefault(array.removesuffix(ARRAY), []).append(entry.name)
         else:
             alone.append((sweep_id or entry.name, sweep_id is not None, entry))
     for name, is_sweep, entry in sorted(alone, key=lambda one: one[0], reverse=True):
@@ -168,10 +177,8 @@ def _live_folders(context: Context) -> dict[str, str]:
 
 def _tag(run: RunFolder) -> str:
     """The last part of the job's WorkDir."""
-    match = re.fullmatch(r"(.+)\.\d+(-[0-9a-z]{4})", run.run_id)
-    if match is not None and (run.path.parent / f"{match[1]}{match[2]}.array").is_dir():
-        return f"{match[1]}{match[2]}.array"
-    return run.run_id
+    array = array_of(run.run_id)
+    return array if array and (run.path.parent / array).is_dir() else run.run_id
 
 
 def _remembered(run: RunFolder) -> _Past | None:
@@ -222,17 +229,16 @@ def _past_of(run: RunFolder, history: History, state: str, *, final: bool) -> _P
 
 
 def _keep_used(units: Sequence[Unit]) -> None:
-    """Keep runs whose checkpoints a later run uses that stays itself."""
-    going = {path: unit for unit in units if not unit.kept for path in unit.paths}
-    changed = True
-    while changed:
-        changed = False
-        for unit in {id(unit): unit for unit in going.values()}.values():
-            user = _user_of(unit, set(going))
-            if user is not None:
-                unit.kept = f"{user.name} uses its checkpoints"
-                going = {path: other for path, other in going.items() if other is not unit}
-                changed = True
+    """Keep runs whose checkpoints a later run uses that stays itself.
+
+    Units come newest first: of each later run it is known by then whether it stays.
+    """
+    going = {path for unit in units if not unit.kept for path in unit.paths}
+    for unit in units:
+        user = None if unit.kept else _user_of(unit, going)
+        if user is not None:
+            unit.kept = f"{user.name} uses its checkpoints"
+            going.difference_update(unit.paths)
 
 
 def _user_of(unit: Unit, going: set[Path]) -> Path | None:

@@ -20,7 +20,8 @@ SECRETS = "secrets.env"
 SUBMITTED = "submitted.json"
 # The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
 ARRAY = ".array"
-_TASK = re.compile(r"(.+)\.\d+(-[0-9a-z]{4})")
+# The id of a sweep's task: head, number, tail; the sweep's own id is head and tail.
+TASK_ID = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
 def make_run_id(name: str, stamp: str, chance: int) -> str:
@@ -53,8 +54,8 @@ def array_of(run_id: str) -> str:
     >>> array_of("20261120-081455-lr.3-7k3q"), array_of("20261120-081455-lr-7k3q")
     ('20261120-081455-lr-7k3q.array', '')
     """
-    match = _TASK.fullmatch(run_id)
-    return f"{match[1]}{match[2]}{ARRAY}" if match else ""
+    match = TASK_ID.fullmatch(run_id)
+    return f"{match[1]}{match[3]}{ARRAY}" if match else ""
 
 
 def created_at(run_id: str) -> float:

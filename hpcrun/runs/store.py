@@ -21,7 +21,14 @@ from msgspec import structs
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
 from hpcrun.runs.index import find_by_job_id
-from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
+from hpcrun.runs.layout import (
+    RUN_ID,
+    TASK_ID,
+    RunFolder,
+    SweepFolder,
+    sweep_folder,
+    sweep_id_of,
+)
 from hpcrun.runs.records import (
     Attempt,
     Begin,
@@ -147,7 +154,7 @@ def read_plan(folder: RunFolder) -> Plan | None:
 def read_task(folder: RunFolder) -> Task | None:
     """Read which task of which sweep a run is; None for a run of its own."""
     # The id tells nearly all others apart, without a look at the disk.
-    if not re.search(r"\.\d+-[0-9a-z]{4}$", folder.run_id):
+    if not TASK_ID.fullmatch(folder.run_id):
         return None
     return read_record(folder.task, Task)
 
@@ -197,7 +204,7 @@ def _names(runs_dir: Path) -> list[str]:
 def _newness(name: str) -> tuple[str, int]:
     """The newest is the greatest; of a sweep the first task is."""
     # Most names have no point, and there may be thousands of them.
-    task = re.fullmatch(r"(.+)\.(\d+)(-[0-9a-z]{4})", name) if "." in name else None
+    task = TASK_ID.fullmatch(name) if "." in name else None
     return (task[1] + task[3], -int(task[2])) if task else (name, 0)
 
 
