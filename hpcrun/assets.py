@@ -43,10 +43,15 @@ def user_name(environ: Mapping[str, str]) -> str:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         if environ.get(name):
             return environ[name]
+    return name_of_user(os.getuid())
+
+
+def name_of_user(uid: int) -> str:
+    """Find a user's name as Slurm knows it; the number where nobody has a name for it."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(os.getuid())
+        return str(uid)
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:

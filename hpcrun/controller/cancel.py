@@ -5,7 +5,6 @@ Effects: scancel or a signal, files.
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import socket
@@ -148,7 +147,7 @@ def _recorded(status: RunStatus, told: Cancellation, error: HpcrunError | None) 
 
 
 def _record() -> Cancelled:
-    return Cancelled(cancelled_at=time.time(), user=getpass.getuser())
+    return Cancelled(cancelled_at=time.time(), user=user_name())
 
 
 def _end_here(status: RunStatus, told: Cancellation) -> Cancellation:

@@ -9,10 +9,9 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from hpcrun.controller.context import (
     read_text,
     slurm_transport,
 )
+from hpcrun.controller.submit import signals_wait
 from hpcrun.controller.survey import survey
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile_update import Change, Facts, changes, update
@@ -273,7 +273,7 @@ def write_files(files: Mapping[Path, str]) -> None:
                 f"{path}: a name in it is no UTF-8 text: {name!r}",
                 fix="rename that folder, or write the file by hand",
             ) from error
-    with _uninterrupted():
+    with signals_wait():
         for path, content in made.items():
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -296,12 +296,3 @@ def _check_place(path: Path) -> None:
         raise InputError(f"{folder}: not a folder", fix="move it away")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: you cannot write in {folder}", fix="name another folder: cd")
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
-import pwd
 
+from hpcrun.assets import name_of_user
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import tell
@@ -116,21 +116,13 @@ def _accounting(
     if not config.has_accounting:
         return None, None
     with contextlib.suppress(OutOfReach):
-        listed = tell(transport, associations_argv(user_name(), config.cluster))
+        listed = tell(transport, associations_argv(name_of_user(os.geteuid()), config.cluster))
         qos = tell(transport, qos_argv())
         return (
             None if listed is None else parse_associations(_clean(listed), config.cluster),
             None if qos is None else parse_qos(_clean(qos)),
         )
     return None, None
-
-
-def user_name() -> str:
-    """Tell the user's name as Slurm knows it: that of the user id."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _groups() -> list[str]:

@@ -6,13 +6,13 @@ Effects: reads files, Slurm commands.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import resolve_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
@@ -103,21 +103,16 @@ def task_numbers(word: str, text: str) -> list[int]:
 
 
 def owner_of(path: Path) -> str:
-    """The name of a folder's owner, or the number where nobody has a name for it."""
+    """The name of a folder's owner; "" where it is gone."""
     try:
-        uid = path.stat().st_uid
+        return name_of_user(path.stat().st_uid)
     except OSError:
         return ""
-    return user_name(uid)
 
 
-def user_name(uid: int | None = None) -> str:
-    """The name of a user by number; of this process's user unless another is asked for."""
-    uid = os.getuid() if uid is None else uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+def user_name() -> str:
+    """The name of this process's user."""
+    return name_of_user(os.getuid())
 
 
 def worst(errors: Sequence[HpcrunError]) -> int:

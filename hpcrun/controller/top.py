@@ -7,7 +7,6 @@ of the first running jobs (controller/usage.py). Never changes or cancels anythi
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun import scheduler
+from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.top_log import Progress, TopLog
 from hpcrun.controller.top_queue import Queue
@@ -232,11 +232,7 @@ def _job_id(context: Context, word: str) -> str:
 
 def _my_names(context: Context) -> set[str]:
     """What squeue may call the user."""
-    names = {str(os.getuid()), context.environ.get("USER", "")}
-    try:
-        return names | {pwd.getpwuid(os.getuid()).pw_name}
-    except KeyError:
-        return names
+    return {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
 
 
 def _order(job: ActiveJob) -> tuple[bool, int]:
