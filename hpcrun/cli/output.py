@@ -32,13 +32,6 @@ def emit_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=True))
 
 
-def emit_json_line(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    import json
-
-    click.echo(json.dumps(value))
-
-
 def emit_bytes(data: bytes) -> None:
     """Pass bytes of a log on as they are."""
     sys.stdout.flush()

@@ -5,8 +5,6 @@ Effects: reads files and folders; starts Pythons.
 
 from __future__ import annotations
 
-import shlex
-
 from msgspec import Struct, field
 
 from hpcrun.controller.init import SCHEMAS, Found
@@ -177,9 +175,3 @@ def _python(
     if lacks:
         words["setup"] = lacks
     return None, {best.key: best.value}
-
-
-def python_sentence(python: Python) -> str:
-    """Say which Python trains."""
-    torch = "with torch" if python.has_torch else "without torch"
-    return f"{shlex.quote(python.value)} ({torch})"

@@ -37,7 +37,6 @@ _OPTIONS: Sequence[tuple[str, str]] = (
 _PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _OPTIONS)
 # Names that look like a batch and are another one's.
 _NOT_TRAINING = re.compile(r"eval|val|test|global|total|num|log|gen|pred")
-_PRECISIONS = {"bf16", "fp16", "fp32"}
 _TRAINER_ARGS = (
     ("--per_device_train_batch_size", "micro_batch_per_gpu"),
     ("--gradient_accumulation_steps", "gradient_accumulation_steps"),

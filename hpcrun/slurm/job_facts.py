@@ -11,9 +11,6 @@ from msgspec import Struct
 
 from hpcrun.slurm.scontrol import parse_stderr_path, parse_stdout_path
 
-# As gres:gpu:a100:2, and gres/gpu:a100=2 in later versions.
-_ASKED = re.compile(r"TresPer(Job|Node)=\S*?gres[:/]gpu(?:[:=][^:=,\s]*[a-z][^:=,\s]*)?[:=](\d+)")
-
 
 class JobFacts(Struct, frozen=True, kw_only=True):
     """What squeue and sacct do not tell of a job; "" and None where Slurm does not say.
