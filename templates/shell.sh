@@ -77,9 +77,23 @@ done
     taskset -p "$(taskset -p "$from" | sed 's/.* //')" $$ >/dev/null 2>&1
 [ -n "$folder" ] || folder=$HOME
 cd -- "$folder" 2>/dev/null || say "$folder: no such folder here"
-if [ $# -gt 0 ]; then
-    exec env -i "${own[@]}" "$@"
+if [ $# -eq 0 ]; then
+    own[${#own[@]}]="PS1=[job ${SLURM_JOB_ID-} ${SLURMD_NODENAME:-$(uname -n)}] \\w\\$ "
+    # No start-up files: they would put the login's PATH before the job's.
+    set -- bash --norc --noprofile -i
 fi
-# No start-up files: they would put the login's PATH before the job's.
-where=${SLURMD_NODENAME:-$(uname -n)}
-exec env -i "${own[@]}" PS1="[job ${SLURM_JOB_ID-} $where] \\w\\$ " bash --norc --noprofile -i
+
+# This bash exports it all itself: everybody on the node sees the words of a command, and a value
+# may be a secret. By env goes only what bash does not take: functions, and names of its own.
+hpcrun_own=("${own[@]}") hpcrun_odd=() hpcrun_env=$(type -P env)
+unset -v own words found
+for hpcrun_word in $(compgen -e); do unset -v "$hpcrun_word" 2>/dev/null; done
+for hpcrun_word in "${hpcrun_own[@]}"; do
+    case ${hpcrun_word%%=*} in
+    '' | [0-9]* | *[!A-Za-z0-9_]* | BASH* | SHELLOPTS | UID | EUID | PPID | GROUPS | DIRSTACK | \
+        FUNCNAME | *RANDOM | *SECONDS | EPOCHREALTIME | LINENO | HISTCMD | IFS)
+        hpcrun_odd[${#hpcrun_odd[@]}]=$hpcrun_word ;;
+    *) export "${hpcrun_word?}" ;;
+    esac
+done 2>/dev/null # a language that this node does not know
+exec "$hpcrun_env" -u _ ${hpcrun_odd[@]+"${hpcrun_odd[@]}"} "$@"
