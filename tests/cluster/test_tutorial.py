@@ -1,0 +1,84 @@
+"""The tutorial, typed along: every command, its exit code and what it prints, in a sandbox."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.needs import require
+from tests.source import ROOT
+from tests.tutorial import FILE, Step, skeleton, steps
+
+# How a job is numbered, in the document and here.
+_SUBMITTED = re.compile(r"^Submitted \S+ to \S+ as job (\d+)", re.MULTILINE)
+# Curves, tables of numbers that depend on the machine, and what the document leaves out.
+_DRAWN = re.compile(r"[│┤└─⠀-⣿━]|^\.\.\.$|^[*o+] ")
+
+
+def told(lines: list[str]) -> set[str]:
+    """What of an output does not depend on time, ids and the machine's speed."""
+    kept = {skeleton(line) for line in lines if line.strip() and not _DRAWN.search(line)}
+    return {line for line in kept if re.search(r"[a-z]{3}", line)}
+
+
+# States that are seen or not, as the machine is quick or slow.
+_PASSING = re.compile(r"^job # (PENDING|CONFIGURING|RUNNING|COMPLETING)$")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_tutorial(tmp_path: Path) -> None:
+    require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
+    # A sandbox's sockets need a short path.
+    place = Path("/tmp") / f"hpt{os.getpid()}"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "hpcrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcrun "$@"\n')
+    (tmp_path / "bin" / "hpcrun").chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "HPCRUN_SANDBOX_DIR": str(place),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "80",
+    }
+    ids: dict[str, str] = {}
+    folder = tmp_path
+    try:
+        for step in steps(FILE.read_text(encoding="utf-8")):
+            if step.name:
+                target = tmp_path / step.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(step.text)
+            elif step.command.startswith("cd "):
+                folder /= step.command.removeprefix("cd ")
+            else:
+                run(step, folder, env, ids)
+        assert not place.exists(), "the last command takes the sandbox away"
+    finally:
+        if place.exists():
+            hpcrun = [str(tmp_path / "bin" / "hpcrun"), "sandbox", "down"]
+            subprocess.run(hpcrun, env=env, cwd=tmp_path, check=True, timeout=60)
+    assert len(ids) >= 6
+
+
+def run(step: Step, folder: Path, env: dict[str, str], ids: dict[str, str]) -> None:
+    """Run a command with the ids of today; hold what it prints against the document."""
+    command = re.sub(r"\b\d{5,}\b", lambda match: ids.get(match[0], match[0]), step.command)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True, timeout=120,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    where = f"{command}\n{done.stdout}"
+    assert done.returncode == step.exit_code or "head" in command, where
+    shown = "\n".join(step.shown)
+    ids.update(zip(_SUBMITTED.findall(shown), _SUBMITTED.findall(done.stdout), strict=True))
+    missing = told(step.shown) - told(done.stdout.splitlines())
+    if step.is_alike:
+        assert {line for line in missing if not _PASSING.match(line)} == set(), where
