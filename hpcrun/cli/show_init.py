@@ -33,7 +33,10 @@ def show_site(found: Found) -> None:
     version = f", Slurm {answers.config.version}" if answers.config.version else ""
     say(f"cluster {found.name}{version}")
     if site.partitions:
-        rows = [_row(name, said, site.partition) for name, said in site.partitions.items()]
+        rows = [
+            _row(name, said, name == site.partition, site.notes.get(name, []))
+            for name, said in site.partitions.items()
+        ]
         table(["partition", "nodes", "gpus", "cpus", "memory", "limit", "remarks"], rows)
     else:
         say("no partition that you can use")
@@ -41,23 +44,20 @@ def show_site(found: Found) -> None:
         say(f"left out: {name}: {why}")
 
 
-def _row(name: str, said: Partition, usual: str | None) -> list[str]:
+def _row(name: str, said: Partition, is_usual: bool, notes: Sequence[str]) -> list[str]:
     kinds = [f"{count}x{kind}" for kind, count in said.gpu_types.items()]
     shown = " ".join(kinds) if len(" ".join(kinds)) <= _GPUS_WIDTH else f"{len(kinds)} types"
     gpus = shown or str(said.gpus_per_node or "-")
-    remarks = []
-    if said.cpus_per_gpu or said.memory_per_gpu:
-        remarks.append("nodes differ")
+    remarks = ["default"] if is_usual else []
+    remarks += [note.partition(";")[0] for note in notes]
     if said.exclusive:
         remarks.append("whole nodes")
     if said.max_nodes:
-        remarks.append(f"{said.max_nodes} nodes a job")
+        remarks.append(f"{said.max_nodes} node{'s' if said.max_nodes > 1 else ''} a job")
     if said.min_nodes:
         remarks.append(f"{said.min_nodes} nodes or more")
     if said.max_gpus:
         remarks.append(f"{said.max_gpus} GPUs at once")
-    if name == usual:
-        remarks.insert(0, "default")
     memory = said.memory_per_node or "-"
     row = [name, said.nodes or "-", gpus, said.cpus_per_node or "-", memory]
     return [*map(str, row), said.max_time or "none", ", ".join(remarks)]

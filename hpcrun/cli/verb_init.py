@@ -266,6 +266,8 @@ def _without_slurm(
 
 def _show_end(answer: dict[str, Any], found: Found) -> None:
     """Say what was written, what to look at, and what to type next."""
+    from shlex import quote
+
     from hpcrun.cli.output import note, say
     from hpcrun.cli.show_init import near, show_taken
 
@@ -279,10 +281,10 @@ def _show_end(answer: dict[str, Any], found: Found) -> None:
         say("  lines that say LOOK are guesses: look at them")
     job = answer["job"]
     if job is not None:
-        verb = "submit" if found.site is not None else "run"
-        say(f"  hpcrun {verb} {job['name']} --dry-run     read everything that would be submitted")
+        verb, name = "submit" if found.site is not None else "run", quote(job["name"])
+        say(f"  hpcrun {verb} {name} --dry-run     read everything that would be submitted")
         if found.site is not None:
-            say(f"  hpcrun submit {job['name']} --test-only   ask Slurm when it would start")
+            say(f"  hpcrun submit {name} --test-only   ask Slurm when it would start")
     elif answer["action"] == "created" and found.site is not None:
         say("  hpcrun init SCRIPT     a job file for your training script")
         say("  hpcrun submit single-gpu --dry-run     a built-in job; hpcrun jobs lists them")

@@ -125,6 +125,16 @@ def test_a_first_profile_and_job_work_at_once(bare: Caller, slurm: Slurm) -> Non
     assert dry.code == 0 and "#SBATCH --gres=gpu:4" in dry.out, dry
 
 
+def test_the_table_says_what_keeps_jobs_waiting(bare: Caller, slurm: Slurm) -> None:
+    slurm.answer("partition", PARTITIONS.replace("MaxNodes=8", "MaxNodes=1").replace("UP", "DOWN"))
+    slurm.answer("sinfo", NODES.replace("mixed", "drained"))
+    bare.write("my train.py", SCRIPT)
+    shown = bare("init", "my train.py", "--yes").out
+    said = "its state is DOWN, 20 of 20 nodes are down or drained, 1 node a job"
+    assert f"  default, {said}\n" in shown
+    assert "hpcrun submit 'my train' --dry-run" in shown  # as it can be typed
+
+
 def test_again_nothing_changed(bare: Caller, slurm: Slurm) -> None:
     assert bare("init", "--yes").code == 0
     before = (bare.project / "hpcrun.yaml").read_text()
