@@ -17,7 +17,7 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.status import resolve_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
+from hpcrun.runs.store import Lookup, find, is_job_id, read_sweep, runs_of
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
@@ -45,6 +45,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     runs: list[RunFolder] = []
     sweeps: list[SweepFolder] = []
     foreign: list[str] = []
+    lookup = Lookup(context.runs_dir)
     if not words:
         _sort(resolve_any(context, None), runs, sweeps)
     for word in words:
@@ -52,15 +53,17 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
         if match is not None:
             array = match[1] or match[3]
             tasks = task_numbers(word, match[2] or match[4])
-            sweep = find(context.runs_dir, array)
+            sweep = find(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
                 runs += _tasks_of(sweep, word, tasks)
             else:
                 foreign += [f"{array}_{task}" for task in tasks]
-        elif is_job_id(word) and find(context.runs_dir, word) is None:
+            continue
+        found = find(context.runs_dir, word, lookup)
+        if found is None and is_job_id(word):
             foreign.append(word)
         else:
-            _sort(resolve_any(context, word), runs, sweeps)
+            _sort(found or resolve_any(context, word), runs, sweeps)
     return Targets(
         runs=list(dict.fromkeys(runs)),
         sweeps=list(dict.fromkeys(sweeps)),

@@ -6,7 +6,7 @@ Effects: reads files; writes RUNS_DIR/.job-ids, which may be deleted at any time
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
@@ -19,32 +19,51 @@ INDEX = ".job-ids"
 _WORTH = 64
 
 
-def find_by_job_id(runs_dir: Path, names: Sequence[str], job_id: str) -> str | None:
-    """Find the folder that a Slurm job was submitted from: a run's, or a sweep's array's.
+class JobIds:
+    """The folders that Slurm jobs were submitted from, each a run's or a sweep's array's.
 
-    ``names`` are those in ``runs_dir``, newest first: a cluster may count anew, or two may share
-    the folder, and then the newest is meant. Each record is read once and remembered. None: no run
-    of hpcrun has this id.
+    A cluster may count anew, or two may share the folder: then the newest is meant.
     """
-    known = _read(runs_dir)
-    learned = dict[str, str]()
-    found = None
-    arrays = {name for name in names if sweep_id_of(name)}
-    for name in names:
-        if name not in arrays and (not RUN_ID.fullmatch(name) or array_of(name) in arrays):
-            continue
-        its_id = known.get(name)
-        if its_id is None:
-            its_id = _submitted_as(runs_dir / name)
-            if its_id is None:  # not yet, or its reply was lost: to be asked again
+
+    def __init__(self, runs_dir: Path, names: Sequence[str]) -> None:
+        """Nothing is read yet. ``names`` are those in ``runs_dir``, newest first."""
+        self._runs_dir = runs_dir
+        self._names = names
+        self._found: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+        self._learned: dict[str, str] = {}
+        self._walk = self._folders()
+
+    def find(self, job_id: str) -> str | None:
+        """Find a job's folder; None: no run of hpcrun has this id.
+
+        Any number of jobs cost one walk through the folders, and each record is read once.
+        """
+        while job_id not in self._found:
+            its_own = next(self._walk, None)
+            if its_own is None:
+                break
+            self._found.setdefault(its_own[0], its_own[1])
+        if len(self._learned) >= _WORTH:
+            self._known |= self._learned
+            self._learned = {}
+            _write(self._runs_dir, self._known, set(self._names))
+        return self._found.get(job_id)
+
+    def _folders(self) -> Iterator[tuple[str, str]]:
+        """Go through all ids and their folders."""
+        self._known = _read(self._runs_dir)
+        arrays = {name for name in self._names if sweep_id_of(name)}
+        for name in self._names:
+            if name not in arrays and (not RUN_ID.fullmatch(name) or array_of(name) in arrays):
                 continue
-            learned[name] = its_id
-        if its_id == job_id:
-            found = name
-            break
-    if len(learned) >= _WORTH:
-        _write(runs_dir, known | learned, set(names))
-    return found
+            job_id = self._known.get(name)
+            if job_id is None:
+                job_id = _submitted_as(self._runs_dir / name)
+                if job_id is None:  # not yet, or its reply was lost: to be asked again
+                    continue
+                self._learned[name] = job_id
+            yield job_id, name
 
 
 def _submitted_as(folder: Path) -> str | None:

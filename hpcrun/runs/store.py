@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from stat import S_IMODE
 from threading import get_ident
@@ -20,7 +21,7 @@ from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
-from hpcrun.runs.index import find_by_job_id
+from hpcrun.runs.index import JobIds
 from hpcrun.runs.layout import (
     RUN_ID,
     TASK_ID,
@@ -223,12 +224,30 @@ def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
     )
 
 
-def find(runs_dir: Path, word: str | None) -> RunFolder | SweepFolder | None:
+class Lookup:
+    """What lies in a runs folder: looked at when it is first wanted, once for many words."""
+
+    def __init__(self, runs_dir: Path) -> None:
+        self.runs_dir = runs_dir
+
+    @cached_property
+    def names(self) -> list[str]:
+        return list_names(self.runs_dir)
+
+    @cached_property
+    def job_ids(self) -> JobIds:
+        return JobIds(self.runs_dir, self.names)
+
+
+def find(
+    runs_dir: Path, word: str | None, lookup: Lookup | None = None
+) -> RunFolder | SweepFolder | None:
     """Find a run or a sweep: by its id or the unique start or end of it, by Slurm id, or the
     newest (None).
 
     123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may start
-    counting anew) means the newer one. Raises InputError for a word that fits several runs.
+    counting anew) means the newer one. Who looks for many words gives their ``lookup``. Raises
+    InputError for a word that fits several runs.
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)
@@ -239,11 +258,12 @@ def find(runs_dir: Path, word: str | None) -> RunFolder | SweepFolder | None:
     sweep_id = sweep_id_of(word) or word
     if RUN_ID.fullmatch(sweep_id) and sweep_folder(runs_dir, sweep_id).path.is_dir():
         return sweep_folder(runs_dir, sweep_id)
+    lookup = lookup or Lookup(runs_dir)
     if is_job_id(word):
-        found = _find_job(runs_dir, word)
+        found = _find_job(lookup, word)
         if found is not None or len(word) < 8:  # a longer one may be the date of a run id
             return found
-    return _find_by_part(runs_dir, word)
+    return _find_by_part(lookup, word)
 
 
 def is_job_id(word: str) -> bool:
@@ -255,10 +275,10 @@ def is_job_id(word: str) -> bool:
     return re.fullmatch(r"[0-9]+(_[0-9]+)?", word) is not None
 
 
-def _find_job(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
+def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
+    runs_dir = lookup.runs_dir
     job_id, _, index = word.partition("_")
-    names = list_names(runs_dir)
-    name = find_by_job_id(runs_dir, names, job_id)
+    name = lookup.job_ids.find(job_id)
     sweep_id = sweep_id_of(name) if name is not None else None
     if sweep_id is not None:
         sweep = sweep_folder(runs_dir, sweep_id)
@@ -269,11 +289,12 @@ def _find_job(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
     return RunFolder(runs_dir / name) if name is not None and not index else None
 
 
-def _find_by_part(runs_dir: Path, word: str) -> RunFolder | SweepFolder | None:
+def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
+    runs_dir, names = lookup.runs_dir, lookup.names
+
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
-    names = list_names(runs_dir)
     sweeps = [id_ for id_ in map(sweep_id_of, names) if id_ is not None and fits(id_)]
     runs = []
     for run in (RunFolder(runs_dir / name) for name in names if RUN_ID.fullmatch(name)):

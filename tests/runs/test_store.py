@@ -12,6 +12,7 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted, Sweep, Task
 from hpcrun.runs.store import (
+    Lookup,
     create_run_folder,
     find,
     find_run,
@@ -248,6 +249,18 @@ def test_runs_are_listed_newest_first(runs_dir: Path, tmp_path: Path) -> None:
 def test_find_run(runs_dir: Path, word: str | None, run_id: str | None) -> None:
     found = find_run(runs_dir, word)
     assert (found.run_id if found else None) == run_id
+
+
+def test_many_words_cost_one_look_at_each_run(runs_dir: Path) -> None:
+    lookup = Lookup(runs_dir)
+    words = ["12", "7", "20261119", "12", "8"]
+    before = [find(runs_dir, word, lookup) for word in words]
+    for run in list_runs(runs_dir):
+        run.submitted.unlink()
+    assert [find(runs_dir, word, lookup) for word in words] == before
+    assert before == [find_run(runs_dir, part) for part in ("7k3q", "bbbb", "cccc", "7k3q")] + [
+        None
+    ]
 
 
 def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
