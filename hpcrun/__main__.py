@@ -1,5 +1,5 @@
 """``python -m hpcrun``: the same as ``hpcrun``, whatever else on the PATH has that name."""
 
-from hpcrun.cli.main import main
+from hpcrun.cli.start import main
 
 main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,37 @@ def test_no_verb_imports_torch(tmp_path: Path, clean_environ: dict[str, str]) ->
     found = loaded(clean_environ, tmp_path, *lines, ["status"], ["schema"], ["parse", "a.log"])
     assert {"yaml", "hpcrun"} <= found  # they really ran
     assert not found & {"torch", "deepspeed", "numpy", "matplotlib", "paramiko"}
+
+
+def test_ctrl_c_while_libraries_are_imported_is_no_traceback(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environ = clean_environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcrun", "--help"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_the_command_line_is_given_ctrl_c_back(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    program = (
+        "import os, signal, sys, hpcrun.cli.main, hpcrun.cli.start as start\n"
+        "hpcrun.cli.main.main = lambda: print(signal.getsignal(signal.SIGINT).__name__)\n"
+        "start.main()\n"
+    )
+    environ = clean_environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "default_int_handler\n"
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if part(p) == "cli"], ids=name)

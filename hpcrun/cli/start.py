@@ -1,0 +1,20 @@
+"""Where the command line begins: Ctrl-C while its libraries are imported is no traceback.
+
+Effects: the handler of SIGINT; those of the verb.
+"""
+
+from __future__ import annotations
+
+import signal
+
+
+def main() -> None:
+    """Import the command line, which takes seconds on a cold network file system, and run it."""
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nohup: ignored
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is done yet that must be undone
+    from hpcrun.cli.main import main as run
+
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
