@@ -42,19 +42,23 @@ _TRAINER_ARGS = (
     ("--gradient_accumulation_steps", "gradient_accumulation_steps"),
     ("--output_dir", "checkpoint_dir"),
 )
+# What transformers' TrainingArguments have by themselves.
+_TRAINER_DEFAULTS = {"--per_device_train_batch_size": 8}
 
 
 class Draft(Struct, frozen=True, kw_only=True):
     """What a job for the script would say; ``notes`` are for the user to read.
 
-    ``args`` are pairs of the script's option and the placeholder that fills it; ``required`` are
-    words that the script stops without and that only the user knows.
+    ``args`` are pairs of the script's option and the placeholder that fills it; ``batch`` has the
+    script's own defaults of those that are numbers, by placeholder; ``required`` are words that the
+    script stops without and that only the user knows.
     """
 
     script: str
     framework: str
     launcher: str | None = None
     args: list[tuple[str, str]] = field(default_factory=list)
+    batch: dict[str, int] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -126,6 +130,7 @@ def draft_job(
         framework=framework,
         launcher=launcher,
         args=args,
+        batch=_batch(args, _defaults(tree, facts)),
         required=[*required, *_positionals(tree, facts)],
         notes=notes,
     )
@@ -197,6 +202,23 @@ def _choices(tree: ast.Module) -> dict[str, list[object]]:
     return found
 
 
+def _defaults(tree: ast.Module, facts: ScriptFacts) -> dict[str, int]:
+    """The numbers that options have unless they are given, where the script's text has them."""
+    found = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}
+    for call in _add_arguments(tree):
+        said = next((word.value for word in call.keywords if word.arg == "default"), None)
+        if isinstance(said, ast.Constant) and type(said.value) is int:
+            found |= dict.fromkeys(_texts(call), said.value)
+    return found
+
+
+def _batch(args: Sequence[tuple[str, str]], defaults: Mapping[str, int]) -> dict[str, int]:
+    """The script's own batch: a job file that says another would train something else."""
+    batch = ("micro_batch_per_gpu", "gradient_accumulation_steps")
+    found = {name: defaults.get(option, 0) for option, name in args if name in batch}
+    return {name: value for name, value in found.items() if value > 0}
+
+
 def _add_arguments(tree: ast.Module) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) == "add_argument":
@@ -257,10 +279,11 @@ def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str
         **({"gpu_type": shape.gpu_type} if shape.gpu_type else {}),
         "time": shape.time,
     }
+    batch = {"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 1} | draft.batch
     lines += [
         f"resources: {flow(resources)}",
         "# The effective batch is micro_batch_per_gpu x gradient_accumulation_steps x all GPUs.",
-        "batch: {micro_batch_per_gpu: 1, gradient_accumulation_steps: 1}",
+        f"batch: {flow(batch)}",
     ]
     if draft.framework == "deepspeed":
         lines.append("deepspeed: {zero_stage: 2}")

@@ -127,6 +127,15 @@ def test_what_only_the_user_knows() -> None:
     assert found.required == ["--data", "CORPUS"]
 
 
+def test_the_batch_is_the_scripts_own() -> None:
+    found = options("'-b', '--batch-size', type=int, default=8", "'--grad_accum', default=4")
+    spec = read(job_text(found, Shape(), "../x.json"))
+    assert spec.batch.micro_batch_per_gpu == 8 and spec.batch.gradient_accumulation_steps == 4
+    odd = options("'--batch', default=0", "'--gas', default=True", "'--eval_batch', default=64")
+    spec = read(job_text(odd, Shape(), "../x.json"))
+    assert spec.batch.micro_batch_per_gpu == spec.batch.gradient_accumulation_steps == 1
+
+
 @pytest.mark.parametrize(
     "draft",
     [
