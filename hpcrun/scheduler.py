@@ -41,6 +41,7 @@ from hpcrun.slurm.scontrol import (
 from hpcrun.slurm.squeue import (
     PendingRow,
     QueueRow,
+    headed_argv,
     parse_pending,
     parse_squeue,
     pending_argv,
@@ -158,10 +159,14 @@ def find_by_folder(transport: Transport, run_dir: str) -> str | None:
     return None
 
 
-def queue(transport: Transport, job_ids: Sequence[str] = ()) -> list[QueueRow]:
+def queue(
+    transport: Transport, job_ids: Sequence[str] = (), *, surely: bool = False
+) -> list[QueueRow]:
     """Ask squeue once, for my jobs or those named; jobs that Slurm has forgotten are not there.
 
-    Raises OutOfReach when Slurm does not answer.
+    ``surely``: that there are none decides something; a squeue that says nothing, as a site's
+    broken wrapper does, is asked for its column names then. Raises OutOfReach when Slurm does not
+    answer.
     """
     result = _ask(transport, squeue_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
@@ -169,6 +174,12 @@ def queue(transport: Transport, job_ids: Sequence[str] = ()) -> list[QueueRow]:
     if is_queue_garbled(result.stdout):
         raise OutOfReach(
             f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}",
+            fix="does squeue work by itself? It may be a wrapper of the site's, or a broken Slurm",
+        )
+    says_nothing = surely and result.exit_code == 0 and not result.stdout
+    if says_nothing and not _ask(transport, headed_argv()).stdout.strip():
+        raise OutOfReach(
+            "squeue answers nothing, not even its column names",
             fix="does squeue work by itself? It may be a wrapper of the site's, or a broken Slurm",
         )
     return parse_squeue(result.stdout)

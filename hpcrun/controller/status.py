@@ -151,7 +151,7 @@ def ask(
     is_slow = False
     if asked and not conf_is_gone:
         try:
-            rows = _rows(transport, asked)
+            rows = _rows(transport, asked, surely=any(_is_open(history) for _, history in runs))
         except OutOfReach as error:
             # A Slurm that lets squeue wait for so long would let sacct wait as well.
             silence, is_slow = error.message, error.maybe_done
@@ -220,14 +220,20 @@ def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
             write_record(run.seen, seen)
 
 
-def _rows(transport: Transport, job_ids: Sequence[str | None]) -> list[QueueRow]:
+def _is_open(history: History) -> bool:
+    """Tell whether a run is lost if Slurm does not know it: nothing else tells of its end."""
+    has_ended = history.last is not None and history.last.end is not None
+    return not has_ended and history.seen is None and not is_local(history)
+
+
+def _rows(transport: Transport, job_ids: Sequence[str | None], *, surely: bool) -> list[QueueRow]:
     """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
     (a lost reply of sbatch), for all of the user's jobs."""
     known = [job_id for job_id in job_ids if job_id is not None]
     wanted = _whole_arrays(known)
     # A command line has its bounds (128 KiB for a word).
     complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE
-    return scheduler.queue(transport, wanted if complete else ())
+    return scheduler.queue(transport, wanted if complete else (), surely=surely)
 
 
 def _whole_arrays(job_ids: Sequence[str]) -> list[str]:

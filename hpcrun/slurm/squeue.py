@@ -46,6 +46,11 @@ def squeue_argv(job_ids: Sequence[str] = ()) -> list[str]:
     return argv
 
 
+def headed_argv() -> list[str]:
+    """Ask for my jobs with a line of column names, which is there though no job is."""
+    return ["squeue", "--me", "--format=%i"]
+
+
 def parse_squeue(stdout: str) -> list[QueueRow]:
     r"""Read squeue's rows.
 
@@ -69,8 +74,20 @@ def is_garbled(stdout: str) -> bool:
     (True, False, True)
     """
     *records, rest = stdout.split(_ROW)
-    fields = len(QueueRow.__struct_fields__)
-    return bool(rest.strip()) or any(len(record.split(_FIELD)) != fields for record in records)
+    return bool(rest.strip()) or not all(map(_is_row, records))
+
+
+def _is_row(record: str) -> bool:
+    """Tell whether a record begins with a job's id and has all fields.
+
+    What a site's wrapper says first would else become part of the first job's id.
+    """
+    job_id, *fields = record.lstrip("\n").split(_FIELD)
+    return (
+        job_id[:1].isdigit()
+        and "\n" not in job_id
+        and len(fields) + 1 == len(QueueRow.__struct_fields__)
+    )
 
 
 class PendingRow(Struct, frozen=True):
