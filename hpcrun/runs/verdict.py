@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from hpcrun.runs.layout import created_at
-from hpcrun.runs.records import Attempt, History
+from hpcrun.runs.records import History
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -76,12 +76,12 @@ def decide(evidence: Evidence) -> Verdict:
             reason="" if queue.reason in ("None", "NonZeroExitCode") else queue.reason,
             exit_code=exit_code if is_final(queue.state) else None,
         )
-        return _with_disagreement(verdict, last)
+        return _with_disagreement(verdict, evidence.history)
     if account is not None and account.state != UNKNOWN:
         # Not in the queue although the accounting still calls it running: the accounting is late.
         if is_final(account.state):
             verdict = Verdict(state=account.state, final=True, source="sacct", exit_code=exit_code)
-            return _with_disagreement(verdict, last)
+            return _with_disagreement(verdict, evidence.history)
         if evidence.in_reach:
             if end is not None:
                 return _by_record(evidence, "sacct has not seen the end yet")
@@ -105,7 +105,7 @@ def decide(evidence: Evidence) -> Verdict:
         verdict = Verdict(
             state=seen.state, final=True, source="seen", reason=seen.reason, exit_code=exit_code
         )
-        return _with_disagreement(verdict, last)
+        return _with_disagreement(verdict, evidence.history)
     local = evidence.history.submitted is not None and evidence.history.submitted.job_id is None
     if local:
         return _local(evidence)
@@ -209,11 +209,13 @@ def _local(evidence: Evidence) -> Verdict:
     return Verdict(state="RUNNING", final=False, source="record")
 
 
-def _with_disagreement(verdict: Verdict, last: Attempt | None) -> Verdict:
+def _with_disagreement(verdict: Verdict, history: History) -> Verdict:
     """Tell where the job's own record contradicts Slurm."""
+    last = history.last
     end = last.end if last else None
     notes = list(verdict.notes)
-    if verdict.state == "FAILED" and last is None:
+    # A job of another program has no records at all.
+    if verdict.state == "FAILED" and last is None and history.submitted is not None:
         notes.append("the job left no record: do the compute nodes see the folder of the run?")
     if verdict.final and end is not None:
         clean = end.exit_code == 0

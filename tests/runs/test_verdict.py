@@ -293,3 +293,9 @@ def test_a_task_that_its_array_has_no_more(
 ) -> None:
     assert verdict(*attempts, job_id="7_3", struck=True, **evidence).state == state
     assert verdict(job_id="7_3", ago=3600).state == LOST
+
+
+def test_a_job_of_another_program_is_not_asked_for_records() -> None:
+    history = History(run_id="7")
+    made = decide(Evidence(history=history, now=NOW, queue=queue("FAILED")))
+    assert (made.state, made.notes) == ("FAILED", [])
