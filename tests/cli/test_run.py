@@ -53,14 +53,16 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     (state,) = shown.json["runs"]
     assert (state["state"], state["final"], state["exit_code"]) == ("COMPLETED", True, 0)
     assert (state["run_id"], state["job_id"], state["source"]) == (run.name, None, "record")
-    assert run.name in hpcrun("status").out
+    assert f"{run.name[-4:]}  sh   COMPLETED" in hpcrun("status").out
     assert "COMPLETED" in hpcrun("status", run.name[-4:]).out
     assert f"{hpcrun.project}\n" in hpcrun("logs").out
     lines = [json.loads(line) for line in hpcrun("logs", "--json").out.splitlines()]
-    assert {"attempt": 0, "node": 0, "rank": None, "line": "wrong"} in lines
+    (wrong,) = (line for line in lines if line["line"] == "wrong")
+    assert (wrong["attempt"], wrong["node"], wrong["rank"]) == (0, 0, None)
     over = hpcrun("cancel", run.name)
     assert over.code == 0 and "is over already: COMPLETED" in over.out
-    assert hpcrun("cancel", run.name, "--json").json["cancelled"] is False
+    (told,) = hpcrun("cancel", run.name, "--json").json["runs"]
+    assert told["cancelled"] is False
     files = hpcrun("show", "--json").json["files"]
     assert {"job.sbatch", "node.sh", "plan.json", "logs/0/node-0.log"} <= set(files)
     assert hpcrun("show", run.name, "--file", "job.sbatch").out.startswith("#!/bin/bash\n")
@@ -90,7 +92,7 @@ def test_a_script_that_fails(hpcrun: Caller) -> None:
     run = only_run(hpcrun)
     host = os.uname().nodename
     assert f"{run.name}: FAILED, exit code 3; rank 0 on {host} failed first\n" in done.err
-    (state,) = hpcrun("status", "--json").json["runs"]
+    (state,) = hpcrun("status", run.name, "--json").json["runs"]
     assert (state["state"], state["exit_code"]) == ("FAILED", 3)
     assert state["attempts"][0]["end"]["first_failure"]["rank"] == 0
     assert "rank 0 on" in hpcrun("status", run.name).out

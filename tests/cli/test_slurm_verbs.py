@@ -189,10 +189,11 @@ def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path:
     assert done.code == 2 and "999999: neither a run of hpcrun nor a job" in done.err
     log = tmp_path / "its output"
     log.write_bytes(b"step=1 loss=2.5\nstep=2 loss=2.25\nlast line")
-    replay(tools, "scontrol", (0, f"JobId=7 StdIn=/dev/null StdOut={log} Power=\n", ""))
+    told = f"JobId=7 JobState=COMPLETED ExitCode=0:0 StdIn=/dev/null StdOut={log} Power=\n"
+    replay(tools, "scontrol", (0, told, ""))
     assert hpcrun("logs", "7").out == log.read_text() + "\n"
     assert hpcrun("parse", "7").code == 0
-    assert hpcrun("logs", "7", "-f").code == 2
+    assert hpcrun("logs", "7", "-f").code == 0
     replay(tools, "scontrol", captured("scontrol", "unknown"))
     assert hpcrun("logs", "7").code == 2
 

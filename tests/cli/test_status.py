@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli import status_view
+from hpcrun.cli import patience
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
@@ -109,7 +109,8 @@ def several(hpcrun: Caller, tools: Path) -> Caller:
     return hpcrun
 
 
-def test_a_listing(several: Caller) -> None:
+def test_a_listing(several: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
     done = several("status")
     assert done.code == 0 and done.err == "", done
     assert done.out.splitlines() == [
@@ -331,7 +332,7 @@ def test_what_limits_say_may_be_nonsense_too(several: Caller, tools: Path) -> No
 def test_a_slow_slurm_is_mentioned(
     several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_view, "_PATIENCE", 0.1)
+    monkeypatch.setattr(patience, "SECONDS", 0.1)
     text = (tools / "squeue").read_text()
     (tools / "squeue").write_text(text.replace("case", "sleep 0.6\ncase", 1))
     done = several("status", "15")

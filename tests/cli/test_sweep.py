@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun import scheduler
 from tests.cli.calling import Caller, Done, replay
 from tests.needs import require_command
 
@@ -149,6 +151,25 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
     assert calls and list(hpcrun.runs.iterdir()) == [] and not asked.exists()
 
 
+@pytest.mark.parametrize("job", ["words.yaml", "one.yaml"])
+def test_ctrl_c_that_comes_too_late_names_the_job(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    replay(tools, "sbatch", (0, "17\n", ""))
+    real = scheduler.submit
+
+    def pressed(*args: Any) -> str:
+        signal.raise_signal(signal.SIGINT)  # held back, while Slurm is asked
+        return real(*args)
+
+    monkeypatch.setattr(scheduler, "submit", pressed)
+    done = hpcrun("submit", job)
+    assert done.code == 130 and done.out == "", done
+    assert "Slurm had taken the job already: 17; hpcrun cancel 17 ends it" in done.err
+    assert list(hpcrun.runs.glob("*/submitted.json"))
+
+
 def test_secrets_are_each_runs_own_and_missing_ones_are_told_first(
     hpcrun: Caller, tools: Path
 ) -> None:
@@ -224,10 +245,8 @@ def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tool
     asked = replay(tools, "squeue", (0, "", ""))
     states(hpcrun, "17")
     states(hpcrun, "17_3")
-    assert [line.rpartition("--jobs=")[2] for line in asked.read_text().split("\n")] == [
-        *("17", "17"),
-        "",
-    ]
+    words = [line.partition("--jobs=")[2] for line in asked.read_text().splitlines()]
+    assert [word for word in words if word] == ["17", "17"]
 
 
 def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None:
@@ -243,10 +262,14 @@ def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None
     each = hpcrun("status", "--all", "--json").json["runs"]
     assert [run["job_id"] for run in each] == [f"17_{index}" for index in range(7)]
     assert [run["values"]["word"] for run in each] == list("abcdefg")
-    for verb in ("logs", "logs -f"):
-        refused = hpcrun(*verb.split(), "17")
-        assert refused.code == 2 and "17: a sweep of 7 runs" in refused.err
-        assert "name one of them, as 17_0" in refused.err
+    for index in (0, 3):
+        log = hpcrun.runs / f"{sweep_id[:-5]}.{index}{sweep_id[-5:]}" / "logs/0/rank-0.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"run {index}\n")
+    assert hpcrun("logs", "17").out == "[task0]: run 0\n[task3]: run 3\n"
+    long_ago(hpcrun)
+    followed = hpcrun("logs", "-f", "17")
+    assert followed.code == 1 and followed.out == hpcrun("logs", "17").out
     assert hpcrun("show", "17", "--file", "sweep.json").json == {
         "name": "words",
         "tasks": 7,

@@ -117,8 +117,8 @@ GUARDS = [
     guard(
         45,
         "hpcrun/slurm/scancel.py",
-        'return ["scancel", job_id]',
-        'return ["scancel", "--name", job_id]',
+        'return ["scancel", *(',
+        'return ["scancel", "--name", *(',
         "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
     ),
     # ---- Watching
@@ -132,8 +132,8 @@ GUARDS = [
     guard(
         47,
         "hpcrun/controller/status.py",
-        "return scheduler.queue(transport, _whole_arrays(known) if complete else ())",
-        "return [row for one in known for row in scheduler.queue(transport, [one])]",
+        "    complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE\n",
+        "    return [row for one in wanted for row in scheduler.queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",
     ),
     guard(
@@ -183,8 +183,8 @@ GUARDS = [
     guard(
         53,
         "hpcrun/slurm/squeue.py",
-        ' "--array",',
-        "",
+        ' "--array", f"--format={_FORMAT}{_ROW}"]',
+        ' f"--format={_FORMAT}{_ROW}"]',
         "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
     ),
     guard(
