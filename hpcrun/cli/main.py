@@ -111,7 +111,12 @@ def main() -> None:
         code = hpcrun.main(prog_name="hpcrun", standalone_mode=False)
         if sys.stdout:  # None where the caller has closed it
             sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        pressed = error.__cause__ if isinstance(error, click.Abort) else error
+        if isinstance(pressed, KeyboardInterrupt) and pressed.args:
+            from hpcrun.cli.output import note
+
+            note(str(pressed))  # what goes on all the same
         sys.exit(130)
     except (click.ClickException, HpcrunError) as error:
         from hpcrun.cli.failure import show_failure

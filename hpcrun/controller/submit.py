@@ -26,7 +26,7 @@ from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import SUBMITTED, RunFolder
 from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
-from hpcrun.runs.store import create_run_folder, write_file, write_record
+from hpcrun.runs.store import create_run_folder, read_record, write_file, write_record
 from hpcrun.slurm.sbatch import SCRIPT, Estimate
 
 # The reference trainer: a program of its own, copied into the run, never imported.
@@ -132,14 +132,20 @@ def submit(context: Context, prepared: Prepared) -> Submission:
 def whole_or_nothing(folder: Path, written: Sequence[Path]) -> Iterator[None]:
     """Take all away when Ctrl-C comes before Slurm has taken the job, at whatever moment.
 
-    hand_over() holds it back while it is not known; ``folder`` has Slurm's answer after that.
+    hand_over() holds it back while it is not known; ``folder`` has Slurm's answer after that, and
+    the KeyboardInterrupt says which job it is that runs all the same.
     """
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if not (folder / SUBMITTED).exists():
             take_away(written)
-        raise
+            raise
+        taken = read_record(folder / SUBMITTED, Submitted)
+        name = (taken and taken.job_id) or folder.name
+        raise KeyboardInterrupt(
+            f"Slurm had taken the job already: {name}; hpcrun cancel {name} ends it"
+        ) from error
 
 
 def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path]) -> str:
