@@ -94,7 +94,7 @@ class _Logs:
             return
         if time.monotonic() >= self._next_list:
             files = self._choose(self._watched.files())
-            fresh = [file for file in files if file not in self._files]
+            fresh = self._fresh(files)
             self._files = files
             self._next_list = time.monotonic() + max(LIST_EVERY, LIST_EACH * len(files))
             yield from self._begin(fresh)
@@ -105,9 +105,13 @@ class _Logs:
         if self._choose is None:
             return
         files = self._choose(self._watched.files())
-        yield from self._begin([file for file in files if file not in self._files])
+        yield from self._begin(self._fresh(files))
         for file, data in self._tail.finish(files):
             yield Lines(file, data)
+
+    def _fresh(self, files: Sequence[LogFile]) -> list[LogFile]:
+        known = set(self._files)  # a sweep has thousands
+        return [file for file in files if file not in known]
 
     def _begin(self, fresh: Sequence[LogFile]) -> Iterator[Event]:
         """Go through new files, with a word where a new attempt begins."""
