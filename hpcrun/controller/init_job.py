@@ -16,6 +16,7 @@ from msgspec import Struct
 from hpcrun.controller.context import read_text
 from hpcrun.controller.init import SCHEMAS, Found
 from hpcrun.controller.init_choices import Options
+from hpcrun.controller.script_check import module_files
 from hpcrun.errors import InputError
 from hpcrun.plan.gpus import is_mig
 from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
@@ -163,8 +164,8 @@ def _modules_of(project: Path, script: Path, facts: ScriptFacts) -> list[ScriptF
     waiting = [(script, name) for name in facts.imports]
     while waiting and len(found) < _MOST_MODULES:
         importer, name = waiting.pop(0)
-        for path in _module_files(project, importer, name):
-            if path in seen or not path.is_file():
+        for path in module_files(project, importer.parent, name):
+            if path in seen:
                 continue
             seen.add(path)
             read = _facts(path)
@@ -172,23 +173,6 @@ def _modules_of(project: Path, script: Path, facts: ScriptFacts) -> list[ScriptF
                 found.append(read[1])
                 waiting += [(path, inner) for inner in read[1].imports]
     return found
-
-
-def _module_files(project: Path, importer: Path, name: str) -> Iterator[Path]:
-    """Where a module may lie; a name with leading dots counts from its importer."""
-    dots = len(name) - len(name.lstrip("."))
-    parts = [part for part in name.split(".") if part]
-    if not all(part.isidentifier() for part in parts):
-        return
-    if dots:
-        tops = [importer.parents[dots - 1]] if dots <= len(importer.parents) else []
-    else:
-        tops = [importer.parent, project, project / "src"]
-    for top in dict.fromkeys(tops):
-        if not top.is_relative_to(project):
-            continue
-        place = top.joinpath(*parts)
-        yield from (place.with_suffix(".py") if parts else place, place / "__init__.py")
 
 
 # ---- what it asks for --------------------------------------------------------------------------

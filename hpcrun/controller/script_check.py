@@ -296,7 +296,7 @@ def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
     seen: set[Path] = set()
     while waiting and len(seen) < MODULES:
         folder, name = waiting.pop(0)
-        for file in _module_files(context.project, folder, name):
+        for file in module_files(context.project, folder, name):
             if file in seen:
                 continue
             seen.add(file)
@@ -307,14 +307,23 @@ def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
     return False
 
 
-def _module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
+def module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
+    """Find a module of the project by the name that a file in ``folder`` imports it by.
+
+    Leading dots count from the folder. Nothing outside of the project is looked at.
+    """
     dots = len(name) - len(name.lstrip("."))
     parts = [part for part in name.split(".") if part]
-    tops = [folder, project] if not dots else [folder.joinpath(*[".."] * (dots - 1))]
+    if not all(part.isidentifier() for part in parts):
+        return
+    tops: Sequence[Path] = (folder, project, project / "src")
+    if dots:
+        tops = (folder, *folder.parents)[dots - 1 : dots]
     for top in dict.fromkeys(tops):
         target = top.joinpath(*parts)
-        for file in (target.with_name(f"{target.name}.py"), target / "__init__.py"):
-            if file.is_file():
+        files = [target.with_suffix(".py")] if parts else []
+        for file in (*files, target / "__init__.py"):
+            if file.is_relative_to(project) and file.is_file():
                 yield file
 
 
