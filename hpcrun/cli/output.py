@@ -59,6 +59,15 @@ def message(kind: str, text: str, **style: Any) -> None:
         note(f"  {line}")
 
 
+def show_next(*verbs: tuple[str, str]) -> None:
+    """Say what to type next: verbs with their words, and why; nothing without any."""
+    if verbs:
+        say("Next")
+    width = max((len(verb) for verb, _ in verbs), default=0)
+    for verb, why in verbs:
+        say(f"  hpcrun {verb:<{width}}  {click.style(why, dim=True)}".rstrip())
+
+
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
     for name, value in rows:

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from hpcrun.cli.output import pairs, say, table
-from hpcrun.cli.show_status import show_next, state_line, verdict_json, why_json, why_lines
+from hpcrun.cli.output import pairs, say, show_next, table
+from hpcrun.cli.show_status import state_line, verdict_json, why_json, why_lines
 from hpcrun.controller.foreign import ForeignStatus
 from hpcrun.controller.why import WhyWaiting
 
@@ -58,7 +58,7 @@ def show_foreign(
         rows.append([status.job_id, status.verdict.state, elapsed, nodes or "-", remark])
     table(["JOBID", "STATE", "TIME", "NODES", ""], rows)
     if "_" in statuses[0].job_id:
-        show_next([(f"status {statuses[0].job_id}", "one of them in detail")])
+        show_next((f"status {statuses[0].job_id}", "one of them in detail"))
 
 
 def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
@@ -86,4 +86,4 @@ def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
     verbs = [(f"logs {status.job_id}", "its output")]
     if not status.verdict.final:
         verbs.append((f"cancel {status.job_id}", "end it"))
-    show_next(verbs)
+    show_next(*verbs)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import emit_json, message, pairs, say
+from hpcrun.cli.output import emit_json, message, pairs, say, show_next
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.slurm.sbatch import Estimate
@@ -53,20 +53,12 @@ def show_submission(plan: Plan, job_id: str, *, bare: bool) -> None:
     """Say what was submitted, and what to type next."""
     say(f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}")
     pairs(describe(plan, bare=bare))
-    next_verbs(
+    show_next(
         (f"logs -f {job_id}", "its output as it comes"),
         (f"status {job_id}", "its state"),
         (f"parse {job_id}", "the loss curve"),
         (f"cancel {job_id}", "end it"),
     )
-
-
-def next_verbs(*verbs: tuple[str, str]) -> None:
-    """Say what to type next: each verb with its words, and what it does."""
-    say("Next")
-    width = max(len(verb) for verb, _ in verbs)
-    for verb, why in verbs:
-        say(f"  hpcrun {verb:<{width}}  {click.style(why, dim=True)}")
 
 
 def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:

@@ -6,14 +6,13 @@ Effects: prints.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
 import msgspec
 from msgspec import structs
 
-from hpcrun.cli.output import pairs, say
+from hpcrun.cli.output import pairs, say, show_next
 from hpcrun.controller.rows import Row, row_of
 from hpcrun.controller.status import RunStatus
 from hpcrun.controller.why import WhyWaiting
@@ -228,6 +227,9 @@ def _attempt_text(status: RunStatus, attempt: Attempt) -> str:
     return "  ".join(said)
 
 
+_WRONG = "what went wrong"
+
+
 def _show_next(status: RunStatus) -> None:
     """Say what to type next."""
     word = status.job_id or status.run.run_id
@@ -239,14 +241,9 @@ def _show_next(status: RunStatus) -> None:
             verbs += [(f"parse -f {word}", "its loss curve")] * trains
         verbs.append((f"cancel {word}", "end it"))
     elif status.history.attempts:
-        verbs.append((f"logs {word}", "its output"))
+        well = status.verdict.ok
+        verbs.append((f"logs {word}", "its output") if well else (f"logs --err {word}", _WRONG))
         verbs += [(f"parse {word}", "its loss curve")] * trains
-    show_next(verbs)
-
-
-def show_next(verbs: Sequence[tuple[str, str]]) -> None:
-    """Print commands to type next, each with its reason."""
-    if verbs:
-        say("Next")
-    for verb, why in verbs:
-        say(f"  hpcrun {verb:<22} {click.style(why, dim=True)}".rstrip())
+        if not well and status.job_id:
+            verbs.append((f"resubmit {word}", "again, on from its checkpoints"))
+    show_next(*verbs)

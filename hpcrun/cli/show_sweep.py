@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from hpcrun.cli.output import emit_json, note, pairs, say, table
-from hpcrun.cli.show_plan import describe, next_verbs, show_files
+from hpcrun.cli.output import emit_json, note, pairs, say, show_next, table
+from hpcrun.cli.show_plan import describe, show_files
 from hpcrun.cli.show_status import duration, elapsed
 from hpcrun.cli.watch import state_line, verdict_line
 from hpcrun.controller.checks import Checks
@@ -147,7 +147,7 @@ def show_sweep_submission(sweep: PreparedSweep, submission: SweepSubmission) -> 
             rows.append((name, text))
     pairs(rows)
     _values_table(sweep)
-    next_verbs(
+    show_next(
         (f"status {job_id}", "the state of all its runs"),
         (f"logs -f {job_id}_0", "the output of one as it comes"),
         (f"parse {job_id}", "a loss curve for each"),
