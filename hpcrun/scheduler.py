@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.slurm.active import ActiveJob, active_argv, is_active_garbled, parse_active
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
-from hpcrun.slurm.beside import parse_version, version_argv
 from hpcrun.slurm.job_nodes import (
     JobNodes,
     parse_job_nodes,
@@ -48,6 +47,7 @@ from hpcrun.slurm.squeue import (
     squeue_argv,
 )
 from hpcrun.slurm.squeue import is_garbled as is_queue_garbled
+from hpcrun.slurm.srun import parse_version, version_argv
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).

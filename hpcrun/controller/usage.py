@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from hpcrun.assets import shipped
 from hpcrun.controller.usage_lines import NodeUse, UsageLines
-from hpcrun.slurm.beside import beside_argv
+from hpcrun.slurm.srun import beside_argv
 
 STEP_NAME = "hpcrun-top"
 # Seconds between two looks at a node; the second comes soon, since use is a difference.
