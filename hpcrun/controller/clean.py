@@ -37,6 +37,7 @@ from hpcrun.runs.layout import (
 )
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import read_record
+from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
 
 # Runs in one question to Slurm.
@@ -188,7 +189,7 @@ def _remembered(run: RunFolder) -> _Past | None:
         return None
     with contextlib.suppress(OSError):
         attempts = [name for name in os.listdir(run.attempts) if name.isdigit()]  # noqa: PTH208
-        if seen.attempts == len(attempts) and is_final_word(seen.state):
+        if seen.attempts == len(attempts) and is_over(seen.state):
             ended_at = seen.row.ended_at if seen.row is not None else None
             return _Past(seen.state, ended_at or _last_written(run, attempts))
     return None
@@ -201,11 +202,6 @@ def _last_written(run: RunFolder, attempts: Sequence[str]) -> float:
         with contextlib.suppress(OSError):
             return path.stat().st_mtime
     return run.seen.stat().st_mtime
-
-
-def is_final_word(state: str) -> bool:
-    """Tell whether a remembered state is one of an end: Slurm's, or hpcrun's own."""
-    return is_final(state) or state in ("LOST", "NOT_SUBMITTED")
 
 
 def _past_of(run: RunFolder, history: History, state: str, *, final: bool) -> _Past:

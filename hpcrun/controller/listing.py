@@ -31,7 +31,7 @@ from hpcrun.runs.layout import (
 )
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen
 from hpcrun.runs.store import list_names, read_record, write_record
-from hpcrun.runs.verdict import Verdict
+from hpcrun.runs.verdict import Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, is_final
 
 # A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
@@ -275,21 +275,17 @@ class _Sweep:
     def remember(self, states: Counter[str]) -> None:
         """Keep the counts of a sweep that is long over."""
         age = time.time() - (self.submitted.submitted_at if self.submitted else time.time())
-        if self.tasks and age > _SETTLED and all(map(_is_over, states)):
+        if self.tasks and age > _SETTLED and all(map(is_over, states)):
             with contextlib.suppress(OSError, HpcrunError):
                 self.folder.seen.parent.mkdir(exist_ok=True)
                 write_record(self.folder.seen, SweepSeen(states=dict(states)))
-
-
-def _is_over(state: str) -> bool:
-    return is_final(state) or state in ("LOST", "NOT_SUBMITTED")
 
 
 def _of_all(states: dict[str, int]) -> Verdict:
     """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
     order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
     live = next((state for state in order if states.get(state)), None)
-    live = live or next((state for state in states if not _is_over(state)), None)
+    live = live or next((state for state in states if not is_over(state)), None)
     if live is not None or not states:
         return Verdict(state=live or UNKNOWN, final=False, source="record")
     bad = [state for state in states if state != "COMPLETED"]

@@ -21,7 +21,8 @@ UNSETTLED = 600.0
 RUNAWAY = 3600.0
 # sbatch has answered and squeue does not show the job yet: a moment, not a loss.
 GRACE = 30.0
-LOST = "LOST"
+# Ends that are hpcrun's own words: it died without a trace; Slurm never took it.
+LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -56,6 +57,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return self.state == "COMPLETED"
+
+
+def is_over(state: str) -> bool:
+    """Tell whether a remembered state is one of an end: Slurm's, or hpcrun's own."""
+    return is_final(state) or state in (LOST, NOT_SUBMITTED)
 
 
 def decide(evidence: Evidence) -> Verdict:
@@ -164,7 +170,7 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
                 reason="sbatch gave no answer; Slurm may still take the job",
             )
         return Verdict(
-            state="NOT_SUBMITTED",
+            state=NOT_SUBMITTED,
             final=True,
             source="record",
             reason="no Slurm job has this folder: sbatch never took it",
