@@ -45,7 +45,7 @@ _LETTERS_TABLE = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
-_BLANKS = b" \t\"'\\"
+_BLANKS = b" \t\"'\\]"
 
 
 class Masker:

@@ -42,11 +42,11 @@ KNOWN_RUN = 12
 # What those begin with that may have small letters and digits alone.
 LOW_SIGNS = (b"hf_", b"gh", b"glpat-", b"xox", b"wandb_v", b"nvapi-")
 
-# What stands between a name and its value, and what a value begins with that is none: a
-# placeholder, a variable, a mask.
+# What stands between a name and its value, as in os.environ["NAME"] = "value" too, and what a
+# value begins with that is none: a placeholder, a variable, a mask.
 _SEPARATOR = (
-    rb"""\\?["']?(?:[ \t]{0,3}(?::|=>)[ \t]{0,3}|=|[ \t]{1,3}=[ \t]{1,3})"""
-    rb"""(?:b?\\?["'])?(?![<\[({$*\\])"""
+    rb"""\\?["']?\]?(?:[ \t]{0,3}(?::|=>)[ \t]{0,3}|=|[ \t]{1,3}=[ \t]{1,3})"""
+    rb"""(?:b?\\?["'])?(?![<\[({$*\\]|os\.(?:environ|getenv))"""
 )
 _VALUE = rb"""(?P<value>[^\s"',;)}\]&|\\\x00-\x20]+)"""
 # The words that a secret's name ends in; and what else secrets stand behind.
@@ -55,6 +55,11 @@ _ASSIGNED = re.compile(rb"(?P<word>" + _NAME + rb")" + _SEPARATOR + _VALUE, re.I
 _OPTION = re.compile(_NAME + rb"[ \t]+[\"']?(?!--?[a-z])(?P<value>[^\s\"',;)}\]<\[({$*]{8,})", re.I)
 _LOGIN = re.compile(
     rb"login(?:[ ]--[a-z-]+)*[ ](?:\S+[ ]password[ ])?(?P<value>[A-Za-z0-9_]{32,}(?![\w/]))", re.I
+)
+_AUTHORIZATION = re.compile(
+    rb"""authorization["']?[ \t]*[:=][ \t]*b?["']?(?:basic|token|digest)[ \t]+"""
+    rb"""(?P<value>[^\s"',]{8,})""",
+    re.IGNORECASE,
 )
 _BEARER = re.compile(rb"bearer[ \t]+(?P<value>[A-Za-z0-9._~+/=-]{12,})", re.I)
 _ADDRESS = re.compile(rb"""://[^\s/:@'"<>?\#]*:(?P<value>[^\s/@'"<>\x00-\x20]{1,200})@[^\s@]""")
@@ -66,10 +71,18 @@ ROOTS: dict[bytes, tuple[bytes, ...]] = {
     b"secret": (b"secret",),
     b"pass": (b"passw", b"passphrase"),
     b"bearer": (b"bearer",),
+    b"authorization": (b"authorization:", b"authorization="),
     b"login ": (b"login",),
     b"://": (b"@",),
 }
 OPTION = b" --"
+# Those that are no part of a name, with the value's place behind them.
+_WHOLE = {
+    b"bearer": _BEARER,
+    b"authorization": _AUTHORIZATION,
+    b"login ": _LOGIN,
+    b"://": _ADDRESS,
+}
 
 _BEFORE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 # Names in lower case are everywhere in logs of training: these mean nothing else.
@@ -105,9 +118,8 @@ def named_in(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
     >>> [named_in(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
     [None, None]
     """
-    if root in (b"bearer", b"login ", b"://"):
-        pattern = _LOGIN if root == b"login " else _ADDRESS if root == b"://" else _BEARER
-        found = pattern.match(text, at)
+    if root in _WHOLE:
+        found = _WHOLE[root].match(text, at)
         return found.span("value") if found and not _is_plain(found["value"]) else None
     found = _ASSIGNED.match(text, at)
     if found is None:
