@@ -172,12 +172,14 @@ def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
 
 
 def _nothing(watched: Watched) -> str:
-    """Say that there is no output yet, and where it is going to be."""
+    """Say that there is no output, or none yet, and where it is going to be."""
     from hpcrun.controller.watched import WatchedRuns
 
     if isinstance(watched, WatchedRuns):
         return f"{watched.runs[0].run_id}: no output yet"
+    first = watched.statuses[0]
     paths = [str(file.path) for file in watched.paths()]  # type: ignore[attr-defined]
     where = f" ({paths[0]})" if paths else ""
     states = ", ".join(dict.fromkeys(each.verdict.state for each in watched.statuses))
-    return f"job {watched.statuses[0].job_id}: {states}; no output yet{where}"
+    yet = "" if all(each.verdict.final for each in watched.statuses) else " yet"
+    return f"job {first.job_id}: {states}; no output{yet}{where}"

@@ -219,9 +219,13 @@ def tools(hpcrun: Caller) -> Path:
 
 def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     out, err = tmp_path / "o 9.out", tmp_path / "e 9.err"
-    asked = replay(tools, "scontrol", (0, show_job(out, "RUNNING", err=str(err)), ""))
+    replay(tools, "scontrol", (0, show_job(out, "RUNNING", err=str(err)), ""))
     waiting = hpcrun("logs", "9")
     assert waiting.code == 0 and f"job 9: RUNNING; no output yet ({out})" in waiting.err
+    replay(tools, "scontrol", (0, show_job(out, "FAILED", err=str(err)), ""))
+    assert f"job 9: FAILED; no output ({out})" in hpcrun("logs", "9").err, "and none will come"
+    asked = replay(tools, "scontrol", (0, show_job(out, "RUNNING", err=str(err)), ""))
+    asked.unlink()
     out.write_text(f"step 1\nHF_TOKEN=hf_{DRAWN}\n")
     err.write_text("oops\n")
     done = hpcrun("logs", "9")
@@ -231,7 +235,7 @@ def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: P
     for each in told:
         check_json("logs", each)
     assert [each["stream"] for each in told] == [None, None, "stderr"]
-    assert len(asked.read_text().splitlines()) == 4
+    assert len(asked.read_text().splitlines()) == 3
     refused = hpcrun("logs", "9", "--rank", "1")
     assert refused.code == 2 and "hpcrun did not submit this job" in refused.err
 
