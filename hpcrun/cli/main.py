@@ -133,9 +133,22 @@ def main() -> None:
         where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
         said = f"{where}: " if where else ""
         failure = HpcrunError(f"{said}{error.strerror or error}", fix=space_fix(error))
+        if _is_nowhere():
+            failure = HpcrunError("the current folder is no more", fix="cd to one that is there")
         show_failure(failure, sys.argv[1:])
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_nowhere() -> bool:
+    """Tell whether the current folder was removed."""
+    import os
+
+    try:
+        os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _columns() -> int:

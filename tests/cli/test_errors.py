@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Caller, Done
+from tests.cli.calling import ROOT, Caller, Done
 
 
 def is_clear(done: Done, *said: str) -> None:
@@ -70,6 +72,23 @@ def a_project(hpcrun: Caller) -> None:
 )
 def test_command_line(hpcrun: Caller, argv: list[str], said: list[str]) -> None:
     is_clear(hpcrun(*argv), *said)
+
+
+def test_a_current_folder_that_is_gone(hpcrun: Caller) -> None:
+    gone = hpcrun.project / "gone"
+    gone.mkdir()
+    program = "import os, sys; os.rmdir(os.getcwd()); sys.argv = ['hpcrun', 'status']; "
+    done = subprocess.run(
+        [sys.executable, "-c", program + "from hpcrun.cli.main import main; main()"],
+        cwd=gone,
+        env=hpcrun.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the current folder is no more\n  fix: cd to one")
 
 
 @pytest.mark.parametrize(
