@@ -148,3 +148,12 @@ def test_presets_named_in_documents_exist() -> None:
     for path in DOCUMENTS:
         for found in re.findall(r"\b(?:ddp|zero[0-3])-\d+gpu(?:-\d+node)?\b", path.read_text()):
             assert found in jobs, f"{name(path)}: {found}"
+
+
+def test_modules_named_in_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tops = (ROOT / folder for folder in ("hpcrun", "tests", "bench", "docs"))
+    files = [f"/{name(path)}" for top in tops for path in top.rglob("*.py")]
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_0-9]+\.py)`", text))
+    assert len(named) > 40
+    assert {one for one in named if not any(file.endswith(f"/{one}") for file in files)} == set()
