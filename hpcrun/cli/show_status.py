@@ -32,7 +32,6 @@ def status_json(status: RunStatus, why: WhyWaiting | None = None) -> dict[str, A
         **row_json(row_of(status), why),
         "cluster": submitted.cluster if submitted else None,
         "effective_batch": plan.effective_batch if plan else None,
-        "elapsed_seconds": elapsed(status),
         "node_list": last.begin.nodes if last and last.begin else None,
         "checkpoint_dir": plan.checkpoint_dir if plan else None,
         "log_dir": str(status.run.logs),
@@ -97,18 +96,6 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "source": verdict.source,
         "notes": verdict.notes,
     }
-
-
-def elapsed(status: RunStatus) -> float | None:
-    """Seconds that the last attempt has run; None before it begins, or when it died unseen."""
-    last = status.history.last
-    if last is None or last.begin is None:
-        return None
-    if last.end is not None:
-        return round(last.end.ended_at - last.begin.begun_at, 3)
-    if status.verdict.final:
-        return None
-    return round(max(0.0, time.time() - last.begin.begun_at), 3)
 
 
 def duration(seconds: float | None) -> str:

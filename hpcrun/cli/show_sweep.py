@@ -12,11 +12,12 @@ import click
 
 from hpcrun.cli.output import emit_json, note, pairs, say, show_next, table
 from hpcrun.cli.show_plan import describe, show_files
-from hpcrun.cli.show_status import duration, elapsed
+from hpcrun.cli.show_status import duration
 from hpcrun.cli.watch import state_line, verdict_line
 from hpcrun.controller.checks import Checks
 from hpcrun.controller.context import Context
 from hpcrun.controller.follow_runs import follow_runs
+from hpcrun.controller.rows import elapsed_of
 from hpcrun.controller.status import RunStatus
 from hpcrun.controller.sweep import (
     PreparedSweep,
@@ -168,7 +169,7 @@ def show_sweep(sweep: Sweep, statuses: Sequence[RunStatus]) -> None:
         [
             status.job_id or status.run.run_id,
             status.verdict.state,
-            duration(elapsed(status)),
+            duration(elapsed_of(status)),
             *(each.get(key, "-") for key in keys),
             _reason(status) or failure_text(status),
         ]

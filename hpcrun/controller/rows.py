@@ -107,7 +107,7 @@ def row_of(status: RunStatus) -> Row:
         from hpcrun.controller.progress import last_point  # the reader of lines takes a moment
 
         point = last_point(status.run)
-    elapsed = _elapsed(status)
+    elapsed = elapsed_of(status)
     seconds = gpu_seconds(status, nodes, gpus)
     limit = queue.limit if queue else account.limit if account else ""
     return Row(
@@ -143,7 +143,7 @@ def _how_it_failed(status: RunStatus) -> str:
     return failure_text(status)
 
 
-def _elapsed(status: RunStatus) -> float | None:
+def elapsed_of(status: RunStatus) -> float | None:
     """Seconds of the last attempt, by its own records where there are any, else by Slurm."""
     last = status.history.last
     if last is not None and (own := _seconds(last, is_over=status.verdict.final)) is not None:
@@ -171,7 +171,7 @@ def gpu_seconds(status: RunStatus, nodes: int | None, gpus_per_node: int | None)
         return None
     *before, last = status.history.attempts
     told = [_seconds(attempt, is_over=True) for attempt in before]
-    told.append(_elapsed(status) if last else None)
+    told.append(elapsed_of(status) if last else None)
     return sum(seconds or 0.0 for seconds in told) * nodes * gpus_per_node
 
 

@@ -165,6 +165,13 @@ def test_attempts_are_told_one_by_one(hpcrun: Caller, tools: Path) -> None:
     check_json("status", hpcrun("status", "15", "--json").json)
 
 
+def test_a_run_has_one_time_in_a_listing_and_by_itself(hpcrun: Caller, tools: Path) -> None:
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=0)
+    answers(tools, "squeue", rest=queued(run, "15", "TIMEOUT"))
+    told = [hpcrun("status", "--json", *word).json["runs"][0] for word in ((), ("15",))]
+    assert [each["elapsed_seconds"] for each in told] == [3600, 3600]
+
+
 def test_what_is_final_is_remembered(several: Caller, tools: Path) -> None:
     first = several("status", "--json").json
     asked = [(tools / "squeue.calls"), (tools / "sacct.calls")]
