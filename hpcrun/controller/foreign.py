@@ -111,10 +111,10 @@ def _status(job_id: str, row: QueueRow | None, account: AccountRow | None) -> Fo
 def _is_possible(job_id: str) -> bool:
     """Tell whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
 
-    >>> _is_possible("4711_3"), _is_possible("553038940000")
-    (True, False)
+    >>> [_is_possible(word) for word in ("4711_3", "4711+1", "553038940000")]
+    [True, True, False]
     """
-    number, _, task = job_id.partition("_")
+    number, _, task = job_id.replace("+", "_").partition("_")
     return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 

@@ -49,7 +49,10 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     if not words:
         _sort(resolve_any(context, None), runs, sweeps)
     for word in words:
-        match = re.fullmatch(r"([0-9]+)_\[([0-9,-]+)\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))", word)
+        # As squeue shows what waits: 7_[3-5,9%2], with the number that may run at once.
+        match = re.fullmatch(
+            r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))", word
+        )
         if match is not None:
             array = match[1] or match[3]
             tasks = task_numbers(word, match[2] or match[4])

@@ -267,12 +267,13 @@ def find(
 
 
 def is_job_id(word: str) -> bool:
-    """Tell whether a word has the form of a job's id, or of an array's task.
+    """Tell whether a word has the form of a job's id, of an array's task, or of a part of a
+    heterogeneous job.
 
-    >>> [is_job_id(word) for word in ("123", "123_4", "123_[4-5]", "x")]
-    [True, True, False, False]
+    >>> [is_job_id(word) for word in ("123", "123_4", "123+1", "123_[4-5]", "x")]
+    [True, True, True, False, False]
     """
-    return re.fullmatch(r"[0-9]+(_[0-9]+)?", word) is not None
+    return re.fullmatch(r"[0-9]+([_+][0-9]+)?", word) is not None
 
 
 def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:

@@ -176,6 +176,18 @@ def test_cancel(hpcrun: Caller, tools: Path) -> None:
     assert len(calls(asked)) == 1
 
 
+def test_ids_as_squeue_shows_them(hpcrun: Caller, tools: Path) -> None:
+    """A part of a heterogeneous job, and what waits of an array, are pasted from squeue."""
+    asked = replay(tools, "squeue", (0, row(Path("/w"), "5+1", "RUNNING"), ""))
+    code, (shown,) = state(hpcrun, "5+1")
+    assert (code, shown["job_id"], shown["state"]) == (0, "5+1", "RUNNING")
+    assert calls(asked)[0].endswith("--jobs=5+1")
+    rows = row(Path("/w"), "7_3", "COMPLETED") + row(Path("/w"), "7_4", "COMPLETED")
+    replay(tools, "squeue", (0, rows, ""))
+    told = hpcrun("cancel", "7_[3-4%2]")
+    assert told.out.count("is over already") == 2, told
+
+
 def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
     asked = replay(tools, "squeue", captured("squeue", "one"))
     code, (shown,) = state(hpcrun, "2")
