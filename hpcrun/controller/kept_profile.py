@@ -9,9 +9,7 @@ nobody but the user can write. Without a cache folder all works, a little slower
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +17,8 @@ from pathlib import Path
 import msgspec
 
 from hpcrun import __version__
-from hpcrun.assets import home_dir
+from hpcrun.controller.kept import cache_folder, keep, read_kept
 from hpcrun.spec.cluster import Cluster
-from hpcrun.structs import decodable
 
 _SPEC = Path(__file__).parent.parent / "spec"
 
@@ -39,20 +36,14 @@ def load_profile(text: str, source: str, environ: Mapping[str, str]) -> Cluster:
     folder = cache_folder(environ) / "profiles"
     file = folder / f"{zlib.crc32(os.fsencode(source)):08x}.json"
     reader = _reader()
-    kept = _read(file)
+    kept = read_kept(file, _Kept)
     if kept is not None and kept.text == text and kept.reader == reader:
         return kept.cluster
     from hpcrun.spec.load import load_cluster  # here: it is what is to be spared
 
     cluster = load_cluster(text, source=source)
-    _keep(file, _Kept(reader, text, cluster))
+    keep(file, _Kept(reader, text, cluster))
     return cluster
-
-
-def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Find the user's own cache folder, ``~/.cache/hpcrun`` unless XDG_CACHE_HOME says another."""
-    base = environ.get("XDG_CACHE_HOME") or str(Path(home_dir(environ)) / ".cache")
-    return Path(base) / "hpcrun"
 
 
 def _reader() -> str:
@@ -60,32 +51,3 @@ def _reader() -> str:
     with os.scandir(_SPEC) as files:
         stamps = [(one.name, one.stat().st_mtime_ns) for one in files if one.name.endswith(".py")]
     return f"{__version__} {zlib.crc32(repr(sorted(stamps)).encode()):08x}"
-
-
-def _read(file: Path) -> _Kept | None:
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return None
-    with open(descriptor, "rb") as opened:  # noqa: PTH123 - it is open already
-        try:
-            info = os.fstat(descriptor)
-            # A profile's commands run in jobs: what others could have written does not count.
-            shared = info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-            if shared or not stat.S_ISREG(info.st_mode):
-                return None
-            return msgspec.json.decode(opened.read(), type=decodable(_Kept))
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-
-
-def _keep(file: Path, kept: _Kept) -> None:
-    """Write it for the next time, if it can be written and reads back as it is."""
-    from hpcrun.errors import HpcrunError
-    from hpcrun.runs.store import write_file
-
-    with contextlib.suppress(OSError, HpcrunError, ValueError, TypeError, msgspec.MsgspecError):
-        data = msgspec.json.encode(kept)
-        if msgspec.json.decode(data, type=decodable(_Kept)) == kept:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(file, data, mode=0o600)

@@ -209,8 +209,10 @@ def _only_run(spec: JobSpec, words: Sequence[str], source: str) -> tuple[JobSpec
 
 def new_run_id(spec: JobSpec) -> str:
     """Make an id of the job's name, the time and chance."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return make_run_id(spec.name or "job", stamp, int.from_bytes(os.urandom(4), "big"))
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    chance = int.from_bytes(os.urandom(4), "big")
+    return make_run_id(spec.name or "job", stamp, now % 1, chance)
 
 
 @contextlib.contextmanager

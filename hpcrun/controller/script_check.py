@@ -1,6 +1,6 @@
 """The program that a job names, looked at before it waits in a queue: there, readable, Python.
 
-Effects: reads files, asks git; keeps what it read of long scripts in the cache folder.
+Effects: reads files, asks git; remembers what it read of long scripts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import msgspec
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
-from hpcrun.errors import HpcrunError, Problem
+from hpcrun.controller.kept import cache_folder, keep, read_kept
+from hpcrun.errors import Problem
 from hpcrun.plan.script_facts import ScriptFacts, read_script
-from hpcrun.runs.store import write_file
 from hpcrun.spec.job import JobSpec
-from hpcrun.structs import decodable
 
 # bytes; a longer text was not written by a person, and is not read.
 LONGEST = 1_000_000
@@ -35,7 +34,7 @@ LONGEST_LINE = 20_000
 # bytes; reading a longer script takes long enough to be remembered.
 WORTH_KEEPING = 4_000
 # Goes up when a script's facts are read in another way: what is kept is out of date then.
-_FORM = 2
+_FORM = 4
 # Modules of the project that are looked through for HPCRUN_* variables.
 MODULES = 40
 _UNKNOWN_VERSION = (0, 0)
@@ -47,6 +46,13 @@ class Reading(msgspec.Struct, frozen=True):
     facts: ScriptFacts | None = None
     fault: str = ""
     line: int | None = None
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What came of reading the text that ``marks`` tell."""
+
+    marks: str
+    reading: Reading
 
 
 class Program(msgspec.Struct):
@@ -234,23 +240,23 @@ def _shebang(data: bytes) -> str:
 
 
 def _read(context: Context, path: Path, data: bytes, version: tuple[int, ...]) -> Reading:
-    """Read a script, or remember what was read of the same file.
+    """Read a script, or remember what was read of the same text.
 
-    The file is told by what stat() says and by a checksum: a real hash would load OpenSSL, which
+    The text is told by a checksum and by what stat() says: a real hash would load OpenSSL, which
     takes longer than all else here.
     """
     if len(data) < WORTH_KEEPING:
         return _parse(data, version)
     info = path.stat()
-    marks = (_FORM, *sys.version_info[:3], *version, info.st_ino, info.st_mtime_ns, len(data))
-    name = "-".join(map(str, (*marks, zlib.crc32(data))))
-    kept = context.cache_dir / "scripts" / f"{name}.json"
-    with contextlib.suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
-        return msgspec.json.decode(kept.read_bytes(), type=decodable(Reading))
+    seen = (*sys.version_info[:3], *version, info.st_ino, info.st_mtime_ns, len(data))
+    marks = " ".join(map(str, (_FORM, *seen, zlib.crc32(data))))
+    name = f"{zlib.crc32(os.fsencode(path)):08x}.json"
+    file = cache_folder(context.environ) / "scripts" / name
+    kept = read_kept(file, _Kept)
+    if kept is not None and kept.marks == marks:
+        return kept.reading
     reading = _parse(data, version)
-    with contextlib.suppress(OSError, HpcrunError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_file(kept, msgspec.json.encode(reading))
+    keep(file, _Kept(marks, reading))
     return reading
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-# Run ids: time (UTC) so that they sort, the job's name, four characters of chance.
+# Run ids: time (UTC), the job's name, four characters of the second's part and of chance. Sorted
+# as text, like the digits that its characters stand for.
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
 # Values of variables that are not recorded; it goes when the run is over.
@@ -24,17 +25,23 @@ ARRAY = ".array"
 TASK_ID = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
-def make_run_id(name: str, stamp: str, chance: int) -> str:
-    """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), a job name and a random number.
+def make_run_id(name: str, stamp: str, fraction: float, chance: int) -> str:
+    """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), what part of its second is over (0 to 1),
+    a job name and a random number.
 
-    >>> make_run_id("it's a test", "20261120-081455", 123456)
-    '20261120-081455-it-s-a-test-gg66'
+    The last four characters tell runs of one second apart, and their order: two are the
+    thousandths of it, two are chance.
+
+    >>> make_run_id("it's a test", "20261120-081455", 0.5, 123456)
+    '20261120-081455-it-s-a-test-hhgg'
     """
     slug = re.sub(r"[^A-Za-z0-9._+]+", "-", name).strip("-.")[:40] or "job"
+    base = len(_ALPHABET)
+    number = int(fraction * base**2) * base**2 + chance % base**2
     tail = ""
     for _ in range(4):
-        chance, digit = divmod(chance, len(_ALPHABET))
-        tail += _ALPHABET[digit]
+        number, digit = divmod(number, base)
+        tail = _ALPHABET[digit] + tail
     return f"{stamp}-{slug}-{tail}"
 
 

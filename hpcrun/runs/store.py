@@ -202,11 +202,14 @@ def _names(runs_dir: Path) -> list[str]:
         return []
 
 
-def _newness(name: str) -> tuple[str, int]:
-    """The newest is the greatest; of a sweep the first task is."""
+def _newness(name: str) -> tuple[str, str, int]:
+    """The newest is the greatest; of a sweep the first task is.
+
+    The last four characters of an id go on where its stamp ends, at the second.
+    """
     # Most names have no point, and there may be thousands of them.
     task = TASK_ID.fullmatch(name) if "." in name else None
-    return (task[1] + task[3], -int(task[2])) if task else (name, 0)
+    return name[:15] + name[-4:], name if task is None else task[1], -int(task[2]) if task else 0
 
 
 def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:

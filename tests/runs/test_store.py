@@ -52,16 +52,29 @@ def submitted(job_id: str | None) -> Submitted:
     ],
 )
 def test_run_ids_are_plain_words(name: str, slug: str) -> None:
-    run_id = make_run_id(name, "20261120-081455", 123456)
-    assert run_id == f"20261120-081455-{slug}-gg66"
+    run_id = make_run_id(name, "20261120-081455", 0.5, 123456)
+    assert run_id == f"20261120-081455-{slug}-hhgg"
     assert RUN_ID.fullmatch(run_id)
 
 
 def test_run_ids_sort_by_time_and_differ_by_chance() -> None:
     stamps = ["20261120-081455", "20261120-081456", "20270101-000000"]
-    made = [make_run_id("x", stamp, 5) for stamp in stamps]
+    made = [make_run_id("x", stamp, 0.5, 5) for stamp in stamps]
     assert made == sorted(made)
-    assert len({make_run_id("x", stamps[0], chance) for chance in range(1000)}) == 1000
+    assert len({make_run_id("x", stamps[0], 0.5, chance) for chance in range(900)}) == 900
+
+
+def test_runs_of_one_second_are_listed_in_their_order(tmp_path: Path) -> None:
+    parts = [0.0, 0.002, 0.3, 0.302, 0.9, 0.999999]
+    names = ["z", "a", "z", "b", "a", "sweep"]
+    made = [
+        make_run_id(name, "20261120-081455", part, 7919 * place)
+        for place, (name, part) in enumerate(zip(names, parts, strict=True))
+    ]
+    tasks = [task_run_id(made.pop(), index) for index in (0, 1, 10)]
+    for run_id in (*made, *tasks):
+        (tmp_path / run_id).mkdir()
+    assert [run.run_id for run in list_runs(tmp_path)] == [*tasks, *reversed(made)]
 
 
 # ---- writing
