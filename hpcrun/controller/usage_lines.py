@@ -60,7 +60,7 @@ class UsageLines:
     """Reads what a usage step prints, in whatever pieces it comes.
 
     >>> lines = UsageLines()
-    >>> for clock, busy in ((10, 1000), (12, 5000)):
+    >>> for clock, busy in ((10, 1000), (12, 1800)):
     ...     lines.feed(f"hpcrun-top n1 begin {clock}\\nhpcrun-top n1 stat 4 {busy} 0 0 50 0\\n")
     ...     lines.feed("hpcrun-top n1 end\\n")
     >>> [(use.node, use.cpus_busy, use.cpus) for use in lines.uses()]
