@@ -61,7 +61,7 @@ class Followed:
     def hear(self, text: bytes) -> None:
         """Wait until the follower has said this."""
         assert self.process is not None
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while text not in self.heard:
             for stream in (self.process.stdout, self.process.stderr):
                 assert stream is not None
@@ -81,7 +81,7 @@ class Followed:
 
     def code(self) -> int:
         assert self.process is not None
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Watched:
 
     def see(self, what: str | Callable[[str], bool]) -> str:
         """Wait until the window shows something."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             self.read()
             if what(self.window.text) if callable(what) else what in self.window.text:
@@ -73,7 +73,7 @@ class Watched:
             time.sleep(0.02)
 
     def end(self) -> int:
-        code = self.process.wait(timeout=20)
+        code = self.process.wait(timeout=60)
         self.read()
         return code
 
@@ -297,7 +297,7 @@ def test_without_a_terminal_only_the_last_report_is_printed(
     followed.write("logs/0/rank-0.log", b"".join(LINES).decode())
     followed.state("FAILED")
     followed.write("attempts/0/end.json", json.dumps({**END, "exit_code": 3}))
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"job 7: FAILED, exit code 3" in err
     if as_json:

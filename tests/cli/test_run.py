@@ -120,12 +120,12 @@ def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
 def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> None:
     # One child of its own session, which no signal to a process group reaches.
     process = hpcrun.start("run", "--", "sh", "-c", "setsid sleep 1000 & touch ready; sleep 1000")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (hpcrun.project / "ready").exists():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.Signals[f"SIG{name}"])
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"stopping the run" in err and b"Traceback" not in err
     assert hpcrun.left() == []
@@ -135,39 +135,39 @@ def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> 
 
 def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (hpcrun.project / "ready").exists():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     done = hpcrun("cancel", only_run(hpcrun).name)
     assert done.code == 0 and "was RUNNING and is being cancelled" in done.out
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1 and b"CANCELLED" in err
     assert hpcrun.left() == []
 
 
 def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (hpcrun.project / "ready").exists():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     begin = json.loads((only_run(hpcrun) / "attempts" / "0" / "begin.json").read_text())
     os.kill(begin["pid"], signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"LOST" in err and b"its batch script was killed" in err
     assert hpcrun.left() == []
 
 
-@pytest.mark.parametrize("verb", [["logs"], ["logs", "-f"], ["logs", "--json"], ["jobs"]])
-def test_a_reader_that_goes_away_is_no_error(hpcrun: Caller, verb: list[str]) -> None:
+def test_a_reader_that_goes_away_is_no_error(hpcrun: Caller) -> None:
     write = "i=0; while [ $i -lt 30000 ]; do echo $i; i=$((i+1)); done"
     hpcrun.process("run", "--", "sh", "-c", write)
-    process = hpcrun.start(*verb)
-    assert process.stdout is not None
-    process.stdout.close()
-    process.stdout = None
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 141
-    assert b"Traceback" not in err and b"BrokenPipe" not in err
+    for verb in ("logs", "logs -f", "logs --json", "jobs"):
+        process = hpcrun.start(*verb.split())
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 141, verb
+        assert b"Traceback" not in err and b"BrokenPipe" not in err

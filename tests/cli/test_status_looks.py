@@ -88,7 +88,7 @@ def test_watch_ends_by_ctrl_c_and_leaves_the_terminal_clean(several: Caller, too
     while b"Ctrl-C ends this" not in got:
         got += os.read(main, 65536)  # ends with an error when the process does
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=60) == 130
     with contextlib.suppress(OSError):  # the end of a terminal
         while piece := os.read(main, 65536):
             got += piece

@@ -89,13 +89,13 @@ def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, row("/x", "9"), ""))
     refusal = "srun: error: Unable to create step for job 9: Access/permission denied\n"
     replay(tools, "srun", (1, "", refusal))
-    done = hpcrun.process("top")
+    done = hpcrun("top")
     assert done.code == 0, done
     assert "9    a name  1:02:0" in done.out
     assert "no use shown: Unable to create step for job 9: Access/permission denied" in done.out
     (tools / "srun").unlink()
-    assert "no use shown: srun: command not found" in hpcrun.process("top").out
-    without = hpcrun.process("top", "--no-usage")
+    assert "no use shown: srun: command not found" in hpcrun("top").out
+    without = hpcrun("top", "--no-usage")
     assert without.code == 0
     assert "n1" not in without.out
 
@@ -116,7 +116,7 @@ def test_out_of_reach(
     hpcrun: Caller, tools: Path, answer: tuple[int, str, str], code: int, said: str
 ) -> None:
     replay(tools, "squeue", answer)
-    done = hpcrun.process("top")
+    done = hpcrun("top")
     assert done.code == code, done
     assert said in done.err
     assert "Traceback" not in done.err
@@ -124,11 +124,11 @@ def test_out_of_reach(
 
 def test_no_jobs(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, "", ""))
-    assert "none of your jobs runs" in hpcrun.process("top").out
-    done = hpcrun.process("top", "12")
+    assert "none of your jobs runs" in hpcrun("top").out
+    done = hpcrun("top", "12")
     assert done.code == 2
     assert "12: neither running nor waiting" in done.err
-    assert hpcrun.process("top", "no-such-run").code == 2
+    assert hpcrun("top", "no-such-run").code == 2
 
 
 def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJob:
