@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from hpcrun.plan.script_facts import Option, ScriptFacts, called
+from hpcrun.plan.script_facts import OPEN_PARSERS, Option, ScriptFacts, called
 from hpcrun.spec.yaml_edit import flow, scalar
 
 # What a script's option takes, by its name: the placeholder, and the pattern of the names.
@@ -109,7 +109,8 @@ def draft_job(
                 "let it read the variable LOCAL_RANK instead"
             )
     carries = framework in ("deepspeed", "transformers") and "deepspeed_config" in takes
-    if "micro_batch_per_gpu" not in takes and not carries and framework != "deepspeed":
+    open_parser = any(one.parser in OPEN_PARSERS for one in (facts, *others))
+    if not (open_parser or "micro_batch_per_gpu" in takes or carries or framework == "deepspeed"):
         notes.append(
             f"{script} takes no batch size that can be seen: let it read "
             'HPCRUN_MICRO_BATCH_PER_GPU, or add its argument to args with "{micro_batch_per_gpu}"'

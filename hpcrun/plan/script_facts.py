@@ -15,7 +15,9 @@ from msgspec import Struct, field
 T = TypeVar("T", bound=ast.AST)
 
 # What reads a command line; the word tells how far its options can be known.
-_ARGPARSE, _OTHERS = "argparse", ("click", "absl", "hydra", "fire", "typer", "tyro")
+_ARGPARSE = "argparse"
+# Of these not all options can be seen: fire and tyro make them of a function, hydra of files.
+OPEN_PARSERS = ("click", "absl", "hydra", "fire", "typer", "tyro")
 _DATACLASSES = {"HfArgumentParser": "transformers", "TrlParser": "transformers"}
 # Keywords of ArgumentParser that leave its options as add_argument() says them.
 _PLAIN_KEYWORDS = frozenset(
@@ -28,6 +30,11 @@ _HARMLESS = frozenset(
     | {"set_defaults", "get_default", "print_help", "print_usage", "format_help", "exit"}
     | {"format_usage", "description", "epilog", "usage"}
 )
+# Keywords by which calls are told a batch size, or how many steps gradients are added up.
+BATCH_KEYWORDS = frozenset(
+    {"per_device_train_batch_size", "batch_size", "train_batch_size", "micro_batch_size"}
+)
+STEPS_KEYWORDS = frozenset({"gradient_accumulation_steps", "accumulate_grad_batches"})
 # What DeepSpeed adds to a parser (deepspeed/__init__.py, add_config_arguments).
 _DEEPSPEED_OPTIONS = ("--deepspeed", "--deepspeed_config", "--deepscale", "--deepscale_config")
 
@@ -44,7 +51,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
 
     ``parser`` is what reads its command line ("" where nothing that is known does). ``plain``: it
     is argparse, and ``options`` are all that it takes. ``variables`` are the environment variables
-    that its text names, ``imports`` the modules that it imports anywhere.
+    that its text names, ``imports`` the modules that it imports anywhere. ``numbers`` are those
+    that its calls are told as a batch's (BATCH_KEYWORDS, STEPS_KEYWORDS), written out.
     """
 
     parser: str = ""
@@ -53,6 +61,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     options: list[Option] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
+    numbers: list[tuple[str, int]] = field(default_factory=list)
 
 
 def read_script(tree: ast.Module) -> ScriptFacts:
@@ -75,6 +84,7 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         options=reading.options if reading else list(_options_elsewhere(calls, parser)),
         variables=sorted(set(_variables(nodes))),
         imports=list(dict.fromkeys(imports)),
+        numbers=list(dict.fromkeys(_numbers(calls))),
     )
 
 
@@ -108,6 +118,15 @@ def _variables(nodes: _Nodes) -> Iterator[str]:
             yield from re.findall(r"\bHPCRUN_[A-Z_]*", node.value)
 
 
+def _numbers(calls: list[ast.Call]) -> Iterator[tuple[str, int]]:
+    for call in calls:
+        for keyword in call.keywords:
+            name, value = keyword.arg or "", keyword.value
+            known = name in BATCH_KEYWORDS or name in STEPS_KEYWORDS
+            if known and isinstance(value, ast.Constant) and type(value.value) is int:
+                yield name, value.value
+
+
 def called(call: ast.Call) -> str:
     """Name what is called, by its last part: ``argparse.ArgumentParser`` is ArgumentParser."""
     function = call.func
@@ -124,7 +143,7 @@ def _parser(calls: list[ast.Call], imports: list[str]) -> str:
             return parser
     if "ArgumentParser" in names and _ARGPARSE in modules:
         return _ARGPARSE
-    return next((name for name in _OTHERS if name in modules), "")
+    return next((name for name in OPEN_PARSERS if name in modules), "")
 
 
 def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from hpcrun.plan.launch import decide_framework
-from hpcrun.plan.script_facts import Option, ScriptFacts
+from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, Option, ScriptFacts
 from hpcrun.spec.job import JobSpec
 
 _MICRO = "micro_batch_per_gpu"
@@ -67,13 +67,15 @@ def batch_notes(
     """
     if reads_variables or spec.deepspeed is not None:
         return []
+    values = {
+        _MICRO: spec.batch.micro_batch_per_gpu,
+        _STEPS: spec.batch.gradient_accumulation_steps,
+    }
     lost = [
         key
-        for key, value in (
-            (_MICRO, spec.batch.micro_batch_per_gpu),
-            (_STEPS, spec.batch.gradient_accumulation_steps),
-        )
+        for key, value in values.items()
         if value != 1
+        and value not in [number for _, number in _written(key, facts)]
         and not _names(spec, typed, (key, "effective_batch"))
         and not _spells_out(given, key, value)
     ]
@@ -90,8 +92,14 @@ def batch_notes(
     else:
         fix = "let it read " + " and ".join(f"HPCRUN_{key.upper()}" for key in lost)
     what = " and ".join(f"batch.{key}" for key in lost)
+    others = [
+        f"says {name}={number}, not {values[key]}, and "
+        for key in lost
+        for name, number in _written(key, facts)
+    ]
     return [
-        f"{what}: no argument passes it on to {script}, which reads no HPCRUN_* variable as far as "
+        f"{what}: no argument passes it on to {script}, which {''.join(others)}reads no HPCRUN_* "
+        "variable as far as "
         f"can be seen: the effective batch {effective} is not what it trains; {fix}"
     ]
 
@@ -99,6 +107,12 @@ def batch_notes(
 def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -> bool:
     texts = [*typed, *spec.env.values()]
     return any(f"{{{name}}}" in text for text in texts for name in placeholders)
+
+
+def _written(key: str, facts: ScriptFacts) -> list[tuple[str, int]]:
+    """What the script's own calls are told, with the keywords."""
+    keywords = BATCH_KEYWORDS if key == _MICRO else STEPS_KEYWORDS
+    return [(name, number) for name, number in facts.numbers if name in keywords]
 
 
 def _spells_out(given: Sequence[str], key: str, value: int) -> bool:

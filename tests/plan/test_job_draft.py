@@ -100,6 +100,12 @@ def test_a_script_that_takes_no_batch_is_told() -> None:
     assert not options("'--batch'").notes
 
 
+@pytest.mark.parametrize("parser", ["fire", "hydra", "absl.flags", "click", "typer", "tyro"])
+def test_options_that_cannot_all_be_seen_may_take_a_batch(parser: str) -> None:
+    assert drafted(f"import torch, {parser}").notes == []
+    assert drafted("import torch, mine", f"import {parser}").notes == []
+
+
 def test_deepspeed() -> None:
     start = "import deepspeed\n"
     added = "'--deepspeed_config'"

@@ -245,6 +245,15 @@ def test_a_batch_that_does_not_reach_the_script_is_told() -> None:
     assert notes(BATCH, reads=True) == []
 
 
+def test_a_batch_that_the_script_itself_says() -> None:
+    called = "T(per_device_train_batch_size={}, gradient_accumulation_steps=2, x=True)"
+    assert notes(BATCH, facts(called.format(4))) == []
+    assert notes(BATCH, facts(called.format(4) + "; L(val, batch_size=64)")) == []
+    [note] = notes(BATCH, facts(called.format(8)))
+    assert note.startswith("batch.micro_batch_per_gpu: no argument passes it on to a.py, which ")
+    assert "which says per_device_train_batch_size=8, not 4, and reads no HPCRUN_* " in note
+
+
 def test_deepspeeds_json_that_does_not_reach_the_script_is_told() -> None:
     [note] = notes("framework: deepspeed\nargs: [--deepspeed_config, mine.json]")
     assert note.startswith("deepspeed: no argument passes hpcrun's JSON on to a.py, ")
