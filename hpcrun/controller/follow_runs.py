@@ -43,6 +43,17 @@ def follow_runs(
     Only runs that are not over yet are asked about, all with one squeue. While Slurm is silent
     their state is UNKNOWN, and the waiting goes on. An end is given once.
     """
+    for step in run_steps(context, runs, timeout=timeout):
+        if isinstance(step, float):
+            sleep(step)
+        else:
+            yield step
+
+
+def run_steps(
+    context: Context, runs: Sequence[RunFolder], *, timeout: float | None = None
+) -> Iterator[RunStatus | float]:
+    """Give what follow_runs() gives, and the pauses between: seconds that the caller sleeps."""
     begin = time.monotonic()
     live = list(dict.fromkeys(runs))
     shown: dict[Path, tuple[str, str]] = {}
@@ -70,12 +81,12 @@ def follow_runs(
             gone = {status.run for status in over}
             signs = [sign for run, sign in zip(live, signs, strict=True) if run not in gone]
             live = [run for run in live if run not in gone]
-            yield from _with_last_files(over, sleep)
+            yield from _with_last_files(over)
             due = time.monotonic() + next(pauses, SLURM_EVERY * random.uniform(0.9, 1.1))
         left = None if timeout is None else begin + timeout - time.monotonic()
         if not live or (left is not None and left <= 0):
             return
-        sleep(pause if left is None else min(pause, left))
+        yield pause if left is None else min(pause, left)
         pause = min(pause * 1.3, max(FILES_EVERY[1], len(live) / RUNS_A_SECOND))
 
 
@@ -90,9 +101,7 @@ def _signs(run: RunFolder) -> tuple[int, bool]:
     return len(attempts), os.access(end, os.F_OK)
 
 
-def _with_last_files(
-    over: Sequence[RunStatus], sleep: Callable[[float], None]
-) -> Iterator[RunStatus]:
+def _with_last_files(over: Sequence[RunStatus]) -> Iterator[RunStatus | float]:
     """Give runs that are over with their end records, all together waited for a moment."""
     waiting = list(over)
     deadline = time.monotonic() + FILES_LATE
@@ -113,4 +122,4 @@ def _with_last_files(
                 still.append(status)
         waiting = still
         if waiting:
-            sleep(0.2)
+            yield 0.2

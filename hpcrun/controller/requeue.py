@@ -96,8 +96,9 @@ def _look_at(context: Context, status: RunStatus, *, failed: bool, in_sweep: boo
         error = InputError(f"{name} is {owner}'s", fix=again)
     elif submitted is not None and submitted.job_id is None:
         error = InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
-    elif status.out_of_reach and not verdict.final:
-        error = OutOfReach(f"{name}: {status.out_of_reach}", fix="try again later")
+    elif status.out_of_reach:
+        later = f"try again later; or {again}" if verdict.final else "try again later"
+        error = OutOfReach(f"{name}: {status.out_of_reach}", fix=later)
     elif verdict.state == UNKNOWN or status.job_id is None:
         error = InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
     elif verdict.state in WAITING:

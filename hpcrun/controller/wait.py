@@ -5,17 +5,15 @@ Effects: reads files, few Slurm commands. Never changes or cancels anything.
 
 from __future__ import annotations
 
-import queue
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.follow_runs import follow_runs
+from hpcrun.controller.follow_runs import follow_runs, run_steps
 from hpcrun.controller.foreign import ForeignStatus, ask_foreign, unknown_job
 from hpcrun.controller.status import RunStatus
 from hpcrun.controller.targets import Targets
@@ -63,9 +61,10 @@ def wait_for(
     elif not runs:
         yield from follow_foreign(context, targets.foreign, timeout=timeout, sleep=sleep)
     else:
-        yield from _side_by_side(
-            follow_runs(context, runs, timeout=timeout, sleep=sleep),
-            follow_foreign(context, targets.foreign, timeout=timeout, sleep=sleep),
+        yield from _in_turns(
+            sleep,
+            run_steps(context, runs, timeout=timeout),
+            foreign_steps(context, targets.foreign, timeout=timeout),
         )
 
 
@@ -81,6 +80,17 @@ def follow_foreign(
     All are asked about with one squeue; an array's tasks are given one by one. Raises InputError
     for a job that Slurm does not know from the start.
     """
+    for step in foreign_steps(context, job_ids, timeout=timeout):
+        if isinstance(step, float):
+            sleep(step)
+        else:
+            yield step
+
+
+def foreign_steps(
+    context: Context, job_ids: Sequence[str], *, timeout: float | None = None
+) -> Iterator[ForeignStatus | float]:
+    """Give what follow_foreign() gives, and the pauses between: seconds that the caller sleeps."""
     begin = time.monotonic()
     pauses = iter(FOREIGN_EVERY)
     live = list(job_ids)
@@ -113,7 +123,7 @@ def follow_foreign(
         if not live or (left is not None and left <= 0):
             return
         pause = next(pauses, FOREIGN_EVERY[-1]) * random.uniform(0.9, 1.1)
-        sleep(pause if left is None else min(pause, left))
+        yield pause if left is None else min(pause, left)
 
 
 def _silent(last: ForeignStatus | None, job_id: str, silence: OutOfReach) -> ForeignStatus:
@@ -134,26 +144,19 @@ def _forgotten(job_id: str) -> ForeignStatus:
     return ForeignStatus(job_id=job_id, verdict=verdict, queue=None, account=None)
 
 
-def _side_by_side(*followed: Iterator[Status]) -> Iterator[Status]:
-    """Give what several iterators give, as it comes; raise what one of them raises."""
-    events: queue.SimpleQueue[Status | BaseException | None] = queue.SimpleQueue()
-
-    def run(one: Iterator[Status]) -> None:
-        try:
-            for status in one:
-                events.put(status)
-            events.put(None)
-        except BaseException as error:
-            events.put(error)
-
-    for one in followed:
-        threading.Thread(target=run, args=(one,), daemon=True).start()
-    running = len(followed)
-    while running:
-        event = events.get()
-        if event is None:
-            running -= 1
-        elif isinstance(event, BaseException):
-            raise event
+def _in_turns(
+    sleep: Callable[[float], None], *followed: Iterator[Status | float]
+) -> Iterator[Status]:
+    """Give what several iterators give: while one pauses, the others have their turn."""
+    due = dict.fromkeys(followed, 0.0)
+    while due:
+        one = min(due, key=lambda each: due[each])
+        if (early := due[one] - time.monotonic()) > 0:
+            sleep(early)
+        step = next(one, None)
+        if step is None:
+            del due[one]
+        elif isinstance(step, float):
+            due[one] = time.monotonic() + step
         else:
-            yield event
+            yield step

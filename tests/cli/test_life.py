@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -134,6 +135,23 @@ def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
     assert (done.code, done.out) == (1, "job 9: FAILED\n"), done
 
 
+def test_wait_for_own_and_other_jobs_takes_no_thread(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    (run,) = submitted(hpcrun, tools, "7")
+    rows = row(run, "7", "RUNNING") + others("9", "COMPLETED")
+    replay(tools, "squeue", (0, rows, ""))
+    done = hpcrun("wait", "7", "9", "--any")
+    assert (done.code, done.out) == (0, "job 9: COMPLETED\n"), done
+    replay(tools, "squeue", (0, rows.replace("RUNNING", "FAILED"), ""))
+    done = hpcrun("wait", "7", "9")
+    assert done.code == 1 and sorted(done.out.splitlines())[1] == "job 9: COMPLETED", done
+
+
 def test_a_task_goes_by_its_own_number_too(hpcrun: Caller, tools: Path) -> None:
     # $SLURM_JOB_ID of a task, which logs show: Slurm answers with the task's other name.
     replay(tools, "squeue", (0, others("7_3", "RUNNING"), ""))
@@ -173,6 +191,18 @@ def test_requeue_while_slurm_is_silent(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", captured("squeue", "no-controller"))
     done = hpcrun("requeue", "7")
     assert done.code == 4 and "Slurm does not answer" in done.err
+
+
+def test_requeue_of_what_is_over_while_slurm_is_silent(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    assert hpcrun("status", "7").code == 0
+    replay(tools, "squeue", captured("squeue", "no-controller"))
+    done = hpcrun("requeue", "7")
+    assert done.code == 4 and "Slurm does not answer" in done.err and "forgotten" not in done.err
+    replay(tools, "squeue", (0, "", ""))
+    done = hpcrun("requeue", "7")
+    assert done.code == 2 and "Slurm has forgotten it" in done.err
 
 
 def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
