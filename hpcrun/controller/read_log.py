@@ -118,11 +118,15 @@ class LogFileReader:
         self.bytes = end
         yield self.reader.feed(file.read(end - THOROUGH))
         ranges = read_ranges(self.path, self.reader, range(first, last), self._processes)
+        found = False
         with contextlib.closing(ranges) as answers:
             for answer in answers:
                 if answer.in_table:
                     break
                 self.bytes = end = answer.end
+                if not found:
+                    self.reader.lines_read += answer.lines
+                    found = any(answer.blocks)
                 yield from answer.blocks
         self.reader.move(end)
         file.seek(end)

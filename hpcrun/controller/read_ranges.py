@@ -28,11 +28,13 @@ class RangeRows(Struct, frozen=True):
     """What the lines say that begin in one range, block by block.
 
     ``end`` is where the first line of the next range begins; ``in_table``: a table is open there.
+    ``lines`` is how many came before the first that measures something.
     """
 
     blocks: list[list[Frame | Placed]]
     end: int
     in_table: bool
+    lines: int
 
 
 def line_from(file: IO[bytes], offset: int) -> int:
@@ -120,10 +122,11 @@ def _work(
             reader.move(begin)
             file.seek(begin)
             blocks = []
+            before = reader.lines_read
             while block := file.read(min(end_of_range - begin, BLOCK - begin % BLOCK)):
                 blocks.append([_packed(piece) for piece in reader.feed(block)])
                 begin += len(block)
-            answers.send((blocks, end_of_range, reader.in_table))
+            answers.send((blocks, end_of_range, reader.in_table, reader.lines_read - before))
             if reader.in_table:
                 break
     answers.close()

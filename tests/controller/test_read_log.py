@@ -155,6 +155,14 @@ def test_side_by_side_gives_what_one_process_gives(
 
 
 @pytest.mark.usefixtures("small_ranges")
+def test_lines_of_a_log_that_says_nothing_are_all_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"nothing to see here\n" * 9000)
+    log = LogFileReader(path, processes=3)
+    assert not any(log) and log.lines == 9000
+
+
+@pytest.mark.usefixtures("small_ranges")
 def test_a_table_goes_on_across_ranges(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table = b"".join(b"%d,%d.25,0.1\n" % (i, i) for i in range(4000))
