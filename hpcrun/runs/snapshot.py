@@ -24,6 +24,8 @@ _SKIP = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
     | {".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".tox", "wandb"}
 )
+# What hpcrun writes for editors.
+_OURS = ".hpcrun"
 
 
 def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> tuple[int, int]:
@@ -37,7 +39,7 @@ def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> tuple[int, i
     files, size = 0, 0
     for name in _project_files(project):
         source, target = project / name, code / name
-        if source == leave_out or leave_out in source.parents:
+        if source == leave_out or leave_out in source.parents or name.startswith(f"{_OURS}/"):
             continue
         try:
             size += _copy(source, target, project)

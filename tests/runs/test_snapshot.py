@@ -175,6 +175,15 @@ def test_the_runs_are_no_code(project: Path, tmp_path: Path, checkout: bool) -> 
     assert copied(code) == PLAIN
 
 
+@pytest.mark.parametrize("checkout", [False, True])
+def test_the_schemas_for_editors_are_no_code(project: Path, tmp_path: Path, checkout: bool) -> None:
+    if checkout:
+        git(project, "init", "-q")
+    (project / ".hpcrun").mkdir()
+    (project / ".hpcrun" / "job.schema.json").touch()
+    assert copied(take(project, tmp_path)) == PLAIN
+
+
 def test_what_is_neither_file_nor_folder_is_left_out(project: Path, tmp_path: Path) -> None:
     os.mkfifo(project / "pipe")
     assert copied(take(project, tmp_path)) == PLAIN
