@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from hpcrun.errors import HpcrunError, WaitTimeout
+from hpcrun.errors import HpcrunError, InputError, WaitTimeout
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
@@ -303,6 +303,10 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
     """Put together the runs that one Slurm is asked about."""
     groups: list[tuple[Context, list[RunFolder]]] = []
     for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(
+                f"{run!r}: expected a run, as submit() or find() gives", fix="hpcrun.find(...)"
+            )
         for context, folders in groups:
             if context.cluster == run._context.cluster:
                 folders.append(run._folder)

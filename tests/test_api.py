@@ -240,6 +240,12 @@ def test_a_wait_that_is_over(project: Caller) -> None:
     assert hpcrun.wait([]) == []
 
 
+def test_only_runs_are_waited_for() -> None:
+    for call in (hpcrun.wait, hpcrun.status_of):
+        with pytest.raises(InputError, match="'x': expected a run, as submit"):
+            call(["x"])  # type: ignore[list-item]
+
+
 def test_silence_is_told_and_not_raised(project: Caller) -> None:
     run = hpcrun.submit(JOB)
     status = run.status()  # there is no squeue here

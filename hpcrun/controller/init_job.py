@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ _MOST_MODULES = 40
 _MOST_FILES = 100
 _MOST_BYTES = 1_000_000
 _FIRST_TIME = "1:00:00"
+# What no line of a job file or of a batch script can hold.
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _USUAL_NAMES = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 
 
@@ -60,7 +63,11 @@ def _python_files(project: Path) -> Iterator[Path]:
     """The Python files of the project's top and of the folders where people keep scripts."""
     for folder in (project, project / "scripts", project / "src", project / "training"):
         with contextlib.suppress(OSError):
-            yield from sorted(path for path in folder.glob("*.py") if path.is_file())
+            yield from sorted(path for path in folder.glob("*.py") if _is_ours(path))
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and not _UNWRITABLE.search(path.name)
 
 
 def _is_program(tree: ast.Module) -> bool:
@@ -105,6 +112,11 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
 
 def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFacts]:
     """Read a script that the user named. Raises InputError for what is no Python of the project."""
+    if _UNWRITABLE.search(script):
+        raise InputError(
+            f"{script!a}: a name with a control character, which no job file can hold",
+            fix="rename the script",
+        )
     path = _script_path(project, script)
     name = path.relative_to(project).as_posix()
     read = _facts(path)

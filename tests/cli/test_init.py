@@ -252,6 +252,7 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
         ("bad.py", "bad.py:1: no Python"),
         ("bytes.py", "not UTF-8"),
         ("/etc/hostname", "outside the project"),
+        ("a\nb.py", "'a\\nb.py': a name with a control character"),
     ],
 )
 def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, said: str) -> None:
