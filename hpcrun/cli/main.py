@@ -136,6 +136,11 @@ def main() -> None:
         if _is_nowhere():
             failure = HpcrunError("the current folder is no more", fix="cd to one that is there")
         show_failure(failure, sys.argv[1:])
+        try:
+            if sys.stdout:
+                sys.stdout.flush()
+        except OSError:
+            _reader_gone()  # what cannot be written now could not at exit either
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -5,9 +5,10 @@ Effects: standard output and standard error.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -57,6 +58,16 @@ def message(kind: str, text: str, **style: Any) -> None:
     note(f"{indent}{click.style(kind.strip(), **style)}{first[len(kind) :]}")
     for line in more:
         note(f"  {line}")
+
+
+@contextlib.contextmanager
+def done_anyway(text: str) -> Iterator[None]:
+    """Say to standard error what was done, where the answer that says so cannot be printed."""
+    try:
+        yield
+    except OSError:
+        note(text)
+        raise
 
 
 def show_next(*verbs: tuple[str, str]) -> None:

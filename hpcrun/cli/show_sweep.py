@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from hpcrun.cli.output import emit_json, note, pairs, say, show_next, table
+from hpcrun.cli.output import done_anyway, emit_json, note, pairs, say, show_next, table
 from hpcrun.cli.show_plan import describe, show_files
 from hpcrun.cli.show_status import duration
 from hpcrun.cli.watch import state_line, verdict_line
@@ -63,10 +63,11 @@ def submit_and_show(
         show_sweep_files(sweep, as_json=as_json)
         return 0
     submission = submit_sweep(context, sweep)
-    if as_json:
-        emit_json(_submission_json(sweep, submission))
-    else:
-        show_sweep_submission(sweep, submission)
+    with done_anyway(f"submitted: job {submission.job_id}"):
+        if as_json:
+            emit_json(_submission_json(sweep, submission))
+        else:
+            show_sweep_submission(sweep, submission)
     return _watch(context, submission.sweep, quiet=as_json) if wait else 0
 
 

@@ -19,6 +19,8 @@ from hpcrun.cli.options import (
 
 if TYPE_CHECKING:
     from hpcrun.controller.resubmit import Again
+    from hpcrun.controller.submit import Submission
+    from hpcrun.controller.sweep import SweepSubmission
 
 
 @click.command("resubmit")
@@ -51,12 +53,10 @@ def command(
     earlier one's job with what --set and the other options change, its code, its project and its
     {checkpoint_dir}, so that a script that can resume does.
     """
-    from hpcrun.cli.output import emit_json
+    from hpcrun.cli.output import done_anyway
     from hpcrun.controller.checks import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
     from hpcrun.controller.status import resolve_any
-    from hpcrun.controller.submit import Submission
-    from hpcrun.controller.sweep import PreparedSweep
 
     where = context(cluster, debug=options["debug"])
     again = prepare_again(
@@ -73,6 +73,16 @@ def command(
         _show_files(again, as_json=as_json)
         return 0
     submission = submit_again(again)
+    with done_anyway(f"submitted: job {submission.job_id}"):
+        _show(again, submission, as_json=as_json)
+    return 0
+
+
+def _show(again: Again, submission: Submission | SweepSubmission, *, as_json: bool) -> None:
+    from hpcrun.cli.output import emit_json
+    from hpcrun.controller.submit import Submission
+    from hpcrun.controller.sweep import PreparedSweep
+
     if as_json:
         emit_json(_json(again, submission.job_id))
     elif isinstance(again.prepared, PreparedSweep):
@@ -87,7 +97,6 @@ def command(
         _tell_origin(again)
         bare = again.prepared.spec.command is not None
         show_submission(again.prepared.plan, submission.job_id, bare=bare)
-    return 0
 
 
 def _show_files(again: Again, *, as_json: bool) -> None:

@@ -48,7 +48,7 @@ def command(
     JOB is a name that `hpcrun jobs` lists, or a job file. Words after -- go to the script;
     without JOB they are a command to run: hpcrun submit -- hostname.
     """
-    from hpcrun.cli.output import emit_json
+    from hpcrun.cli.output import done_anyway, emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
     from hpcrun.controller.checks import Checks
     from hpcrun.controller.prepare import prepare
@@ -91,19 +91,22 @@ def command(
         show_files(prepared.files, as_json=as_json, notes=prepared.plan.notes)
         return 0
     submission = submit(where, prepared)
-    if as_json:
-        emit_json(
-            {
-                "run_id": submission.run.run_id,
-                "job_id": submission.job_id,
-                "run_dir": str(submission.run.path),
-                "cluster": prepared.plan.cluster,
-                "effective_batch": prepared.plan.effective_batch,
-                "notes": prepared.plan.notes,
-            }
-        )
-    else:
-        show_submission(prepared.plan, submission.job_id, bare=prepared.spec.command is not None)
+    with done_anyway(f"submitted: job {submission.job_id}"):
+        if as_json:
+            emit_json(
+                {
+                    "run_id": submission.run.run_id,
+                    "job_id": submission.job_id,
+                    "run_dir": str(submission.run.path),
+                    "cluster": prepared.plan.cluster,
+                    "effective_batch": prepared.plan.effective_batch,
+                    "notes": prepared.plan.notes,
+                }
+            )
+        else:
+            show_submission(
+                prepared.plan, submission.job_id, bare=prepared.spec.command is not None
+            )
     if follow or wait:
         from hpcrun.cli.watch import watch  # here: following needs much that a submission does not
 

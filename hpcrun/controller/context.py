@@ -108,8 +108,8 @@ def _find_cluster(
         known = sorted(file.stem for file in clusters.glob("*.yaml"))
         raise InputError(
             f"{name}: no such cluster",
-            fix=f"write its profile to {clusters}/{name}.yaml"
-            + (f"; there are {', '.join(known)}" if known else ""),
+            fix=f"on its login node hpcrun init --cluster {name} --user writes "
+            f"{clusters}/{name}.yaml" + (f"; there are {', '.join(known)}" if known else ""),
         )
     if own.is_file():
         return _load(own, environ)

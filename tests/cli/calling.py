@@ -81,9 +81,7 @@ class Caller:
             cwd=self.project,
             env=self.environ | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
 
     def process(self, *argv: str) -> Done:

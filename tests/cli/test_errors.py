@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import ROOT, Caller, Done
+from tests.cli.calling import ROOT, Caller, Done, replay
 
 
 def is_clear(done: Done, *said: str) -> None:
@@ -50,7 +50,10 @@ def a_project(hpcrun: Caller) -> None:
         (["submit", "good.yaml", "--set", "bath=1"], ["--set: bath: unknown key; did you mean"]),
         (["submit", "good.yaml", "--set", "batch"], ["--set"]),
         (["submit", "good.yaml", "--set", "precision=fp17"], ["--set: precision: "]),
-        (["submit", "good.yaml", "--cluster", "moon"], ["moon: no such cluster", "moon.yaml"]),
+        (
+            ["submit", "good.yaml", "--cluster", "moon"],
+            ["moon: no such cluster", "hpcrun init --cluster moon --user"],
+        ),
         (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not up"]),
         (["submit", "good.yaml", "--after", "nothing"], ["nothing: no such run"]),
         (["run", "zero2-8gpu-2node"], ["here is one machine"]),
@@ -241,3 +244,17 @@ def test_a_disk_that_is_full_is_named_beside_what_was_copied_to_it(
     assert done.code == 1, done
     said = rf"error: {hpcrun.project}/\S+ to {hpcrun.runs}/\S+: No space left on device\n"
     assert re.match(said + "  fix: is the file system full, or your quota\\?\n", done.err), done
+
+
+def test_an_answer_that_cannot_be_written_leaves_the_jobs_id(hpcrun: Caller) -> None:
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "7\n", ""))
+    for words in (
+        ["submit", "job.yaml"],
+        ["submit", "job.yaml", "--json"],
+        ["resubmit", "7", "--fresh"],
+    ):
+        with Path("/dev/full").open("wb") as full:
+            process = hpcrun.start(*words, stdout=full)
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 1 and b"submitted: job 7\n" in err, err
