@@ -146,7 +146,7 @@ def find(
 
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
-    from hpcrun.controller.status import resolve
+    from hpcrun.controller.state.status import resolve
 
     context = _context(cluster, cwd)
     return Run(resolve(context, word), context)
@@ -156,7 +156,7 @@ def find_sweep(
     word: str, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
-    from hpcrun.controller.status import resolve_any
+    from hpcrun.controller.state.status import resolve_any
     from hpcrun.runs.layout import SweepFolder
 
     context = _context(cluster, cwd)
@@ -170,7 +170,7 @@ def newest(
     count: int = 20, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> list[Run]:
     """List the newest runs, newest first, runs of sweeps among them; Slurm is not asked."""
-    from hpcrun.controller.status import newest as newest_folders
+    from hpcrun.controller.state.status import newest as newest_folders
 
     context = _context(cluster, cwd)
     return [Run(folder, context) for folder in newest_folders(context, max(0, count))]
@@ -195,7 +195,7 @@ def parse(
     points are kept: memory grows with the log. Raises InputError for what is not there, cannot be
     read, or names several runs.
     """
-    from hpcrun.controller.parse import parse as parse_words
+    from hpcrun.controller.curves.parse import parse as parse_words
 
     word = os.fspath(log)
     patterns = [patterns] if isinstance(patterns, str) else patterns

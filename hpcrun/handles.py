@@ -16,8 +16,8 @@ from hpcrun.errors import HpcrunError, InputError, WaitTimeout
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.controller.follow import Event
-    from hpcrun.controller.status import RunStatus
+    from hpcrun.controller.state.status import RunStatus
+    from hpcrun.controller.watch.follow import Event
     from hpcrun.logs.mask import Masker
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
@@ -131,10 +131,10 @@ class Run:
         launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
         looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
         """
-        from hpcrun.controller.follow import follow as follow_logs
-        from hpcrun.controller.logs import LogQuery, check_chosen, chooser, read
         from hpcrun.controller.secrets import masker_of
-        from hpcrun.controller.watched import WatchedRuns
+        from hpcrun.controller.watch.follow import follow as follow_logs
+        from hpcrun.controller.watch.logs import LogQuery, check_chosen, chooser, read
+        from hpcrun.controller.watch.watched import WatchedRuns
         from hpcrun.logs.tail import Tail
 
         watched = WatchedRuns(self._context, [self._folder])
@@ -153,8 +153,8 @@ class Run:
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
-        from hpcrun.controller.parse import own_formats, parse_source
-        from hpcrun.controller.sources import Source
+        from hpcrun.controller.curves.parse import own_formats, parse_source
+        from hpcrun.controller.curves.sources import Source
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
         return parse_source(Source(self.id, run=self._folder), own=own, full=True)
@@ -246,7 +246,7 @@ class Sweep(Sequence[Run]):
 
 def status_of(runs: Iterable[Run]) -> list[Status]:
     """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
-    from hpcrun.controller.status import status_of as statuses_of
+    from hpcrun.controller.state.status import status_of as statuses_of
 
     runs = list(runs)
     told: dict[Path, RunStatus] = {}
@@ -263,7 +263,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     """
     from time import monotonic
 
-    from hpcrun.controller.follow_runs import follow_runs
+    from hpcrun.controller.watch.follow_runs import follow_runs
 
     runs = list(runs)
     end = None if timeout is None else monotonic() + timeout
@@ -282,7 +282,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
 
 def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
-    from hpcrun.controller.follow import Lines
+    from hpcrun.controller.watch.follow import Lines
 
     begun: dict[Path, tuple[bytes, str]] = {}
     for event in events:
@@ -317,8 +317,8 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
 
 
 def _status(status: RunStatus) -> Status:
-    from hpcrun.controller.parse import formats_of
-    from hpcrun.controller.progress import last_point
+    from hpcrun.controller.curves.parse import formats_of
+    from hpcrun.controller.state.progress import last_point
     from hpcrun.metrics.lines.line import FORMATS
 
     verdict, last = status.verdict, status.history.last

@@ -21,7 +21,7 @@ from hpcrun.cli.output import (
     width_and_height,
 )
 from hpcrun.controller.context import Context
-from hpcrun.controller.parse import curve_label
+from hpcrun.controller.curves.parse import curve_label
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 

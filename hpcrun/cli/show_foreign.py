@@ -12,8 +12,8 @@ import click
 
 from hpcrun.cli.output import pairs, say, show_next, table
 from hpcrun.cli.show_status import state_line, verdict_json, why_json, why_lines
-from hpcrun.controller.foreign import ForeignStatus
-from hpcrun.controller.why import WhyWaiting
+from hpcrun.controller.state.foreign import ForeignStatus
+from hpcrun.controller.state.why import WhyWaiting
 
 
 def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 from hpcrun.cli.output import note, table
 
 if TYPE_CHECKING:
-    from hpcrun.controller.init import Found
+    from hpcrun.controller.init.init import Found
     from hpcrun.plan.profile_update import Change
     from hpcrun.spec.cluster import Partition
 

@@ -14,9 +14,9 @@ import click
 
 from hpcrun.cli.output import has_unicode, is_terminal, say
 from hpcrun.cli.show_status import duration, row_json, state_colour
-from hpcrun.controller.listing import Listing
-from hpcrun.controller.rows import Row
-from hpcrun.controller.why import WhyWaiting
+from hpcrun.controller.state.listing import Listing
+from hpcrun.controller.state.rows import Row
+from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.plan.sweep import label
 from hpcrun.report.text import cells as cells_of
 from hpcrun.report.text import cut

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
-from hpcrun.controller.follow import Begins, Lines
+from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.mask import CONTEXT, Masker
 from hpcrun.logs.terminal import RESET, for_terminal

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import structs
 
 from hpcrun.cli.output import pairs, say, show_next
-from hpcrun.controller.rows import Row, row_of
-from hpcrun.controller.status import RunStatus
-from hpcrun.controller.why import WhyWaiting
-from hpcrun.controller.words import failure_text
+from hpcrun.controller.state.rows import Row, row_of
+from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.state.why import WhyWaiting
+from hpcrun.controller.state.words import failure_text
 from hpcrun.plan.sweep import label
 from hpcrun.runs.records import Attempt, End
 from hpcrun.runs.verdict import Verdict

@@ -14,18 +14,18 @@ from hpcrun.cli.output import done_anyway, emit_json, note, pairs, say, show_nex
 from hpcrun.cli.show_plan import describe, show_files
 from hpcrun.cli.show_status import duration
 from hpcrun.cli.watch import state_line, verdict_line
-from hpcrun.controller.checks import Checks
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context
-from hpcrun.controller.follow_runs import follow_runs
-from hpcrun.controller.rows import elapsed_of
-from hpcrun.controller.status import RunStatus
+from hpcrun.controller.state.rows import elapsed_of
+from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.state.words import failure_text
 from hpcrun.controller.sweep import (
     PreparedSweep,
     SweepSubmission,
     prepare_sweep,
     submit_sweep,
 )
-from hpcrun.controller.words import failure_text
+from hpcrun.controller.watch.follow_runs import follow_runs
 from hpcrun.errors import InputError
 from hpcrun.plan.sweep import column_names, label
 from hpcrun.runs.layout import SweepFolder

@@ -13,8 +13,8 @@ import click
 from msgspec import to_builtins
 
 from hpcrun.cli.show_status import duration
-from hpcrun.controller.top import TopJob
-from hpcrun.controller.usage_lines import GpuUse, NodeUse
+from hpcrun.controller.top.look import TopJob
+from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
 from hpcrun.report.json import number
 from hpcrun.report.plot import Look
 from hpcrun.report.smooth import sparkline

@@ -14,11 +14,11 @@ from hpcrun.cli.show_foreign import foreign_json, show_foreign
 from hpcrun.cli.show_list import listing_json, print_list
 from hpcrun.cli.show_status import show_one, status_json
 from hpcrun.controller.context import Context
-from hpcrun.controller.foreign import foreign_status, with_facts
-from hpcrun.controller.listing import list_rows, whys_of
-from hpcrun.controller.rows import row_of
-from hpcrun.controller.status import Memory, resolve_any, status_of
-from hpcrun.controller.why import Waiting, find_whys
+from hpcrun.controller.state.foreign import foreign_status, with_facts
+from hpcrun.controller.state.listing import list_rows, whys_of
+from hpcrun.controller.state.rows import row_of
+from hpcrun.controller.state.status import Memory, resolve_any, status_of
+from hpcrun.controller.state.why import Waiting, find_whys
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
 from hpcrun.slurm.states import WAITING

@@ -69,8 +69,8 @@ def command(
         width_and_height,
     )
     from hpcrun.cli.show_curve import known_metric, labelled, write_files
-    from hpcrun.controller.facts import with_code
-    from hpcrun.controller.parse import parse
+    from hpcrun.controller.curves.facts import with_code
+    from hpcrun.controller.curves.parse import parse
     from hpcrun.errors import InputError
     from hpcrun.report.comparison import compare_runs
 

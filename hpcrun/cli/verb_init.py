@@ -15,9 +15,9 @@ from hpcrun.cli.options import json_option
 
 if TYPE_CHECKING:
     from hpcrun.cli.prompt import Prompter
-    from hpcrun.controller.init import Found
-    from hpcrun.controller.init_choices import Options
-    from hpcrun.controller.init_job import JobFile
+    from hpcrun.controller.init.choices import Options
+    from hpcrun.controller.init.init import Found
+    from hpcrun.controller.init.job import JobFile
     from hpcrun.spec.cluster import Cluster
 
 
@@ -41,12 +41,12 @@ def command(
     from hpcrun.cli.patience import patience
     from hpcrun.cli.prompt import Prompter
     from hpcrun.cli.show_init import show_site
-    from hpcrun.controller.init import look
+    from hpcrun.controller.init.init import look
     from hpcrun.errors import InputError
 
     if script is not None:
         from hpcrun.controller.context import find_project
-        from hpcrun.controller.init_job import read_program
+        from hpcrun.controller.init.job import read_program
 
         read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
     with patience():
@@ -117,8 +117,8 @@ def _with_slurm(
     found: Found, script: str | None, prompter: Prompter, answer: dict[str, Any], *, quiet: bool
 ) -> int:
     from hpcrun.cli.show_init import changes_json
-    from hpcrun.controller.init import check_untouched, schema_files, write_files
-    from hpcrun.controller.init_choices import find_options, new_profile
+    from hpcrun.controller.init.choices import find_options, new_profile
+    from hpcrun.controller.init.init import check_untouched, schema_files, write_files
     from hpcrun.spec.load import load_cluster
 
     options = find_options(found)
@@ -167,7 +167,7 @@ def _refreshed(
     """The profile with what was read now, if the user wants it."""
     from hpcrun.cli.output import say
     from hpcrun.cli.show_init import near, show_changes
-    from hpcrun.controller.init import updated_profile
+    from hpcrun.controller.init.init import updated_profile
 
     assert found.old is not None and found.facts is not None
     where = near(found.profile)
@@ -198,7 +198,7 @@ def _job(
 ) -> JobFile | None:
     """A job file for the script, unless the user keeps the one that is there."""
     from hpcrun.cli.show_init import near
-    from hpcrun.controller.init_job import draft, find_script
+    from hpcrun.controller.init.job import draft, find_script
 
     if script is None and found.old is None and not found.for_user:
         script = find_script(found.project)
@@ -238,8 +238,8 @@ def _without_slurm(
 ) -> int:
     """Where there is no Slurm: a job file for `hpcrun run`, and a profile if the user wants one."""
     from hpcrun.cli.output import note
-    from hpcrun.controller.init import schema_files, write_files
-    from hpcrun.controller.init_choices import find_options, new_profile
+    from hpcrun.controller.init.choices import find_options, new_profile
+    from hpcrun.controller.init.init import schema_files, write_files
     from hpcrun.spec.load import load_cluster
 
     note("no Slurm here: scontrol is not on the PATH")

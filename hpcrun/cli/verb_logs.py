@@ -13,8 +13,8 @@ from hpcrun.cli.options import cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.cli.show_logs import LogPrinter
-    from hpcrun.controller.logs import LogQuery
-    from hpcrun.controller.watched import Watched
+    from hpcrun.controller.watch.logs import LogQuery
+    from hpcrun.controller.watch.watched import Watched
     from hpcrun.logs.files import LogFile
 
 # On a terminal nobody reads more: what stands before is named, and how to see it.
@@ -76,8 +76,8 @@ def command(
     import time
 
     from hpcrun.cli.show_logs import LogPrinter
-    from hpcrun.controller.log_since import parse_when
-    from hpcrun.controller.logs import (
+    from hpcrun.controller.secrets import masker_of
+    from hpcrun.controller.watch.logs import (
         LogQuery,
         parse_attempt,
         parse_count,
@@ -85,8 +85,8 @@ def command(
         parse_ranks,
         watched_of,
     )
-    from hpcrun.controller.secrets import masker_of
-    from hpcrun.controller.watched import WatchedRuns
+    from hpcrun.controller.watch.since import parse_when
+    from hpcrun.controller.watch.watched import WatchedRuns
 
     query = LogQuery(
         ranks=parse_ranks(ranks),
@@ -120,9 +120,9 @@ def _show(
     """Show what is there, and with ``follow`` what comes; return the exit code."""
     from hpcrun.cli.output import is_terminal, note
     from hpcrun.cli.watch import watch_logs
-    from hpcrun.controller.log_errors import read_errors
-    from hpcrun.controller.logs import begin, check_chosen, chooser, read
-    from hpcrun.controller.watched import WatchedRuns
+    from hpcrun.controller.watch.errors import read_errors
+    from hpcrun.controller.watch.logs import begin, check_chosen, chooser, read
+    from hpcrun.controller.watch.watched import WatchedRuns
     from hpcrun.logs.tail import Tail
 
     is_run = isinstance(watched, WatchedRuns)
@@ -173,7 +173,7 @@ def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
 
 def _nothing(watched: Watched) -> str:
     """Say that there is no output, or none yet, and where it is going to be."""
-    from hpcrun.controller.watched import WatchedRuns
+    from hpcrun.controller.watch.watched import WatchedRuns
 
     if isinstance(watched, WatchedRuns):
         return f"{watched.runs[0].run_id}: no output yet"

@@ -64,7 +64,7 @@ def command(
             where, logs, patterns=patterns, metric=metric, full=full, is_quiet=as_json
         )
     else:
-        from hpcrun.controller.parse import parse
+        from hpcrun.controller.curves.parse import parse
 
         runs, ok = parse(where, logs, patterns=patterns, full=full), True
     show(where, runs, metric=metric, as_json=as_json, full=full)

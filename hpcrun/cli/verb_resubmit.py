@@ -54,9 +54,9 @@ def command(
     {checkpoint_dir}, so that a script that can resume does.
     """
     from hpcrun.cli.output import done_anyway
-    from hpcrun.controller.checks import Checks
+    from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
-    from hpcrun.controller.status import resolve_any
+    from hpcrun.controller.state.status import resolve_any
 
     where = context(cluster, debug=options["debug"])
     again = prepare_again(

@@ -42,7 +42,7 @@ def command(
     from hpcrun.cli.output import note, pairs, say
     from hpcrun.cli.show_plan import describe
     from hpcrun.cli.watch import watch
-    from hpcrun.controller.checks import Checks
+    from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.pool import load_pool, on_pool, take_shape
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, running, share_cpus

@@ -50,7 +50,7 @@ def command(
     """
     from hpcrun.cli.output import done_anyway, emit_json
     from hpcrun.cli.show_plan import show_files, show_submission
-    from hpcrun.controller.checks import Checks
+    from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.submit import submit
 
@@ -58,7 +58,7 @@ def command(
     spec, words, source = asked_job(ctx, where, job, options)
     first = None
     if after:
-        from hpcrun.controller.dependency import dependency_on
+        from hpcrun.controller.state.dependency import dependency_on
 
         first = dependency_on(where, after)
     checks = Checks(heed=not options["no_check"])

@@ -83,7 +83,7 @@ def _name(status: Status) -> str:
 def _line(status: Status) -> str:
     """Say how a job ended, in one line."""
     from hpcrun.cli.watch import verdict_line
-    from hpcrun.controller.status import RunStatus
+    from hpcrun.controller.state.status import RunStatus
     from hpcrun.plan.sweep import label
 
     if isinstance(status, RunStatus):

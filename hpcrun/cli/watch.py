@@ -12,11 +12,11 @@ import click
 from hpcrun.cli.output import note
 from hpcrun.cli.show_logs import LogPrinter
 from hpcrun.controller.context import Context
-from hpcrun.controller.follow import Choose, State, follow
 from hpcrun.controller.secrets import masker_of
-from hpcrun.controller.status import RunStatus
-from hpcrun.controller.watched import Status, Watched, WatchedRuns
-from hpcrun.controller.words import culprit
+from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.state.words import culprit
+from hpcrun.controller.watch.follow import Choose, State, follow
+from hpcrun.controller.watch.watched import Status, Watched, WatchedRuns
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import RunFolder
 

@@ -16,7 +16,7 @@ import click
 from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.status_view import Shown, show
 from hpcrun.controller.context import Context
-from hpcrun.controller.status import Memory
+from hpcrun.controller.state.status import Memory
 from hpcrun.errors import InputError
 from hpcrun.report.live import Screen
 from hpcrun.report.text import cells, cut

@@ -26,7 +26,7 @@ from hpcrun.cli.output import (
 )
 from hpcrun.cli.show_top import table, top_json
 from hpcrun.controller.context import Context
-from hpcrun.controller.top import Top
+from hpcrun.controller.top.look import Top
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.report.live import Screen
 from hpcrun.report.plot import Look

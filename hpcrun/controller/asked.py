@@ -11,10 +11,10 @@ from numbers import Real
 
 from msgspec import structs
 
-from hpcrun.controller.checks import Checks
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context
-from hpcrun.controller.dependency import dependency_on
 from hpcrun.controller.prepare import Prepared, load_spec, prepare, read_spec
+from hpcrun.controller.state.dependency import dependency_on
 from hpcrun.controller.sweep import PreparedSweep, prepare_sweep
 from hpcrun.errors import InputError, SpecError
 from hpcrun.spec.job import JobSpec

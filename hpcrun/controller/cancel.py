@@ -16,8 +16,8 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus, ask_foreign, unknown_job
-from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.state.foreign import ForeignStatus, ask_foreign, unknown_job
+from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.targets import Targets, owner_of, user_name
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import RunFolder

@@ -22,7 +22,7 @@ from hpcrun import scheduler
 from hpcrun.controller.cancel import is_alive_here
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.resubmit import successors_of
-from hpcrun.controller.status import status_of
+from hpcrun.controller.state.status import status_of
 from hpcrun.controller.submit import signals_wait
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import (

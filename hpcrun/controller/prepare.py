@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 
 from hpcrun.assets import Templates, find_job
-from hpcrun.controller.checks import Checks
+from hpcrun.controller.checks.deepspeed import inspect_deepspeed
+from hpcrun.controller.checks.staging import check_staged
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, read_text
-from hpcrun.controller.deepspeed_check import inspect_deepspeed
 from hpcrun.controller.interpreter import Interpreter, find_interpreter
-from hpcrun.controller.staging import check_staged
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given

@@ -15,10 +15,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from hpcrun.controller.checks import Checks
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
 from hpcrun.controller.prepare import Prepared, prepare, read_spec
-from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.submit import Submission, submit
 from hpcrun.controller.sweep import (
     PreparedSweep,

@@ -14,8 +14,8 @@ from msgspec import Struct
 from hpcrun import scheduler
 from hpcrun.assets import shipped
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import foreign_status
-from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.state.foreign import foreign_status
+from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hpcrun.assets import Templates
-from hpcrun.controller.checks import Checks
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import (
     Prepared,

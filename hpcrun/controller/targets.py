@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context
-from hpcrun.controller.status import resolve_any
+from hpcrun.controller.state.status import resolve_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.store import Lookup, find, is_job_id, read_sweep, runs_of

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.follow_runs import follow_runs, run_steps
-from hpcrun.controller.foreign import ForeignStatus, ask_foreign, unknown_job
-from hpcrun.controller.status import RunStatus
+from hpcrun.controller.state.foreign import ForeignStatus, ask_foreign, unknown_job
+from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.targets import Targets
+from hpcrun.controller.watch.follow_runs import follow_runs, run_steps
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import UNKNOWN

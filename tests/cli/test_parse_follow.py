@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.context import load_context
-from hpcrun.controller.follow_curve import CurveFollower
+from hpcrun.controller.curves.follow_curve import CurveFollower
 from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.test_follow import END, Followed
 from tests.cli.test_slurm_verbs import row

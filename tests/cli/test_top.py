@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.cli.show_top import table
-from hpcrun.controller.top import TopJob
-from hpcrun.controller.top_log import Progress
-from hpcrun.controller.usage_lines import GpuUse, NodeUse
+from hpcrun.controller.top.log import Progress
+from hpcrun.controller.top.look import TopJob
+from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
 from hpcrun.report.plot import Look
 from hpcrun.report.text import cells
 from hpcrun.slurm.squeue import QueueRow

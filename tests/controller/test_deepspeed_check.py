@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller import deepspeed_check
+from hpcrun.controller.checks import deepspeed as deepspeed_check
+from hpcrun.controller.checks.deepspeed import ask_deepspeed, inspect_deepspeed
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.deepspeed_check import ask_deepspeed, inspect_deepspeed
 from hpcrun.controller.prepare import load_spec, prepare
 from hpcrun.errors import InputError, SpecError
 

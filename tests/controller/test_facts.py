@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.facts import code_digests, run_facts, with_code
+from hpcrun.controller.curves.facts import code_digests, run_facts, with_code
 from hpcrun.controller.prepare import prepare
 from hpcrun.controller.submit import write_run
 from hpcrun.controller.sweep import prepare_sweep

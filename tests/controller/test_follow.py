@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcrun.controller.follow import Lines, State, follow
-from hpcrun.controller.foreign import ForeignStatus
-from hpcrun.controller.watched import Status
+from hpcrun.controller.state.foreign import ForeignStatus
+from hpcrun.controller.watch.follow import Lines, State, follow
+from hpcrun.controller.watch.watched import Status
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.verdict import Verdict
 from hpcrun.transport import Transport

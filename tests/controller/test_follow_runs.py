@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller import follow_runs as module
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.follow_runs import follow_runs
-from hpcrun.controller.status import RunStatus
+from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.watch import follow_runs as module
+from hpcrun.controller.watch.follow_runs import follow_runs
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_history
 from hpcrun.runs.verdict import Verdict

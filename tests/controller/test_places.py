@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.controller import places
-from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.places import Places
-from hpcrun.controller.question import Question
-from hpcrun.controller.quota_answers import (
+from hpcrun.controller.checks import places
+from hpcrun.controller.checks.places import Places
+from hpcrun.controller.checks.question import Question
+from hpcrun.controller.checks.quota import (
     Left,
     Mount,
     mount_of,
@@ -21,6 +20,7 @@ from hpcrun.controller.quota_answers import (
     parse_quota,
     quota_argv,
 )
+from hpcrun.controller.context import Context, load_context
 
 MOUNTS = parse_mounts(
     "/dev/sda / ext4 rw,relatime 0 0\n"

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller import read_log, read_ranges
-from hpcrun.controller.read_log import LogFileReader
-from hpcrun.controller.read_ranges import line_from
+from hpcrun.controller.curves import read_log, read_ranges
+from hpcrun.controller.curves.read_log import LogFileReader
+from hpcrun.controller.curves.read_ranges import line_from
 from hpcrun.errors import InputError
 from hpcrun.metrics.reading import read as reader
 from hpcrun.metrics.row import Frame, Placed
@@ -208,7 +208,8 @@ def test_a_worker_that_is_killed_leaves_its_work_to_us(
 LEAVING = """
 import os, signal, sys
 from pathlib import Path
-from hpcrun.controller import read_log, read_ranges
+from hpcrun.controller.curves import read_log
+from hpcrun.controller.curves import read_ranges
 from hpcrun.metrics.reading import read
 signal.signal(signal.SIGTERM, lambda *_: None)
 for module in (read, read_log, read_ranges):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.init_job import find_script, read_program
-from hpcrun.controller.surroundings import fabric_guess, file_system, pythons, scratch_folders
+from hpcrun.controller.init.job import find_script, read_program
+from hpcrun.controller.init.surroundings import fabric_guess, file_system, pythons, scratch_folders
 from hpcrun.errors import InputError
 
 

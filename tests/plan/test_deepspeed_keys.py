@@ -104,7 +104,7 @@ def real() -> dict[str, Any]:
 
 @functools.cache
 def asked() -> set[str]:
-    from hpcrun.controller.deepspeed_check import _PROBE
+    from hpcrun.controller.checks.deepspeed import _PROBE
 
     done = subprocess.run(
         [sys.executable, "-c", _PROBE],

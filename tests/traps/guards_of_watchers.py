@@ -124,14 +124,14 @@ GUARDS = [
     # ---- Watching
     guard(
         47,
-        "hpcrun/controller/watched.py",
+        "hpcrun/controller/watch/watched.py",
         "SLURM_SOON = 5.0\nSLURM_EVERY = 30.0\n",
         "SLURM_SOON = 0.0\nSLURM_EVERY = 0.0\n",
         "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
     ),
     guard(
         47,
-        "hpcrun/controller/status.py",
+        "hpcrun/controller/state/status.py",
         "    complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE\n",
         "    return [row for one in wanted for row in scheduler.queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrun.controller.context import Context
-from hpcrun.controller.git_ignored import ask_git, is_ignored
-from hpcrun.controller.interpreter import Interpreter
-from hpcrun.controller.places import Places
-from hpcrun.controller.script_check import (
+from hpcrun.controller.checks.git_ignored import ask_git, is_ignored
+from hpcrun.controller.checks.places import Places
+from hpcrun.controller.checks.script import (
     Program,
     command_program,
     find_program,
     read_program,
 )
+from hpcrun.controller.context import Context
+from hpcrun.controller.interpreter import Interpreter
 from hpcrun.errors import Problem
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
 from hpcrun.plan.script_notes import argument_notes, batch_notes, deepspeed_notes

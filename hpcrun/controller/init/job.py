@@ -14,10 +14,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpcrun.controller.checks.script import module_files
 from hpcrun.controller.context import read_text
-from hpcrun.controller.init import SCHEMAS, Found
-from hpcrun.controller.init_choices import Options
-from hpcrun.controller.script_check import module_files
+from hpcrun.controller.init.choices import Options
+from hpcrun.controller.init.init import SCHEMAS, Found
 from hpcrun.errors import InputError
 from hpcrun.plan.gpus import is_mig
 from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text

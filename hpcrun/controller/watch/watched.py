@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus
-from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.state.foreign import ForeignStatus
+from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End, History

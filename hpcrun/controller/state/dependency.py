@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.foreign import ForeignStatus, foreign_status
-from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
+from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import find, is_job_id, runs_of

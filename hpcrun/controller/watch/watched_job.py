@@ -18,8 +18,8 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus, foreign_status
-from hpcrun.controller.watched import SLURM_EVERY, SLURM_SOON, Status
+from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
+from hpcrun.controller.watch.watched import SLURM_EVERY, SLURM_SOON, Status
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.verdict import Verdict

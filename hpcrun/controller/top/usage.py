@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from hpcrun.assets import shipped
-from hpcrun.controller.usage_lines import NodeUse, UsageLines
+from hpcrun.controller.top.usage_lines import NodeUse, UsageLines
 from hpcrun.slurm.srun import beside_argv
 
 STEP_NAME = "hpcrun-top"

@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-from hpcrun.controller.status import RunStatus
+from hpcrun.controller.state.status import RunStatus
 from hpcrun.plan.types import Plan
 from hpcrun.runs.records import Failure
 

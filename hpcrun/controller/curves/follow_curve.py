@@ -13,12 +13,12 @@ from contextlib import suppress
 from msgspec import Struct
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.foreign import ForeignStatus, foreign_status
-from hpcrun.controller.growing import GrowingLog
-from hpcrun.controller.parse import own_formats
-from hpcrun.controller.sources import STDIN, Source, find_sources
-from hpcrun.controller.status import RunStatus, status_of
-from hpcrun.controller.watched import AFTER_END, SLURM_EVERY, SLURM_SOON
+from hpcrun.controller.curves.growing import GrowingLog
+from hpcrun.controller.curves.parse import own_formats
+from hpcrun.controller.curves.sources import STDIN, Source, find_sources
+from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
+from hpcrun.controller.state.status import RunStatus, status_of
+from hpcrun.controller.watch.watched import AFTER_END, SLURM_EVERY, SLURM_SOON
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.layout import RunFolder

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.follow import Begins, Lines
-from hpcrun.controller.log_since import start_since
-from hpcrun.controller.status import resolve_any
-from hpcrun.controller.watched import Watched, WatchedRuns
+from hpcrun.controller.state.status import resolve_any
+from hpcrun.controller.watch.follow import Begins, Lines
+from hpcrun.controller.watch.since import start_since
+from hpcrun.controller.watch.watched import Watched, WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.logs.ends import start_of_last
 from hpcrun.logs.files import LogFile
@@ -107,7 +107,7 @@ def watched_of(context: Context, word: str | None) -> Watched:
     Raises InputError, OutOfReach.
     """
     if word is not None and is_job_id(word) and find(context.runs_dir, word) is None:
-        from hpcrun.controller.watched_job import WatchedJob
+        from hpcrun.controller.watch.watched_job import WatchedJob
 
         return WatchedJob(context, word)
     found = resolve_any(context, word)

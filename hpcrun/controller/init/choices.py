@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from hpcrun.controller.init import SCHEMAS, Found
-from hpcrun.controller.surroundings import (
+from hpcrun.controller.init.init import SCHEMAS, Found
+from hpcrun.controller.init.surroundings import (
     Folder,
     Python,
     fabric_guess,

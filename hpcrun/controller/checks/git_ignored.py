@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcrun.assets import home_dir
-from hpcrun.controller.question import Question
+from hpcrun.controller.checks.question import Question
 
 # seconds
 PATIENCE = 2.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.read_log import LogFileReader
-from hpcrun.controller.sources import Source, find_sources
+from hpcrun.controller.curves.read_log import LogFileReader
+from hpcrun.controller.curves.sources import Source, find_sources
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats.form import own_format
@@ -52,7 +52,9 @@ def parse_source(source: Source, *, own: Sequence[Format] = (), full: bool = Fal
     """
     if source.run is None:
         return _parse(source.name, [(0, path) for path in source.files], own, full=full)
-    from hpcrun.controller.facts import run_facts  # here: YAML takes 20 ms, and files need none
+    from hpcrun.controller.curves.facts import (
+        run_facts,  # here: YAML takes 20 ms, and files need none
+    )
 
     run = source.run
     own = (*own, *formats_of(run))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from hpcrun.controller.watched import Status, Watched
+from hpcrun.controller.watch.watched import Status, Watched
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.tail import Tail
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.controller.parse import POINTS, file_choices, formats_of
-from hpcrun.controller.sources import STDIN, Source
+from hpcrun.controller.curves.parse import POINTS, file_choices, formats_of
+from hpcrun.controller.curves.sources import STDIN, Source
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
@@ -85,7 +85,7 @@ class GrowingLog:
         )
         if self.source.run is None:
             return parsed
-        from hpcrun.controller.facts import run_facts  # here: YAML takes 20 ms
+        from hpcrun.controller.curves.facts import run_facts  # here: YAML takes 20 ms
 
         facts, gpus, seconds = run_facts(self.source.run)
         return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)

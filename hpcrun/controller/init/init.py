@@ -26,8 +26,8 @@ from hpcrun.controller.context import (
     read_text,
     slurm_transport,
 )
+from hpcrun.controller.init.survey import survey
 from hpcrun.controller.submit import signals_wait
-from hpcrun.controller.survey import survey
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile_update import Change, Facts, changes, update
 from hpcrun.plan.site import Answers, Site, build_site

@@ -15,9 +15,9 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.rows import Row, kept_row, remember_row, row_of
-from hpcrun.controller.status import Answers, Memory, ask, conf_of, judge
-from hpcrun.controller.why import WhyWaiting, find_whys
+from hpcrun.controller.state.rows import Row, kept_row, remember_row, row_of
+from hpcrun.controller.state.status import Answers, Memory, ask, conf_of, judge
+from hpcrun.controller.state.why import WhyWaiting, find_whys
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.brief import attempts_stamp, read_brief, read_seen
 from hpcrun.runs.layout import (

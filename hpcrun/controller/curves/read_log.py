@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from hpcrun.controller.read_ranges import can_fork, line_from, read_ranges
+from hpcrun.controller.curves.read_ranges import can_fork, line_from, read_ranges
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.documents import may_be_document
 from hpcrun.metrics.lines.line import FORMATS, Format

@@ -14,9 +14,8 @@ from stat import S_ISDIR
 
 from msgspec import Struct
 
-from hpcrun.controller.context import Context
-from hpcrun.controller.question import Question
-from hpcrun.controller.quota_answers import (
+from hpcrun.controller.checks.question import Question
+from hpcrun.controller.checks.quota import (
     LOCAL_TYPES,
     MEMORY_TYPES,
     Left,
@@ -26,6 +25,7 @@ from hpcrun.controller.quota_answers import (
     parse_quota,
     quota_argv,
 )
+from hpcrun.controller.context import Context
 from hpcrun.errors import Problem
 
 # Below these a note: a run's own files are few, its checkpoints are not.

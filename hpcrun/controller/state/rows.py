@@ -11,9 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct, field, structs
 
-from hpcrun.controller.status import RunStatus, job_id_of
-from hpcrun.controller.why import Waiting
-from hpcrun.controller.words import failure_text
+from hpcrun.controller.state.status import RunStatus, job_id_of
+from hpcrun.controller.state.why import Waiting
+from hpcrun.controller.state.words import failure_text
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.brief import attempts_stamp
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -104,7 +104,9 @@ def row_of(status: RunStatus) -> Row:
         name, nodes, gpus = plan.name, plan.nodes, plan.gpus_per_node
     point = None
     if history.attempts:
-        from hpcrun.controller.progress import last_point  # the reader of lines takes a moment
+        from hpcrun.controller.state.progress import (
+            last_point,  # the reader of lines takes a moment
+        )
 
         point = last_point(status.run)
     elapsed = elapsed_of(status)

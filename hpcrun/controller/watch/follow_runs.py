@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.status import RunStatus, status_of
+from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_history, refresh
 from hpcrun.slurm.states import UNKNOWN

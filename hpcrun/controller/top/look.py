@@ -1,7 +1,7 @@
 """What the user's jobs are doing now: states, curves, and how busy their nodes are.
 
 Effects: reads files; Slurm is asked twice a minute at most, on a thread; a usage step beside each
-of the first running jobs (controller/usage.py). Never changes or cancels anything.
+of the first running jobs (controller/top/usage.py). Never changes or cancels anything.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from msgspec import Struct
 from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
-from hpcrun.controller.top_log import Progress, TopLog
-from hpcrun.controller.top_queue import Queue
-from hpcrun.controller.usage import UsageStep, close_all
-from hpcrun.controller.usage_lines import NodeUse
+from hpcrun.controller.top.log import Progress, TopLog
+from hpcrun.controller.top.queue import Queue
+from hpcrun.controller.top.usage import UsageStep, close_all
+from hpcrun.controller.top.usage_lines import NodeUse
 from hpcrun.errors import InputError
 from hpcrun.plan.topology import parse_seconds
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
