@@ -1,3 +1,4 @@
+#!/bin/bash
 # Tells how busy a node of a job is, each time a line comes in; `hpcrun top` runs it in a step of
 # the job's own, on every node. It ends when its input ends, or when nobody has asked for a minute:
 # so nothing stays behind, however top has ended. An end by a signal is no failure of the step:
