@@ -116,7 +116,7 @@ def test_an_answer_that_does_not_come_is_none(tmp_path: Path) -> None:
     asked = Question([str(hangs)], dict(os.environ))
     began = time.monotonic()
     assert asked.answer(0.2) is None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert Question(["no-such-command"], dict(os.environ)).answer(1) is None
     not_a_program = tmp_path / "text"
     not_a_program.write_text("x")

@@ -174,9 +174,9 @@ def test_hostile_lines_take_no_longer_than_their_length(line: str) -> None:
 
 
 def _seconds(line: str, table: Table | None) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     read_line(line, table)
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def test_two_records_on_a_line() -> None:
