@@ -1,6 +1,6 @@
 # make bench   how fast it is
 # make demo    a real training on a real Slurm on this machine, and its loss curve
-# make test    everything that CI checks; make check: the part that takes under a minute
+# make test    everything that CI checks; make check: the quick part
 # Packages are installed with apt-get as root or by sudo, and each is named before.
 
 VENV ?= .venv
