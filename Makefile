@@ -68,7 +68,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 	PYTHON=$(PYTHON) .ci/packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plot,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,plot,examples,dev]'
 	touch $@
 
 clean:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from datasets import Dataset  # type: ignore[import-not-found]
+from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace

@@ -1,0 +1,83 @@
+"""A copy of one of the projects in examples/, as its user has it beside a sandbox.
+
+Effects: processes, files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.source import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project's folder, and the environment that its user types in."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def hpcrun(self, *args: str, timeout: float = 280) -> str:
+        """Call hpcrun in the project, insist on exit code 0, and give what it printed."""
+        done = self.try_hpcrun(*args, timeout=timeout)
+        assert done.returncode == 0, f"hpcrun {' '.join(args)}\n{done.stdout[-6000:]}{done.stderr}"
+        return done.stdout
+
+    def try_hpcrun(self, *args: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+        """Call hpcrun in the project."""
+        return subprocess.run(
+            [sys.executable, "-m", "hpcrun", *args],
+            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def train(self, job: str, *args: str, timeout: float = 280) -> Path:
+        """Submit a job to the sandbox, wait until it has ended well, and give its run's folder."""
+        argv = ["submit", job, "--cluster", "sandbox", "--follow", *args]
+        done = self.try_hpcrun(*argv, timeout=timeout)
+        assert done.returncode == 0, f"hpcrun {' '.join(argv)}\n{done.stdout[-6000:]}{done.stderr}"
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("  folder  ")]
+        return Path(line.split(maxsplit=1)[1])
+
+    def curves(self, run: Path) -> dict[str, dict[float, float]]:
+        """Every metric of a run by its step, as `hpcrun parse` reads them unaided."""
+        told = json.loads(
+            self.hpcrun("parse", "--json", "--full", "--cluster", "sandbox", run.name)
+        )
+        metrics: dict[str, Any] = told["runs"][0]["metrics"]
+        return {
+            name: dict(zip(each["steps"], each["values"], strict=True))
+            for name, each in metrics.items()
+        }
+
+
+def copy_of(name: str, tmp_path: Path, env: dict[str, str]) -> Project:
+    """Copy an example as git has it, without what earlier trials left in its folder."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", name],
+        cwd=EXAMPLES, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for path in filter(None, listed.split("\0")):
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((EXAMPLES / path).read_bytes())
+    return Project(tmp_path / name, {**env, "HOME": str(tmp_path)})
+
+
+def environment(sandbox: Path) -> dict[str, str]:
+    """What a user's shell has, beside a sandbox in this folder."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "LANG": "C.UTF-8",
+        "COLUMNS": "100",
+        "HPCRUN_SANDBOX_DIR": str(sandbox),
+    }
