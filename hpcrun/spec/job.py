@@ -205,7 +205,11 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(description="words of a command that brings its own launcher, instead of a script"),
     ] = None
     args: Annotated[
-        list[str], Meta(description="arguments of the program; {placeholders} are filled")
+        list[str],
+        Meta(
+            description="arguments of the program; {placeholders} are filled, and the word {args} "
+            "stands for those of the job under this one"
+        ),
     ] = field(default_factory=list)
     launcher: Annotated[
         Literal["torchrun", "deepspeed", "accelerate", "srun"] | None,

@@ -21,9 +21,11 @@ from hpcrun.spec.rules import (
     named_programs,
     settle_framework,
 )
-from hpcrun.spec.yaml12 import Entry, Map, Place, Scalar, is_null, parse_document
+from hpcrun.spec.yaml12 import Entry, List, Map, Place, Scalar, is_null, parse_document
 
 MAX_CHAIN = 16
+# In args: the words of the job under this one.
+BASE_ARGS = "{args}"
 
 # Finds the job that a name stands for: its text, and what to call its file in messages.
 Resolve = Callable[[str], tuple[str, str]]
@@ -116,13 +118,32 @@ def put_on(base: Map, over: Map) -> Map:
 
 
 def put_job_on(base: Map, over: Map) -> Map:
-    """Lay one job over another: its program displaces the program below, and its arguments."""
+    """Lay one job over another: its program displaces the program below, and its arguments.
+
+    Where its own ``args`` hold the word ``{args}``, those below stand in that place.
+    """
     named = named_programs(over)
     taken = [key for key in named_programs(base) if key in over.entries]
     if named or taken:
         gone = {*PROGRAMS, "args"}
         base = Map({k: v for k, v in base.entries.items() if k not in gone}, base.place)
-    return put_on(base, over)
+    merged = put_on(base, over)
+    above, below = over.entries.get("args"), base.entries.get("args")
+    if above is None or below is None:
+        return merged
+    if not isinstance(above.value, List) or not isinstance(below.value, List):
+        return merged
+    words = Entry(_around(below.value, above.value), above.place)
+    return Map({**merged.entries, "args": words}, merged.place)
+
+
+def _around(below: List, above: List) -> List:
+    """Put the words below into the list above, once: a chain of files cannot multiply them."""
+    for index, item in enumerate(above.items):
+        if isinstance(item, Scalar) and item.text == BASE_ARGS:
+            items = [*above.items[:index], *below.items, *above.items[index + 1 :]]
+            return List(items, above.place)
+    return above
 
 
 def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) -> list[Map]:

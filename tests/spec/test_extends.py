@@ -75,6 +75,12 @@ def test_a_null_over_nothing_is_a_mistake_in_text_and_a_value_in_free_form() -> 
         ("name: x", ("train.py", None, None), ["--epochs", "3"]),
         ("args: [--lr, 1]", ("train.py", None, None), ["--lr", "1"]),
         ("args:", ("train.py", None, None), []),
+        ('args: ["{args}", --lr, 1]', ("train.py", None, None), ["--epochs", "3", "--lr", "1"]),
+        ('args: [-x, "{args}", -y]', ("train.py", None, None), ["-x", "--epochs", "3", "-y"]),
+        # Once: a second one is a placeholder that nobody knows, which the plan tells.
+        ('args: ["{args}", "{args}"]', ("train.py", None, None), ["--epochs", "3", "{args}"]),
+        # The arguments of another program are not this one's.
+        ('script: b.py\nargs: ["{args}"]', ("b.py", None, None), ["{args}"]),
         ("script: b.py", ("b.py", None, None), []),
         ("script: b.py\nargs: [x]", ("b.py", None, None), ["x"]),
         ("module: pkg.b", (None, "pkg.b", None), []),
@@ -100,6 +106,15 @@ def test_programs_displace_each_other(
 
 def with_equals(text: str) -> list[str]:
     return [line if ": " in line else line.replace(":", "=") for line in text.split("\n")]
+
+
+def test_arguments_grow_through_a_chain() -> None:
+    files = {
+        "a": 'extends: b\nargs: ["{args}", a]',
+        "b": "extends: c\nname: b",
+        "c": "script: s.py\nargs: [c]",
+    }
+    assert read('extends: a\nargs: [z, "{args}"]', files=files).args == ["z", "c", "a"]
 
 
 def test_a_chain_of_three() -> None:
