@@ -23,23 +23,45 @@ def command() -> None:
 
 
 @command.command("up")
-@click.option("--nodes", type=click.IntRange(1, 64), default=2, help="Number of nodes (2).")
-@click.option("--gpus-per-node", type=click.IntRange(0, 16), default=4, help="GPUs a node (4).")
-def up(nodes: int, gpus_per_node: int) -> int:
+@click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (2).")
+@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="GPUs a node (4).")
+@click.option(
+    "--like",
+    metavar="PROFILE",
+    help="Take after a cluster: the partitions, GPU types and limits of an hpcrun.yaml or of a "
+    "named profile of yours; --nodes then counts nodes of each kind (4 at most).",
+)
+def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     """Start it."""
     from hpcrun.cli.output import say
+    from hpcrun.errors import InputError
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.directory import sandbox_dir
+    from hpcrun.sandbox.shape import plain_shape
 
     begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
+    if like is None:
+        shape = plain_shape(
+            2 if nodes is None else nodes, 4 if gpus_per_node is None else gpus_per_node
+        )
+    elif gpus_per_node is not None:
+        raise InputError("--gpus-per-node: the profile of --like says it", fix="leave one out")
+    else:
+        from pathlib import Path
+
+        from hpcrun.controller.context import named_profile
+        from hpcrun.controller.rehearsal import shape_like
+
+        cluster, source = named_profile(os.environ, Path.cwd(), like)
+        shape = shape_like(cluster, source, nodes)
     before = lifecycle.status(directory)
-    status = lifecycle.up(directory, nodes=nodes, gpus_per_node=gpus_per_node)
+    status = lifecycle.up(directory, shape=shape)
     taken = f"up in {time.monotonic() - begin:.1f} s"
-    say(
-        f"sandbox: {status.nodes} nodes with {status.gpus_per_node} GPUs each, "
-        f"{'up already' if before is not None and before.up else taken}"
-    )
-    say("  hpcrun submit zero2-4gpu --follow     train something in it")
+    say(f"sandbox: {shape.about()}, {'up already' if before is not None and before.up else taken}")
+    if like is None:
+        say("  hpcrun submit zero2-4gpu --follow     train something in it")
+    else:
+        say("  hpcrun submit JOB --cluster sandbox     train in it, on CPUs")
     say(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")
     say("  hpcrun sandbox down                   take it away")
     return 0
@@ -73,7 +95,7 @@ def status(as_json: bool) -> int:
     elif found is None:
         say("sandbox: not up")
     elif found.up:
-        say(f"sandbox: up, {found.nodes} nodes with {found.gpus_per_node} GPUs each")
+        say(f"sandbox: up, {found.about}")
         say(f"  {found.directory}")
     else:
         say(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up mends it")

@@ -52,7 +52,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """What every verb needs to know; made once by the command line.
 
     ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
-    code, an earlier run's, and not the project's own of today.
+    code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
+    who asks Slurm waits no longer.
     """
 
     environ: dict[str, str]
@@ -65,6 +66,7 @@ class Context(Struct, frozen=True, kw_only=True):
     hosts: list[str] = field(default_factory=list)  # of a hostfile; none: Slurm's, or this one
     debug: bool = False
     code: Path | None = None
+    deadline: float | None = None
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:
@@ -122,6 +124,18 @@ def _find_cluster(
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
     return _load(profiles[0], environ) if profiles else (Cluster(), "defaults")
+
+
+def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> tuple[Cluster, str]:
+    """Load a profile that is named by its file, or by its name among the user's.
+
+    Returns it with where it was found, as the user would say it. Raises InputError, SpecError.
+    """
+    own = config_dir(environ) / "clusters" / f"{word}.yaml"
+    file = cwd / word
+    if not file.is_file() and "/" not in word and own.is_file():
+        return _load(own, environ)[0], word
+    return _load(file, environ)[0], word
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
@@ -205,4 +219,4 @@ def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTra
     env = job_environment(context)
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
-    return LocalTransport(env)
+    return LocalTransport(env, deadline=context.deadline)

@@ -13,10 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.errors import HpcrunError, InputError
-
-PARTITION = "sandbox"
-MAX_NODES = 64
-MAX_GPUS_PER_NODE = 16
+from hpcrun.sandbox.shape import MAX_NODES, NodeKind, Queue, Shape, node_names
 
 # sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
 MAX_SOCKET_PATH = 107
@@ -26,7 +23,6 @@ MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
 
 # Slurm's default MaxJobId is 67043328; the room above is left for the jobs.
 LAST_FIRST_JOB_ID = 60_000_000
-NODE_MEMORY_MB = 4 * 1024 * 1024
 
 
 class Layout(Struct, frozen=True):
@@ -84,15 +80,6 @@ class Layout(Struct, frozen=True):
         return self.root / "log" / f"{daemon}.out"
 
 
-def node_names(nodes: int) -> list[str]:
-    """Name the nodes.
-
-    >>> node_names(2)
-    ['node1', 'node2']
-    """
-    return [f"node{number}" for number in range(1, nodes + 1)]
-
-
 def daemon_names(nodes: int) -> list[str]:
     """Name the daemons of a sandbox in the order of their start.
 
@@ -100,28 +87,6 @@ def daemon_names(nodes: int) -> list[str]:
     ['keeper', 'munged', 'slurmctld', 'node1', 'node2']
     """
     return ["keeper", "munged", "slurmctld", *node_names(nodes)]
-
-
-def cpus_per_node(gpus_per_node: int) -> int:
-    """Return the CPUs that a node claims to have, whatever the machine has.
-
-    >>> cpus_per_node(0), cpus_per_node(4)
-    (8, 16)
-    """
-    return max(8, 4 * gpus_per_node)
-
-
-def check_shape(nodes: int, gpus_per_node: int) -> None:
-    """Raise InputError when a sandbox cannot have this shape.
-
-    >>> check_shape(2, 4)
-    """
-    if not 1 <= nodes <= MAX_NODES:
-        raise InputError(f"--nodes {nodes}: a sandbox has 1 to {MAX_NODES} nodes")
-    if not 0 <= gpus_per_node <= MAX_GPUS_PER_NODE:
-        raise InputError(
-            f"--gpus-per-node {gpus_per_node}: a sandbox node has 0 to {MAX_GPUS_PER_NODE} GPUs"
-        )
 
 
 def check_directory(directory: Path) -> None:
@@ -179,20 +144,21 @@ def slurm_conf(
     *,
     hostname: str,
     user: str,
-    nodes: int,
-    gpus_per_node: int,
+    shape: Shape,
     ports: Sequence[int],
     first_job: int,
 ) -> str:
     """Write slurm.conf; ``ports`` are slurmctld's and then one for each node."""
-    gres = f" Gres=gpu:{gpus_per_node}" if gpus_per_node else ""
-    cpus = cpus_per_node(gpus_per_node)
-    node_lines = "\n".join(
-        f"NodeName={name} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port}"
-        f" CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1"
-        f" RealMemory={NODE_MEMORY_MB} TmpDisk={NODE_MEMORY_MB}{gres}"
-        for name, port in zip(node_names(nodes), ports[1:], strict=True)
-    )
+    nodes: list[str] = []
+    of_queue: dict[str, list[str]] = {queue.name: [] for queue in shape.queues}
+    for (kind, name), port in zip(shape.each(), ports[1:], strict=True):
+        where = f"NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port}"
+        nodes.append(_node_line(kind, name, where))
+        of_queue[kind.partition].append(name)
+    node_lines = "\n".join(nodes)
+    queue_lines = "\n".join(_queue_line(queue, of_queue[queue.name]) for queue in shape.queues)
+    # A job that a cluster would never start is refused, as most clusters do.
+    strict = ("CR_Core_Memory", "ALL") if shape.like else ("CR_Core", "NO")
     return f"""\
 # A Slurm of one user on one machine. Written by `hpcrun sandbox up`.
 ClusterName=sandbox
@@ -216,7 +182,8 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 GresTypes=gpu
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters={strict[0]}
+EnforcePartLimits={strict[1]}
 
 # linuxproc follows parent links: it reaches workers that made a session of their own.
 ProctrackType=proctrack/linuxproc
@@ -229,20 +196,41 @@ FirstJobId={first_job}
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 
 {node_lines}
-PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP
+{queue_lines}
 """
 
 
-def gres_conf(layout: Layout, *, nodes: int, gpus_per_node: int) -> str:
+def _node_line(kind: NodeKind, name: str, where: str) -> str:
+    typed = f"gpu:{kind.gpu_type}" if kind.gpu_type else "gpu"
+    gpus = f" Gres={typed}:{kind.gpus}" if kind.gpus else ""
+    feature = f" Feature={kind.feature}" if kind.feature else ""
+    return (
+        f"NodeName={name} {where}"
+        f" CPUs={kind.cpus} Sockets=1 CoresPerSocket={kind.cpus} ThreadsPerCore=1"
+        f" RealMemory={kind.memory_mb} TmpDisk={kind.memory_mb}{gpus}{feature}"
+    )
+
+
+def _queue_line(queue: Queue, nodes: Sequence[str]) -> str:
+    default = " Default=YES" if queue.is_default else ""
+    options = "".join(f" {option}" for option in queue.options)
+    return f"PartitionName={queue.name} Nodes={','.join(nodes)}{default}{options} State=UP"
+
+
+def gres_conf(layout: Layout, shape: Shape) -> str:
     """Write gres.conf: device files that exist, for GPUs that do not.
 
-    >>> print(gres_conf(Layout(Path("/tmp/s")), nodes=2, gpus_per_node=4), end="")
-    NodeName=node[1-2] Name=gpu File=/tmp/s/gpu/gpu[0-3]
+    >>> kind = NodeKind(nodes=2, cpus=16, gpus=4, gpu_type="a100")
+    >>> print(gres_conf(Layout(Path("/tmp/s")), Shape(kinds=(kind,))), end="")
+    NodeName=node1 Name=gpu Type=a100 File=/tmp/s/gpu/gpu[0-3]
+    NodeName=node2 Name=gpu Type=a100 File=/tmp/s/gpu/gpu[0-3]
     """
-    if not gpus_per_node:
-        return ""
-    files = f"{layout.root}/gpu/gpu[0-{gpus_per_node - 1}]"
-    return f"NodeName=node[1-{nodes}] Name=gpu File={files}\n"
+    return "".join(
+        f"NodeName={name} Name=gpu{f' Type={kind.gpu_type}' if kind.gpu_type else ''}"
+        f" File={layout.root}/gpu/gpu[0-{kind.gpus - 1}]\n"
+        for kind, name in shape.each()
+        if kind.gpus
+    )
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
@@ -256,21 +244,16 @@ def cgroup_conf(version: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if version >= (24, 11) else ""
 
 
-def cluster_profile(layout: Layout, *, nodes: int, gpus_per_node: int) -> str:
+def cluster_profile(layout: Layout, shape: Shape) -> str:
     """Write the cluster profile (YAML) that makes hpcrun use this sandbox."""
-    gpus = f"gpus_per_node: {gpus_per_node}, " if gpus_per_node else ""
+    about = f"Slurm on this machine: {shape.about()}, in name only"
     return f"""\
 # Written by `hpcrun sandbox up`; `hpcrun sandbox down` removes it.
 name: sandbox
-description: "Slurm on this machine: {nodes} nodes with {gpus_per_node} GPUs each, in name only"
+description: {json.dumps(about)}
 accelerator: cpu
 slurm_conf: {json.dumps(str(layout.slurm_conf))}
-partition: {PARTITION}
-partitions:
-  {PARTITION}: {{{gpus}cpus_per_node: {cpus_per_node(gpus_per_node)}}}
-# Any GPU type that a job asks for is a plain GPU here.
-gpu_types:
-  "*": {{}}
+{shape.profile}\
 fabric: auto
 env:
   # All ranks share this machine's cores.

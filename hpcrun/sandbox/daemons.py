@@ -21,6 +21,7 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox import config, keeper
 from hpcrun.sandbox.config import Layout
 from hpcrun.sandbox.processes import MARK
+from hpcrun.sandbox.shape import Shape, node_names
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "scancel")
 # Not on an ordinary user's PATH; the last two are where sites build their own Slurm.
@@ -102,14 +103,14 @@ def free_ports(count: int) -> list[int]:
     raise HpcrunError(f"no {count} free TCP ports from {LOWEST_PORT} to {ceiling - 1}")
 
 
-def write_files(layout: Layout, nodes: int, gpus_per_node: int, version: tuple[int, int]) -> int:
+def write_files(layout: Layout, shape: Shape, version: tuple[int, int]) -> int:
     """Write all that the daemons read; return slurmctld's port."""
-    ports = free_ports(nodes + 1)
+    ports = free_ports(shape.nodes + 1)
     for folder in layout.folders:
         folder.mkdir(mode=0o700)
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(os.urandom(128))
-    for index in range(gpus_per_node):
+    for index in range(shape.gpus_per_node):
         # slurmd wants device files. A link to one that every machine and container has will do.
         layout.gpu(index).symlink_to("/dev/null")
     layout.slurm_conf.write_text(
@@ -118,13 +119,12 @@ def write_files(layout: Layout, nodes: int, gpus_per_node: int, version: tuple[i
             # Slurm compares with the host's name up to the first dot.
             hostname=socket.gethostname().partition(".")[0],
             user=str(os.geteuid()),
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
+            shape=shape,
             ports=ports,
             first_job=config.first_job_id(time.time()),
         )
     )
-    layout.gres_conf.write_text(config.gres_conf(layout, nodes=nodes, gpus_per_node=gpus_per_node))
+    layout.gres_conf.write_text(config.gres_conf(layout, shape))
     layout.cgroup_conf.write_text(config.cgroup_conf(version))
     return ports[0]
 
@@ -146,7 +146,7 @@ def start(
         f"--log-file={layout.log('munged')}",
     ]
     commands = [("munged", munged, 0), ("slurmctld", [programs["slurmctld"]], port)]
-    commands += [(node, [programs["slurmd"], "-N", node], 0) for node in config.node_names(nodes)]
+    commands += [(node, [programs["slurmd"], "-N", node], 0) for node in node_names(nodes)]
     request = {
         "pid_file": str(layout.pid("keeper")),
         "daemons": [
@@ -216,7 +216,7 @@ def cancel_all(scancel: str, environ: Mapping[str, str]) -> None:
     """Cancel all jobs; an unwilling slurmctld is no error, because the end comes anyway."""
     try:
         subprocess.run(
-            [scancel, "--quiet", f"--partition={config.PARTITION}"],
+            [scancel, "--quiet", f"--user={os.geteuid()}"],
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,

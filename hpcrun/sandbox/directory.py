@@ -17,14 +17,8 @@ import msgspec
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox.config import Layout, check_directory
+from hpcrun.sandbox.shape import Shape
 from hpcrun.structs import decodable
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """What a sandbox was asked to be."""
-
-    nodes: int
-    gpus_per_node: int
 
 
 def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:

@@ -16,23 +16,33 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox import config, daemons, processes
 from hpcrun.sandbox import directory as place
 from hpcrun.sandbox.config import Layout
-from hpcrun.sandbox.directory import Shape
+from hpcrun.sandbox.shape import Shape, about, node_names, plain_shape
 
 READY_TIMEOUT = 30.0  # seconds
 CANCEL_GRACE = 3.0  # seconds that jobs have to end by themselves in ``down``
 
 
 class SandboxStatus(Struct, frozen=True):
-    """How a sandbox is. ``pids`` holds the living daemons, ``dead`` the names of the others."""
+    """How a sandbox is.
+
+    ``like``: the profile whose shape it has, "" for none; ``pids`` holds the living daemons,
+    ``dead`` the names of the others.
+    """
 
     directory: str
     slurm_conf: str
     profile: str
     nodes: int
     gpus_per_node: int
+    like: str
     pids: dict[str, int]
     dead: tuple[str, ...]
     up: bool
+
+    @property
+    def about(self) -> str:
+        """Its shape in few words."""
+        return about(self.nodes, self.gpus_per_node, self.like)
 
 
 def status(directory: Path) -> SandboxStatus | None:
@@ -56,6 +66,7 @@ def status(directory: Path) -> SandboxStatus | None:
         profile=str(layout.profile),
         nodes=shape.nodes,
         gpus_per_node=shape.gpus_per_node,
+        like=shape.like,
         pids=living,
         dead=dead,
         # The profile is written last, when every node is ready.
@@ -63,14 +74,17 @@ def status(directory: Path) -> SandboxStatus | None:
     )
 
 
-def up(directory: Path, *, nodes: int = 2, gpus_per_node: int = 4) -> SandboxStatus:
+def up(
+    directory: Path, *, nodes: int = 2, gpus_per_node: int = 4, shape: Shape | None = None
+) -> SandboxStatus:
     """Bring up a sandbox and return when a job would start at once.
 
     One that is up already is left as it is; what is left of a broken one is removed first.
+    ``shape`` counts instead of ``nodes`` and ``gpus_per_node``, where it is given.
     Raise InputError when one of another shape is up or the directory is unusable, and
     HpcrunError when Slurm is not installed or a daemon does not start: nothing is left then.
     """
-    config.check_shape(nodes, gpus_per_node)
+    shape = shape or plain_shape(nodes, gpus_per_node)
     layout = Layout(place.canonical(directory))
     config.check_directory(layout.root)
     daemons.check_user(os.geteuid())
@@ -82,12 +96,12 @@ def up(directory: Path, *, nodes: int = 2, gpus_per_node: int = 4) -> SandboxSta
         with contextlib.suppress(FileNotFoundError), place.locked(layout.root):
             found = status(layout.root)
             if found and found.up:
-                return same_shape(found, nodes, gpus_per_node)
+                return same_shape(found, shape)
             refuse_from_inside(layout)
             try:
                 processes.end_all(layout.root, read_pid(layout, "keeper"))
                 place.empty(layout.root)
-                return build(layout, programs, environ, Shape(nodes, gpus_per_node))
+                return build(layout, programs, environ, shape)
             except OSError as error:
                 remove(layout)
                 raise HpcrunError(f"{error.filename or layout.root}: {error.strerror}") from error
@@ -96,13 +110,15 @@ def up(directory: Path, *, nodes: int = 2, gpus_per_node: int = 4) -> SandboxSta
                 raise
 
 
-def same_shape(found: SandboxStatus, nodes: int, gpus_per_node: int) -> SandboxStatus:
+def same_shape(found: SandboxStatus, asked: Shape) -> SandboxStatus:
     """Return ``found``; raise InputError when it has another shape than the one asked for."""
-    if (found.nodes, found.gpus_per_node) == (nodes, gpus_per_node):
+    shape = place.read_shape(Path(found.directory))
+    if shape == asked:
         return found
+    is_up = shape.about() if shape else "another shape"
+    again = ", as that file is now" if shape and shape.about() == asked.about() else ""
     raise InputError(
-        f"{found.directory}: a sandbox of {found.nodes} nodes with {found.gpus_per_node} GPUs each"
-        f" is up; {nodes} nodes with {gpus_per_node} were asked for",
+        f"{found.directory}: a sandbox of {is_up} is up; {asked.about()} were asked for{again}",
         fix="end it and its jobs first: hpcrun sandbox down",
     )
 
@@ -113,9 +129,9 @@ def build(
     """Start everything in the empty directory and wait until every node is idle."""
     layout.shape.write_bytes(msgspec.json.encode(shape))
     version = daemons.slurm_version(programs["slurmctld"], environ)
-    port = daemons.write_files(layout, shape.nodes, shape.gpus_per_node, version)
+    port = daemons.write_files(layout, shape, version)
     daemons.start(layout, programs, environ, shape.nodes, port)
-    names = config.node_names(shape.nodes)
+    names = node_names(shape.nodes)
     unready = names
 
     def ready() -> bool:
@@ -132,9 +148,7 @@ def build(
             f"after {READY_TIMEOUT:.0f} s these nodes are not ready: {', '.join(unready)};"
             f" {late}{daemons.log_tail(layout, late)}"
         )
-    layout.profile.write_text(
-        config.cluster_profile(layout, nodes=shape.nodes, gpus_per_node=shape.gpus_per_node)
-    )
+    layout.profile.write_text(config.cluster_profile(layout, shape), encoding="utf-8")
     now = status(layout.root)
     if now is None or not now.up:
         raise HpcrunError(f"{layout.root}: the sandbox broke down while it came up")

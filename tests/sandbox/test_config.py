@@ -16,6 +16,7 @@ import yaml
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.sandbox import config, daemons, down, processes, sandbox_dir, status, up
 from hpcrun.sandbox.config import Layout
+from hpcrun.sandbox.shape import plain_shape
 from hpcrun.spec.cluster import Cluster, Partition
 from tests.needs import require_root
 from tests.sandbox.using import wait_until
@@ -23,7 +24,7 @@ from tests.sandbox.using import wait_until
 LAYOUT = Layout(Path("/tmp/s"))
 
 
-@pytest.mark.parametrize("name", ["config", "daemons", "directory", "processes"])
+@pytest.mark.parametrize("name", ["config", "daemons", "directory", "processes", "shape"])
 def test_examples_in_docstrings(name: str) -> None:
     module = importlib.import_module(f"hpcrun.sandbox.{name}")
     failed, tried = doctest.testmod(module)
@@ -35,8 +36,7 @@ def test_every_node_has_its_own_port_and_the_gpus() -> None:
         LAYOUT,
         hostname="desk",
         user="1000",
-        nodes=3,
-        gpus_per_node=8,
+        shape=plain_shape(3, 8),
         ports=[7000, 7001, 7002, 7003],
         first_job=17,
     )
@@ -50,15 +50,15 @@ def test_every_node_has_its_own_port_and_the_gpus() -> None:
 
 def test_a_sandbox_without_gpus_names_none() -> None:
     text = config.slurm_conf(
-        LAYOUT, hostname="h", user="0", nodes=1, gpus_per_node=0, ports=[1, 2], first_job=1
+        LAYOUT, hostname="h", user="0", shape=plain_shape(1, 0), ports=[1, 2], first_job=1
     )
     assert "Gres=" not in text
-    assert config.gres_conf(LAYOUT, nodes=1, gpus_per_node=0) == ""
+    assert config.gres_conf(LAYOUT, plain_shape(1, 0)) == ""
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
 def test_the_profile_is_a_cluster(gpus: int) -> None:
-    text = config.cluster_profile(LAYOUT, nodes=2, gpus_per_node=gpus)
+    text = config.cluster_profile(LAYOUT, plain_shape(2, gpus))
     profile = msgspec.convert(yaml.safe_load(text), Cluster)
     assert profile.name == "sandbox"
     assert profile.accelerator == "cpu"

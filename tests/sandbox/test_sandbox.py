@@ -52,6 +52,48 @@ def test_no_gpus_at_all(place: Path) -> None:
     assert slurm(now, "srun", "echo", "ran") == "ran"
 
 
+def test_a_cluster_is_rehearsed(place: Path, tmp_path: Path) -> None:
+    """The sandbox refuses what the cluster would, and takes what it would."""
+    (tmp_path / "hpcrun.yaml").write_text(
+        "name: lab\n"
+        "partition: v100\n"
+        "partitions:\n"
+        "  a100: {gpus_per_node: 4, cpus_per_node: 64, memory_per_node: 480G, max_time: 60}\n"
+        "  v100: {gpus_per_node: 8, cpus_per_node: 40, max_nodes: 1}\n"
+        "gpu_types: {a100: {gres: a100, partition: a100}, v100: {partition: v100}}\n"
+    )
+    env = {**os.environ, "HPCRUN_SANDBOX_DIR": str(place), "HOME": str(tmp_path)}
+
+    def hpcrun(*argv: str, code: int = 0, more: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcrun", *argv],
+            cwd=tmp_path, env=env | (more or {}), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "4 nodes like hpcrun.yaml, up in" in hpcrun(
+        "sandbox", "up", "--like", "hpcrun.yaml", "--nodes", "2"
+    )
+    test = ("submit", "zero2-4gpu", "--test-only", "--set")
+    for where in ({"HPCRUN_CLUSTER": "sandbox"}, {"SLURM_CONF": str(place / "slurm.conf")}):
+        taken = hpcrun(*test, "resources.gpu_type=a100", "--nodes", "2", "--time", "60", more=where)
+        assert "partition a100" in taken and "node[1-2], 128 processors" in taken
+        # Slurm itself refuses what hpcrun is told to let through.
+        asked = (*test, "resources.gpu_type=a100", "--no-check")
+        for excess in (
+            ("--time", "61"),
+            ("--nodes", "3"),
+            ("--set", "resources.memory_per_node=481G"),
+        ):
+            hpcrun(*asked, *excess, code=3, more=where)
+        hpcrun(*test, "resources.gpu_type=v100", "--no-check", "--nodes", "2", code=3, more=where)
+    other = hpcrun("sandbox", "up", code=2)
+    assert "a sandbox of 4 nodes like hpcrun.yaml is up" in other
+    assert "4 nodes like hpcrun.yaml" in hpcrun("sandbox", "status")
+    hpcrun("sandbox", "down")
+
+
 def test_up_is_quick_and_a_job_starts_at_once(place: Path) -> None:
     begin = time.monotonic()
     now = sandbox.up(place)

@@ -1,0 +1,147 @@
+"""A sandbox in the shape of a cluster's profile: its partitions, GPU types and limits.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from hpcrun.errors import InputError
+from hpcrun.plan.topology import parse_memory_mb
+from hpcrun.sandbox.shape import (
+    MAX_GPUS_PER_NODE,
+    MAX_NODES,
+    MEMORY_MB,
+    NodeKind,
+    Queue,
+    Shape,
+    cpus_per_node,
+)
+from hpcrun.spec.cluster import Cluster, GpuType, Partition
+
+# Of a profile, what decides how a job asks for its nodes; the rest is true of the cluster only.
+_KEPT = ("partition", "account", "partitions", "gpu_types", "max_array_size", "slurm", "rename")
+# So many nodes of each kind, unless said: a job on two nodes, and one waiting beside it.
+_NODES = 4
+# slurm.conf has no quoting.
+_WORD = re.compile(r"[A-Za-z0-9._@+-]+")
+
+
+def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape:
+    """Return a sandbox's shape: for each partition of the profile, nodes as it describes them.
+
+    Where a partition has GPUs of several types, it gets nodes of each. ``nodes``: how many of each
+    kind; None: as many as the profile says, 4 at most. What the profile leaves out is plenty.
+    Raises InputError for a profile without partitions, names that Slurm cannot take, and a sandbox
+    that would be too large; ``source`` names the profile in it.
+    """
+    if not cluster.partitions:
+        raise InputError(
+            f"{source}: it names no partitions, so there is no shape to take after",
+            fix="hpcrun init, on the cluster, writes them",
+        )
+    kinds = [
+        kind
+        for name, partition in cluster.partitions.items()
+        for kind in _kinds(name, partition, cluster.gpu_types, nodes)
+    ]
+    names = {name for kind in kinds for name in (kind.partition, kind.gpu_type, kind.feature)}
+    odd = sorted(name for name in names if name and not _WORD.fullmatch(name))
+    if odd:
+        raise InputError(f"{source}: {odd[0]!r} is no name that a slurm.conf can carry")
+    most = max(kind.gpus for kind in kinds)
+    if most > MAX_GPUS_PER_NODE:
+        raise InputError(f"{source}: {most} GPUs per node; a sandbox's have {MAX_GPUS_PER_NODE}")
+    total = sum(kind.nodes for kind in kinds)
+    if total > MAX_NODES:
+        raise InputError(
+            f"{source}: {total} nodes; a sandbox has {MAX_NODES} at most",
+            fix=f"--nodes {MAX_NODES // len(kinds)}, of each of the {len(kinds)} kinds"
+            if len(kinds) <= MAX_NODES
+            else "name fewer partitions in a copy of the profile",
+        )
+    default = cluster.partition or next(iter(cluster.partitions))
+    return Shape(
+        kinds=tuple(kinds),
+        queues=tuple(
+            Queue(name=name, options=tuple(_limits(partition)), is_default=name == default)
+            for name, partition in cluster.partitions.items()
+        ),
+        profile=_profile(cluster),
+        like=source,
+    )
+
+
+def _kinds(
+    name: str, partition: Partition, types: dict[str, GpuType], nodes: int | None
+) -> Iterator[NodeKind]:
+    """Yield a partition's kinds of nodes: one for each type of GPU that it has."""
+    gpus = partition.gpus_per_node
+    if gpus is None:
+        gpus = max(partition.gpu_types.values(), default=4)
+    said = partition.gpu_types or dict.fromkeys(_types_in(name, types), gpus)
+    for type_name, count in (said if gpus else {}).items() or [("", gpus)]:
+        spelled = types.get(type_name, GpuType(gres=type_name or None))
+        yield NodeKind(
+            partition=name,
+            nodes=nodes or min(partition.nodes or _NODES, _NODES),
+            cpus=_cpus(partition, gpus),
+            memory_mb=_memory(partition, gpus),
+            gpus=count,
+            gpu_type=spelled.gres or "",
+            feature=spelled.constraint or "",
+        )
+
+
+def _types_in(partition: str, types: dict[str, GpuType]) -> list[str]:
+    """The GPU types that a partition may have, by the profile: its own, else those of all."""
+    own = [name for name, said in types.items() if said.partition == partition]
+    return own or [name for name, said in types.items() if said.partition is None and name != "*"]
+
+
+def _cpus(partition: Partition, gpus: int) -> int:
+    share = (partition.cpus_per_gpu or 0) * gpus
+    return partition.cpus_per_node or share or cpus_per_node(gpus)
+
+
+def _memory(partition: Partition, gpus: int) -> int:
+    if partition.memory_per_node is not None:
+        return parse_memory_mb(partition.memory_per_node)
+    if partition.memory_per_gpu is not None and gpus:
+        return parse_memory_mb(partition.memory_per_gpu) * gpus
+    return MEMORY_MB
+
+
+def _limits(partition: Partition) -> Iterator[str]:
+    yield f"MaxTime={partition.max_time or 'UNLIMITED'}"
+    if partition.default_time is not None:
+        yield f"DefaultTime={partition.default_time}"
+    if partition.min_nodes is not None:
+        yield f"MinNodes={partition.min_nodes}"
+    if partition.max_nodes is not None:
+        yield f"MaxNodes={partition.max_nodes}"
+    if partition.exclusive:
+        yield "OverSubscribe=EXCLUSIVE"
+
+
+def _profile(cluster: Cluster) -> str:
+    plain: dict[str, Any] = msgspec.to_builtins(cluster)
+    kept = {key: plain[key] for key in _KEPT if plain[key]}
+    for part in ("partitions", "gpu_types"):
+        kept[part] = {name: _said(each) for name, each in plain[part].items()}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+
+
+def _said(each: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is not said, or is so anyway; 0 GPUs are said."""
+    return {
+        key: value
+        for key, value in each.items()
+        if value is not None and value is not False and value != {}
+    }
