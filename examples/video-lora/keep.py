@@ -1,0 +1,77 @@
+"""What a run leaves behind: checkpoints to go on from, the adapters, and proof of the base's rest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from diffusers.loaders import WanLoraLoaderMixin
+from peft import get_peft_model_state_dict
+from torch import nn
+
+from model import adapters_of, base_of
+
+PREFIX = "step-"
+
+
+def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
+    """Save adapters, optimizer and random states as ``folder/step-N``; all ranks must call it."""
+    whole, part = folder / f"{PREFIX}{step:06}", folder / f"part-{step:06}"
+    # The base does not change: without it a checkpoint has the adapters' size, not the model's.
+    only = {"exclude_frozen_parameters": True} if uses_deepspeed(accelerator) else {}
+    accelerator.save_state(str(part), **only)
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        if whole.exists():
+            shutil.rmtree(whole)
+        part.rename(whole)  # a run that is killed while it saves leaves no half a checkpoint
+
+
+def resume(accelerator: Accelerator, folder: Path) -> int:
+    """Load the newest checkpoint in a folder, if any, and give the step that it was made after."""
+    found = sorted(folder.glob(f"{PREFIX}*"))
+    if not found:
+        return 0
+    lax = {"load_module_strict": False} if uses_deepspeed(accelerator) else {}
+    accelerator.load_state(str(found[-1]), **lax)
+    accelerator.print(f"going on from {found[-1]}")
+    return int(found[-1].name.removeprefix(PREFIX))
+
+
+def save_adapters(accelerator: Accelerator, model: nn.Module, folder: Path) -> None:
+    """Save the adapters for ``load_lora_weights`` of diffusers; all ranks must call it."""
+    plain = accelerator.unwrap_model(model)
+    with gathered(adapters_of(plain)):
+        if accelerator.is_main_process:
+            WanLoraLoaderMixin.save_lora_weights(folder, get_peft_model_state_dict(plain))
+
+
+def fingerprints(model: nn.Module) -> tuple[str, str]:
+    """Hash the base's weights and the adapters' as this rank has them; all ranks must call it."""
+    return _hash(base_of(model)), _hash(adapters_of(model))
+
+
+def _hash(parameters: list[nn.Parameter]) -> str:
+    digest = hashlib.sha256()
+    for each in parameters:
+        with gathered([each]):
+            digest.update(each.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def gathered(parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
+    """Have parameters whole on every rank, where ZeRO-3 keeps them in shards."""
+    if not any(hasattr(each, "ds_id") for each in parameters):
+        return contextlib.nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)
+
+
+def uses_deepspeed(accelerator: Accelerator) -> bool:
+    """Tell whether the launcher has asked for DeepSpeed."""
+    return accelerator.distributed_type == DistributedType.DEEPSPEED

@@ -1,0 +1,143 @@
+"""Train LoRA adapters on a frozen video diffusion transformer, with Accelerate and DeepSpeed.
+
+Accelerate learns from its launcher whether there is DeepSpeed, its ZeRO stage and the precision:
+nothing here says so. Without a launcher it trains in this one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs, set_seed
+from torch import nn
+from torch.utils.data import DataLoader
+
+from data import Clips, levels
+from keep import fingerprints, resume, save_adapters, save_checkpoint
+from model import adapters_of, base_of, build, flow_matching_loss, size
+
+
+def read_args(words: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line. The defaults are for a first look, on any machine."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    clip = parser.add_argument_group("clips")
+    clip.add_argument("--frames", type=int, default=6)
+    clip.add_argument("--height", type=int, default=16, help="pixels, a multiple of --patch")
+    clip.add_argument("--width", type=int, default=16, help="pixels, a multiple of --patch")
+    base = parser.add_argument_group("base model")
+    base.add_argument("--base", help="folder of a WanTransformer3DModel; else one at random, with")
+    base.add_argument("--layers", type=int, default=2)
+    base.add_argument("--heads", type=int, default=4)
+    base.add_argument("--head-dim", type=int, default=32)
+    base.add_argument("--patch", type=int, default=4, help="pixels on a token's side")
+    learn = parser.add_argument_group("training")
+    learn.add_argument("--rank", type=int, default=16, help="of the adapters")
+    learn.add_argument("--batch", type=int, default=1, help="clips on a GPU at once")
+    learn.add_argument("--accumulation", type=int, default=1, help="such batches for a step")
+    learn.add_argument("--steps", type=int, default=60, help="optimizer steps in all")
+    learn.add_argument("--lr", type=float, default=1e-2)
+    learn.add_argument("--seed", type=int, default=0)
+    learn.add_argument("--activation-checkpointing", choices=("true", "false"), default="false")
+    learn.add_argument("--workers", type=int, default=2, help="processes that make clips")
+    keep = parser.add_argument_group("what is kept")
+    keep.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    keep.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
+    keep.add_argument("--wandb", action="store_true", help="log to Weights & Biases as well")
+    keep.add_argument("--check-base", action="store_true", help="hash all weights, on every rank")
+    args = parser.parse_args(words)
+    if not args.base and (args.height % args.patch or args.width % args.patch):
+        parser.error(f"--height and --width must be multiples of --patch, {args.patch}")
+    return args
+
+
+def main() -> None:
+    """Train."""
+    args = read_args()
+    # On CPUs Accelerate finds no backend for DeepSpeed by itself; on GPUs this says nccl.
+    backend = os.environ.get("HPCRUN_BACKEND")
+    accelerator = Accelerator(
+        gradient_accumulation_steps=args.accumulation,
+        log_with="wandb" if args.wandb else None,
+        kwargs_handlers=[InitProcessGroupKwargs(backend=backend)] if backend else [],
+    )
+    set_seed(args.seed)  # the same base and the same adapters on every rank
+    model = build(args)
+    optimizer = torch.optim.AdamW(adapters_of(model), lr=args.lr, weight_decay=0.0)
+    clips_per_step = args.batch * args.accumulation * accelerator.num_processes
+    clips = Clips(args.steps * clips_per_step, args.frames, args.height, args.width, args.seed)
+    loader = DataLoader(
+        clips, args.batch, num_workers=args.workers, pin_memory=torch.cuda.is_available()
+    )
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    if args.wandb:
+        accelerator.init_trackers("video-lora", config=vars(args))
+    introduce(accelerator, model, args)
+
+    before = fingerprints(model) if args.check_base else ()
+    done = resume(accelerator, args.checkpoint_dir)
+    train(accelerator, model, optimizer, loader, done, args)
+    if before:
+        base, adapters = fingerprints(model)
+        print(f"rank {accelerator.process_index}: base {before[0]} before, {base} after; "
+              f"adapters {before[1]} before, {adapters} after", flush=True)  # fmt: skip
+    save_adapters(accelerator, model, args.checkpoint_dir / "adapters")
+    accelerator.end_training()
+
+
+def introduce(accelerator: Accelerator, model: nn.Module, args: argparse.Namespace) -> None:
+    """Print what trains, and what its losses will mean."""
+    trained, frozen = size(adapters_of(model)), size(base_of(model))
+    accelerator.print(f"{trained:,} parameters in the adapters, {frozen:,} in the frozen base")
+    for knowing, loss in levels(args.frames, args.height, args.width).items():
+        accelerator.print(f"who knows {knowing} can get down to {loss:.3f}")
+
+
+def train(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[dict[str, torch.Tensor]],
+    done: int,
+    args: argparse.Namespace,
+) -> None:
+    """Train the steps that are not done yet, and save checkpoints."""
+    step, losses, began = done, [], time.perf_counter()
+    for batch in accelerator.skip_first_batches(loader, done * args.accumulation):
+        with accelerator.accumulate(model):
+            loss = flow_matching_loss(model, batch)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(adapters_of(model), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.detach())
+        if not accelerator.sync_gradients:
+            continue
+        step += 1
+        mean = accelerator.reduce(torch.stack(losses).mean(), "mean").item()
+        report(accelerator, step, mean, time.perf_counter() - began, args)
+        if step % args.save_every == 0 or step == args.steps:
+            save_checkpoint(accelerator, args.checkpoint_dir, step)
+        losses, began = [], time.perf_counter()
+
+
+def report(
+    accelerator: Accelerator, step: int, loss: float, seconds: float, args: argparse.Namespace
+) -> None:
+    """Print a step's line; log it to W&B where that is on."""
+    clips = args.batch * args.accumulation * accelerator.num_processes
+    told = {"loss": loss, "lr": args.lr, "samples_per_sec": clips / seconds}
+    if torch.cuda.is_available():
+        told["max_mem_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    words = " ".join(f"{name} {value:.4g}" for name, value in told.items())
+    accelerator.print(f"step {step}/{args.steps} {words}", flush=True)
+    accelerator.log(told, step=step)
+
+
+if __name__ == "__main__":
+    main()
