@@ -124,6 +124,8 @@ def framework_notes(
     if not (alone and own and framework in ON_ACCELERATE):
         return []
     if framework == "transformers":
+        if spec.precision == "fp32" and _passes_backend(spec.args):
+            return []
         return [
             "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
             'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
@@ -133,6 +135,16 @@ def framework_notes(
         "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless the "
         'script says Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
     ]
+
+
+def _passes_backend(args: Sequence[str]) -> bool:
+    """Whether the Trainer's own argument for the backend is there, and DeepSpeed's is not.
+
+    >>> _passes_backend(["--ddp_backend={backend}"]), _passes_backend(["--lr", "1"])
+    (True, False)
+    """
+    names = {arg.partition("=")[0].replace("-", "_") for arg in args}
+    return "__ddp_backend" in names and "__deepspeed" not in names
 
 
 def switch_notes(spec: JobSpec, words: Sequence[str]) -> list[str]:

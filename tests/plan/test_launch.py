@@ -109,6 +109,9 @@ def test_ranks_that_accelerate_takes_for_one_alone_are_told_of() -> None:
     sharded, cpus = "deepspeed: {}\n", "accelerator: cpu"
     assert any("InitProcessGroupKwargs" in note for note in plan(accelerate + sharded, cpus).notes)
     assert any("ddp_backend" in note for note in plan(trainer + sharded, cpus).notes)
+    told = trainer + sharded + 'precision: fp32\nargs: [--ddp_backend, "{backend}"]\n'
+    assert not any("ddp_backend" in note for note in plan(told, cpus).notes)
+    assert any("ddp_backend" in note for note in plan(told.replace("fp32", "bf16"), cpus).notes)
     no_gpus = accelerate.replace("gpus_per_node: 2", "gpus_per_node: 0, nodes: 2") + sharded
     assert any("InitProcessGroupKwargs" in note for note in plan(no_gpus).notes)
     for job_text, profile in (
