@@ -1,0 +1,92 @@
+"""Checkpoints of a DeepSpeed engine: whole or not there, for any number of GPUs.
+
+A checkpoint is a folder FOLDER/TAG with DeepSpeed's own files, a part of them from each rank, and
+checkpoint.json, which says what is in it. FOLDER/latest names the one to go on from.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+FACTS = "checkpoint.json"
+# With the same of these, each rank reads the part that it wrote; else all parts must be put together.
+SHARDING = ("world_size", "zero_stage", "precision")
+
+
+def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: bool) -> None:
+    """Write a checkpoint. All ranks must call this: each has a part of the optimizer's states.
+
+    It has another name until it is whole, so a run that is killed here leaves the one before.
+    """
+    partial = folder / f"{tag}.partial"
+    if dist.get_rank() == 0:
+        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    dist.barrier()
+    engine.save_checkpoint(str(folder), tag=partial.name, save_latest=False)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(folder / tag, ignore_errors=True)
+        partial.rename(folder / tag)
+        if latest:
+            pointer = folder / "latest.partial"
+            pointer.write_text(tag, encoding="utf-8")
+            pointer.rename(folder / "latest")
+    dist.barrier()
+
+
+def find(resume: str, folder: Path, facts: dict[str, Any]) -> Path | None:
+    """Find the checkpoint to go on from, if there is one.
+
+    ``resume`` is auto (the newest in ``folder``), never, or a path: of a checkpoint, or of a folder
+    with such. Raises ValueError for a path that is neither, and for a checkpoint of another model.
+    """
+    if resume == "never":
+        return None
+    found = folder if resume == "auto" else Path(resume)
+    pointer = found / "latest"
+    if pointer.exists():
+        found = found / pointer.read_text(encoding="utf-8").strip()
+    elif resume == "auto":
+        return None
+    if not (found / FACTS).is_file():
+        raise ValueError(f"checkpoint.resume={resume}: no checkpoint of this program is at {found}")
+    saved = read(found)["model"]
+    if saved != facts["model"]:
+        raise ValueError(f"{found} holds another model: {saved}; this one is {facts['model']}")
+    return found
+
+
+def read(checkpoint: Path) -> dict[str, Any]:
+    """Read what save() noted about a checkpoint."""
+    facts: dict[str, Any] = json.loads((checkpoint / FACTS).read_text(encoding="utf-8"))
+    return facts
+
+
+def make_universal(checkpoint: Path, facts: dict[str, Any]) -> Path | None:
+    """Put a checkpoint's parts together, by DeepSpeed's own program, if this run shards otherwise.
+
+    Returns the universal checkpoint's folder, beside the other one; None if none is needed. One
+    process does this, for all. Raises CalledProcessError, with what the program printed on stderr.
+    """
+    saved = read(checkpoint)
+    if all(saved[key] == facts[key] for key in SHARDING):
+        return None
+    whole = checkpoint.with_name(f"{checkpoint.name}.universal")
+    if (whole / FACTS).is_file():
+        return whole
+    shutil.rmtree(whole, ignore_errors=True)
+    program = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
+    # A model without model parallelism has nothing to say about how its tensors were cut.
+    options = ["--inject_missing_state", "--input_folder", str(checkpoint)]
+    subprocess.run([*program, *options, "--output_folder", str(whole)], check=True,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+    shutil.copy(checkpoint / FACTS, whole / FACTS)  # last: it says that the folder is whole
+    return whole

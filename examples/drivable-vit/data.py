@@ -1,0 +1,82 @@
+"""Synthetic driving scenes: several cameras, several moments, and where one could drive.
+
+A scene is a panorama: sky and buildings above, road below their ragged edge, obstacles on the road.
+Cameras beside each other share half of their field. The car turns slowly, so the panorama drifts
+from moment to moment. In the newest moment one camera, another in each scene, is covered: its
+picture is dark, and what it would see is known only from its neighbours and from earlier moments.
+
+Every scene is made from (seed, index) alone, so all processes agree on all data without files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Picture = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Scenes(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """``count`` scenes of ``views`` cameras at ``frames`` moments, pictures ``image_size`` square.
+
+    A sample is (frames, drivable, covered): pictures [frames, views, 3, size, size] about 0 to 1,
+    the newest moment last; the mask of that moment [views, size, size], 1 where one could drive;
+    and the number of the covered camera.
+    """
+
+    count: int
+    views: int
+    frames: int
+    image_size: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        rng = np.random.default_rng([self.seed, index])
+        size, stride = self.image_size, self.image_size // 2
+        drift = int(rng.integers(-(size // 16), size // 16 + 1))  # pixels from moment to moment
+        margin = (size // 16) * (self.frames - 1)
+        width = size + (self.views - 1) * stride + 2 * margin
+        picture, drivable = panorama(rng, size, width)
+        shots, masks = [], []
+        for moment in range(self.frames):
+            start = margin + drift * (moment - (self.frames - 1))
+            for view in range(self.views):
+                field = slice(start + view * stride, start + view * stride + size)
+                shots.append(picture[:, :, field] * rng.uniform(0.8, 1.2))  # its own exposure
+                masks.append(drivable[:, field])
+        pictures = np.stack(shots).reshape(self.frames, self.views, 3, size, size)
+        covered = int(rng.integers(self.views))
+        pictures[-1, covered] = 0.0
+        pictures = pictures + rng.normal(0.0, 0.05, pictures.shape)
+        return (
+            torch.from_numpy(pictures.astype(np.float32)),
+            torch.from_numpy(np.stack(masks[-self.views :]).astype(np.float32)),
+            torch.tensor(covered),
+        )
+
+
+def panorama(rng: np.random.Generator, height: int, width: int) -> tuple[Picture, Mask]:
+    """Paint one: the picture [3, height, width] in 0 to 1, and where one could drive."""
+    x, y = np.arange(width) / height, np.arange(height) / height
+    edge = np.full(width, rng.uniform(0.3, 0.6))
+    for waves in (0.4, 0.9, 1.7):  # in the width of one camera
+        edge += rng.uniform(0.0, 0.15) * np.sin(2 * np.pi * (waves * x + rng.uniform()))
+    drivable = y[:, None] > edge[None, :]
+    picture = np.where(drivable, rng.uniform(0.15, 0.3), rng.uniform(0.4, 1.0, (3, 1, 1)))
+    for _ in range(max(1, round(width / height))):
+        half, foot = rng.uniform(0.08, 0.16), rng.uniform(0.6, 1.0)
+        across = np.abs(x - rng.uniform(0.0, width / height)) < half
+        obstacle = ((y < foot) & (y > foot - 0.4))[:, None] & across[None, :]
+        picture = np.where(obstacle, rng.uniform(0.4, 1.0, (3, 1, 1)), picture)
+        drivable &= ~obstacle
+    return picture.astype(np.float32), drivable

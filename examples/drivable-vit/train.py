@@ -1,0 +1,292 @@
+"""Train a vision transformer to see where one could drive, by DeepSpeed's engine.
+
+Hydra reads conf/NAME.yaml (--config-name) and the overrides on the command line; DeepSpeed reads
+its JSON, in which the batch sizes, the ZeRO stage and the precision are.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import deepspeed
+import hydra
+import torch
+import torch.distributed as dist
+from data import Scenes
+from model import DrivableViT
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.tensorboard import SummaryWriter
+
+
+def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: int) -> Any:
+    """Make the model, its optimizer and the learning rate's schedule, and hand them to DeepSpeed."""
+    torch.manual_seed(config.seed)  # the same on all ranks: they begin with the same model
+    model = DrivableViT(
+        **config.model, activation_checkpointing=config.training.activation_checkpointing
+    )
+    settings = {"lr": config.training.lr, "weight_decay": config.training.weight_decay}
+    offload = ds_config["zero_optimization"].get("offload_optimizer") or {"device": "none"}
+    optimizer: torch.optim.Optimizer
+    if offload["device"] == "none":
+        optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    else:  # the states are in host memory, and so the CPU makes the step
+        optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
+    warmup = config.training.warmup_epochs * steps_per_epoch
+    total = config.training.epochs * steps_per_epoch
+
+    def factor(step: int) -> float:
+        """Rise in a line, then fall along a cosine to nothing."""
+        if step < warmup:
+            return (step + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+    return deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        lr_scheduler=lambda inner: LambdaLR(inner, factor),
+        config=ds_config,
+    )[0]
+
+
+def train_epoch(engine: Any, loader: DataLoader[Any], steps: int, report: Any) -> None:
+    """Take the epoch's optimizer steps; ``report`` is called after each, with its mean loss."""
+    engine.train()
+    micro_batches = iter(loader)
+    for _ in range(steps):
+        total = torch.zeros((), device=engine.device)
+        for _ in range(engine.gradient_accumulation_steps()):
+            pictures, drivable, _ = next(micro_batches)
+            loss = bce(engine(to_model(pictures, engine)), drivable.to(engine.device))
+            engine.backward(loss)  # divides by the number of accumulated micro batches
+            engine.step()  # by the last of them
+            total += loss.detach() / engine.gradient_accumulation_steps()
+        report(total)
+
+
+@torch.no_grad()
+def validate(engine: Any, scenes: Scenes) -> dict[str, float]:
+    """Measure on all ranks together, each scene once.
+
+    Gives the mean loss in nats per pixel, and the IoU of the drivable region: of all cameras, and
+    of the covered ones alone. Every rank makes the same number of forward passes, since ZeRO-3
+    gathers parameters in each; where scenes run out, an old one is taken with weight 0.
+    """
+    engine.eval()
+    size, rank, world = (
+        engine.train_micro_batch_size_per_gpu(),
+        dist.get_rank(),
+        dist.get_world_size(),
+    )
+    # Loss and pixels; intersection and union, of all cameras and of the covered ones.
+    sums = torch.zeros(6, dtype=torch.float64, device=engine.device)
+    for first in range(rank * size, rank * size + len(scenes), world * size):
+        numbers = range(first, first + size)
+        parts = zip(*(scenes[number % len(scenes)] for number in numbers), strict=True)
+        pictures, drivable, covered = (torch.stack(part).to(engine.device) for part in parts)
+        counts = torch.tensor([number < len(scenes) for number in numbers], device=engine.device)
+        weight = counts.view(-1, 1, 1, 1)
+        logits = engine(to_model(pictures, engine)).float()
+        is_covered = F.one_hot(covered, pictures.shape[2])[:, :, None, None] * weight
+        both = (logits > 0) & (drivable > 0.5)
+        either = (logits > 0) | (drivable > 0.5)
+        loss = F.binary_cross_entropy_with_logits(logits, drivable, reduction="none") * weight
+        pixels = weight.expand_as(logits)
+        found = [
+            loss,
+            pixels,
+            both * weight,
+            either * weight,
+            both * is_covered,
+            either * is_covered,
+        ]
+        sums += torch.stack([each.double().sum() for each in found])
+    dist.all_reduce(sums)
+    loss, pixels, both, either, covered_both, covered_either = sums.tolist()
+    return {
+        "val_loss": loss / pixels,
+        "val_iou": both / either,
+        "val_covered_iou": covered_both / covered_either,
+    }
+
+
+def to_model(pictures: Tensor, engine: Any) -> Tensor:
+    """Move pictures to the model's device and number format."""
+    dtype = torch.float16 if engine.fp16_enabled() else torch.float32
+    dtype = torch.bfloat16 if engine.bfloat16_enabled() else dtype
+    return pictures.to(engine.device, dtype, non_blocking=True)
+
+
+def bce(logits: Tensor, drivable: Tensor) -> Tensor:
+    """Binary cross entropy in nats per pixel, in fp32: 0.69 for one who knows nothing."""
+    return F.binary_cross_entropy_with_logits(logits.float(), drivable)
+
+
+def memory_figures(device: torch.device) -> dict[str, float]:
+    """What this rank holds, in GB: of the GPU's memory; without one, the most of the host's."""
+    if device.type == "cuda":
+        return {
+            "memory_allocated_gb": torch.cuda.max_memory_allocated() / 1e9,
+            "memory_reserved_gb": torch.cuda.max_memory_reserved() / 1e9,
+        }
+    return {"host_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
+
+
+def refuse(message: str) -> None:
+    """End with one line on stderr, of rank 0, and an exit code that is not 0 on all ranks."""
+    sys.exit(f"error: {message}" if dist.get_rank() == 0 else 2)
+
+
+def agree_on_checkpoint(config: DictConfig, facts: dict[str, Any]) -> tuple[Path | None, bool]:
+    """Find the checkpoint to go on from, and whether it is universal; rank 0 decides for all.
+
+    Another node may still see the folder as it was a moment ago.
+    """
+    answer: list[Any] = [None, False, ""]
+    if dist.get_rank() == 0:
+        try:
+            found = checkpoints.find(
+                config.checkpoint.resume, Path(config.checkpoint.folder), facts
+            )
+            whole = checkpoints.make_universal(found, facts) if found else None
+            answer = [whole or found, whole is not None, ""]
+        except ValueError as error:
+            answer[2] = str(error)
+    dist.broadcast_object_list(answer)
+    if answer[2]:
+        refuse(answer[2])
+    return answer[0], answer[1]
+
+
+def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Train from the first epoch, or the one after the checkpoint, to the last."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    steps_per_epoch = config.data.train_scenes // ds_config["train_batch_size"]
+    if steps_per_epoch == 0:
+        refuse("data.train_scenes is less than the effective batch, train_batch_size")
+    resume, is_universal = agree_on_checkpoint(config, facts)
+    ds_config["checkpoint"] = {**ds_config.get("checkpoint", {}), "load_universal": is_universal}
+    engine = make_engine(config, ds_config, steps_per_epoch)
+
+    done, best = 0, math.inf
+    if resume:
+        engine.load_checkpoint(str(resume.parent), tag=resume.name)
+        saved = checkpoints.read(resume)
+        done, best = saved["epoch"], saved["best"]
+    board = (
+        SummaryWriter(config.tensorboard, purge_step=engine.global_steps + 1) if rank == 0 else None
+    )
+    if board:
+        how = f"ZeRO-{facts['zero_stage']}, {facts['precision']}"
+        begin = f"goes on from {resume}, after epoch {done}" if resume else "begins anew"
+        print(
+            f"{parameters(engine):,} parameters, {world} ranks on {engine.device.type}, {how}; {begin}"
+        )
+
+    shape = {key: config.model[key] for key in ("views", "frames", "image_size")}
+    scenes = Scenes(count=config.data.train_scenes, seed=config.seed, **shape)
+    held_out = Scenes(count=config.data.val_scenes, seed=config.seed + 1_000_000, **shape)
+    # Which scenes are in a step depends on the effective batch, and not on the number of ranks.
+    sampler: DistributedSampler[Any] = DistributedSampler(scenes, seed=config.seed, drop_last=True)
+    loader = DataLoader(
+        scenes,
+        batch_size=engine.train_micro_batch_size_per_gpu(),
+        sampler=sampler,
+        num_workers=config.data.workers,
+        pin_memory=engine.device.type == "cuda",
+    )
+
+    def tell(**values: float) -> None:
+        """Print a line, and give TensorBoard the same."""
+        if board is None:
+            return
+        step = engine.global_steps
+        words = [f"{name} {value:.5g}" for name, value in values.items()]
+        print(
+            f"epoch {epoch} step {step}/{config.training.epochs * steps_per_epoch}",
+            *words,
+            flush=True,
+        )
+        for name, value in values.items():
+            board.add_scalar(
+                f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}", value, step
+            )
+
+    began, told = time.perf_counter(), engine.global_steps
+
+    def report(loss: Tensor) -> None:
+        """Tell of a step, if it is one of those that are told; its loss is the mean of all ranks."""
+        nonlocal began, told
+        if engine.global_steps % config.training.log_every:
+            return
+        dist.all_reduce(loss)
+        seconds, steps = time.perf_counter() - began, engine.global_steps - told
+        began, told = time.perf_counter(), engine.global_steps
+        scale = {"loss_scale": float(engine.optimizer.loss_scale)} if engine.fp16_enabled() else {}
+        tell(
+            loss=loss.item() / world,
+            lr=engine.get_lr()[0],
+            grad_norm=float(engine.get_global_grad_norm() or 0.0),
+            **scale,
+            samples_per_second=steps * engine.train_batch_size() / seconds,
+            **memory_figures(engine.device),
+        )
+
+    for epoch in range(done + 1, config.training.epochs + 1):
+        sampler.set_epoch(epoch)  # another order in each
+        train_epoch(engine, loader, steps_per_epoch, report)
+        measured = validate(engine, held_out)
+        tell(**measured)
+        is_best = measured["val_loss"] < best  # the same on all ranks: so all save, or none
+        best = min(best, measured["val_loss"])
+        facts = {**facts, "epoch": epoch, "best": best, **measured}
+        folder = Path(config.checkpoint.folder)
+        if epoch % config.checkpoint.every == 0 or epoch == config.training.epochs:
+            checkpoints.save(engine, folder, f"epoch-{epoch:04d}", facts, latest=True)
+        if is_best:
+            checkpoints.save(engine, folder, "best", facts, latest=False)
+        began, told = time.perf_counter(), engine.global_steps
+    if board:
+        board.close()
+    engine.destroy()
+
+
+def parameters(engine: Any) -> int:
+    """Count the model's parameters; ZeRO-3 leaves a rank its part, and the whole count in ds_numel."""
+    return sum(getattr(each, "ds_numel", each.numel()) for each in engine.module.parameters())
+
+
+@hydra.main(config_path="conf", config_name="base", version_base="1.3")
+def main(config: DictConfig) -> None:
+    """Join the other ranks, train, leave together."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    deepspeed.init_distributed(dist_backend=config.backend)
+    ds_config = json.loads(Path(config.training.deepspeed_config).read_text(encoding="utf-8"))
+    used = [name for name in ("bf16", "fp16") if ds_config.get(name, {}).get("enabled")]
+    facts = {
+        "world_size": dist.get_world_size(),
+        "zero_stage": ds_config["zero_optimization"]["stage"],
+        "precision": used[0] if used else "fp32",
+        "model": OmegaConf.to_container(config.model),
+    }
+    train(config, ds_config, facts)
+    gc.collect()  # gloo may end a process badly that still holds the group while others leave
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
