@@ -1,4 +1,4 @@
-"""What a run leaves behind: checkpoints to go on from, the adapters, and proof of the base's rest."""
+"""What a run keeps: checkpoints to go on from, the adapters, and proof that the base stayed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def resume(accelerator: Accelerator, folder: Path) -> int:
         return 0
     lax = {"load_module_strict": False} if uses_deepspeed(accelerator) else {}
     accelerator.load_state(str(found[-1]), **lax)
-    accelerator.print(f"going on from {found[-1]}")
+    if accelerator.is_main_process:
+        print(f"going on from {found[-1].name}")
     return int(found[-1].name.removeprefix(PREFIX))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import torch
 from diffusers import WanTransformer3DModel
 from peft import LoraConfig
 from torch import Tensor, nn

@@ -55,9 +55,9 @@ def read_args(words: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Train."""
-    args = read_args()
+    args = read_args(words)
     # On CPUs Accelerate finds no backend for DeepSpeed by itself; on GPUs this says nccl.
     backend = os.environ.get("HPCRUN_BACKEND")
     accelerator = Accelerator(
@@ -76,7 +76,8 @@ def main() -> None:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     if args.wandb:
         accelerator.init_trackers("video-lora", config=vars(args))
-    introduce(accelerator, model, args)
+    if accelerator.is_main_process:
+        introduce(model, args)
 
     before = fingerprints(model) if args.check_base else ()
     done = resume(accelerator, args.checkpoint_dir)
@@ -89,12 +90,12 @@ def main() -> None:
     accelerator.end_training()
 
 
-def introduce(accelerator: Accelerator, model: nn.Module, args: argparse.Namespace) -> None:
+def introduce(model: nn.Module, args: argparse.Namespace) -> None:
     """Print what trains, and what its losses will mean."""
     trained, frozen = size(adapters_of(model)), size(base_of(model))
-    accelerator.print(f"{trained:,} parameters in the adapters, {frozen:,} in the frozen base")
-    for knowing, loss in levels(args.frames, args.height, args.width).items():
-        accelerator.print(f"who knows {knowing} can get down to {loss:.3f}")
+    print(f"{trained:,} parameters in the adapters, {frozen:,} in the frozen base")
+    for what, loss in levels(args.frames, args.height, args.width).items():
+        print(f"who knows {what} can get down to {loss:.3f}")
 
 
 def train(
@@ -111,8 +112,9 @@ def train(
         with accelerator.accumulate(model):
             loss = flow_matching_loss(model, batch)
             accelerator.backward(loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(adapters_of(model), 1.0)
+            norm = None
+            if accelerator.sync_gradients:  # DeepSpeed has clipped by itself, and tells the norm
+                norm = accelerator.clip_grad_norm_(adapters_of(model), 1.0)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.detach())
@@ -120,22 +122,27 @@ def train(
             continue
         step += 1
         mean = accelerator.reduce(torch.stack(losses).mean(), "mean").item()
-        report(accelerator, step, mean, time.perf_counter() - began, args)
+        seconds = time.perf_counter() - began
+        told = {
+            "loss": mean,
+            "grad_norm": float(norm),
+            "samples_per_sec": args.batch * args.accumulation * accelerator.num_processes / seconds,
+        }
+        report(accelerator, step, told, args)
         if step % args.save_every == 0 or step == args.steps:
             save_checkpoint(accelerator, args.checkpoint_dir, step)
         losses, began = [], time.perf_counter()
 
 
 def report(
-    accelerator: Accelerator, step: int, loss: float, seconds: float, args: argparse.Namespace
+    accelerator: Accelerator, step: int, told: dict[str, float], args: argparse.Namespace
 ) -> None:
     """Print a step's line; log it to W&B where that is on."""
-    clips = args.batch * args.accumulation * accelerator.num_processes
-    told = {"loss": loss, "lr": args.lr, "samples_per_sec": clips / seconds}
     if torch.cuda.is_available():
-        told["max_mem_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    words = " ".join(f"{name} {value:.4g}" for name, value in told.items())
-    accelerator.print(f"step {step}/{args.steps} {words}", flush=True)
+        told["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    if accelerator.is_main_process:
+        words = " ".join(f"{name} {value:.4g}" for name, value in told.items())
+        print(f"step {step}/{args.steps} {words}", flush=True)
     accelerator.log(told, step=step)
 
 
