@@ -112,28 +112,22 @@ def framework_section(
 def framework_notes(
     spec: JobSpec, *, accelerator: str, world_size: int, deepspeed: bool
 ) -> list[str]:
-    """Say where a framework would take each rank for one alone.
+    """Say where the Trainer would take each rank for one alone.
 
     Without GPUs Accelerate 1.15 chooses no backend of its own (state.py, _prepare_backend), and
-    thinks that there is one process while DeepSpeed has joined them all: every rank gets all of
-    the data, or the Trainer stops at the batch size.
+    thinks that there is one process while DeepSpeed has joined them all: the Trainer stops at the
+    batch size. Scripts on Accelerate itself are looked into: script_notes.backend_notes().
     """
-    framework = decide_framework(spec)
     alone = accelerator == "cpu" and world_size > 1 and deepspeed
     own = (spec.script, spec.module, spec.command) != (None, None, None)
-    if not (alone and own and framework in ON_ACCELERATE):
+    if not (alone and own and decide_framework(spec) == "transformers"):
         return []
-    if framework == "transformers":
-        if spec.precision == "fp32" and _passes_backend(spec.args):
-            return []
-        return [
-            "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
-            'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
-            "says, and the job precision: fp32"
-        ]
+    if spec.precision == "fp32" and _passes_backend(spec.args):
+        return []
     return [
-        "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless the "
-        'script says Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+        "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
+        'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
+        "says, and the job precision: fp32"
     ]
 
 

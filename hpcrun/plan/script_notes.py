@@ -132,6 +132,27 @@ def _option_for(key: str, options: Sequence[Option]) -> str | None:
     return min(fits, key=len, default=None)
 
 
+def backend_notes(
+    spec: JobSpec, script: str, facts: ScriptFacts, *, accelerator: str, world_size: int
+) -> list[str]:
+    """Tell when Accelerate would take each rank for one alone, as far as can be seen.
+
+    Without GPUs Accelerate 1.15 chooses no backend of its own (state.py, _prepare_backend), and
+    thinks that there is one process while DeepSpeed has joined them all: every rank gets all of
+    the data. A script that has its class for such choices, or the variable, is taken to choose.
+    """
+    alone = accelerator == "cpu" and world_size > 1 and spec.deepspeed is not None
+    if not alone or decide_framework(spec) != "accelerate":
+        return []
+    chooses = any(name.endswith(".InitProcessGroupKwargs") for name in facts.imports)
+    if chooses or "HPCRUN_BACKEND" in facts.variables:
+        return []
+    return [
+        f"without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless {script} "
+        'says Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+    ]
+
+
 def argument_notes(words: Sequence[str], script: str, facts: ScriptFacts) -> list[str]:
     """Tell of arguments that argparse would refuse; nothing where the parser is not plain."""
     if not facts.plain:

@@ -7,7 +7,12 @@ import ast
 import pytest
 
 from hpcrun.plan.script_facts import ScriptFacts, read_script
-from hpcrun.plan.script_notes import argument_notes, batch_notes, deepspeed_notes
+from hpcrun.plan.script_notes import (
+    argument_notes,
+    backend_notes,
+    batch_notes,
+    deepspeed_notes,
+)
 from hpcrun.plan.secret_hints import secret_notes
 from tests.plan.making import job
 
@@ -199,6 +204,28 @@ def test_what_argparse_stops_without() -> None:
     assert argument_notes([], "a.py", needs) == ["args: a.py stops without --data"]
     assert argument_notes(["--data=x"], "a.py", needs) == []
     assert argument_notes(["--help"], "a.py", needs) == []
+
+
+# ---- ranks that Accelerate takes for one alone
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("from accelerate import Accelerator", True),
+        ("from accelerate.utils import InitProcessGroupKwargs", False),
+        ("import os\nAccelerator(backend=os.environ['HPCRUN_BACKEND'])", False),
+    ],
+)
+def test_a_script_that_chooses_no_backend_is_told_of(script: str, told: bool) -> None:
+    def notes_of(text: str, **changed: object) -> list[str]:
+        known = {"accelerator": "cpu", "world_size": 4, **changed}
+        spec = job(f"script: a.py\nframework: accelerate\n{text}")
+        return backend_notes(spec, "a.py", facts(script), **known)  # type: ignore[arg-type]
+
+    assert len(notes_of("deepspeed: {}")) == told
+    assert notes_of("") == notes_of("deepspeed: {}", accelerator="cuda") == []
+    assert notes_of("deepspeed: {}", world_size=1) == []
 
 
 # ---- the batch

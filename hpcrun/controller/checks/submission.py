@@ -26,7 +26,12 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
 from hpcrun.errors import Problem
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
-from hpcrun.plan.script_notes import argument_notes, batch_notes, deepspeed_notes
+from hpcrun.plan.script_notes import (
+    argument_notes,
+    backend_notes,
+    batch_notes,
+    deepspeed_notes,
+)
 from hpcrun.plan.secret_hints import secret_notes
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
@@ -194,6 +199,13 @@ def _look_at_words(
                 ),
                 batch_notes(
                     spec, typed, given, program.name, facts, effective=batch, reads_variables=reads
+                ),
+                backend_notes(
+                    spec,
+                    program.name,
+                    facts,
+                    accelerator=plan.accelerator,
+                    world_size=plan.world_size,
                 ),
             ):
                 findings.notes += notes
