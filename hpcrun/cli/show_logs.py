@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.logs.files import LogFile
-from hpcrun.logs.mask import CONTEXT, Masker
+from hpcrun.logs.mask import FileMasker, Masker
 from hpcrun.logs.terminal import RESET, for_terminal
 
 # Of a progress bar each state is a line, where lines are counted one by one.
@@ -38,8 +38,7 @@ class LogPrinter:
         self._keeps = keeps
         self._is_terminal = is_terminal()
         self._colours = has_colour()
-        # The begin of lines that came in pieces, by file; and who wrote last.
-        self._open: dict[Path, bytes] = {}
+        self._maskers: dict[Path, FileMasker] = {}
         self._last: Path | None = None
 
     def show(self, event: Lines | Begins) -> None:
@@ -82,13 +81,12 @@ class LogPrinter:
         self._last = None
 
     def _masked(self, file: LogFile, data: bytes) -> bytes:
-        """Hide secrets; what stands before a piece of a long line may tell what it is."""
         if self._masker is None:
             return data
-        before = self._open.pop(file.path, b"")
-        if not data.endswith((b"\n", b"\r")):
-            self._open[file.path] = data[-CONTEXT:]
-        return self._masker.mask(data.replace(b"\0", b"") if b"\0" in data else data, before)
+        masker = self._maskers.get(file.path)
+        if masker is None:
+            masker = self._maskers[file.path] = FileMasker(self._masker)
+        return masker.mask(data)
 
     def _kept(self, data: bytes) -> Iterator[bytes]:
         for found in _STATES.finditer(data):

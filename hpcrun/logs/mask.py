@@ -12,6 +12,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from hpcrun.logs.private_keys import RUN as KEY_RUN
+from hpcrun.logs.private_keys import is_key_line, keys_in, open_key
 from hpcrun.logs.tokens import (
     KNOWN_RUN,
     LOW_SIGNS,
@@ -43,6 +45,8 @@ def _table(letters: bytes) -> bytes:
 
 _LETTERS_TABLE = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
+_BASE64 = _table(_LETTERS + b"+/")
+_KEY_RUN = b"x" * KEY_RUN
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
 _BLANKS = b" \t\"'\\]"
@@ -99,6 +103,8 @@ class Masker:
                 at = text.find(value, at + len(value))
         for mark, table in self._marks:
             yield from _marked_in(text, mark, table)
+        if b"PRIVATE KEY" in text:
+            yield from keys_in(text)
         # A block ends where a line does, or with context on both sides.
         at = 0
         while at < len(text):
@@ -128,7 +134,29 @@ class Masker:
                 for start, stop in known_in(word):
                     yield first + start, first + stop
             at = runs.find(_RUN, end)
+        yield from _key_lines(block)
         yield from _after_names(block)
+
+
+class FileMasker:
+    """Hides secrets in what is read of one file, piece by piece."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._before = b""
+
+    def mask(self, data: bytes) -> bytes:
+        """Return the next piece with *** for each secret; bytes of zero are left out.
+
+        What stands before it in a long line, or in a private key, tells what it is.
+        """
+        data = data.replace(b"\0", b"") if b"\0" in data else data
+        before, self._before = self._before, b""
+        if before or b"-----BEGIN " in data:
+            self._before = open_key(before + data)
+        if not self._before and not data.endswith((b"\n", b"\r")):
+            self._before = data[-CONTEXT:]
+        return self._masker.mask(data, before)
 
 
 def _is_clean(block: bytes) -> bool:
@@ -139,6 +167,8 @@ def _is_clean(block: bytes) -> bool:
     shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
     if len(shapes) * 4 > len(block) or SIGNS.search(shapes):
         return False
+    if _KEY_RUN in shapes.translate(_BASE64):
+        return False
     low = shapes.lower()
     bare = low.translate(None, _BLANKS)
     has_option = OPTION in low
@@ -146,6 +176,18 @@ def _is_clean(block: bytes) -> bool:
         any(needle in bare for needle in needles) or (has_option and root in low)
         for root, needles in ROOTS.items()
     )
+
+
+def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
+    """Find the lines of private keys of which nothing else is there."""
+    runs, at = block.translate(_BASE64), -1
+    while (at := runs.find(_KEY_RUN, at + 1)) >= 0:
+        first = block.rfind(b"\n", 0, at) + 1
+        end = block.find(b"\n", at)
+        end = len(block) if end < 0 else end
+        if end - first < 200 and is_key_line(block[first:end]):
+            yield first, end
+        at = end
 
 
 def _after_names(block: bytes) -> Iterator[tuple[int, int]]:

@@ -53,27 +53,47 @@ _VALUE = rb"""(?P<value>[^\s"',;)}\]&|\\\x00-\x20]+)"""
 _NAME = rb"(?:key|token|secret|passw(?:or)?d|passphrase)"
 _ASSIGNED = re.compile(rb"(?P<word>" + _NAME + rb")" + _SEPARATOR + _VALUE, re.IGNORECASE)
 _OPTION = re.compile(_NAME + rb"[ \t]+[\"']?(?!--?[a-z])(?P<value>[^\s\"',;)}\]<\[({$*]{8,})", re.I)
+# "HF_TOKEN is ...", as programs say to explain themselves; a word of prose has no digits.
+_STATED = re.compile(
+    rb"(?P<word>" + _NAME + rb")[\"'`]?[ \t]+(?:is|was)(?:[ \t]+set[ \t]+to)?:?[ \t]+[\"'`]?"
+    rb"(?P<value>[^\s\"'`;,()}\]<\[{$*]{6,})",
+    re.IGNORECASE,
+)
 _LOGIN = re.compile(
     rb"login(?:[ ]--[a-z-]+)*[ ](?:\S+[ ]password[ ])?(?P<value>[A-Za-z0-9_]{32,}(?![\w/]))", re.I
 )
 _AUTHORIZATION = re.compile(
     rb"""authorization["']?[ \t]*[:=][ \t]*b?["']?(?:basic|token|digest)[ \t]+"""
-    rb"""(?P<value>[^\s"',]{8,})""",
+    rb"""(?P<value>[^\s"',]{4,})""",
     re.IGNORECASE,
 )
+# Addresses that let in who has them: AWS's Signature Version 2 and 4, CloudFront's, Google Cloud
+# Storage's V4, Azure's shared access signature; also as a header, and as Python or JSON shows it.
+_IN_ADDRESS = rb"(?:(?<=[?&])|(?<=&amp;)|(?<=u0026))"
+_CLOUD = rb"(?:(?<=x-amz-)|(?<=x-goog-))"
+_PARAMETER = rb"""["']?[ \t]{0,2}[:=][ \t]{0,2}["']?(?P<value>[A-Za-z0-9%+/_=~@.-]{16,})"""
+_SIGNATURE = re.compile(
+    rb"(?:" + _IN_ADDRESS + rb"|" + _CLOUD + rb")signature" + _PARAMETER
+    + rb"|(?<=[ ,])signature=(?P<digest>[0-9a-f]{64})", re.I
+)  # fmt: skip
+_SAS = re.compile(_IN_ADDRESS + rb"sig" + _PARAMETER, re.I)
+_CREDENTIAL = re.compile(rb"(?:(?<=x-amz)|(?<=x-goog))-credential" + _PARAMETER, re.I)
 _BEARER = re.compile(rb"bearer[ \t]+(?P<value>[A-Za-z0-9._~+/=-]{12,})", re.I)
 _ADDRESS = re.compile(rb"""://[^\s/:@'"<>?\#]*:(?P<value>[^\s/@'"<>\x00-\x20]{1,200})@[^\s@]""")
 # By which they are found, in lower case; and what a block must hold besides, blanks and quotes
 # left out: "tokens=4096" stands in every line of many logs.
 ROOTS: dict[bytes, tuple[bytes, ...]] = {
-    b"key": (b"key=", b"key:"),
-    b"token": (b"token=", b"token:"),
+    b"key": (b"key=", b"key:", b"keyis", b"keywas"),
+    b"token": (b"token=", b"token:", b"tokenis", b"tokenwas"),
     b"secret": (b"secret",),
     b"pass": (b"passw", b"passphrase"),
     b"bearer": (b"bearer",),
     b"authorization": (b"authorization:", b"authorization="),
     b"login ": (b"login",),
     b"://": (b"@",),
+    b"signature": (b"signature=", b"signature:"),
+    b"sig": (b"sig=",),
+    b"-credential": (b"-credential=", b"-credential:"),
 }
 OPTION = b" --"
 # Those that are no part of a name, with the value's place behind them.
@@ -82,6 +102,9 @@ _WHOLE = {
     b"authorization": _AUTHORIZATION,
     b"login ": _LOGIN,
     b"://": _ADDRESS,
+    b"signature": _SIGNATURE,
+    b"sig": _SAS,
+    b"-credential": _CREDENTIAL,
 }
 
 _BEFORE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -89,7 +112,19 @@ _BEFORE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 _TELLING = re.compile(
     rb"(?:.*[a-z0-9_])??(?:api_?key|access_?key|secret_?key|private_?key|access_?token|auth_?token"
     rb"|refresh_?token|bearer_?token|private_?token|hf_?token|hub_?token|wandb_?key|wandb_?token"
-    rb"|github_?token|gh_?token|secret|password|passwd|passphrase)"
+    rb"|github_?token|gh_?token|security_?token|account_?key|secret|password|passwd|passphrase)"
+)
+# MONKEY ends in KEY by chance; in these KEY is a word of its own.
+_OWN_WORD = re.compile(
+    rb"(?:.*[^A-Za-z])?(?:API|ACCESS|ACCOUNT|APP|AUTH|CLIENT|DEPLOY|ENCRYPTION|LICENSE|MASTER"
+    rb"|PRIVATE|SECRET|SERVICE|SHARED|SIGNING|SSH|STORAGE|SUBSCRIPTION|USER)?KEY",
+    re.IGNORECASE,
+)
+# What such a name says before it: of data, and of the words of a language model.
+_HARMLESS = re.compile(
+    rb"(?:.*_)?(?:(?:CACHE|CAPTION|DATA|FOREIGN|GROUP|IMAGE|INPUT|LABEL|METRIC|MONITOR|OUTPUT"
+    rb"|PARTITION|PRIMARY|PUBLIC|SORT|TARGET|TEXT)_KEY"
+    rb"|(?:BOS|CLS|EOS|EOT|IMAGE|MASK|PAD|SEP|STOP|UNK)_TOKEN)"
 )
 _PLAIN_WORD = re.compile(
     rb"(?:none|null|nil|true|false|yes|no|on|off|n/?a|unset|not|set|empty|required|missing"
@@ -120,8 +155,13 @@ def named_in(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
     """
     if root in _WHOLE:
         found = _WHOLE[root].match(text, at)
-        return found.span("value") if found and not _is_plain(found["value"]) else None
+        if found is None or _is_plain(found[found.lastgroup or 0]):
+            return None
+        return found.span(found.lastgroup or 0)
     found = _ASSIGNED.match(text, at)
+    if found is None and (stated := _STATED.match(text, at)):
+        name = _name(text, at, stated.end("word"))
+        return stated.span("value") if _is_stated(name, stated["value"]) else None
     if found is None:
         found = _OPTION.match(text, at)
         name = _name(text, at, at) if found else b""
@@ -151,12 +191,26 @@ def _is_secret(name: bytes, value: bytes) -> bool:
     if _is_plain(value):
         return False
     word = name.replace(b"-", b"_").strip(b"_")
-    if word.isupper() or _TELLING.fullmatch(word.lower()):
+    if word.upper().endswith(b"KEY") and _OWN_WORD.fullmatch(word) is None:
+        return False
+    is_telling = word.isupper() and _HARMLESS.fullmatch(word) is None
+    if is_telling or _TELLING.fullmatch(word.lower()):
         if b"PASS" in word.upper():
             return True
         # Where a key lies is no secret.
         return len(value) >= 4 and (_PATH.fullmatch(value) is None or looks_drawn(value))
     return len(value) >= 20 and _PATH.fullmatch(value) is None and looks_drawn(value)
+
+
+def _is_stated(name: bytes, value: bytes) -> bool:
+    """Judge a value of which a sentence speaks: one with a digit in it, or longer than words are.
+
+    >>> [_is_stated(b"HF_TOKEN", word) for word in (b"ab12cd34", b"required", b"deprecated.")]
+    [True, False, False]
+    """
+    value = value.rstrip(b".:!")
+    is_word = len(value) < 24 and re.search(rb"[0-9]", value) is None
+    return not is_word and _is_secret(name, value)
 
 
 def named_pattern(names: Sequence[str]) -> re.Pattern[bytes] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import re
 
 import pytest
 
-from hpcrun.logs.mask import Masker
+from hpcrun.logs.mask import FileMasker, Masker
 from hpcrun.runs.secret_marks import mark_secrets
 from tests.source import ROOT
 
@@ -43,6 +44,21 @@ SECRETS = [
     ("FOO_SECRET: ", "hunter2", ""),
     ("postgres://me:", "p4ss", "@db.example.org:5432/x"),
     ("git clone https://oauth2:", "abcdef", "@git.example.org/x.git"),
+    ("https://b.s3.amazonaws.com/x?X-Amz-Date=20261122T00Z&X-Amz-Signature=", HEX + HEX[:24], ""),
+    ("{'X-Amz-Signature': '", HEX + HEX[:24], "', 'X-Amz-Expires': '3600'}"),
+    ("?X-Amz-Credential=", "AKIAIOSFODNN7EXAMPLE%2F20261122%2Fus-east-1%2Fs3", "&X-Amz-Date=1"),
+    ("&X-Amz-Security-Token=", "IQoJb3JpZ2luX2VjEDoaCXVzLWVhc3Q", "&x=1"),
+    ("https://storage.googleapis.com/b/o?X-Goog-Signature=", HEX * 12, ""),
+    ("&X-Goog-Credential=", "me%40my-project.iam.gserviceaccount.com%2F20261122", "&x=1"),
+    ("https://s.blob.core.windows.net/c?sv=2022-11-02&sig=", f"{MIXED}%2FaB%3D", "&se=2026"),
+    ('{"url": "https://s/c?sp=r\\u0026sig=', f"{MIXED}%3D", '"}'),
+    ("https://cdn.hf.co/x?Expires=1&Signature=", f"{MIXED}-~{MIXED}__", "&Key-Pair-Id=K1"),
+    ("AccountName=a;AccountKey=", f"{MIXED}{MIXED}==", ";EndpointSuffix=core.windows.net"),
+    ("HF_TOKEN is ", "plain4value", ""),
+    ("your WANDB_API_KEY was set to '", "12ab34cd", "'"),
+    ("> authorization: Basic ", "YTpi", ""),
+    ("Proxy-Authorization: Basic ", "dXNlcjpodW50ZXIyc2VjcmV0", ""),
+    ("APIKEY=", "abcd1234", ""),
 ]
 NO_SECRETS = [
     f"git commit {HEX}",
@@ -60,6 +76,15 @@ NO_SECRETS = [
     "dataset s3://bucket/key=12/part-000 https://wandb.ai/me/p/runs/3kq8v1ab (user@host.org)",
     "transformers.modeling_utils.PreTrainedModel.from_pretrained DistributedDataParallelKwargs",
     "[rank0]: use_auth_token=True, trust_remote_code=False, token=False",
+    "HOTKEY=x1y2z3 MONKEY=banana1 DONKEY: kong64 TURKEY='roast1' monkey=" + HEX,
+    "SORT_KEY=length2 IMAGE_KEY=jpg1 EOS_TOKEN=eos1 PAD_TOKEN='pad_2' CACHE_KEY=step_1000",
+    "HF_TOKEN is not set; API_KEY is required, the token is deprecated. WANDB_API_KEY is missing!",
+    "the key is 4096 bits; token was 12 of 30; HF_TOKEN is valid (permission: read).",
+    "def f(sig=1) signature=inspect_signature_of_the_callable&sig=1 X-Amz-Date=20261122T000000Z",
+    "basic training of 7B models; Basic dXNlcjpwYXNzd29yZA",
+    "expected -----BEGIN PRIVATE KEY----- but got step 100",
+    "-----BEGIN CERTIFICATE-----",
+    "-----BEGIN PUBLIC KEY-----",
 ]
 
 
@@ -132,3 +157,71 @@ def test_a_value_that_nobody_kept_is_known_by_its_mark() -> None:
     masked = Masker(marks=marks).mask(text.encode()).decode()
     assert masked == text.replace(HEX, "***").replace("nX7-kQ2_pL9zR4mT8wV1", "***")
     assert HEX.encode() not in b"".join(mark.digest for mark in marks)
+
+
+def block(kind: str = "", *, width: int = 64, label: str = "") -> list[str]:
+    """The lines of a private key, of random bytes in base64."""
+    body = base64.b64encode(random.Random(7).randbytes(1217)).decode()
+    inside = [body[at : at + width] for at in range(0, len(body), width)]
+    ends = [f"-----{word} {kind}PRIVATE KEY-----" for word in ("BEGIN", "END")]
+    return [f"{label}{line}\n" for line in (ends[0], *inside, ends[1])]
+
+
+KEYS = {
+    "pkcs8": block(),
+    "rsa": block("RSA "),
+    "openssh": block("OPENSSH ", width=70),
+    "labelled": block("EC ", label="3: "),
+    "crlf": [line.replace("\n", "\r\n") for line in block()],
+    "encrypted": [
+        *block("RSA ")[:1],
+        "Proc-Type: 4,ENCRYPTED\n",
+        "DEK-Info: AES-256-CBC,0123456789ABCDEF\n",
+        "\n",
+        *block("RSA ")[1:],
+    ],
+}
+
+
+def of_key(lines: list[str], shown: str) -> list[str]:
+    """Which lines of a key are still there."""
+    longest = [line.strip()[-60:] for line in lines if len(line.strip()) > 60]
+    return [line for line in longest if line in shown]
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_private_key_is_hidden_whole_and_in_part(name: str) -> None:
+    lines = KEYS[name]
+    last = next(line for line in reversed(lines) if "PRIVATE" not in line).strip().encode()
+    text = "".join(["step 1\n", *lines, "step 2 loss 2.5\n"]).encode()
+    masked = Masker().mask(text)
+    assert not of_key(lines, masked.decode()) and last not in masked
+    assert masked.startswith(b"step 1\n") and masked.endswith(b"step 2 loss 2.5\n")
+    for start in range(len(lines)):  # as -n has it: the begin is cut off
+        masked = Masker().mask("".join([*lines[start:], "step 2\n"]).encode())
+        assert not of_key(lines, masked.decode()), start
+        assert masked.endswith(b"step 2\n")
+    masker = FileMasker(Masker())  # as -f has it: line by line
+    pieces = [masker.mask(line.encode()) for line in ["step 1\n", *lines, "step 2\n", "done\n"]]
+    shown = b"".join(pieces)
+    assert not of_key(lines, shown.decode()) and last not in shown
+    assert shown.startswith(b"step 1\n") and shown.endswith(b"step 2\ndone\n")
+
+
+def test_a_private_key_as_json_has_it() -> None:
+    body = "".join(block()).replace("\n", "\\n")
+    line = f'{{"type": "service_account", "private_key": "{body}", "client_id": "1"}}\n'
+    masked = Masker().mask(line.encode()).decode()
+    assert not of_key(block(), masked.replace("\\n", "\n"))
+    assert masked.startswith('{"type": "service_account", ') and '"client_id": "1"}' in masked
+    half = line[: len(line) // 2].encode()
+    masker = FileMasker(Masker())
+    shown = masker.mask(half) + masker.mask(line.encode()[len(half) :])
+    assert not of_key(block(), shown.decode().replace("\\n", "\n"))
+
+
+def test_a_key_among_a_million_lines_that_are_alike_is_found() -> None:
+    filler = b"step 123 loss 2.34 lr 0.001\n" * 200_000
+    key = "".join(block()[5:15]).encode()
+    masked = Masker().mask(filler + key + filler)
+    assert masked == filler + b"***\n" * 10 + filler
