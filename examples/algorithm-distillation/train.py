@@ -1,0 +1,198 @@
+"""Algorithm Distillation on Darkroom: distil the learning of Q-learners into a transformer.
+
+Q-learners, one for each goal, leave a history of how they learned. A causal transformer learns to
+say what they do next, over several episodes in one context: so it must learn how they improve.
+Then, in rooms with goals that it never saw, its return rises from episode to episode with its
+weights fixed. Accelerate does the rest: ranks, precision, accumulation, TensorBoard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from darkroom import Contexts, Ints, Room, q_learning
+from evaluate import in_context_returns
+from model import Distiller
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    room = parser.add_argument_group("the room, and the agents that learn in it")
+    room.add_argument("--size", type=int, default=5, help="cells along one side")
+    room.add_argument("--horizon", type=int, default=16, help="steps of an episode")
+    room.add_argument("--source-episodes", type=int, default=40, help="episodes of a Q-learner")
+    room.add_argument("--agents-per-goal", type=int, default=4)
+    model = parser.add_argument_group("the transformer")
+    model.add_argument("--context-episodes", type=int, default=4, help="episodes that it sees")
+    model.add_argument("--width", type=int, default=64)
+    model.add_argument("--layers", type=int, default=2)
+    model.add_argument("--heads", type=int, default=4)
+    training = parser.add_argument_group("training")
+    training.add_argument("--steps", type=int, default=100)
+    training.add_argument("--batch-size", type=int, default=32, help="contexts on each GPU")
+    training.add_argument("--lr", type=float, default=1e-2)
+    training.add_argument("--warmup", type=int, default=20, help="steps")
+    training.add_argument("--workers", type=int, default=0, help="processes that make the data")
+    training.add_argument("--seed", type=int, default=0)
+    training.add_argument("--deterministic", action="store_true", help="the same bits each time")
+    output = parser.add_argument_group("output")
+    output.add_argument("--log-every", type=int, default=5, help="steps")
+    output.add_argument("--eval-every", type=int, default=50, help="steps")
+    output.add_argument("--eval-repeats", type=int, default=16, help="lives for each unseen goal")
+    output.add_argument("--save-every", type=int, default=50, help="steps")
+    output.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    output.add_argument("--log-dir", default=".", help="TensorBoard's files go below it")
+    return parser.parse_args(argv)
+
+
+def make_deterministic() -> None:
+    """Let torch use only what gives the same bits each time, and stop where it has nothing."""
+    # cuBLAS reads it when it starts, so it must be there before the first matrix product.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+def split_goals(room: Room, seed: int) -> tuple[Ints, Ints]:
+    """Keep a quarter of the cells for the evaluation: goals to train on, and unseen ones."""
+    cells = np.random.default_rng(seed).permutation(room.cells())
+    unseen = len(cells) // 4
+    return cells[unseen:], cells[:unseen]
+
+
+def save(accelerator: Accelerator, folder: Path, step: int) -> None:
+    """Write the whole state on all ranks, give it its name when it is whole, keep the last two."""
+    partial, whole = folder / "partial", folder / f"step-{step:08d}"
+    accelerator.save_state(str(partial))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        shutil.rmtree(whole, ignore_errors=True)
+        partial.rename(whole)
+        for old in sorted(folder.glob("step-*"))[:-2]:
+            shutil.rmtree(old)
+    accelerator.wait_for_everyone()
+
+
+def resume(accelerator: Accelerator, folder: Path) -> int:
+    """Load the newest checkpoint, if there is one, and give its step."""
+    found = sorted(folder.glob("step-*"))
+    if not found:
+        return 0
+    accelerator.load_state(str(found[-1]))
+    step = int(found[-1].name.removeprefix("step-"))
+    accelerator.print(f"Resuming training from {found[-1]} at step {step}")
+    return step
+
+
+def digest(model: nn.Module) -> str:
+    """Give a fingerprint of the weights: equal bits, equal digest."""
+    weights = [value.detach().float().cpu().numpy().tobytes() for value in model.parameters()]
+    return hashlib.sha256(b"".join(weights)).hexdigest()[:16]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train, and evaluate."""
+    args = arguments(argv)
+    if args.deterministic:
+        make_deterministic()
+    # Precision and accumulation are the launcher's to say, in Accelerate's YAML or variables.
+    accelerator = Accelerator(log_with="tensorboard", project_dir=args.log_dir)
+    accelerator.init_trackers("tensorboard", {k: str(v) for k, v in vars(args).items()})
+    accumulation, ranks = accelerator.gradient_accumulation_steps, accelerator.num_processes
+    set_seed(args.seed)
+    accelerator.print(
+        f"processes: {ranks} ({accelerator.distributed_type.value}), {accelerator.device.type}, "
+        f"mixed precision: {accelerator.mixed_precision}, accumulation: {accumulation}"
+    )
+
+    room = Room(args.size, args.horizon)
+    goals, unseen = split_goals(room, args.seed)
+    histories = q_learning(
+        room, np.repeat(goals, args.agents_per_goal, axis=0),
+        episodes=args.source_episodes, rng=np.random.default_rng(args.seed),
+    )  # fmt: skip
+    batch = args.batch_size * accumulation * ranks
+    data = Contexts(
+        histories, episodes=args.context_episodes, samples=args.steps * batch, seed=args.seed
+    )
+    loader = DataLoader(
+        data, args.batch_size, num_workers=args.workers,
+        pin_memory=accelerator.device.type == "cuda",
+    )  # fmt: skip
+    model = Distiller(
+        size=args.size, context=args.context_episodes * args.horizon, width=args.width,
+        layers=args.layers, heads=args.heads,
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: min(1, (i + 1) / args.warmup) * max(0.05, 1 - i / args.steps)
+    )
+    policy = model  # for the evaluation: without DDP's wrapper, whose forward may communicate
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    accelerator.register_for_checkpointing(schedule)
+
+    def evaluate(keep_context: bool) -> Tensor:
+        return in_context_returns(
+            accelerator, policy, room, unseen, episodes=args.context_episodes,
+            repeats=args.eval_repeats, seed=args.seed, keep_context=keep_context,
+        )  # fmt: skip
+
+    step = resume(accelerator, args.checkpoint_dir)
+    mean_loss = torch.zeros((), device=accelerator.device)
+    since, began = step, time.perf_counter()
+    for tokens, actions in skip_first_batches(loader, step * accumulation):
+        with accelerator.accumulate(model):
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), actions.flatten())
+            accelerator.backward(loss)
+            mean_loss += loss.detach() / accumulation
+            if accelerator.sync_gradients:
+                norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        if not accelerator.sync_gradients:
+            continue
+        step += 1
+        lr = schedule.get_last_lr()[0]
+        if not accelerator.optimizer_step_was_skipped:  # fp16 skips steps that overflow
+            schedule.step()
+        if step % args.log_every == 0 or step == args.steps:
+            told = accelerator.reduce(mean_loss, reduction="mean").item()
+            speed = (step - since) * batch / (time.perf_counter() - began)
+            accelerator.log({"loss": told, "lr": lr, "samples/s": speed}, step=step)
+            accelerator.print(
+                f"step {step}/{args.steps} loss {told:.4f} lr {lr:.2e} grad_norm {norm:.3f} "
+                f"samples/s {speed:.0f}"
+            )
+            since, began = step, time.perf_counter()
+        mean_loss.zero_()
+        if step % args.eval_every == 0 or step == args.steps:
+            kept, cleared = evaluate(keep_context=True), evaluate(keep_context=False)
+            returns = {f"return/episode_{i}": value for i, value in enumerate(kept.tolist(), 1)}
+            accelerator.log({**returns, "return/last_cleared": cleared[-1].item()}, step=step)
+            accelerator.print(
+                f"step {step}/{args.steps} eval_return_first {kept[0]:.3f} "
+                f"eval_return_last {kept[-1]:.3f} eval_return_cleared {cleared[-1]:.3f}"
+            )
+            began += 0  # placeholder
+        if step % args.save_every == 0 or step == args.steps:
+            save(accelerator, args.checkpoint_dir, step)
+    accelerator.print(f"weights: {digest(policy)}")
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
