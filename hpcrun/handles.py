@@ -134,7 +134,7 @@ class Run:
         from hpcrun.controller.secrets import masker_of
         from hpcrun.controller.watch.follow import follow as follow_logs
         from hpcrun.controller.watch.logs import LogQuery, check_chosen, chooser, read
-        from hpcrun.controller.watch.watched import WatchedRuns
+        from hpcrun.controller.watch.watched_runs import WatchedRuns
         from hpcrun.logs.tail import Tail
 
         watched = WatchedRuns(self._context, [self._folder])
@@ -263,15 +263,19 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     """
     from time import monotonic
 
-    from hpcrun.controller.watch.follow_runs import follow_runs
+    from hpcrun.controller.state.status import RunStatus
+    from hpcrun.controller.watch.follow import wait_all
+    from hpcrun.controller.watch.watched_runs import WatchedRuns
 
     runs = list(runs)
     end = None if timeout is None else monotonic() + timeout
+    watched = [
+        WatchedRuns(context, folders, deadline=end) for context, folders in _by_cluster(runs)
+    ]
     told: dict[Path, RunStatus] = {}
-    for context, folders in _by_cluster(runs):
-        left = None if end is None else max(0.0, end - monotonic())
-        for status in follow_runs(context, folders, timeout=left):
-            told[status.run.path] = status
+    for status in wait_all(watched, deadline=end):
+        assert isinstance(status, RunStatus)
+        told[status.run.path] = status
     live = [run for run in runs if not told[run.folder].verdict.final]
     if live:
         state = told[live[0].folder].verdict.state
@@ -283,20 +287,25 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
 def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
     from hpcrun.controller.watch.follow import Lines
+    from hpcrun.logs.mask import FileMasker
 
+    maskers: dict[Path, FileMasker] = {}
     begun: dict[Path, tuple[bytes, str]] = {}
     for event in events:
         if not isinstance(event, Lines):
             continue
         prefix = event.file.prefix if with_prefix else ""
-        data = begun.pop(event.file.path, (b"", ""))[0] + event.data
-        if not data.endswith((b"\n", b"\r")):
+        shown = event.data
+        if masker is not None:
+            shown = maskers.setdefault(event.file.path, FileMasker(masker)).mask(shown)
+        data = begun.pop(event.file.path, (b"", ""))[0] + shown
+        if not event.data.endswith((b"\n", b"\r")):
             begun[event.file.path] = (data, prefix)
             continue
-        for line in (masker.mask(data) if masker else data).splitlines():
+        for line in data.splitlines():
             yield prefix + line.decode("utf-8", "replace")
     for data, prefix in begun.values():
-        yield prefix + (masker.mask(data) if masker else data).decode("utf-8", "replace")
+        yield prefix + data.decode("utf-8", "replace")
 
 
 def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:

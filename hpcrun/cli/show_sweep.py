@@ -25,7 +25,8 @@ from hpcrun.controller.sweep import (
     prepare_sweep,
     submit_sweep,
 )
-from hpcrun.controller.watch.follow_runs import follow_runs
+from hpcrun.controller.watch.follow import wait_all
+from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.plan.sweep import column_names, label
 from hpcrun.runs.layout import SweepFolder
@@ -183,7 +184,8 @@ def _watch(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     """Wait for all runs; 0 if all ended well and 1 if not. Ctrl-C ends the waiting alone."""
     ok: dict[str, bool] = {}
     try:
-        for status in follow_runs(context, runs_of(sweep)):
+        for status in wait_all([WatchedRuns(context, runs_of(sweep))]):
+            assert isinstance(status, RunStatus)
             ok[status.run.run_id] = status.verdict.ok
             if quiet:
                 continue

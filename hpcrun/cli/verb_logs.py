@@ -86,7 +86,7 @@ def command(
         watched_of,
     )
     from hpcrun.controller.watch.since import parse_when
-    from hpcrun.controller.watch.watched import WatchedRuns
+    from hpcrun.controller.watch.watched_runs import WatchedRuns
 
     query = LogQuery(
         ranks=parse_ranks(ranks),
@@ -122,7 +122,7 @@ def _show(
     from hpcrun.cli.watch import watch_logs
     from hpcrun.controller.watch.errors import read_errors
     from hpcrun.controller.watch.logs import begin, check_chosen, chooser, read
-    from hpcrun.controller.watch.watched import WatchedRuns
+    from hpcrun.controller.watch.watched_runs import WatchedRuns
     from hpcrun.logs.tail import Tail
 
     is_run = isinstance(watched, WatchedRuns)
@@ -173,7 +173,7 @@ def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
 
 def _nothing(watched: Watched) -> str:
     """Say that there is no output, or none yet, and where it is going to be."""
-    from hpcrun.controller.watch.watched import WatchedRuns
+    from hpcrun.controller.watch.watched_runs import WatchedRuns
 
     if isinstance(watched, WatchedRuns):
         return f"{watched.runs[0].run_id}: no output yet"

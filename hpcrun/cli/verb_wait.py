@@ -13,7 +13,7 @@ import click
 from hpcrun.cli.options import cluster_option, context, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.wait import Status
+    from hpcrun.controller.watch.watched import Status
 
 # As timeout(1) has it.
 TIMED_OUT = 124

@@ -16,7 +16,8 @@ from hpcrun.controller.secrets import masker_of
 from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.state.words import culprit
 from hpcrun.controller.watch.follow import Choose, State, follow
-from hpcrun.controller.watch.watched import Status, Watched, WatchedRuns
+from hpcrun.controller.watch.watched import Status, Watched
+from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import RunFolder
 

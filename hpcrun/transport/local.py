@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 
 from hpcrun.errors import HpcrunError, OutOfReach
@@ -15,10 +16,14 @@ from hpcrun.transport import Result
 
 
 class LocalTransport:
-    """Runs commands here, with one environment."""
+    """Runs commands here, with one environment.
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit.
+    """
+
+    def __init__(self, env: Mapping[str, str], *, deadline: float | None = None) -> None:
         self.env = dict(env)
+        self.deadline = deadline
 
     def run(
         self,
@@ -30,6 +35,10 @@ class LocalTransport:
         stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
+        if self.deadline is not None:
+            timeout = min(timeout, self.deadline - time.monotonic())
+            if timeout <= 0:
+                raise OutOfReach(f"{argv[0]} was not asked: the time was up")
         try:
             done = subprocess.run(
                 list(argv),
@@ -55,7 +64,7 @@ class LocalTransport:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise OutOfReach(
-                f"{argv[0]} gave no answer in {timeout:.0f} s", maybe_done=True
+                f"{argv[0]} gave no answer in {timeout:.3g} s", maybe_done=True
             ) from error
         except OSError as error:
             raise _not_started(argv[0], error) from error

@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.state.foreign import ForeignStatus
 from hpcrun.controller.watch.follow import Lines, State, follow
-from hpcrun.controller.watch.watched import Status
+from hpcrun.controller.watch.watched import Status, Watched
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.verdict import Verdict
-from hpcrun.transport import Transport
-from hpcrun.transport.local import LocalTransport
 
 
-class Sweep:
+class Sweep(Watched):
     """Tasks with thousands of ranks, all over at the second look."""
 
-    def __init__(self, folder: Path) -> None:
-        self.transport: Transport = LocalTransport({})
+    def __init__(self, context: Context, folder: Path) -> None:
+        super().__init__(context, [0.0])
         self.folder = folder
         self.looks = 0
-
-    @property
-    def statuses(self) -> Sequence[Status]:
-        verdict = Verdict(state="COMPLETED", final=self.looks > 1, source="squeue")
-        return [ForeignStatus(job_id="7", verdict=verdict, queue=None, account=None)]
 
     def files(self) -> list[LogFile]:
         """Made anew each time, as by reading the folders."""
         return [LogFile(self.folder / f"rank-{rank}.log", rank=rank) for rank in range(3000)]
 
-    def look(self) -> list[Status]:
+    def _ask(self, context: Context) -> Iterator[tuple[str, Status]]:
         self.looks += 1
-        return list(self.statuses)
+        verdict = Verdict(state="COMPLETED", final=self.looks > 1, source="squeue")
+        yield "7", ForeignStatus(job_id="7", verdict=verdict, queue=None, account=None)
 
-    def heard(self, file: LogFile, data: bytes | None) -> None:
-        pass
-
-    def settle(self, sleep: Callable[[float], None]) -> None:
-        pass
-
-    def attempt_line(self, file: LogFile) -> str:
-        return ""
+    def _look_around(self, now: float) -> None:
+        self._pace.news(now)
 
 
-def test_thousands_of_files_are_told_apart_at_once(tmp_path: Path) -> None:
+def test_thousands_of_files_are_told_apart_at_once(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    context = load_context(clean_environ, tmp_path)
     (tmp_path / "rank-2999.log").write_text("last\n")
     begun = time.process_time()
-    events = list(follow(Sweep(tmp_path), sleep=lambda _: None))
+    events = list(follow(Sweep(context, tmp_path), sleep=lambda _: None))
     lines = [event.data for event in events if isinstance(event, Lines)]
     assert lines == [b"last\n"] and isinstance(events[-1], State)
     # Each compared with each: six seconds and more.

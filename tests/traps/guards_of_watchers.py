@@ -124,9 +124,9 @@ GUARDS = [
     # ---- Watching
     guard(
         47,
-        "hpcrun/controller/watch/watched.py",
-        "SLURM_SOON = 5.0\nSLURM_EVERY = 30.0\n",
-        "SLURM_SOON = 0.0\nSLURM_EVERY = 0.0\n",
+        "hpcrun/controller/watch/pace.py",
+        "CALM = 30.0\n",
+        "CALM = 0.1\n",
         "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
     ),
     guard(

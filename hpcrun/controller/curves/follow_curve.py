@@ -18,7 +18,8 @@ from hpcrun.controller.curves.parse import own_formats
 from hpcrun.controller.curves.sources import STDIN, Source, find_sources
 from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
 from hpcrun.controller.state.status import RunStatus, status_of
-from hpcrun.controller.watch.watched import AFTER_END, SLURM_EVERY, SLURM_SOON
+from hpcrun.controller.watch.pace import CALM
+from hpcrun.controller.watch.watched_runs import AFTER_END
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.layout import RunFolder
@@ -30,6 +31,8 @@ FILES_EVERY = (0.1, 1.0)
 _SLICE = 0.1
 # What comes late from the nodes: so many looks, half a second apart.
 _LATE_LOOKS = 6
+# After the first answer Slurm is asked again so soon, in seconds.
+_SOON = 5.0
 
 Status = RunStatus | ForeignStatus
 
@@ -174,13 +177,13 @@ class _States:
             return False
         before = [_word(status) for status in self.statuses]
         self._ask()
-        wait = SLURM_EVERY * random.uniform(0.9, 1.1)
+        wait = CALM * random.uniform(0.9, 1.1)
         known = sum(_is_final(each) for each in self.statuses if isinstance(each, RunStatus))
         if ended > known and self.asked_since_end < len(AFTER_END):
             wait = AFTER_END[self.asked_since_end]
             self.asked_since_end += 1
         elif not any(before):
-            wait = SLURM_SOON
+            wait = _SOON
         self.next = time.monotonic() + wait
         return [_word(status) for status in self.statuses] != before
 

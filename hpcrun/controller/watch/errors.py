@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpcrun.controller.watch.follow import Begins, Lines
-from hpcrun.controller.watch.watched import Watched, WatchedRuns
+from hpcrun.controller.watch.watched import Watched
+from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.logs.errors import error_lines, last_lines, last_traceback
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.records import Failure

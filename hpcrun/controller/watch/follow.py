@@ -66,15 +66,36 @@ def follow(
     logs = _Logs(watched, choose, tail or Tail(watched.transport))
     while True:
         changed = watched.look()
-        yield from logs.news()
-        if watched.statuses and all(each.verdict.final for each in watched.statuses):
-            watched.settle(sleep)
-            yield from logs.rest()
-            known = {each.job_id or "": each for each in watched.statuses}
-            yield from (State(known.get(each.job_id or "", each)) for each in changed)
-            return
+        yield from logs.rest() if watched.is_over else logs.news()
         yield from (State(each) for each in changed)
+        if watched.is_over:
+            return
         sleep(LOOK_EVERY)
+
+
+def wait_all(
+    watched: Sequence[Watched],
+    *,
+    deadline: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Status]:
+    """Give each status when it changes, until all are over or ``deadline`` (by time.monotonic).
+
+    While Slurm is silent states are UNKNOWN, and the waiting goes on. An end is given once.
+    """
+    while True:
+        for one in watched:
+            yield from one.look()
+        live = [one for one in watched if not one.is_over]
+        left = None if deadline is None else deadline - time.monotonic()
+        if not live:
+            return
+        if left is not None and left <= 0:
+            for one in live:
+                yield from one.look(last=True)
+            return
+        pause = min(one.pause for one in live)
+        sleep(pause if left is None else min(pause, left))
 
 
 class _Logs:

@@ -15,7 +15,8 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.state.status import resolve_any
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.controller.watch.since import start_since
-from hpcrun.controller.watch.watched import Watched, WatchedRuns
+from hpcrun.controller.watch.watched import Watched
+from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.logs.ends import start_of_last
 from hpcrun.logs.files import LogFile

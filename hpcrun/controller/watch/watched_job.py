@@ -6,11 +6,9 @@ Effects: reads files, few Slurm commands. Never changes or cancels anything.
 from __future__ import annotations
 
 import glob
-import random
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,21 +16,24 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
-from hpcrun.controller.watch.watched import SLURM_EVERY, SLURM_SOON, Status
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.controller.state.foreign import ForeignStatus, ask_foreign, unknown_job
+from hpcrun.controller.watch.watched_jobs import Told, WatchedJobs
+from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.job_output import JobOutput
 from hpcrun.slurm.nodelist import expand
-from hpcrun.slurm.states import UNKNOWN, is_final
-from hpcrun.transport import Transport
+from hpcrun.slurm.states import is_final
 
 # Such a job tells its end by silence at most: by one that is longer than those before, and so many
 # questions a minute are enough.
 SILENT_AFTER = 3.0
 SILENT_FACTOR = 3.0
 ASKED_A_MINUTE = 4
+# After words that an end has, and so long after the last question at least, Slurm is asked; and
+# when it says that all is over, last lines may still come from a node. In seconds.
+SOON = 5.0
+LATE = 0.5
 # Of an array's tasks that wait, so many are looked out for; in names of files Slurm writes this
 # number (NO_VAL) where theirs is going to be.
 NEXT_TASKS = 64
@@ -40,32 +41,36 @@ _NO_TASK = "4294967294"
 _LAST_WORDS = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 
 
-class WatchedJob:
-    """A job that hpcrun did not submit, or all tasks of an array."""
+class WatchedJob(WatchedJobs):
+    """A job that hpcrun did not submit, or all tasks of an array, with the files of its output."""
 
     def __init__(self, context: Context, job_id: str) -> None:
         """Ask Slurm for the job. Raises InputError where it knows none, OutOfReach."""
-        self.transport: Transport = slurm_transport(context)
-        self._context = context
-        self._job_id = job_id
-        self._shown: dict[str, tuple[str, str]] = {}
-        self._statuses: list[ForeignStatus] = []
-        now = time.monotonic()
-        self._heard_at = now
-        self._asked = deque([now], maxlen=ASKED_A_MINUTE)
+        super().__init__(context, [job_id])
+        self.outputs: list[JobOutput] = []
+        self._over_at = 0.0
         self._longest_silence = 0.0
-        self.outputs = scheduler.job_outputs(self.transport, job_id)
-        if self.outputs:
-            self._statuses = [_foreign(job) for job in self.outputs]
-        else:
-            self._statuses = foreign_status(context, job_id)
-            self.outputs = _guessed(self._statuses)
-        runs = all(each.verdict.state == "RUNNING" for each in self._statuses)
-        self._next = now + (SLURM_EVERY if runs else SLURM_SOON)
+        self._heard_at = self._asked_at = time.monotonic()
+        self._jobs[job_id] = [*self._tell(context, [job_id], ended=True)[job_id]]
+        if not self._jobs[job_id]:
+            raise unknown_job(job_id)
+        self._known |= {status.job_id: status for status in self._jobs[job_id]}
+        self._is_first = False
+        self._pace.hurry()
+        self._pace.asked(self._asked_at)
 
-    @property
-    def statuses(self) -> list[ForeignStatus]:
-        return self._statuses
+    def _tell(self, context: Context, job_ids: Sequence[str], *, ended: bool) -> Told:
+        """Ask for states and files at once; where Slurm has forgotten these, for the states."""
+        (job_id,) = job_ids
+        self._asked_at = time.monotonic()
+        outputs = scheduler.job_outputs(slurm_transport(context), job_id)
+        if outputs:
+            self.outputs = outputs
+            return {job_id: [_foreign(job) for job in outputs]}
+        told = ask_foreign(context, job_ids, ended=True)
+        known = {file.job_id for file in self.files()}
+        self.outputs += [each for each in _guessed(told[job_id]) if each.job_id not in known]
+        return told
 
     def paths(self) -> list[LogFile]:
         """Where the output goes, whether something is there yet or not."""
@@ -88,68 +93,30 @@ class WatchedJob:
     def files(self) -> list[LogFile]:
         return [file for file in self.paths() if file.path.is_file()]
 
-    def look(self) -> list[Status]:
-        if time.monotonic() >= self._next or self._is_silent(time.monotonic()):
-            self._ask()
-            wait = SLURM_EVERY * random.uniform(0.9, 1.1)
-            if any(each.verdict.state in ("COMPLETING", "CONFIGURING") for each in self._statuses):
-                wait = SLURM_SOON
-            self._asked.append(time.monotonic())
-            self._next = self._asked[-1] + wait
-        found: list[Status] = []
-        for status in self._statuses:
-            state = (status.verdict.state, status.verdict.reason)
-            if self._shown.get(status.job_id) != state:
-                self._shown[status.job_id] = state
-                found.append(status)
-        return found
-
-    def _is_silent(self, now: float) -> bool:
-        """Tell whether the job may be over: it has said nothing for long, since Slurm was asked."""
-        silence = now - self._heard_at
-        may_ask = len(self._asked) < ASKED_A_MINUTE or now - self._asked[0] > 60
-        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
-        return may_ask and self._heard_at > self._asked[-1] and silence > long
-
     def heard(self, file: LogFile, data: bytes | None) -> None:
         now = time.monotonic()
         self._longest_silence = max(self._longest_silence, now - self._heard_at)
         self._heard_at = now
         if data is None or any(words in data for words in _LAST_WORDS):
-            self._next = min(self._next, max(now + 0.5, self._asked[-1] + SLURM_SOON))
-
-    def settle(self, sleep: Callable[[float], None]) -> None:
-        sleep(0.5)
+            self._pace.news(max(now, self._asked_at + SOON))
 
     def attempt_line(self, file: LogFile) -> str:
         job = next((job for job in self.outputs if job.job_id == file.job_id), None)
         where = f" on {job.nodes}" if job is not None and job.nodes else ""
         return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"
 
-    def _ask(self) -> None:
-        try:
-            outputs = scheduler.job_outputs(self.transport, self._job_id)
-            if outputs:
-                self.outputs = outputs
-                self._statuses = [_foreign(job) for job in outputs]
-            else:
-                self._statuses = foreign_status(self._context, self._job_id)
-                known = {file.job_id for file in self.files()}
-                lost = [each for each in _guessed(self._statuses) if each.job_id not in known]
-                self.outputs = [*self.outputs, *lost]
-        except OutOfReach as error:
-            verdict = Verdict(state=UNKNOWN, final=False, source="scontrol", reason=error.message)
-            self._statuses = [
-                each if each.verdict.final else structs.replace(each, verdict=verdict)
-                for each in self._statuses
-            ]
-        except InputError:
-            reason = "Slurm has forgotten the job: how it ended is not known"
-            gone = Verdict(state=UNKNOWN, final=True, source="scontrol", reason=reason)
-            self._statuses = [
-                each if each.verdict.final else structs.replace(each, verdict=gone)
-                for each in self._statuses
-            ]
+    def _look_around(self, now: float) -> None:
+        """The job may be over where it has said nothing for long, since Slurm was asked."""
+        silence = now - self._heard_at
+        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
+        may_ask = self._pace.asked_lately(now) < ASKED_A_MINUTE
+        if may_ask and self._heard_at > self._asked_at and silence > long:
+            self._pace.news(now)
+
+    def _is_settled(self, name: str, now: float) -> bool:
+        """Its last lines may be on their way from the node."""
+        self._over_at = self._over_at or now
+        return now >= self._over_at + LATE
 
 
 def _foreign(job: JobOutput) -> ForeignStatus:
