@@ -39,7 +39,7 @@ def read_args(words: list[str] | None = None) -> argparse.Namespace:
     learn.add_argument("--rank", type=int, default=16, help="of the adapters")
     learn.add_argument("--batch", type=int, default=1, help="clips on a GPU at once")
     learn.add_argument("--accumulation", type=int, default=1, help="such batches for a step")
-    learn.add_argument("--steps", type=int, default=60, help="optimizer steps in all")
+    learn.add_argument("--steps", type=int, default=40, help="optimizer steps in all")
     learn.add_argument("--lr", type=float, default=1e-2)
     learn.add_argument("--seed", type=int, default=0)
     learn.add_argument("--activation-checkpointing", choices=("true", "false"), default="false")

@@ -1,0 +1,246 @@
+"""The example video-lora: only its adapters learn, and they do, however it is sharded out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from tests.cluster.examples.project import EXAMPLES, Project
+from tests.cluster.rig import Rig
+from tests.cluster.site import Site
+from tests.cluster.sshd import Lab, lab
+
+pytestmark = pytest.mark.timeout(600)
+
+# What its data.py says of these: who knows nothing predicts zero and misses by the variances of
+# noise and clip, both 1; the closed form for single pixels is there.
+NOTHING, SINGLE_PIXELS = 2.0, math.pi / 2
+SMALL = ["--frames", "6", "--height", "16", "--width", "16", "--layers", "2", "--heads", "4",
+         "--head-dim", "32", "--patch", "4", "--lr", "0.01"]  # fmt: skip
+KEY = "0123456789abcdef0123456789abcdef01234567"  # of the form that W&B's have
+
+# Trains with each seed, and with a learning rate of 0 beside it; one process, no launcher.
+SEEDS = """
+import sys
+sys.path.insert(0, ".")
+import train
+for seed in ("0", "1", "2"):
+    for lr in ("1e-2", "0"):
+        print("run", seed, lr)
+        train.main(["--seed", seed, "--lr", lr, "--batch", "4", "--frames", "4", "--steps", "20",
+                    "--workers", "0", "--check-base", "--checkpoint-dir", f"kept/{seed}/{lr}"])
+"""
+
+# The loss on clips that no run has seen, of the base alone and with adapters that were saved; and
+# what a checkpoint of them holds.
+ADAPTERS = """
+import json, sys
+sys.path.insert(0, ".")
+import torch
+from accelerate.utils import set_seed
+from torch.utils.data import default_collate
+from data import Clips
+from model import build, flow_matching_loss
+from train import read_args
+args = read_args([])
+clips = Clips(64, args.frames, args.height, args.width, seed=4242)
+batch = default_collate([clips[i] for i in range(64)])
+set_seed(0)
+model = build(args)
+with torch.no_grad():
+    alone = flow_matching_loss(model, batch).item()
+    model.delete_adapters("default")
+    model.load_lora_adapter(sys.argv[1], prefix="transformer")
+    print(json.dumps({"alone": alone, "adapted": flow_matching_loss(model, batch).item()}))
+"""
+
+
+def python(project: Project, code: str, *args: str) -> str:
+    """Run code in the project's folder, as one process with one thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+def hashes(text: str) -> dict[int, tuple[str, str, str, str]]:
+    """Read what each rank says of its weights: base before and after, adapters before and after."""
+    said = re.findall(
+        r"rank (\d+): base (\w+) before, (\w+) after; adapters (\w+) before, (\w+) after", text
+    )
+    return {int(rank): (a, b, c, d) for rank, a, b, c, d in said}
+
+
+def assert_only_adapters_changed(text: str, ranks: int) -> None:
+    found = hashes(text)
+    assert sorted(found) == list(range(ranks)), text[-6000:]
+    assert len(set(found.values())) == 1, f"ranks differ: {found}"
+    base, base_after, adapters, adapters_after = found[0]
+    assert base == base_after
+    assert adapters != adapters_after
+
+
+@pytest.fixture
+def example(project: Callable[[str], Project]) -> Project:
+    return project("video-lora")
+
+
+def test_only_the_adapters_learn_on_two_nodes(example: Project) -> None:
+    run = example.train("small", "--", "--check-base")
+    log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
+    assert_only_adapters_changed(log, ranks=4)
+    assert log.count("step 40/40 ") == 1  # from one rank of the four
+    curves = example.curves(run)
+    assert list(curves["loss"]) == list(range(1, 41))
+    assert {"loss", "grad_norm", "samples_per_second"} <= set(curves)
+    losses = list(curves["loss"].values())
+    assert losses[0] > NOTHING
+    assert mean(losses[-10:]) < 0.9 * SINGLE_PIXELS  # pixels are no longer taken one by one
+    # The adapters that were saved are those: on clips that nobody has seen, too.
+    kept = run / "checkpoints" / "adapters"
+    told = json.loads(python(example, ADAPTERS, str(kept)))
+    assert told["alone"] > NOTHING
+    assert told["adapted"] < 0.9 * SINGLE_PIXELS
+    # A checkpoint leaves the base out: 0.7 million parameters would be 1.4 MB in bf16.
+    (weights,) = (run / "checkpoints" / "step-000040").rglob("mp_rank_00_model_states.pt")
+    assert weights.stat().st_size < 1_000_000
+
+
+def test_it_learns_with_every_seed_and_not_without_a_learning_rate(example: Project) -> None:
+    parts = re.split(r"^run (\d) (\S+)$", python(example, SEEDS), flags=re.MULTILINE)[1:]
+    runs = {(seed, lr): text for seed, lr, text in zip(*[iter(parts)] * 3, strict=True)}
+    for seed in "012":
+        last = {}
+        for lr in ("1e-2", "0"):
+            losses = [float(loss) for loss in re.findall(r"step .* loss (\S+)", runs[seed, lr])]
+            assert len(losses) == 20
+            last[lr] = mean(losses[-5:])  # of the same clips
+        assert last["1e-2"] < 0.8 * last["0"]
+        assert_only_adapters_changed(runs[seed, "1e-2"], ranks=1)
+        _, _, before, after = hashes(runs[seed, "0"])[0]
+        assert before == after
+
+
+def test_all_is_changed_by_words_and_a_run_goes_on(example: Project) -> None:
+    """GPUs, batch, accumulation, precision, ZeRO stage, clip: the mathematics stay the same."""
+    example.env["WANDB_API_KEY"] = KEY
+    run = example.train(
+        "wandb", "--nodes", "2", "--gpus-per-node", "1", "--set", "precision=fp32",
+        "--set", "deepspeed.zero_stage=3", "--set", "batch.micro_batch_per_gpu=2",
+        "--set", "activation_checkpointing=true", "--set", "env.WANDB_MODE=offline",
+        "--", *SMALL, "--steps", "6", "--save-every", "4", "--check-base", "--workers", "0",
+    )  # fmt: skip
+    log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
+    assert_only_adapters_changed(log, ranks=2)
+    losses = example.curves(run)["loss"]
+    # The same eight clips a step as in one process, where nothing is sharded, cast or repeated.
+    alone = python(
+        example,
+        "import sys; sys.path.insert(0, '.'); import train; train.main(sys.argv[1:])",
+        "--batch", "8", "--steps", "6", "--workers", "0",
+    )  # fmt: skip
+    expected = [float(loss) for loss in re.findall(r"step .* loss (\S+)", alone)]
+    assert list(losses.values()) == pytest.approx(expected, rel=2e-3)
+
+    assert list(run.glob("wandb/offline-run-*/*.wandb"))
+    assert not (example.folder / "wandb").exists()
+    written = [path for path in run.rglob("*") if path.is_file()]
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]
+
+    shutil.rmtree(run / "checkpoints" / "step-000006")  # as if it had been stopped after step 4
+    example.hpcrun("resubmit", run.name, "--cluster", "sandbox", "--wait")
+    again = example.curves(newest(run.parent))["loss"]
+    assert list(again) == [5, 6]
+    assert list(again.values()) == pytest.approx([losses[5], losses[6]], rel=1e-3)
+
+
+def newest(runs: Path) -> Path:
+    return max(runs.iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+# ---- the guide's hardware
+
+GPU_JOBS = {
+    "small": ("a100", 2, "gpu:2", "bf16"),
+    "zero2": ("a100", 1, "gpu:a100_80gb:4", "bf16"),
+    "zero2 --set resources.gpu_type=a100-40": ("a100-small", 1, "gpu:a100_40gb:4", "bf16"),
+    "zero2-2node": ("a100", 2, "gpu:a100_80gb:4", "bf16"),
+    "zero3": ("v100", 1, "gpu:v100:4", "fp16"),
+    "1gpu": ("a100-small", 1, "gpu:a100_40gb:1", "bf16"),
+    "wandb": ("a100", 1, "gpu:a100_80gb:4", "bf16"),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster_like_it() -> Iterator[str]:
+    """A sandbox with the partitions, GPU types and limits of the example's profile."""
+    place = f"/tmp/hpv{os.getpid()}"
+    env = {**os.environ, "HPCRUN_SANDBOX_DIR": place}
+    argv = [sys.executable, "-m", "hpcrun", "sandbox"]
+    profile = str(EXAMPLES / "video-lora" / "hpcrun.yaml")
+    subprocess.run([*argv, "up", "--like", profile], env=env, check=True, capture_output=True)
+    yield place
+    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("words", GPU_JOBS)
+def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
+    partition, nodes, gres, precision = GPU_JOBS[words]
+    example.env.update({"HPCRUN_SANDBOX_DIR": cluster_like_it, "WANDB_API_KEY": KEY})
+    job, *options = words.split()
+    files = example.hpcrun("submit", job, *options, "--dry-run").split("==> ")
+    (script,) = [text for text in files if text.startswith("job.sbatch")]
+    (config,) = [text for text in files if text.startswith("deepspeed.json")]
+    for directive in (f"partition={partition}", f"nodes={nodes}", f"gres={gres}"):
+        assert f"#SBATCH --{directive}\n" in script
+    (launch,) = [text for text in files if "-m accelerate.commands.launch" in text]
+    assert "--machine_rank" in launch
+    asked = json.loads(config.partition("<==\n")[2])
+    formats = {name: asked.get(name, {}).get("enabled", False) for name in ("bf16", "fp16")}
+    assert formats == {"bf16": precision == "bf16", "fp16": precision == "fp16"}
+    assert asked["zero_optimization"]["stage"] == (3 if job == "zero3" else 2)
+    ranks = nodes * int(gres.rpartition(":")[2])
+    assert asked["train_batch_size"] == 8
+    micro, times = asked["train_micro_batch_size_per_gpu"], asked["gradient_accumulation_steps"]
+    assert micro * times * ranks == 8
+    told = example.hpcrun("submit", job, *options, "--cluster", "sandbox", "--test-only")
+    assert f"partition {partition}\n" in told + "\n"
+
+
+# ---- hosts without Slurm
+
+
+@pytest.fixture
+def hosts(rig: Rig) -> Iterator[Lab]:
+    with lab(rig) as made:
+        yield made
+
+
+def test_hosts_of_a_hostfile_train_it_without_slurm(site: Site, hosts: Lab) -> None:
+    profile = (site.project / "hpcrun.yaml").read_text()
+    shutil.copytree(EXAMPLES / "video-lora", site.project, dirs_exist_ok=True)
+    (site.project / "hpcrun.yaml").write_text(profile)
+    done = site.hpcrun(
+        "run", "small", "--hostfile", str(hosts.hostfile(1)), "--gpus-per-node", "1",
+        "--", "--steps", "3", "--check-base", "--workers", "0",
+        env=hosts.env, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    run = newest(site.rig.shared / "runs")
+    log = "".join(path.read_text() for path in sorted((run / "logs").rglob("*.log")))
+    assert_only_adapters_changed(log, ranks=2)
+    plan = json.loads((run / "plan.json").read_text())
+    assert (plan["launcher"], plan["hosts"]) == ("accelerate", site.rig.node_names)
