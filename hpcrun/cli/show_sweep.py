@@ -28,7 +28,7 @@ from hpcrun.controller.sweep import (
 from hpcrun.controller.watch.follow import wait_all
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
-from hpcrun.plan.sweep import column_names, label
+from hpcrun.plan.sweep import column_names
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.store import runs_of
@@ -54,9 +54,7 @@ def submit_and_show(
     Raises InputError for --follow: a sweep has many logs.
     """
     if follow and not dry_run:
-        raise InputError(
-            "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
-        )
+        raise no_follow()
     sweep = prepare_sweep(
         context, spec, extra_args=words, after=after, source=source, checks=checks
     )
@@ -69,7 +67,7 @@ def submit_and_show(
             emit_json(_submission_json(sweep, submission))
         else:
             show_sweep_submission(sweep, submission)
-    return _watch(context, submission.sweep, quiet=as_json) if wait else 0
+    return wait_for_sweep(context, submission.sweep, quiet=as_json) if wait else 0
 
 
 def _submission_json(sweep: PreparedSweep, submission: SweepSubmission) -> dict[str, object]:
@@ -180,25 +178,24 @@ def show_sweep(sweep: Sweep, statuses: Sequence[RunStatus]) -> None:
     table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows)
 
 
-def _watch(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
+def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     """Wait for all runs; 0 if all ended well and 1 if not. Ctrl-C ends the waiting alone."""
-    ok: dict[str, bool] = {}
+    watched = WatchedRuns(context, runs_of(sweep))
     try:
-        for status in wait_all([WatchedRuns(context, runs_of(sweep))]):
-            assert isinstance(status, RunStatus)
-            ok[status.run.run_id] = status.verdict.ok
-            if quiet:
-                continue
-            values = f" [{label(status.history.task.values)}]" if status.history.task else ""
-            if status.verdict.final:
-                first, _, rest = verdict_line(status).partition("\n")
-                note(f"{first}{values}" + (f"\n{rest}" if rest else ""))
-            else:
-                note(f"{state_line(status)}{values}")
+        for status in wait_all([watched]):
+            if not quiet:
+                note(verdict_line(status) if status.verdict.final else state_line(status))
     except KeyboardInterrupt:
         note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
         raise
-    return 0 if all(ok.values()) else 1
+    return 0 if all(status.verdict.ok for status in watched.statuses) else 1
+
+
+def no_follow() -> InputError:
+    """Say that a sweep has many logs."""
+    return InputError(
+        "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
+    )
 
 
 def _reason(status: RunStatus) -> str:

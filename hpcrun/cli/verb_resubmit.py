@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 )
 @job_options
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--follow", is_flag=True, help="Show the output until the job ends.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
 @cluster_option
 @json_option
 def command(
@@ -43,6 +45,8 @@ def command(
     fresh: bool,
     code: Literal["then", "now"],
     dry_run: bool,
+    follow: bool,
+    wait: bool,
     cluster: str | None,
     as_json: bool,
     **options: Any,
@@ -57,6 +61,7 @@ def command(
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
     from hpcrun.controller.state.status import resolve_any
+    from hpcrun.controller.sweep import PreparedSweep
 
     where = context(cluster, debug=options["debug"])
     again = prepare_again(
@@ -72,10 +77,29 @@ def command(
     if dry_run:
         _show_files(again, as_json=as_json)
         return 0
+    if follow and isinstance(again.prepared, PreparedSweep):
+        from hpcrun.cli.show_sweep import no_follow
+
+        raise no_follow()
     submission = submit_again(again)
     with done_anyway(f"submitted: job {submission.job_id}"):
         _show(again, submission, as_json=as_json)
-    return 0
+    return _watch(again, submission, follow=follow, quiet=as_json) if follow or wait else 0
+
+
+def _watch(
+    again: Again, submission: Submission | SweepSubmission, *, follow: bool, quiet: bool
+) -> int:
+    """Go on to the end, as submit does; the exit code is the job's."""
+    from hpcrun.controller.submit import Submission
+
+    if isinstance(submission, Submission):
+        from hpcrun.cli.watch import watch
+
+        return watch(again.context, submission.run, logs=follow, quiet=quiet)
+    from hpcrun.cli.show_sweep import wait_for_sweep
+
+    return wait_for_sweep(again.context, submission.sweep, quiet=quiet)
 
 
 def _show(again: Again, submission: Submission | SweepSubmission, *, as_json: bool) -> None:

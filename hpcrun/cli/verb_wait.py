@@ -35,6 +35,7 @@ def command(
     alone.
     """
     from hpcrun.cli.output import emit_json, note, say
+    from hpcrun.cli.watch import end_line, name
     from hpcrun.controller.targets import find_targets
     from hpcrun.controller.wait import seconds, wait_for
 
@@ -48,7 +49,7 @@ def command(
             if status.verdict.final:
                 over.append(status)
                 if not as_json:
-                    say(_line(status))
+                    say(end_line(status))
             elif not as_json:
                 _tell_progress(last.get(_key(status)), status)
             last[_key(status)] = status
@@ -63,7 +64,7 @@ def command(
     if as_json:
         emit_json({"runs": [_json(one) for one in last.values()], "timed_out": timed_out})
     elif timed_out:
-        names = ", ".join(_name(one) for one in left[:3]) + (", ..." if len(left) > 3 else "")
+        names = ", ".join(name(one) for one in left[:3]) + (", ..." if len(left) > 3 else "")
         note(f"time is up; not over yet: {names}")
     if timed_out:
         return 4 if silent else TIMED_OUT
@@ -75,41 +76,16 @@ def _key(status: Status) -> str:
     return str(run.path) if run is not None else status.job_id or ""
 
 
-def _name(status: Status) -> str:
-    run = getattr(status, "run", None)
-    return f"job {status.job_id}" if status.job_id else run.run_id if run is not None else ""
-
-
-def _line(status: Status) -> str:
-    """Say how a job ended, in one line."""
-    from hpcrun.cli.watch import verdict_line
-    from hpcrun.controller.state.status import RunStatus
-    from hpcrun.plan.sweep import label
-
-    if isinstance(status, RunStatus):
-        task = status.history.task
-        values = f" [{label(task.values)}]" if task is not None else ""
-        return verdict_line(status).partition("\n")[0] + values
-    verdict = status.verdict
-    text = click.style(
-        f"{_name(status)}: {verdict.state}", fg="green" if verdict.ok else "red", bold=True
-    )
-    # Slurm's code:signal; that of a job that ended well says nothing.
-    code = status.account.exit_code if status.account is not None and not verdict.ok else ""
-    reason = f" ({verdict.reason})" if verdict.reason else ""
-    return f"{text}{f', exit code {code}' if code else ''}{reason}"
-
-
 def _tell_progress(before: Status | None, now: Status) -> None:
     """Say to people what goes on; in a pipe only that Slurm is silent, and that it is back."""
     from hpcrun.cli.output import is_terminal, note
+    from hpcrun.cli.watch import state_line
 
-    state, reason = now.verdict.state, now.verdict.reason
+    state = now.verdict.state
     was = before.verdict.state if before is not None else ""
     silence = "UNKNOWN" in (state, was) and state != was and before is not None
     if silence or is_terminal():
-        words = f"{_name(now)}: {state}" + (f" ({reason})" if reason else "")
-        note(click.style(words + ("; still waiting" if state == "UNKNOWN" else ""), dim=True))
+        note(state_line(now) + ("; still waiting" if state == "UNKNOWN" else ""))
 
 
 def _json(status: Status) -> dict[str, Any]:

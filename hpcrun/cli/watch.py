@@ -19,6 +19,7 @@ from hpcrun.controller.watch.follow import Choose, State, follow
 from hpcrun.controller.watch.watched import Status, Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.logs.tail import Tail
+from hpcrun.plan.sweep import label
 from hpcrun.runs.layout import RunFolder
 
 
@@ -75,7 +76,7 @@ def state_line(status: Status) -> str:
     """Say a state that is not the last, in one line."""
     verdict = status.verdict
     reason = f" ({verdict.reason})" if verdict.reason else ""
-    return click.style(f"{name(status)}: {verdict.state}{reason}", dim=True)
+    return click.style(f"{name(status)}: {verdict.state}{reason}", dim=True) + _values(status)
 
 
 def name(status: Status) -> str:
@@ -85,26 +86,45 @@ def name(status: Status) -> str:
     return status.run.run_id
 
 
-def verdict_line(status: Status) -> str:
-    """Say how a run ended, in one line: state, exit code, who failed first, what to do next."""
+def end_line(status: Status) -> str:
+    """Say how a job ended, in one line: state, exit code, who failed first; of which task."""
     verdict = status.verdict
     text = click.style(
         f"{name(status)}: {verdict.state}", fg="green" if verdict.ok else "red", bold=True
     )
+    if not verdict.ok:
+        text += _failure(status)
+    return text + (f" ({verdict.reason})" if verdict.reason else "") + _values(status)
+
+
+def _failure(status: Status) -> str:
     if not isinstance(status, RunStatus):
-        code = verdict.exit_code
-        text += f", exit code {code}" if code and not verdict.ok else ""
-        return text + (f" ({verdict.reason})" if verdict.reason else "")
+        # Slurm's code:signal, where it alone tells.
+        known = status.account.exit_code if status.account is not None else ""
+        code = status.verdict.exit_code or known
+        return f", exit code {code}" if code else ""
     last = status.history.last
     end = last.end if last else None
-    if end is not None and not verdict.ok:
-        text += f", exit code {end.exit_code}"
-        failure = end.first_failure
-        if failure is not None:
-            how = f" by signal {failure.signal}" if failure.signal else ""
-            text += f"; {culprit(status.plan, failure)} failed first{how}"
-    if verdict.reason:
-        text += f" ({verdict.reason})"
+    if end is None:
+        return ""
+    text, failure = f", exit code {end.exit_code}", end.first_failure
+    if failure is not None:
+        how = f" by signal {failure.signal}" if failure.signal else ""
+        text += f"; {culprit(status.plan, failure)} failed first{how}"
+    return text
+
+
+def _values(status: Status) -> str:
+    """What a run of a sweep has of its own."""
+    task = status.history.task if isinstance(status, RunStatus) else None
+    return f" [{label(task.values)}]" if task is not None else ""
+
+
+def verdict_line(status: Status) -> str:
+    """Say how a run ended, what sources disagree on, and what to do next."""
+    verdict, text = status.verdict, end_line(status)
+    if not isinstance(status, RunStatus):
+        return text
     for extra in verdict.notes:
         text += f"\n  note: {extra}"
     trains = status.plan is not None and status.plan.launcher != "none"

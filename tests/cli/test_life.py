@@ -325,6 +325,28 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     assert (fresh / "code" / "train.py").read_text() == "print('new')\n"
 
 
+@pytest.mark.parametrize(("option", "shown"), [("--wait", ""), ("--follow", "step 1\n")])
+def test_resubmit_goes_on_to_the_end_of_the_new_run(
+    hpcrun: Caller, tools: Path, option: str, shown: str
+) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    # The new job fails as soon as it is submitted; its row of the queue tells its folder.
+    answer = row(run, "8", "FAILED").replace(str(run), "$PWD")
+    sbatch = tools / "sbatch"
+    sbatch.unlink()
+    sbatch.write_text(
+        "#!/bin/sh\nmkdir -p logs/0\necho step 1 >logs/0/rank-0.log\n"
+        f'cat >"{tools}/squeue.out" <<.\n{answer}.\necho 8\n'
+    )
+    sbatch.chmod(0o755)
+    done = hpcrun("resubmit", "7", option)
+    assert done.code == 1 and "job 8: FAILED" in done.err, done
+    assert done.out.endswith(shown) and ("step 1" in done.out) == bool(shown)
+    dry = hpcrun("resubmit", "7", option, "--dry-run")
+    assert dry.code == 0, dry
+
+
 # ---- clean
 
 
