@@ -18,6 +18,7 @@ import re
 from hpcrun.metrics.lines.fields import Field
 from hpcrun.metrics.lines.spellings import metric_of
 from hpcrun.metrics.names import LR, SPLITS, words
+from hpcrun.metrics.patterns import pattern_of
 
 NUMBER = (
     r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
@@ -26,7 +27,7 @@ NUMBER = (
 # Keys of a nested dict whose content is the row's own.
 _OPENED = words("metrics logs log values scalars stats data results metric train_metrics")
 
-_ITEM = re.compile(
+_ITEM = pattern_of(
     rf"""
     \s{{0,9}} (?: '(?P<key>[^'\\]{{1,160}})' | "(?P<key2>[^"\\]{{1,160}})" ) \s{{0,9}} : \s{{0,9}}
     (?: (?P<number> {NUMBER} ) (?= \s{{0,9}} [,}}] )
@@ -44,7 +45,7 @@ _ITEM = re.compile(
     """,
     re.VERBOSE,
 )
-_CLOSE = re.compile(r"\s{0,9}\}")
+_CLOSE = pattern_of(r"\s{0,9}\}")
 _MOST_ITEMS = 2000
 
 
@@ -173,8 +174,8 @@ def _is_lr(key: str) -> bool:
     return known is not None and known.name == LR
 
 
-_COUNTED = re.compile(r"(\d{1,15})/(\d{1,15})", re.ASCII)
-_WHOLE_NUMBER = re.compile(NUMBER)
+_COUNTED = pattern_of(r"(\d{1,15})/(\d{1,15})", re.ASCII)
+_WHOLE_NUMBER = pattern_of(NUMBER)
 
 
 def number_or_word(text: str) -> float | str:

@@ -33,6 +33,7 @@ from hpcrun.metrics.names import (
     fold,
     words,
 )
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
 
 _MOST_FIELDS = 2000
@@ -65,7 +66,7 @@ CLOCK = (
 )
 _END = r"(?=[\s,;|)\]}(\[:•·&*]|\.(?:\s|\Z)|\Z|[–—→~]|[^\x00-\x7f])"
 
-_PAIR = re.compile(
+_PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
     (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=) ) [ \t]{{0,40}} )
@@ -92,41 +93,41 @@ _PAIR = re.compile(
     """,
     re.VERBOSE,
 )
-_SEPARATOR = re.compile(
+_SEPARATOR = pattern_of(
     r"(?:[\s,;|:&~•·]|[-–—=>→*#_+.]+(?=[\s|\[(]|\Z)|(?<=\s)[=*#>~-]{2,}(?=\w)"
     r"|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
 )
-_ASIDE = re.compile(
+_ASIDE = pattern_of(
     r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
     re.IGNORECASE,
 )
-_COUNTER = re.compile(
+_COUNTER = pattern_of(
     r"[\[(]?[ ]{0,12}(?P<count>\d{1,15})[ ]{0,8}(?:/|\bof\b)[ ]{0,8}(?P<total>\d{1,15})"
     r"(?:[ ]{0,8}\(?[ ]{0,8}[\d.]{1,8}[ ]?%[ ]{0,8}\)?)?[ ]{0,8}[\])]?(?=[\s,;|:\[(\]]|\Z)"
     r"(?:[ ](?:batches|steps|iters|iterations|samples|images|sequences)(?=[\s,;|:\])]|\Z))?"
     r"|\[[ ]{0,12}(?P<lone>\d{1,15})[ ]{0,12}\]"
 )
 # A place whose number touches its word: "Epoch1", "step_100", "Ep. 3".
-_GLUED = re.compile(
+_GLUED = pattern_of(
     r"(?P<key>(?:global_)?step|iter(?:ation)?|epoch|ep|batch)(?:[_-]|\.[ ])?(?P<number>\d{1,15})"
     r"(?=:?\s|[,;|\])]|\Z)",
     re.IGNORECASE,
 )
-_ALONE = re.compile(
+_ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
     rf"(?P<unit>%|{_SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){_END}"
 )
-_BAR_DRAWN = re.compile(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\|")
-_HEADING = re.compile(
+_BAR_DRAWN = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\|")
+_HEADING = pattern_of(
     r"(?:(?P<split>train(?:ing|_inner)?|eval(?:uation|uating)?|val(?:id|idation|idating)?|dev"
     r"|test(?:ing)?)(?:[ ](?:results?|metrics|set|stats|summary|step|phase|progress|performance))?"
     r"|progress|metrics|stats|summary|results?|(?:completed?|done|finished)(?:[ ](?:in|after))?"
     r"|at|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))(?=[\s:|,.\])]|-\s|\Z|\{)",
     re.IGNORECASE,
 )
-_NUMBER_NEXT = re.compile(r"[ ]{1,40}\d")
-_OPEN_CLOSE = re.compile(r"[\[\]()<>]+")
+_NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
+_OPEN_CLOSE = pattern_of(r"[\[\]()<>]+")
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Words that no key has, and some that one has only before a sign.
 _PROSE = words("is was are were be has have the a an not no so far than does did we you this")
@@ -135,7 +136,7 @@ _OF = words("of from to in on with for by and")
 _REMARKS = ",;*<←→✓✔★"
 _CELL_MARKS = ("|", "\t", ",", "  ", " - ")
 # What marks off a cell: a pair without a sign that nobody knows must stand between two of these.
-_CELL_END = re.compile(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ]-[ ])")
+_CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ]-[ ])")
 
 
 class Found(Struct):

@@ -11,7 +11,6 @@ values. The readers of whole logs build on that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from hpcrun.metrics.lines.dicts import read_json
@@ -24,6 +23,7 @@ from hpcrun.metrics.lines.meters import find_meter, read_meter
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
 from hpcrun.metrics.lines.tables import read_head, read_row
 from hpcrun.metrics.names import SPLITS
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Mark, Row, Table
 
 __all__ = [
@@ -89,7 +89,7 @@ def read_line(
 
 
 # A second record on one line: processes write side by side, and a line end comes late.
-_NEXT_RECORD = re.compile(
+_NEXT_RECORD = pattern_of(
     r"(?<=[^\s\[({|>:\]])(?=\[(?:(?:default|rank)[ _]?\d{1,6}\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d))"
     r"|(?<=\})(?=\{['\"])"
 )

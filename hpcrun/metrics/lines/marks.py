@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Mark
 
-_EPOCH = re.compile(
+_EPOCH = pattern_of(
     r"[\s=*#>|~-]{0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ]|train(?:ing)?[ ])?"
     r"|train(?:ing)?[ ])?"
@@ -21,18 +22,18 @@ _EPOCH = re.compile(
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<|~…-]{0,200}",
     re.IGNORECASE,
 )
-_SLURM = re.compile(
+_SLURM = pattern_of(
     r"\*\*\* (?:JOB|STEP) [\d._+\w]{1,40} ON \S{1,200} CANCELLED AT \S{10,40} DUE TO "
     r"(?:PREEMPTION|JOB REQUEUE|NODE FAILURE)"
 )
-_REQUEUED = re.compile(
+_REQUEUED = pattern_of(
     r"(?:slurmstepd|srun|slurmd)?:? ?(?:error: )?(?:job \d{1,12} (?:has been )?requeued"
     r"|requeu?e?ing (?:slurm )?job[ :]{1,2}\d{1,12}|requeued (?:slurm )?job[ :]{1,2}\d{1,12})\b"
     r"|.{0,120}will restart worker group",
     re.IGNORECASE,
 )
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
-_RESUMED = re.compile(
+_RESUMED = pattern_of(
     rf"""
     [ \t]{{0,3}} (?: [=*>#-]{{1,40}} [ ]{{0,2}} )? (?:
       (?: (?:successfully[ ])? (?: resum(?:ed|ing) | continuing | restarting ) )

@@ -18,10 +18,11 @@ from hpcrun.metrics.lines.dicts import finite, read_dict
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
 
 _TIME = r"(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?"
-_METER = re.compile(
+_METER = pattern_of(
     rf"""
     (?P<count> (?<![\d.]) \d{{1,15}} )
     (?: /(?P<total> \d{{1,15}}(?:\.0)? | \? ) [ ] \[ {_TIME} < (?: {_TIME} | \? )
@@ -33,11 +34,11 @@ _METER = re.compile(
     re.VERBOSE,
 )
 # Up to the bracket that closes the meter; brackets inside come in pairs.
-_POSTFIX = re.compile(r"((?:[^\[\]]|\[[^\[\]]*\])*)\]")
-_DRAWN = re.compile(r"(?:[ ]{0,3}\d{1,3}%)?\|[^|]{0,4000}\|[ ]{0,9}\Z|[ ]{0,3}\d{1,3}%[ ]{0,9}\Z")
+_POSTFIX = pattern_of(r"((?:[^\[\]]|\[[^\[\]]*\])*)\]")
+_DRAWN = pattern_of(r"(?:[ ]{0,3}\d{1,3}%)?\|[^|]{0,4000}\|[ ]{0,9}\Z|[ ]{0,3}\d{1,3}%[ ]{0,9}\Z")
 # torchtune's description: epoch|step|Loss: 2.3 (pbar.set_description in its recipes).
-_TORCHTUNE = re.compile(r"(\d{1,9})\|(\d{1,15})\|(?=[A-Za-z])")
-_NUMBERS = re.compile(r"[\d.,/]*\d[\d.,/]*")
+_TORCHTUNE = pattern_of(r"(\d{1,9})\|(\d{1,15})\|(?=[A-Za-z])")
+_NUMBERS = pattern_of(r"[\d.,/]*\d[\d.,/]*")
 _LONGEST_TITLE = 60
 
 

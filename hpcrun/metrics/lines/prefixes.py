@@ -13,9 +13,10 @@ import re
 from msgspec import Struct
 
 from hpcrun.metrics.names import SPLITS
+from hpcrun.metrics.patterns import pattern_of
 
 # Colours, cursor movements, window titles and links (ECMA-48 CSI and OSC sequences, charsets).
-_ESCAPES = re.compile(
+_ESCAPES = pattern_of(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()][0-9A-Z]|[=>78cDEHM])"
 )
 
@@ -32,7 +33,7 @@ _DATE = (
 # A program's own words that a colon may follow, as it may follow the name of a host.
 _NO_HOST = r"(?!\w*(?:loss|step|iter|epoch|acc|lr|top|map|norm|val|train|batch|ppl))"
 
-_PREFIX = re.compile(
+_PREFIX = pattern_of(
     rf"""
       \[ \d{{1,6}} , (?P<mpi> \d{{1,6}} ) \] <std(?:out|err)> :                # mpirun --tag-output
     | \[ (?P<tag> [^\[\]]{{1,200}} ) \] (?P<colon> : )?                           # [rank0]: [INFO]
@@ -67,20 +68,20 @@ _PREFIX = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-_RANK = re.compile(
+_RANK = pattern_of(
     r"(?:(?:(?:global|local|world)[ _])?rank|default|gpu|proc|process|device|worker|cuda)"
     r"[ _:=#]{0,2}(\d{1,6})",
     re.IGNORECASE | re.ASCII,
 )
 # What a bracket holds that is a place in the run.
-_PLACE = re.compile(
+_PLACE = pattern_of(
     r"\b(?:epochs?|ep|steps?|iter\w{0,7}|batch|it|update)\b[ ]{0,8}[:=#]?[ ]{0,8}\d"
     r"|\d[ ]{0,8}/[ ]{0,8}\d|^[\d\s,.%]+$",
     re.IGNORECASE | re.ASCII,
 )
-_DATED = re.compile(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
+_DATED = pattern_of(r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d:\d\d:\d\d")
 # What rich's logging handler and absl's print at the right edge: "   train.py:123".
-_SUFFIX = re.compile(
+_SUFFIX = pattern_of(
     r"(?:[ ]+[\w./-]{1,100}|[ ]+\([\w./: -]{1,100})\.(?:py|cc):\d{1,6}\)?$", re.ASCII
 )
 _MOST_PREFIXES = 14
@@ -156,7 +157,7 @@ def strip_prefixes(text: str) -> Line:
     return Line(text, rank, label, tag)
 
 
-_STAMP = re.compile(
+_STAMP = pattern_of(
     rf"""
     (?<![\d.:/])
     (?: (?P<year> (?:19|20)\d\d )[-/.](?P<month> \d\d )[-/.](?P<day> \d\d )[T ,_-][ ]?
@@ -175,7 +176,7 @@ _STAMP = re.compile(
     re.VERBOSE | re.ASCII,
 )
 # A time of day alone is one only in front of everything: elsewhere it is how long something took.
-_TIME_OF_DAY = re.compile(
+_TIME_OF_DAY = pattern_of(
     r"(?:\x1b\[[0-9;]*m|[\s\[(]|\b(?:INFO|DEBUG|WARNING)\b){0,8}(?P<clock>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
     r"(?=[\s\]),|:]|$)",
     re.ASCII,

@@ -10,7 +10,6 @@ lr. Where a line has one metric in several spellings, the plainest is meant (``S
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from msgspec import Struct
@@ -28,6 +27,7 @@ from hpcrun.metrics.names import (
     fold,
     words,
 )
+from hpcrun.metrics.patterns import pattern_of
 
 
 class Spelling(Struct, frozen=True):
@@ -150,11 +150,11 @@ _MODIFIERS = {
 # An lr may be that of an optimizer's first group.
 _OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler")
 
-_UNIT_IN_KEY = re.compile(
+_UNIT_IN_KEY = pattern_of(
     r"^(?P<key>.*?\w)[ _]*(?:[(\[][ ]?(?P<unit>[\w/%]{1,16})[ ]?[)\]]|[ ]in[ ](?P<said>\w{1,8}))$"
 )
 # What the value is printed in units of: "train/lr(1e-3)".
-_FACTOR_IN_KEY = re.compile(r"^(?P<key>.*\w) ?\((?P<factor>1[eE]-?\d{1,2})\)$")
+_FACTOR_IN_KEY = pattern_of(r"^(?P<key>.*\w) ?\((?P<factor>1[eE]-?\d{1,2})\)$")
 
 # Unit as printed, in lower case -> metric whose unit it scales to, factor. GB is 10**9 bytes and
 # GiB 2**30: many programs print GB for GiB, and nothing in the log tells; the text is taken at its

@@ -9,20 +9,19 @@ or a word measures nothing. Whatever does not fit below a head is read as if the
 
 from __future__ import annotations
 
-import re
-
 from hpcrun.metrics.lines.dicts import number_or_word
 from hpcrun.metrics.lines.fields import Field, Shape, build_row, is_known
 from hpcrun.metrics.names import EPOCH_RANK, STEP_RANK, fold, like_a_loss, like_a_score
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row, Table
 
 _MOST_COLUMNS = 400
-_NAME = re.compile(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}(?:\([\w ./%-]{1,20}\))?")
+_NAME = pattern_of(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}(?:\([\w ./%-]{1,20}\))?")
 _DRAWN = str.maketrans("│┃║", "|||")
-_BLANKS = re.compile(r"[ ]{2,}|\t+")
+_BLANKS = pattern_of(r"[ ]{2,}|\t+")
 # The table that YOLO's trainers draw, the last columns a bar: epoch/epochs, memory, losses, counts.
-_YOLO_HEAD = re.compile(r"\s{1,12}Epoch\s{1,12}(?:gpu_mem|GPU_mem)\s")
-_YOLO_ROW = re.compile(
+_YOLO_HEAD = pattern_of(r"\s{1,12}Epoch\s{1,12}(?:gpu_mem|GPU_mem)\s")
+_YOLO_ROW = pattern_of(
     r"\s{0,12}(?P<epoch>\d{1,7})/(?P<of>\d{1,7})\s+(?P<memory>[\d.]{1,10})(?P<unit>[GMK]?)(?P<cells>(?:\s+[\w.+-]{1,14}){3,40})(?=:|\s*\Z|\s+\d+%)"
 )
 

@@ -11,6 +11,7 @@ from hpcrun.metrics.lines.dicts import finite
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
 from hpcrun.metrics.lines.prefixes import Line
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
 
 
@@ -52,7 +53,7 @@ ESTIMATOR = (
     Format(
         name="tensorflow estimator",
         needle="Saving dict for global step ",
-        pattern=re.compile(r"Saving dict for global step (?P<step>\d+): (?P<rest>\S+ = .*)"),
+        pattern=pattern_of(r"Saving dict for global step (?P<step>\d+): (?P<rest>\S+ = .*)"),
         split="eval",
         example="Saving dict for global step 1000: accuracy = 0.75, global_step = 1000, loss = 0.5",
         look_alike="Saving dict for global step 1000: loss = see below",

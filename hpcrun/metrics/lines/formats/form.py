@@ -20,6 +20,7 @@ from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import SPLITS, fold
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Mark, Row, Table
 
 Answer = Row | Mark | Table | None
@@ -95,7 +96,7 @@ def fields_of_groups(found: re.Match[str]) -> list[Field] | None:
     return fields
 
 
-_GROUP = re.compile(r"\(\?P<\w+>")
+_GROUP = pattern_of(r"\(\?P<\w+>")
 
 
 def own_format(name: str, pattern: str) -> Format:
@@ -119,4 +120,4 @@ def compiled(pattern: str) -> re.Pattern[str]:
     >>> bool(compiled(r"loss (?P<loss>⟨N⟩)").fullmatch("loss 2.5e-3"))
     True
     """
-    return re.compile(pattern.replace("⟨N⟩", f"(?:{NUMBER})").replace("⟨I⟩", r"[ ]{0,12}\d{1,15}"))
+    return pattern_of(pattern.replace("⟨N⟩", f"(?:{NUMBER})").replace("⟨I⟩", r"[ ]{0,12}\d{1,15}"))

@@ -5,11 +5,10 @@ Pure.
 
 from __future__ import annotations
 
-import re
-
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
 from hpcrun.metrics.names import LOSS_SCALE
+from hpcrun.metrics.patterns import pattern_of
 
 # DeepSpeed: deepspeed/runtime/engine.py (_report_progress), utils/timer.py, runtime/pipe/engine.py.
 DEEPSPEED = (
@@ -24,7 +23,7 @@ DEEPSPEED = (
     Format(
         name="deepspeed",
         needle="RunningAvgSamplesPerSec=",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+), (?P<rest>RunningAvg.*)"
         ),
         example="epoch=0/micro_step=20/global_step=10, RunningAvgSamplesPerSec=17.5, "
@@ -34,7 +33,7 @@ DEEPSPEED = (
     Format(
         name="deepspeed",
         needle="iter time (s):",
-        pattern=re.compile(r"(?P<rest>steps: \d+ loss: .*)"),
+        pattern=pattern_of(r"(?P<rest>steps: \d+ loss: .*)"),
         example="steps: 1 loss: 12.6360 iter time (s): 15.161 samples/sec: 1.055",
         look_alike="steps: many loss: little iter time (s): short",
     ),
@@ -83,7 +82,7 @@ MEGATRON = (
     Format(
         name="megatron",
         needle="elapsed time per iteration",
-        pattern=re.compile(r"(?P<rest>\s*iteration\s+\d+/\s*\d+ \|.*)"),
+        pattern=pattern_of(r"(?P<rest>\s*iteration\s+\d+/\s*\d+ \|.*)"),
         example=" iteration      122/  250000 | consumed samples:       124928 | elapsed time per "
         "iteration (ms): 86545.2 | learning rate: 9.150000E-06 | global batch size:  1024 | "
         "lm loss: 2.504220E+00 | loss scale: 1.0 | grad norm: 0.231 |",
@@ -161,7 +160,7 @@ NANOGPT = (
     Format(
         name="llama2.c",
         needle=" | loss ",
-        pattern=re.compile(r"(?P<step>\d+) \| (?P<rest>loss .*)"),
+        pattern=pattern_of(r"(?P<step>\d+) \| (?P<rest>loss .*)"),
         example="100 | loss 2.3145 | lr 1.000000e-04 | 350.12ms | mfu 40.12%",
         look_alike="100 | loss of packets",
     ),
@@ -227,7 +226,7 @@ LOGGABLE = (
     Format(
         name="tqdm_loggable",
         needle="Progress on:",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"Progress on:\S* (?:(?P<step>\d+)(?:\.0+)?it|[\d.]+[kMG]it)/\S+ rate:\S+ remaining:\S+"
             r" elapsed:\S+ postfix:(?P<rest>[^-].*)"
         ),
@@ -242,7 +241,7 @@ OTHERS = (
     Format(
         name="maxtext",
         needle="eval ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:Completed eval after train step|eval metrics after step:?) (?P<step>\d+), "
             r"(?P<rest>loss=.*)"
         ),
@@ -254,7 +253,7 @@ OTHERS = (
     Format(
         name="maxtext",
         needle="completed step:",
-        pattern=re.compile(r"(?P<rest>completed step: .*)"),
+        pattern=pattern_of(r"(?P<rest>completed step: .*)"),
         names={"completed_step": "step", "seconds": "step_seconds"},
         example="completed step: 3, seconds: 1.2, TFLOP/s/device: 86.0, Tokens/s/device: 12965.1, "
         "total_weights: 65536, loss: 10.1",

@@ -12,6 +12,7 @@ from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import words
+from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
 
 # transformers: trainer.py (speed_metrics at the end of train()): a summary, no point of the curve.
@@ -19,7 +20,7 @@ HF = (
     Format(
         name="hf trainer summary",
         needle="train_runtime",
-        pattern=re.compile(r"(?P<rest>\{['\"]train_runtime['\"]: .*\})"),
+        pattern=pattern_of(r"(?P<rest>\{['\"]train_runtime['\"]: .*\})"),
         sure=True,
         verbatim=True,
         example="{'train_runtime': '1575', 'train_samples_per_second': '1.333', "
@@ -29,7 +30,7 @@ HF = (
     Format(
         name="hf trainer",
         needle="'epoch': ",
-        pattern=re.compile(r"(?P<rest>\{'[^{}]{0,4000}'epoch': [^{}]{1,400}\})"),
+        pattern=pattern_of(r"(?P<rest>\{'[^{}]{0,4000}'epoch': [^{}]{1,400}\})"),
         example="{'loss': 1.7166, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.02}",
         look_alike="{'task': 'sft', 'epoch': 3}",
     ),
@@ -39,7 +40,7 @@ FAIRSEQ = (
     Format(
         name="fairseq summary",
         needle='"train_num_updates"',
-        pattern=re.compile(r'(?P<rest>\{"epoch": .*"train_num_updates": .*\})'),
+        pattern=pattern_of(r'(?P<rest>\{"epoch": .*"train_num_updates": .*\})'),
         sure=True,
         verbatim=True,
         example='{"epoch": 1, "train_loss": "7.864", "train_num_updates": "479"}',
@@ -48,7 +49,7 @@ FAIRSEQ = (
     Format(
         name="fairseq",
         needle=" subset | ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:epoch\s+(?P<epoch>\d+) \| )?valid on ['\"][^'\"]{1,40}['\"] subset \| (?P<rest>.*)"
         ),
         split="eval",
@@ -58,7 +59,7 @@ FAIRSEQ = (
     Format(
         name="fairseq summary",
         needle=" | num_updates ",
-        pattern=re.compile(r"(?:\| )?epoch\s+(?P<epoch>\d+) \| (?P<rest>(?:train_)?loss .*)"),
+        pattern=pattern_of(r"(?:\| )?epoch\s+(?P<epoch>\d+) \| (?P<rest>(?:train_)?loss .*)"),
         names={"loss": "train_loss"},
         sure=True,
         verbatim=True,
@@ -68,7 +69,7 @@ FAIRSEQ = (
     Format(
         name="fairseq",
         needle='"num_updates"',
-        pattern=re.compile(r'(?P<rest>\{"epoch": .*"num_updates": .*\})'),
+        pattern=pattern_of(r'(?P<rest>\{"epoch": .*"num_updates": .*\})'),
         example='{"epoch": 1, "update": 0.4, "loss": "9.276", "wps": "58056.1", '
         '"num_updates": "200", "lr": "3.1e-06", "gnorm": "1.421", "loss_scale": "128"}',
         look_alike='{"epoch": 1, "num_updates": "many"}',
@@ -82,7 +83,7 @@ KERAS = (
     Format(
         name="keras",
         needle="loss: ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:\s*\d+/(?:\d+|Unknown)\s+|[ ]?(?=- \d+s(?: \d+m?s/\w+)? - ))"
             r"(?P<rest>(?:- \d+s|\[[=>. ]{5,80}\]|[━ ]{3,80}|\s*\d+s \d+m?s/step)\s.*\bloss: .*)"
         ),
@@ -131,7 +132,7 @@ MLLOG = (
     Format(
         name="mlperf",
         needle=":::MLLOG ",
-        pattern=re.compile(r".{0,200}?:::MLLOG (?P<json>\{)"),
+        pattern=pattern_of(r".{0,200}?:::MLLOG (?P<json>\{)"),
         read=_read_mllog,
         example=':::MLLOG {"key": "train_loss", "value": 3.7142, "event_type": "POINT_IN_TIME", '
         '"metadata": {"lineno": 102, "samples_count": 80}}',
@@ -144,7 +145,7 @@ COQUI = (
     Format(
         name="coqui",
         needle="GLOBAL_STEP: ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:\| )?\s*--> (?:TIME: .{0,40} -- )?STEP: \d+/\d+ -- GLOBAL_STEP: (?P<step>\d+)\Z"
         ),
         sure=True,
@@ -172,7 +173,7 @@ VERL = (
     Format(
         name="verl",
         needle="step:",
-        pattern=re.compile(r"(?P<rest>step:\d+ - [\w./()-]+:.*)"),
+        pattern=pattern_of(r"(?P<rest>step:\d+ - [\w./()-]+:.*)"),
         names={
             "actor_loss": "loss",
             "actor_lr": "lr",
@@ -234,7 +235,7 @@ BLOCKS = (
     Format(
         name="metric block",
         needle="]",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"\[(?:epoch=(?P<epoch2>\d+)(?:/\d+)?\]\[)?(?:step|batch)=(?P<step>\d+)(?:/(?P<total>\d+))?"
             r"(?:,\s?epoch=(?P<epoch>\d+)(?:/\d+)?)?(?:,[^\]]{0,80})?\]:?\Z"
         ),

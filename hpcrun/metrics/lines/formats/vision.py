@@ -5,10 +5,9 @@ Pure.
 
 from __future__ import annotations
 
-import re
-
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
+from hpcrun.metrics.patterns import pattern_of
 
 # Their meters count seconds, and memory in units of 2**20 bytes.
 _METERS = {"time": "step_seconds", "memory": "memory_mib", "max_mem": "memory_mib"}
@@ -18,7 +17,7 @@ OPENMMLAB = (
     Format(
         name="mmengine",
         needle="(train) ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:Epoch\(train\)\s+\[\s*(?P<epoch>\d+)\]|Iter\(train\)\s+)"
             r"\[\s*(?P<step>\d+)/\s*(?P<total>\d+)\]\s+(?P<rest>.*)"
         ),
@@ -31,7 +30,7 @@ OPENMMLAB = (
     Format(
         name="mmengine",
         needle="(val) ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:Epoch\(val\)\s+\[\s*(?P<epoch>\d+)\]|Iter\(val\)\s+)\[[\s\d/]+\]"
             r"\s+(?P<rest>\S+: .*)"
         ),
@@ -43,7 +42,7 @@ OPENMMLAB = (
     Format(
         name="mmcv",
         needle="data_time: ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:Epoch \[(?P<epoch>\d+)\]|Iter )\[(?P<step>\d+)/(?P<total>\d+)\]\s+(?P<rest>lr: .*)"
         ),
         names=_METERS,
@@ -54,7 +53,7 @@ OPENMMLAB = (
     Format(
         name="mmcv",
         needle='{"mode": "',
-        pattern=re.compile(r'(?P<rest>\{"mode": "(?P<split>train|val)", "epoch": .*\})'),
+        pattern=pattern_of(r'(?P<rest>\{"mode": "(?P<split>train|val)", "epoch": .*\})'),
         names=_METERS,
         example='{"mode": "train", "epoch": 1, "iter": 50, "lr": 0.01, "memory": 5000, '
         '"loss": 2.5, "time": 0.5}',
@@ -66,7 +65,7 @@ DETECTRON = (
     Format(
         name="detectron2",
         needle="total_loss: ",
-        pattern=re.compile(r"\s*(?P<rest>(?:eta: .*)?iter: \d+  total_loss: .*)"),
+        pattern=pattern_of(r"\s*(?P<rest>(?:eta: .*)?iter: \d+  total_loss: .*)"),
         names={**_METERS, "max_mem": "max_mem"},
         example=" eta: 0:01:40  iter: 19  total_loss: 2.168  loss_cls: 0.725  time: 0.3670  "
         "data_time: 0.0043  lr: 0.00016068  max_mem: 2345M",
@@ -75,7 +74,7 @@ DETECTRON = (
     Format(
         name="detectron2",
         needle='"total_loss": ',
-        pattern=re.compile(r'(?P<rest>\{"data_time": .*"iteration": .*\})'),
+        pattern=pattern_of(r'(?P<rest>\{"data_time": .*"iteration": .*\})'),
         names={"time": "step_seconds"},
         example='{"data_time": 0.004, "iteration": 19, "loss_cls": 0.72, "lr": 0.0001, '
         '"time": 0.3, "total_loss": 2.1}',
@@ -89,7 +88,7 @@ IMAGENET = (
     Format(
         name="imagenet",
         needle=": [",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"(?:Epoch|Train): \[(?P<epoch>\d+)(?:/\d+)?\]"
             r"\s*\[\s*(?P<step>\d+)/\s*(?P<total>\d+)\]\s*(?P<rest>.*)"
         ),
@@ -101,7 +100,7 @@ IMAGENET = (
     Format(
         name="timm",
         needle="Train: ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"Train: (?P<epoch>\d+) \[\s*(?P<step>\d+)/\s*(?P<total>\d+)[^\]]{0,20}\]"
             r"\s+(?P<rest>\S.*)"
         ),
@@ -113,7 +112,7 @@ IMAGENET = (
     Format(
         name="open_clip",
         needle="Data (t): ",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"Train Epoch: (?P<epoch>\d+) \[\s*(?P<step>\d+)/(?P<total>\d+) \(\d+%\)\] (?P<rest>.*)"
         ),
         names={"s": "samples_per_second", "s_gpu": "", "batch_t": "step_seconds"},
@@ -167,7 +166,7 @@ PPCLS = (
     Format(
         name="ppcls",
         needle="][Avg]",
-        pattern=re.compile(r"\[Epoch (?P<epoch>\d+)\]\[Avg\]\s*(?P<rest>\w+: .*)"),
+        pattern=pattern_of(r"\[Epoch (?P<epoch>\d+)\]\[Avg\]\s*(?P<rest>\w+: .*)"),
         split="eval",
         example="[Eval][Epoch 1][Avg]CELoss: 1.03125, loss: 1.03125, top1: 0.75, top5: 0.875",
         look_alike="[Eval][Epoch 1][Avg]loss: falling",
@@ -225,7 +224,7 @@ ELDERS = (
     Format(
         name="mxnet",
         needle="Epoch[",
-        pattern=re.compile(r"Epoch\[(?P<epoch>\d+)\] (?P<rest>(?:Train|Validation)-[\w-]+=\S+)\Z"),
+        pattern=pattern_of(r"Epoch\[(?P<epoch>\d+)\] (?P<rest>(?:Train|Validation)-[\w-]+=\S+)\Z"),
         sure=True,
         example="Epoch[145] Train-SmoothL1=2.446886",
         look_alike="Epoch[145] Train-SmoothL1=none",
@@ -233,7 +232,7 @@ ELDERS = (
     Format(
         name="mxnet",
         needle="Epoch[",
-        pattern=re.compile(
+        pattern=pattern_of(
             r"Epoch\[(?P<epoch>\d+)\](?: Batch ?\[(?:\d+-)?(?P<step>\d+)\])?\s+(?P<rest>\S.*)"
         ),
         example="Epoch[0] Batch [20]\tSpeed: 1000.00 samples/sec\taccuracy=0.5",
@@ -242,7 +241,7 @@ ELDERS = (
     Format(
         name="espnet",
         needle="epoch:train:",
-        pattern=re.compile(r"(?P<epoch>\d+)epoch:train:\d+-(?P<step>\d+)batch:\s+(?P<rest>.*)"),
+        pattern=pattern_of(r"(?P<epoch>\d+)epoch:train:\d+-(?P<step>\d+)batch:\s+(?P<rest>.*)"),
         names={"optim0_lr0": "lr", "train_time": "step_seconds"},
         example="1epoch:train:51-100batch: iter_time=0.1, loss_ctc=12.5, loss=10.25",
         look_alike="1epoch:train:51-100batch: loss=falling",

@@ -1,0 +1,35 @@
+"""Regular expressions that are compiled when they are first used.
+
+Pure.
+
+There are seventy for the lines of logs, of which one log needs a few: to compile them all takes
+longer than a listing of runs may take.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+
+class _Pattern:
+    """Stands for a pattern; what is used of it once becomes its own."""
+
+    def __init__(self, text: str, flags: int) -> None:
+        self._text, self._flags = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copies and pickles asks for is no pattern's
+            raise AttributeError(name)
+        found = getattr(re.compile(self._text, self._flags), name)
+        setattr(self, name, found)
+        return found
+
+
+def pattern_of(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Make a pattern; what is wrong with it shows when it is first used.
+
+    >>> pattern_of("[0-9]+").search("step 7")[0]
+    '7'
+    """
+    return cast("re.Pattern[str]", _Pattern(text, flags))
