@@ -365,6 +365,8 @@ guarded() {
         wait "$child"
         code=$?
     done
+    # Nobody is left to pass it on to: what comes now may not keep the failure from its record.
+    trap '' TERM INT
 }
 
 # finish_guarded WHO FIELDS: end with $code; a failure is recorded.

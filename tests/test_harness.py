@@ -166,6 +166,19 @@ def test_the_rank_that_failed_first_is_named(job: Job) -> None:
     assert (job.failure.node, job.end.exit_code) == (0, 5)
 
 
+def test_a_rank_that_failed_is_recorded_though_the_launcher_ends_it_meanwhile(job: Job) -> None:
+    # torchrun sends TERM to its ranks as soon as one of them has failed. date is what the guard
+    # calls, as its child, while it writes its record.
+    folder = job.run.path / "bin"
+    folder.mkdir()
+    (folder / "date").write_text('#!/bin/bash\nkill -TERM $PPID\nexec /bin/date "$@"\n')
+    (folder / "date").chmod(0o755)
+    job.write(f"RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 {RANK} bash -c 'exit 7'")
+    assert job.go(PATH=f"{folder}:{os.environ['PATH']}")[0] == 7
+    assert (job.failure.rank, job.failure.exit_code) == (0, 7)
+    assert "unbound" not in job.log()
+
+
 def test_a_rank_that_ends_well_leaves_no_record(job: Job) -> None:
     job.write(f"export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1\n{RANK} sh -c 'echo \"$@\"' - 'a b' ''")
     assert job.go()[0] == 0
