@@ -16,7 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 FACTS = "checkpoint.json"
-# With the same of these, each rank reads the part that it wrote; else all parts must be put together.
+# With the same of these each rank reads the part that it wrote; else all parts are put together.
 SHARDING = ("world_size", "zero_stage", "precision")
 
 

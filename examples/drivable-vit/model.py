@@ -60,9 +60,9 @@ class DrivableViT(nn.Module):
         self.head = nn.Linear(dim, patch_size**2)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Pictures [batch, frames, views, 3, height, width] to logits [batch, views, height, width].
+        """Give the logits of the newest moment, [batch, views, size, size].
 
-        The logits are those of the newest moment.
+        ``pictures`` are [batch, frames, views, 3, size, size].
         """
         batch, frames, views = pictures.shape[:3]
         patches = self.embed(pictures.flatten(0, 2)).flatten(2).transpose(1, 2)

@@ -16,13 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import deepspeed
 import hydra
 import torch
 import torch.distributed as dist
-from data import Scenes
-from model import DrivableViT
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,9 +27,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 
+import checkpoints
+from data import Scenes
+from model import DrivableViT
+
 
 def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: int) -> Any:
-    """Make the model, its optimizer and the learning rate's schedule, and hand them to DeepSpeed."""
+    """Make model, optimizer and the learning rate's schedule, and hand them to DeepSpeed."""
     torch.manual_seed(config.seed)  # the same on all ranks: they begin with the same model
     model = DrivableViT(
         **config.model, activation_checkpointing=config.training.activation_checkpointing
@@ -44,14 +45,15 @@ def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: 
         optimizer = torch.optim.AdamW(model.parameters(), **settings)
     else:  # the states are in host memory, and so the CPU makes the step
         optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), **settings)
-    warmup = config.training.warmup_epochs * steps_per_epoch
+    warmup: int = config.training.warmup_epochs * steps_per_epoch
     total = config.training.epochs * steps_per_epoch
 
     def factor(step: int) -> float:
         """Rise in a line, then fall along a cosine to nothing."""
         if step < warmup:
             return (step + 1) / warmup
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+        part = min(1.0, (step - warmup) / max(1, total - warmup))
+        return 0.5 * (1 + math.cos(math.pi * part))
 
     return deepspeed.initialize(
         model=model,
@@ -61,19 +63,78 @@ def make_engine(config: DictConfig, ds_config: dict[str, Any], steps_per_epoch: 
     )[0]
 
 
-def train_epoch(engine: Any, loader: DataLoader[Any], steps: int, report: Any) -> None:
-    """Take the epoch's optimizer steps; ``report`` is called after each, with its mean loss."""
+class Log:
+    """Lines on standard output and the same for TensorBoard, of rank 0 alone."""
+
+    def __init__(self, engine: Any, config: DictConfig, steps_per_epoch: int) -> None:
+        self.engine, self.every = engine, config.training.log_every
+        self.steps = config.training.epochs * steps_per_epoch
+        self.board = None
+        if dist.get_rank() == 0:
+            # What a run that was killed had written after its last checkpoint is taken back.
+            self.board = SummaryWriter(config.tensorboard, purge_step=engine.global_steps + 1)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Measure speed from here on."""
+        self.began, self.told = time.perf_counter(), self.engine.global_steps
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self.board:
+            print(text, flush=True)
+
+    def metrics(self, epoch: int, values: dict[str, float]) -> None:
+        """Tell what was measured at this step."""
+        step = self.engine.global_steps
+        words = [f"{name}={value:.5g}" for name, value in values.items()]
+        self.say(f"epoch={epoch} step={step}/{self.steps} {' '.join(words)}")
+        for name, value in values.items() if self.board else ():
+            is_val = name.startswith("val_")
+            self.board.add_scalar(f"val/{name[4:]}" if is_val else f"train/{name}", value, step)
+
+    def step(self, epoch: int, loss: Tensor) -> None:
+        """Tell of every n-th optimizer step; ``loss`` is this rank's, and the mean is told."""
+        engine = self.engine
+        if engine.global_steps % self.every:
+            return
+        dist.all_reduce(loss)
+        mean = loss.item() / dist.get_world_size()  # waits for the GPU: so the clock is right
+        seconds = time.perf_counter() - self.began
+        samples = engine.train_batch_size() * (engine.global_steps - self.told)
+        self.start_clock()
+        values = {
+            "loss": mean,
+            "lr": engine.get_lr()[0],
+            "grad_norm": float(engine.get_global_grad_norm() or 0.0),
+            "samples_per_second": samples / seconds,
+        }
+        if engine.fp16_enabled():
+            values["loss_scale"] = float(engine.optimizer.loss_scale)
+        self.metrics(epoch, {**values, **memory_figures(engine.device)})
+
+    def close(self) -> None:
+        """Write out what TensorBoard's file still lacks."""
+        if self.board:
+            self.board.close()
+
+
+def train_epoch(engine: Any, loader: DataLoader[Any], epoch: int, steps: int, log: Log) -> None:
+    """Take the epoch's optimizer steps."""
     engine.train()
     micro_batches = iter(loader)
+    log.start_clock()
     for _ in range(steps):
         total = torch.zeros((), device=engine.device)
         for _ in range(engine.gradient_accumulation_steps()):
             pictures, drivable, _ = next(micro_batches)
-            loss = bce(engine(to_model(pictures, engine)), drivable.to(engine.device))
+            logits = engine(to_model(pictures, engine)).float()
+            # In nats per pixel: 0.69 for one who knows nothing.
+            loss = F.binary_cross_entropy_with_logits(logits, drivable.to(engine.device))
             engine.backward(loss)  # divides by the number of accumulated micro batches
-            engine.step()  # by the last of them
+            engine.step()  # steps with the last of them
             total += loss.detach() / engine.gradient_accumulation_steps()
-        report(total)
+        log.step(epoch, total)
 
 
 @torch.no_grad()
@@ -99,7 +160,7 @@ def validate(engine: Any, scenes: Scenes) -> dict[str, float]:
         counts = torch.tensor([number < len(scenes) for number in numbers], device=engine.device)
         weight = counts.view(-1, 1, 1, 1)
         logits = engine(to_model(pictures, engine)).float()
-        is_covered = F.one_hot(covered, pictures.shape[2])[:, :, None, None] * weight
+        is_covered = F.one_hot(covered, pictures.shape[2])[:, :, None, None]
         both = (logits > 0) & (drivable > 0.5)
         either = (logits > 0) | (drivable > 0.5)
         loss = F.binary_cross_entropy_with_logits(logits, drivable, reduction="none") * weight
@@ -127,11 +188,6 @@ def to_model(pictures: Tensor, engine: Any) -> Tensor:
     dtype = torch.float16 if engine.fp16_enabled() else torch.float32
     dtype = torch.bfloat16 if engine.bfloat16_enabled() else dtype
     return pictures.to(engine.device, dtype, non_blocking=True)
-
-
-def bce(logits: Tensor, drivable: Tensor) -> Tensor:
-    """Binary cross entropy in nats per pixel, in fp32: 0.69 for one who knows nothing."""
-    return F.binary_cross_entropy_with_logits(logits.float(), drivable)
 
 
 def memory_figures(device: torch.device) -> dict[str, float]:
@@ -172,28 +228,21 @@ def agree_on_checkpoint(config: DictConfig, facts: dict[str, Any]) -> tuple[Path
 
 def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) -> None:
     """Train from the first epoch, or the one after the checkpoint, to the last."""
-    rank, world = dist.get_rank(), dist.get_world_size()
     steps_per_epoch = config.data.train_scenes // ds_config["train_batch_size"]
     if steps_per_epoch == 0:
         refuse("data.train_scenes is less than the effective batch, train_batch_size")
     resume, is_universal = agree_on_checkpoint(config, facts)
     ds_config["checkpoint"] = {**ds_config.get("checkpoint", {}), "load_universal": is_universal}
     engine = make_engine(config, ds_config, steps_per_epoch)
-
     done, best = 0, math.inf
     if resume:
         engine.load_checkpoint(str(resume.parent), tag=resume.name)
         saved = checkpoints.read(resume)
         done, best = saved["epoch"], saved["best"]
-    board = (
-        SummaryWriter(config.tensorboard, purge_step=engine.global_steps + 1) if rank == 0 else None
-    )
-    if board:
-        how = f"ZeRO-{facts['zero_stage']}, {facts['precision']}"
-        begin = f"goes on from {resume}, after epoch {done}" if resume else "begins anew"
-        print(
-            f"{parameters(engine):,} parameters, {world} ranks on {engine.device.type}, {how}; {begin}"
-        )
+    log = Log(engine, config, steps_per_epoch)
+    how = f"ZeRO-{facts['zero_stage']}, {facts['precision']} on {engine.device.type}"
+    begin = f"goes on from {resume}, after epoch {done}" if resume else "begins anew"
+    log.say(f"{parameters(engine):,} parameters, {facts['world_size']} ranks, {how}; {begin}")
 
     shape = {key: config.model[key] for key in ("views", "frames", "image_size")}
     scenes = Scenes(count=config.data.train_scenes, seed=config.seed, **shape)
@@ -207,68 +256,29 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
         num_workers=config.data.workers,
         pin_memory=engine.device.type == "cuda",
     )
-
-    def tell(**values: float) -> None:
-        """Print a line, and give TensorBoard the same."""
-        if board is None:
-            return
-        step = engine.global_steps
-        words = [f"{name} {value:.5g}" for name, value in values.items()]
-        print(
-            f"epoch {epoch} step {step}/{config.training.epochs * steps_per_epoch}",
-            *words,
-            flush=True,
-        )
-        for name, value in values.items():
-            board.add_scalar(
-                f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}", value, step
-            )
-
-    began, told = time.perf_counter(), engine.global_steps
-
-    def report(loss: Tensor) -> None:
-        """Tell of a step, if it is one of those that are told; its loss is the mean of all ranks."""
-        nonlocal began, told
-        if engine.global_steps % config.training.log_every:
-            return
-        dist.all_reduce(loss)
-        seconds, steps = time.perf_counter() - began, engine.global_steps - told
-        began, told = time.perf_counter(), engine.global_steps
-        scale = {"loss_scale": float(engine.optimizer.loss_scale)} if engine.fp16_enabled() else {}
-        tell(
-            loss=loss.item() / world,
-            lr=engine.get_lr()[0],
-            grad_norm=float(engine.get_global_grad_norm() or 0.0),
-            **scale,
-            samples_per_second=steps * engine.train_batch_size() / seconds,
-            **memory_figures(engine.device),
-        )
-
+    folder = Path(config.checkpoint.folder)
     for epoch in range(done + 1, config.training.epochs + 1):
         sampler.set_epoch(epoch)  # another order in each
-        train_epoch(engine, loader, steps_per_epoch, report)
+        train_epoch(engine, loader, epoch, steps_per_epoch, log)
         measured = validate(engine, held_out)
-        tell(**measured)
+        log.metrics(epoch, measured)
         is_best = measured["val_loss"] < best  # the same on all ranks: so all save, or none
         best = min(best, measured["val_loss"])
         facts = {**facts, "epoch": epoch, "best": best, **measured}
-        folder = Path(config.checkpoint.folder)
         if epoch % config.checkpoint.every == 0 or epoch == config.training.epochs:
             checkpoints.save(engine, folder, f"epoch-{epoch:04d}", facts, latest=True)
         if is_best:
             checkpoints.save(engine, folder, "best", facts, latest=False)
-        began, told = time.perf_counter(), engine.global_steps
-    if board:
-        board.close()
+    log.close()
     engine.destroy()
 
 
 def parameters(engine: Any) -> int:
-    """Count the model's parameters; ZeRO-3 leaves a rank its part, and the whole count in ds_numel."""
+    """Count the model's parameters; ZeRO-3 leaves a rank its part, and the count in ds_numel."""
     return sum(getattr(each, "ds_numel", each.numel()) for each in engine.module.parameters())
 
 
-@hydra.main(config_path="conf", config_name="base", version_base="1.3")
+@hydra.main(config_path="conf", config_name="config", version_base="1.3")
 def main(config: DictConfig) -> None:
     """Join the other ranks, train, leave together."""
     if torch.cuda.is_available():
