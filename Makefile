@@ -7,6 +7,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
+# pytest keeps the tests compiled, and hpcrun is started hundreds of times.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check bench docs templates test-containers test-launchers lint venv packages clean test-slurm-versions
 

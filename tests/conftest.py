@@ -1,11 +1,13 @@
 """Options and fixtures of all tests.
 
-Effects: makes temporary folders.
+Effects: makes temporary folders, and sets this process's garbage collector.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/golden anew; look at the difference before it is committed",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, and leave what was collected out of its sight.
+
+    Nothing of it is ever garbage, and to look through it takes a good part of the time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ import ast
 import builtins
 from pathlib import Path
 
-import pytest
-
 from tests.source import PACKAGE, REFERENCE, imports, modules, name, part, tree
 
 # part -> what it may import of hpcrun, besides itself and errors.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "structs": set(),
+    "patterns": set(),
     "spec": set(),
     "slurm": set(),
     "metrics": set(),
@@ -56,48 +55,59 @@ def test_every_part_has_its_place() -> None:
     assert {part(path) for path in modules()} <= known
 
 
-@pytest.mark.parametrize("path", modules(), ids=name)
-def test_imports_point_down(path: Path) -> None:
+def imports_above(path: Path) -> set[str]:
+    """Tell the parts of hpcrun that a module imports and that do not lie below it."""
     own = part(path)
     if own in ("cli", "__main__"):
-        return
+        return set()
     inside = {full.split(".")[1] for full in imports(path) if full.startswith("hpcrun.")} - {
         own,
         "errors",
         "structs",
+        "patterns",
         "__version__",
     }
     inside = {found for found in inside if (PACKAGE / found).is_dir() or _is_module(found)}
     if own == "controller":
-        assert "cli" not in inside
-    elif own == "__init__":
-        assert inside <= {"api"}
-    else:
-        assert inside <= MAY_IMPORT[own], f"{name(path)} imports {inside - MAY_IMPORT[own]}"
+        return inside & {"cli"}
+    return inside - ({"api"} if own == "__init__" else MAY_IMPORT[own])
+
+
+def test_imports_point_down() -> None:
+    above = {name(path): imports_above(path) for path in modules()}
+    assert {path: found for path, found in above.items() if found} == {}
+    # The look sees imports of hpcrun at all.
+    assert any(full.startswith("hpcrun.") for full in imports(PACKAGE / "api.py"))
 
 
 def _is_module(found: str) -> bool:
     return (PACKAGE / f"{found}.py").is_file()
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if is_pure(path)], ids=name)
-def test_pure_modules_have_no_effects(path: Path) -> None:
+def effects(path: Path) -> set[str]:
+    """Tell what a module uses that a pure one does not."""
     outside = {full.split(".")[0] for full in imports(path)}
-    assert not outside & EFFECTS
     # A path may be a value; only parts that are pure as a whole get even that as text.
-    assert part(path) not in PURE_PARTS or "pathlib" not in outside
+    forbidden = EFFECTS | {"pathlib"} if part(path) in PURE_PARTS else EFFECTS
     calls = {
         node.func.id
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    assert not calls & EFFECT_CALLS
+    return outside & forbidden | calls & EFFECT_CALLS
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if part(p) in PURE_PARTS], ids=name)
-def test_pure_parts_say_so(path: Path) -> None:
-    docstring = ast.get_docstring(tree(path))
-    assert path.name == "__init__.py" or (docstring and "\nPure" in docstring)
+def test_pure_modules_have_no_effects() -> None:
+    found = {name(path): effects(path) for path in modules() if is_pure(path)}
+    assert found and {path: used for path, used in found.items() if used} == {}
+    # The look finds them where they are.
+    assert {"os", "print"} <= effects(PACKAGE / "sandbox" / "keeper.py")
+
+
+def test_pure_parts_say_so() -> None:
+    pure = [p for p in modules() if part(p) in PURE_PARTS and p.name != "__init__.py"]
+    docstrings = {name(path): ast.get_docstring(tree(path)) or "" for path in pure}
+    assert pure and [path for path, text in docstrings.items() if "\nPure" not in text] == []
 
 
 def test_the_reference_trainer_stands_alone() -> None:

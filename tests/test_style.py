@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.source import PACKAGE, REFERENCE, ROOT, modules, name, tree
 
 MAX_LINES = 400
@@ -23,20 +21,21 @@ def test_files_are_short() -> None:
     assert {path: lines for path, lines in long.items() if lines > MAX_LINES} == {}
 
 
-@pytest.mark.parametrize("path", modules(), ids=name)
-def test_a_module_says_what_it_is_for_and_what_it_does(path: Path) -> None:
-    if path.name in ("__init__.py", "__main__.py"):
-        return
-    docstring = ast.get_docstring(tree(path)) or ""
-    first, _, rest = docstring.partition("\n\n")
-    assert first.endswith((".", ":")) and "\n" not in first.rstrip()
-    assert re.search(r"^(Pure\b|Effects: )", rest, re.MULTILINE)
+def says_what_it_is_for(path: Path) -> bool:
+    first, _, rest = (ast.get_docstring(tree(path)) or "").partition("\n\n")
+    one_sentence = first.endswith((".", ":")) and "\n" not in first.rstrip()
+    return one_sentence and bool(re.search(r"^(Pure\b|Effects: )", rest, re.MULTILINE))
 
 
-@pytest.mark.parametrize("path", modules(), ids=name)
-def test_public_functions_and_classes_say_what_they_do(path: Path) -> None:
+def test_a_module_says_what_it_is_for_and_what_it_does() -> None:
+    told = [path for path in modules() if path.name not in ("__init__.py", "__main__.py")]
+    assert told and [name(path) for path in told if not says_what_it_is_for(path)] == []
+
+
+def test_public_functions_and_classes_say_what_they_do() -> None:
     bare = [
-        node.name
+        f"{name(path)}: {node.name}"
+        for path in modules()
         for node in tree(path).body
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
         and not node.name.startswith("_")

@@ -26,7 +26,7 @@ _TEARDOWN_SECONDS = 15.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder as a cluster test."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.nodeid.startswith("tests/cluster/"):
             item.add_marker(pytest.mark.cluster)
 
 

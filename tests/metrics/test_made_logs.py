@@ -20,7 +20,7 @@ from tests.metrics.made.printed import FORMATS, Format, make_printed
 from tests.metrics.made.truth import agree
 
 assert printed_language and printed_other and printed_plain  # they fill FORMATS
-ENTRIES: list[dict[str, Any]] = yaml.safe_load(INDEX.read_text(encoding="utf-8"))
+ENTRIES: list[dict[str, Any]] = yaml.load(INDEX.read_text(encoding="utf-8"), yaml.CSafeLoader)
 # The kinds of worry that the index names, as a warning may word them.
 WORDS = {
     "nan": r"\bnan\b|finite",

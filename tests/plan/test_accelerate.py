@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from accelerate.commands import launch
-from accelerate.commands.config.config_args import ClusterConfig
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.accelerate import KNOWN_KEYS
@@ -101,18 +99,24 @@ def test_all_problems_at_once() -> None:
     assert len(refusals("{gpu_ids: '0', num_machines: 3, mixed_precison: bf16}")) == 3
 
 
-# ---- against Accelerate itself
+# ---- against Accelerate itself, whose import brings torch
 
 
+@pytest.mark.slow
 def test_the_keys_are_accelerates() -> None:
+    from accelerate.commands.config.config_args import ClusterConfig
+
     here = set(ClusterConfig.__dataclass_fields__)
     assert here <= KNOWN_KEYS
     # Of older versions: read and turned into others, or gone.
     assert KNOWN_KEYS - here == {"dynamo_backend", "fp16", "ipex_config"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "deepspeed: {zero_stage: 3}", "precision: fp32"])
 def test_accelerate_reads_what_is_written(tmp_path: Path, text: str) -> None:
+    from accelerate.commands import launch
+
     path = tmp_path / "accelerate.yaml"
     path.write_text(yaml.safe_dump(config(text)))
     argv = [f"--config_file={path}", "--machine_rank=1", "--main_process_ip=10.0.0.1"]

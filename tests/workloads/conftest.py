@@ -54,5 +54,5 @@ def on_two_ranks(strategy_arguments: Callable[[str], list[object]]) -> Callable[
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test of this folder starts torch, which takes seconds."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.nodeid.startswith("tests/workloads/"):
             item.add_marker(pytest.mark.slow)
