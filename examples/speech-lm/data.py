@@ -1,0 +1,116 @@
+"""Two corpora of audio tokens, made from seeds, and the mixture of them that is trained on.
+
+A recording is one token that names its corpus, then frames of four codes, one of each codebook, as
+a neural audio codec writes them. Each code follows from the one before by a step that is the
+corpus's own, but for noise; so what a perfect model would still lose is known: ``floor``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, interleave_datasets
+
+PAD = 0
+FIRST_NAME = 1  # the token that names the first corpus; the second one's is the next
+FIRST_CODE = 3
+CODEBOOKS = 4
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A source of recordings.
+
+    ``steps``: how far a code is from the one before, for each codebook. ``noise``: how often it is
+    any code instead. ``length`` and ``spread``: median of the lengths (times the one that is asked
+    for), and standard deviation of their logarithm.
+    """
+
+    name: str
+    token: int
+    steps: tuple[int, ...]
+    noise: float
+    length: float
+    spread: float
+
+
+CORPORA = (
+    Corpus("read", FIRST_NAME, (1, 2, 3, 5), noise=0.05, length=1.0, spread=0.4),
+    Corpus("talk", FIRST_NAME + 1, (4, 1, 6, 3), noise=0.15, length=1.5, spread=0.8),
+)
+
+
+def codes_of(vocabulary: int) -> int:
+    """Give how many codes a codebook has in a vocabulary of this many tokens."""
+    return (vocabulary - FIRST_CODE) // CODEBOOKS
+
+
+def record(corpus: Corpus, count: int, median: int, vocabulary: int, seed: int) -> Dataset:
+    """Make recordings: ``input_ids`` of (tokens,), their ``length`` in tokens, and ``corpus``.
+
+    The longest have 16 times the median's tokens.
+    """
+    random = np.random.default_rng([seed, corpus.token])
+    codes = codes_of(vocabulary)
+    typical = median * corpus.length
+    lengths = typical * np.exp(corpus.spread * random.standard_normal(count))
+    frames = np.clip(lengths / CODEBOOKS, 1, 16 * median / CODEBOOKS).astype(int)
+    recordings = []
+    for size in frames * CODEBOOKS:
+        codebook = np.arange(size) % CODEBOOKS
+        steps = np.asarray(corpus.steps)[codebook]
+        noisy = random.random(size) < corpus.noise
+        noisy[0] = True  # the first code is any
+        steps[noisy] = random.integers(codes, size=noisy.sum())
+        tokens = FIRST_CODE + codebook * codes + np.cumsum(steps) % codes
+        recordings.append(np.concatenate([[corpus.token], tokens]).astype(np.int32))
+    return Dataset.from_dict(
+        {
+            "input_ids": recordings,
+            "length": [len(tokens) for tokens in recordings],
+            "corpus": [corpus.name] * count,
+        }
+    )
+
+
+def keep_short(dataset: Dataset, longest: int) -> Dataset:
+    """Leave out recordings of more than ``longest`` tokens."""
+    return dataset.filter(lambda length: length <= longest, input_columns="length")
+
+
+def mix(datasets: Sequence[Dataset], weights: Sequence[float], seed: int) -> Dataset:
+    """Draw from each with its weight, until one has no more; no recording comes twice."""
+    total = sum(weights)
+    return interleave_datasets(list(datasets), [weight / total for weight in weights], seed=seed)
+
+
+def floor(dataset: Dataset, vocabulary: int) -> float:
+    """Give the loss, in nats per token, of a model that knows the corpora."""
+    codes = codes_of(vocabulary)
+    entropies = {}
+    for corpus in CORPORA:
+        other = corpus.noise / codes
+        right = 1 - corpus.noise + other
+        entropies[corpus.name] = -right * math.log(right) - (codes - 1) * other * math.log(other)
+    nats, tokens = 0.0, 0
+    for name, length in zip(dataset["corpus"], dataset["length"], strict=True):
+        nats += math.log(codes) + (length - 2) * entropies[name]
+        tokens += length - 1
+    return nats / tokens
+
+
+def collate(recordings: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Pad recordings to the longest of them: (recordings, tokens) each."""
+    rows = [torch.as_tensor(recording["input_ids"], dtype=torch.long) for recording in recordings]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+    real = ids != PAD
+    return {
+        "input_ids": ids,
+        "attention_mask": real.long(),
+        "labels": ids.masked_fill(~real, -100),  # what the loss leaves out
+    }
