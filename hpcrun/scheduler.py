@@ -185,13 +185,20 @@ def queue(
     return parse_squeue(result.stdout)
 
 
-def accounting(transport: Transport, job_ids: Sequence[str]) -> list[AccountRow] | None:
-    """Ask sacct once; None where there is no accounting or it does not answer."""
+def accounting(
+    transport: Transport, job_ids: Sequence[str], *, surely: bool = False
+) -> list[AccountRow] | None:
+    """Ask sacct once; None where there is no accounting or it does not answer.
+
+    ``surely``: that it knows no such job decides something; then its silence is OutOfReach.
+    """
     if not job_ids:
         return []
     try:
         result = transport.run(sacct_argv(job_ids), timeout=TIMEOUT)
-    except OutOfReach:
+    except OutOfReach as silence:
+        if surely and silence.maybe_done:
+            raise
         return None
     if result.exit_code != 0 or is_account_garbled(result.stdout):
         return None

@@ -5,22 +5,23 @@ Effects: prints; those of the controller.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.cli.output import emit_json, say
-from hpcrun.cli.show_foreign import foreign_json, show_foreign
 from hpcrun.cli.show_list import listing_json, print_list
 from hpcrun.cli.show_status import show_one, status_json
 from hpcrun.controller.context import Context
-from hpcrun.controller.state.foreign import foreign_status, with_facts
+from hpcrun.controller.state.foreign import foreign_in_detail
 from hpcrun.controller.state.listing import list_rows, whys_of
 from hpcrun.controller.state.rows import row_of
 from hpcrun.controller.state.status import Memory, resolve_any, status_of
 from hpcrun.controller.state.why import Waiting, find_whys
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import find, is_job_id, read_sweep, runs_of
+from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.states import WAITING
 
 
@@ -46,7 +47,11 @@ def show(
     as_json: bool = False,
     memory: Memory | None = None,
 ) -> Shown:
-    """Show what a word names; without one the newest runs. Raises InputError, OutOfReach."""
+    """Show what a word names; without one the newest runs. Raises InputError, OutOfReach.
+
+    All questions to Slurm together take no longer than one may.
+    """
+    context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
     if word is None:
         return _show_listing(context, count, each_task=each_task, as_json=as_json, memory=memory)
     found = find(context.runs_dir, word)
@@ -61,13 +66,13 @@ def show(
     whys = whys_of(context, rows, count_ahead=is_one) if not silent else {}
     if as_json:
         pairs = zip(statuses, rows, strict=True)
-        emit_json({"runs": [status_json(status, whys.get(row.id)) for status, row in pairs]})
+        emit_json({"runs": [status_json(status, row, whys.get(row.id)) for status, row in pairs]})
     elif isinstance(found, SweepFolder):
         from hpcrun.cli.show_sweep import show_sweep
 
         show_sweep(read_sweep(found), statuses)
     else:
-        show_one(statuses[0], whys.get(rows[0].id))
+        show_one(statuses[0], rows[0], whys.get(rows[0].id))
     final = [status.verdict.final for status in statuses]
     return Shown(all(final), silent, is_needed=not all(final))
 
@@ -88,7 +93,9 @@ def _show_listing(
 
 
 def _show_foreign(context: Context, job_id: str, *, as_json: bool) -> Shown:
-    statuses = with_facts(context, job_id, foreign_status(context, job_id))
+    from hpcrun.cli.show_foreign import foreign_json, show_foreign  # here: seldom needed
+
+    statuses = foreign_in_detail(context, job_id)
     waiting = [
         Waiting(status.job_id, status.queue.reason, status.queue.start, None)
         for status in statuses

@@ -38,7 +38,8 @@ class LocalTransport:
         if self.deadline is not None:
             timeout = min(timeout, self.deadline - time.monotonic())
             if timeout <= 0:
-                raise OutOfReach(f"{argv[0]} was not asked: the time was up")
+                # As if it had been asked: no other question would be answered either.
+                raise OutOfReach(f"{argv[0]} was not asked: the time was up", maybe_done=True)
         try:
             done = subprocess.run(
                 list(argv),

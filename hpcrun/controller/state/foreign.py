@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from threading import Thread
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -77,7 +78,9 @@ def ask_foreign(
         if not queued[job_id]
         or (ended and not _is_part(job_id) and any(map(_is_part, queued[job_id])))
     ]
-    told = _sorted_out(scheduler.accounting(transport, missing) or [], missing)
+    is_needed = any(not queued[job_id] for job_id in missing)
+    accounts = scheduler.accounting(transport, missing, surely=is_needed)
+    told = _sorted_out(accounts or [], missing)
     found: dict[str, list[ForeignStatus]] = {}
     for job_id in job_ids:
         live, over = queued.get(job_id, {}), told.get(job_id, {})
@@ -127,11 +130,28 @@ def _task_order(job_id: str) -> tuple[int, str]:
     return (int(task), "") if task.isdigit() else (-1, job_id)
 
 
-def with_facts(
-    context: Context, job_id: str, statuses: Sequence[ForeignStatus]
-) -> list[ForeignStatus]:
-    """Add what scontrol tells of jobs; as they are where Slurm has forgotten them or is silent."""
-    text = scheduler.show(slurm_transport(context), show_job_argv(job_id))
+def foreign_in_detail(context: Context, job_id: str) -> list[ForeignStatus]:
+    """Give what foreign_status() gives, with the facts that scontrol tells, where it does.
+
+    It is asked beside the others: on a busy cluster each answer takes long.
+    """
+    told: list[str] = []
+    transport = slurm_transport(context)
+    beside = Thread(
+        target=lambda: told.append(scheduler.show(transport, show_job_argv(job_id))), daemon=True
+    )
+    try:
+        beside.start()
+    except RuntimeError:  # as many threads run as are allowed here
+        return _with_facts(
+            foreign_status(context, job_id), scheduler.show(transport, show_job_argv(job_id))
+        )
+    statuses = foreign_status(context, job_id)
+    beside.join()
+    return _with_facts(statuses, "".join(told))
+
+
+def _with_facts(statuses: Sequence[ForeignStatus], text: str) -> list[ForeignStatus]:
     told = {facts.job_id: facts for facts in parse_job_facts(text)}
     only = next(iter(told.values())) if len(told) == 1 else None
     return [

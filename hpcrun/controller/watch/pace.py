@@ -30,11 +30,15 @@ class Pace:
     def is_due(self, now: float) -> bool:
         return now >= self.next
 
-    def news(self, now: float, *, quick: bool = False) -> None:
-        """Ask at once, as far as the bounds allow; ``quick``: and then in quick succession."""
+    def news(self, now: float, *, quick: bool = False, apart: float = 0.0) -> None:
+        """Ask at once, as far as the bounds allow; ``quick``: and then in quick succession.
+
+        News that are worth less keep so many seconds ``apart`` from the last question.
+        """
         if quick:
             self._pauses = iter(self._succession)
-        self.next = min(self.next, self._earliest(now))
+        last = self._asked[-1] if self._asked else now - apart
+        self.next = min(self.next, max(self._earliest(now), last + apart))
 
     def hurry(self) -> None:
         """Begin the quick succession with the next pause."""
@@ -43,7 +47,7 @@ class Pace:
     def asked(self, now: float) -> None:
         """Take note of a question, and set the time of the next one."""
         self._asked.append(now)
-        pause = next(self._pauses, CALM * random.uniform(0.9, 1.1))
+        pause = next(self._pauses, CALM * random.uniform(1.0, 1.2))
         self.next = max(now + pause, self._earliest(now))
 
     def asked_lately(self, now: float) -> int:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.state.status import RunStatus, status_of
+from hpcrun.controller.watch.pace import APART
 from hpcrun.controller.watch.watched import Watched
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.runs.layout import RunFolder
@@ -109,6 +110,7 @@ class WatchedRuns(Watched):
         if now < self._next_files:
             return
         begun = ended = False
+        live = sum(not self._is_final(name) for name in self._by_name)
         for name, run in self._by_name.items():
             if self._is_final(name):
                 continue
@@ -119,8 +121,8 @@ class WatchedRuns(Watched):
                 ended = ended or signs[1] or (before is not None and signs[2])
         if begun or ended:
             self._files_every = FILES_EVERY[0]
-            self._pace.news(now, quick=ended)
-        live = sum(not self._is_final(name) for name in self._by_name)
+            # That one of many runs has begun is no news of which an answer is awaited.
+            self._pace.news(now, quick=ended, apart=0.0 if ended else min(APART, live / 10))
         self._next_files = now + max(self._files_every, live / RUNS_A_SECOND)
         self._files_every = min(self._files_every * SLOWER, FILES_EVERY[1])
 
