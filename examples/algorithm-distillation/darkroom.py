@@ -42,14 +42,15 @@ class Room:
         return np.full((agents, 2), self.size // 2)
 
     def step(self, places: Ints, actions: Ints, goals: Ints) -> tuple[Ints, Ints]:
-        """Move each agent, walls hold it: the new places [agents, 2], rewards [agents] of 0 or 1."""
+        """Move each agent; walls hold it: the new places [agents, 2], rewards [agents], 0 or 1."""
         places = np.clip(places + MOVES[actions], 0, self.size - 1)
         return places, (places == goals).all(axis=1).astype(np.int64)
 
     def best_return(self, goals: Ints) -> Ints:
         """The return of one who knows the goal: [agents]."""
         steps_to_it = np.abs(goals - self.size // 2).sum(axis=1)
-        return self.horizon + 1 - np.maximum(steps_to_it, 1)
+        best: Ints = self.horizon + 1 - np.maximum(steps_to_it, 1)
+        return best
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--deterministic", action="store_true", help="the same bits each time")
     output = parser.add_argument_group("output")
     output.add_argument("--log-every", type=int, default=5, help="steps")
-    output.add_argument("--eval-every", type=int, default=50, help="steps")
+    output.add_argument("--eval-every", type=int, default=25, help="steps")
     output.add_argument("--eval-repeats", type=int, default=16, help="lives for each unseen goal")
     output.add_argument("--save-every", type=int, default=50, help="steps")
     output.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
@@ -94,7 +94,7 @@ def resume(accelerator: Accelerator, folder: Path) -> int:
         return 0
     accelerator.load_state(str(found[-1]))
     step = int(found[-1].name.removeprefix("step-"))
-    accelerator.print(f"Resuming training from {found[-1]} at step {step}")
+    tell(accelerator, f"Resuming training from {found[-1]} at step {step}")
     return step
 
 
@@ -102,6 +102,61 @@ def digest(model: nn.Module) -> str:
     """Give a fingerprint of the weights: equal bits, equal digest."""
     weights = [value.detach().float().cpu().numpy().tobytes() for value in model.parameters()]
     return hashlib.sha256(b"".join(weights)).hexdigest()[:16]
+
+
+def make_loader(
+    args: argparse.Namespace, room: Room, goals: Ints, batch: int, device: torch.device
+) -> DataLoader[tuple[Tensor, Tensor]]:
+    """Let the source agents learn, and serve what they did: `args.steps` steps of `batch`."""
+    # Every rank makes the same histories, in seconds; Accelerate gives each its share of samples.
+    histories = q_learning(
+        room, np.repeat(goals, args.agents_per_goal, axis=0),
+        episodes=args.source_episodes, rng=np.random.default_rng(args.seed),
+    )  # fmt: skip
+    data = Contexts(
+        histories, episodes=args.context_episodes, samples=args.steps * batch, seed=args.seed
+    )
+    pinned = device.type == "cuda"
+    return DataLoader(data, args.batch_size, num_workers=args.workers, pin_memory=pinned)
+
+
+def make_policy(args: argparse.Namespace) -> Distiller:
+    """Make the transformer."""
+    return Distiller(
+        size=args.size, context=args.context_episodes * args.horizon,
+        width=args.width, layers=args.layers, heads=args.heads,
+    )  # fmt: skip
+
+
+def tell(accelerator: Accelerator, line: str) -> None:
+    """Print a line once: Accelerator.print would do so on the first process of each node."""
+    if accelerator.is_main_process:
+        print(line, flush=True)
+
+
+def evaluate(
+    accelerator: Accelerator, policy: Distiller, room: Room, goals: Ints,
+    args: argparse.Namespace, step: int,
+) -> None:  # fmt: skip
+    """Play in rooms with unseen goals, with the context and, as the control, without."""
+    kept, cleared = (
+        in_context_returns(
+            accelerator, policy, room, goals, episodes=args.context_episodes,
+            repeats=args.eval_repeats, seed=args.seed, keep_context=keep,
+        ).tolist()
+        for keep in (True, False)
+    )  # fmt: skip
+    returns = {f"return/episode_{i}": value for i, value in enumerate(kept, 1)}
+    accelerator.log({**returns, "return/cleared": cleared[-1]}, step=step)
+    line = f"step {step}/{args.steps} eval_return_first {kept[0]:.3f} "
+    line += f"eval_return_last {kept[-1]:.3f} eval_return_cleared {cleared[-1]:.3f}"
+    tell(accelerator, line)
+    if step == args.steps:
+        best = room.best_return(goals).mean()
+        tell(accelerator, f"mean returns on {len(goals)} unseen goals; the best is {best:.2f}")
+        for name, values in (("context kept", kept), ("context cleared", cleared)):
+            cells = "".join(f"{value:7.2f}" for value in values)
+            tell(accelerator, f"  {name:16}{cells}   in episodes 1 to {len(values)}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -112,44 +167,31 @@ def main(argv: list[str] | None = None) -> None:
     # Precision and accumulation are the launcher's to say, in Accelerate's YAML or variables.
     accelerator = Accelerator(log_with="tensorboard", project_dir=args.log_dir)
     accelerator.init_trackers("tensorboard", {k: str(v) for k, v in vars(args).items()})
-    accumulation, ranks = accelerator.gradient_accumulation_steps, accelerator.num_processes
+    accumulation = accelerator.gradient_accumulation_steps
+    batch = args.batch_size * accumulation * accelerator.num_processes
     set_seed(args.seed)
-    accelerator.print(
-        f"processes: {ranks} ({accelerator.distributed_type.value}), {accelerator.device.type}, "
-        f"mixed precision: {accelerator.mixed_precision}, accumulation: {accumulation}"
-    )
 
     room = Room(args.size, args.horizon)
     goals, unseen = split_goals(room, args.seed)
-    histories = q_learning(
-        room, np.repeat(goals, args.agents_per_goal, axis=0),
-        episodes=args.source_episodes, rng=np.random.default_rng(args.seed),
+    loader = make_loader(args, room, goals, batch, accelerator.device)
+    policy = Distiller(
+        size=args.size, context=args.context_episodes * args.horizon,
+        width=args.width, layers=args.layers, heads=args.heads,
     )  # fmt: skip
-    batch = args.batch_size * accumulation * ranks
-    data = Contexts(
-        histories, episodes=args.context_episodes, samples=args.steps * batch, seed=args.seed
-    )
-    loader = DataLoader(
-        data, args.batch_size, num_workers=args.workers,
-        pin_memory=accelerator.device.type == "cuda",
-    )  # fmt: skip
-    model = Distiller(
-        size=args.size, context=args.context_episodes * args.horizon, width=args.width,
-        layers=args.layers, heads=args.heads,
-    )  # fmt: skip
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=args.lr, weight_decay=0.01)
+    # Not prepared: Accelerate would step it once for each process.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda i: min(1, (i + 1) / args.warmup) * max(0.05, 1 - i / args.steps)
     )
-    policy = model  # for the evaluation: without DDP's wrapper, whose forward may communicate
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    # `policy` goes on to be the model without DDP's wrapper, which the evaluation does not need.
+    model, optimizer, loader = accelerator.prepare(policy, optimizer, loader)
     accelerator.register_for_checkpointing(schedule)
-
-    def evaluate(keep_context: bool) -> Tensor:
-        return in_context_returns(
-            accelerator, policy, room, unseen, episodes=args.context_episodes,
-            repeats=args.eval_repeats, seed=args.seed, keep_context=keep_context,
-        )  # fmt: skip
+    tell(
+        accelerator,
+        f"processes: {accelerator.num_processes} ({accelerator.distributed_type.value}), "
+        f"{accelerator.device.type}, mixed precision: {accelerator.mixed_precision}, "
+        f"accumulation: {accumulation}, effective batch: {batch}",
+    )
 
     step = resume(accelerator, args.checkpoint_dir)
     mean_loss = torch.zeros((), device=accelerator.device)
@@ -165,32 +207,29 @@ def main(argv: list[str] | None = None) -> None:
             optimizer.zero_grad()
         if not accelerator.sync_gradients:
             continue
-        step += 1
         lr = schedule.get_last_lr()[0]
-        if not accelerator.optimizer_step_was_skipped:  # fp16 skips steps that overflow
+        if not accelerator.optimizer_step_was_skipped:  # as fp16 does where it overflows
             schedule.step()
-        if step % args.log_every == 0 or step == args.steps:
+        step += 1
+        logs, evaluates, saves = (
+            step == args.steps or step % every == 0
+            for every in (args.log_every, args.eval_every, args.save_every)
+        )
+        if logs:
             told = accelerator.reduce(mean_loss, reduction="mean").item()
             speed = (step - since) * batch / (time.perf_counter() - began)
             accelerator.log({"loss": told, "lr": lr, "samples/s": speed}, step=step)
-            accelerator.print(
-                f"step {step}/{args.steps} loss {told:.4f} lr {lr:.2e} grad_norm {norm:.3f} "
-                f"samples/s {speed:.0f}"
-            )
-            since, began = step, time.perf_counter()
+            line = f"step {step}/{args.steps} loss {told:.4f} lr {lr:.2e} "
+            tell(accelerator, f"{line}grad_norm {norm:.3f} samples/s {speed:.0f}")
         mean_loss.zero_()
-        if step % args.eval_every == 0 or step == args.steps:
-            kept, cleared = evaluate(keep_context=True), evaluate(keep_context=False)
-            returns = {f"return/episode_{i}": value for i, value in enumerate(kept.tolist(), 1)}
-            accelerator.log({**returns, "return/last_cleared": cleared[-1].item()}, step=step)
-            accelerator.print(
-                f"step {step}/{args.steps} eval_return_first {kept[0]:.3f} "
-                f"eval_return_last {kept[-1]:.3f} eval_return_cleared {cleared[-1]:.3f}"
-            )
-            began += 0  # placeholder
-        if step % args.save_every == 0 or step == args.steps:
+        if evaluates:
+            evaluate(accelerator, policy, room, unseen, args, step)
+        if saves:
             save(accelerator, args.checkpoint_dir, step)
-    accelerator.print(f"weights: {digest(policy)}")
+        if logs or evaluates or saves:  # the speed is that of the training alone
+            since, began = step, time.perf_counter()
+
+    tell(accelerator, f"weights: {digest(policy)}")
     accelerator.end_training()
 
 
