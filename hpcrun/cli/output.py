@@ -6,7 +6,6 @@ Effects: standard output and standard error.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -90,12 +89,12 @@ def pairs(rows: Iterable[tuple[str, str]]) -> None:
 
 def _fitting(text: str, stream: Any, *, indent: int) -> list[str]:
     """Break long lines so that they fit beside an indent; words, paths say, stay whole."""
-    columns = shutil.get_terminal_size().columns - indent
-    if len(text) <= columns or not (stream and stream.isatty()):
+    room = columns() - indent
+    if len(text) <= room or not (stream and stream.isatty()):
         return [text]
     import textwrap
 
-    wrapper = textwrap.TextWrapper(max(columns, 30), break_long_words=False, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(max(room, 30), break_long_words=False, break_on_hyphens=False)
     return [part for line in text.split("\n") for part in wrapper.wrap(line) or [""]]
 
 
@@ -103,7 +102,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as wide as its words; on a terminal the last column is cut to fit."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    width = shutil.get_terminal_size().columns if bool(sys.stdout and sys.stdout.isatty()) else None
+    width = columns() if bool(sys.stdout and sys.stdout.isatty()) else None
     for number, row in enumerate(cells):
         line = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
         if width is not None and len(line) > width:
@@ -111,8 +110,27 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         say(click.style(line, bold=True) if number == 0 else line)
 
 
+def columns() -> int:
+    """The terminal's width in characters, as shutil.get_terminal_size() finds it; 80 without one.
+
+    shutil would import three libraries of compression first.
+    """
+    import os
+
+    with contextlib.suppress(ValueError):
+        if (given := int(os.environ.get("COLUMNS", ""))) > 0:
+            return given
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if (found := os.get_terminal_size(stream.fileno()).columns) > 0:  # type: ignore[union-attr]
+                return found
+    return 80
+
+
 def width_and_height() -> tuple[int, int]:
     """The size to draw in, in characters."""
+    import shutil
+
     size = shutil.get_terminal_size((100, 30))
     return size.columns, size.lines
 

@@ -5,19 +5,17 @@ Effects: prints.
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from hpcrun.cli.output import has_unicode, is_terminal, say
+from hpcrun.cli.output import columns, has_unicode, is_terminal, say
 from hpcrun.cli.show_status import duration, row_json, state_colour
 from hpcrun.controller.state.listing import Listing
 from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.why import WhyWaiting
-from hpcrun.plan.sweep import label
+from hpcrun.plan.labels import label
 from hpcrun.report.text import cells as cells_of
 from hpcrun.report.text import cut
 
@@ -40,7 +38,7 @@ def listing_json(listing: Listing, why: Mapping[str, WhyWaiting]) -> dict[str, A
 def show_list(listing: Listing, why: Mapping[str, WhyWaiting]) -> list[str]:
     """Lay out a line a run; what it waits for or how it failed stands behind or below it."""
     rows = listing.rows
-    width = shutil.get_terminal_size().columns if is_terminal() else None
+    width = columns() if is_terminal() else None
     cells = [dict(zip(_HEADER, _cells(row), strict=True)) for row in rows]
     header = [name for name in _HEADER if any(cell[name] for cell in cells)]
     remarks = [_remark(row, why.get(row.id)) for row in rows]
@@ -132,6 +130,8 @@ def _remark(row: Row, why: WhyWaiting | None) -> str:
 
 
 def _below(remark: str, width: int) -> list[str]:
+    import textwrap  # here: most listings need none of its patterns
+
     wrapped = textwrap.wrap(
         remark, max(width - 4, 20), initial_indent="    ", subsequent_indent="    "
     )

@@ -13,23 +13,23 @@ import msgspec
 from msgspec import structs
 
 from hpcrun.cli.output import pairs, say, show_next
-from hpcrun.controller.state.rows import Row, row_of
+from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.controller.state.words import failure_text
-from hpcrun.plan.sweep import label
+from hpcrun.plan.labels import label
 from hpcrun.runs.records import Attempt, End
 from hpcrun.runs.verdict import Verdict
 
 _COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
 
 
-def status_json(status: RunStatus, why: WhyWaiting | None = None) -> dict[str, Any]:
+def status_json(status: RunStatus, row: Row, why: WhyWaiting | None = None) -> dict[str, Any]:
     """The stable JSON of a run in detail: that of its row in a listing, and more."""
     plan, submitted, history = status.plan, status.history.submitted, status.history
     last = history.last
     return {
-        **row_json(row_of(status), why),
+        **row_json(row, why),
         "cluster": submitted.cluster if submitted else None,
         "effective_batch": plan.effective_batch if plan else None,
         "node_list": last.begin.nodes if last and last.begin else None,
@@ -121,10 +121,9 @@ def state_text(verdict: Verdict) -> str:
     return click.style(verdict.state, fg=state_colour(verdict.state))
 
 
-def show_one(status: RunStatus, why: WhyWaiting | None = None) -> None:
+def show_one(status: RunStatus, row: Row, why: WhyWaiting | None = None) -> None:
     """Print all that matters of one run, and what to type next."""
     plan, verdict, last, history = status.plan, status.verdict, status.history.last, status.history
-    row = row_of(status)
     say(click.style(plan.name if plan else status.run.run_id, bold=True))
     rows = [("state", state_line(verdict))]
     rows += why_lines(why)

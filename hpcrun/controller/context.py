@@ -6,10 +6,8 @@ Effects: reads files.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from string import Template
 
 from msgspec import Struct, field
 
@@ -169,12 +167,16 @@ def user_path(text: str, environ: Mapping[str, str], project: Path, where: str) 
 
     Raises InputError for a variable that is not set.
     """
-    try:
-        expanded = Template(text).substitute(environ)
-    except (KeyError, ValueError) as error:
-        raise InputError(
-            f"{where}: {text}: {error} is not set", fix="set it, or write the path out"
-        ) from error
+    expanded = text
+    if "$" in text:
+        from string import Template
+
+        try:
+            expanded = Template(text).substitute(environ)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{where}: {text}: {error} is not set", fix="set it, or write the path out"
+            ) from error
     if expanded == "~" or expanded.startswith("~/"):
         expanded = home_dir(environ) + expanded[1:]
     return project / expanded
@@ -209,6 +211,8 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
 
 def _clean_path(context: Context) -> str:
     """The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin."""
+    import shutil  # here, as string below: they take long to import, and most calls need neither
+
     sbatch = shutil.which("sbatch", path=context.environ.get("PATH"))
     folder = str(Path(sbatch).parent) if sbatch else _SYSTEM_PATH[0]
     return ":".join(dict.fromkeys((*_SYSTEM_PATH, folder)))

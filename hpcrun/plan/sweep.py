@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.plan.labels import column_names as column_names
+from hpcrun.plan.labels import label as label
 from hpcrun.plan.placeholders import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.sbatch import quote_pattern
@@ -109,26 +111,6 @@ def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
     ]
     if problems:
         raise SpecError(problems)
-
-
-def label(values: Mapping[str, str]) -> str:
-    """Say a run's values in a few words.
-
-    >>> label({"lr": "1e-4", "deepspeed.zero_stage": "2"})
-    'lr=1e-4 zero_stage=2'
-    """
-    heads = column_names(values)
-    return " ".join(f"{head}={value}" for head, value in zip(heads, values.values(), strict=True))
-
-
-def column_names(keys: Collection[str]) -> list[str]:
-    """Shorten a sweep's keys to their last part where that tells them apart.
-
-    >>> column_names(["lr", "deepspeed.zero_stage"]), column_names(["env.a", "nccl.env.a"])
-    (['lr', 'zero_stage'], ['env.a', 'nccl.env.a'])
-    """
-    last = [key.rpartition(".")[2] for key in keys]
-    return [end if last.count(end) == 1 else key for key, end in zip(keys, last, strict=True)]
 
 
 def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Seen
+from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Seen, Submitted, Task
 from hpcrun.runs.store import read_record, read_submitted, read_task
 
 # An attempt that never got to its first act leaves a gap in the numbers, seldom more.
@@ -24,14 +24,34 @@ def read_brief(folder: RunFolder, seen: Seen | None = None) -> History:
     written last by its file system's clock. ``seen`` is the run's own, if it was read already.
     """
     task = read_task(folder)
+    return _read(folder, task, read_submitted(folder, task), seen)
+
+
+def read_task_brief(folder: RunFolder, task: Task, submitted: Submitted | None) -> History:
+    """Read the history of a sweep's run as read_brief() does, of which the sweep told the rest."""
+    return _read(folder, task, submitted, read_seen(folder))
+
+
+def _read(
+    folder: RunFolder, task: Task | None, submitted: Submitted | None, seen: Seen | None
+) -> History:
     return History(
         run_id=folder.run_id,
         task=task,
-        submitted=read_submitted(folder, task),
-        cancelled=read_record(folder.cancelled, Cancelled) if folder.cancelled.exists() else None,
+        submitted=submitted,
+        cancelled=_read_cancelled(folder),
         seen=seen,
         attempts=[_read_attempt(folder.attempts, index) for index in attempt_indices(folder)],
     )
+
+
+def _read_cancelled(folder: RunFolder) -> Cancelled | None:
+    """That it was cancelled decides; by whom is not shown in a listing, so no file is opened."""
+    try:
+        at = os.stat(folder.cancelled).st_mtime  # noqa: PTH116
+    except OSError:
+        return None
+    return Cancelled(cancelled_at=at, user="")
 
 
 def read_seen(folder: RunFolder) -> Seen | None:

@@ -6,7 +6,6 @@ Pure.
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from pathlib import Path
 
 from msgspec import Struct
@@ -71,8 +70,21 @@ def created_at(run_id: str) -> float:
     >>> created_at("20261120-081455-zero2-4gpu-7k3q")
     1795162495.0
     """
-    fields = (run_id[:4], run_id[4:6], run_id[6:8], run_id[9:11], run_id[11:13], run_id[13:15])
-    return float(timegm(tuple(map(int, fields))))
+    days = _days(int(run_id[:4]), int(run_id[4:6]), int(run_id[6:8]))
+    hours, minutes = int(run_id[9:11]), int(run_id[11:13])
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + int(run_id[13:15]))
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Count the days since 1970-01-01 (Gregorian). calendar.timegm() takes long to import.
+
+    >>> _days(1970, 1, 1), _days(2000, 2, 29), _days(2026, 11, 20)
+    (0, 11016, 20777)
+    """
+    # Years begin in March, so that the day of a leap year is the last of one.
+    years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
+    before = years * 365 + years // 4 - years // 100 + years // 400
+    return before + (153 * months + 2) // 5 + day - 1 - 719468
 
 
 class RunFolder(Struct, frozen=True):

@@ -105,10 +105,25 @@ class Seen(Struct, frozen=True, kw_only=True):
     row: SeenRow | None = None
 
 
-class SweepSeen(Struct, frozen=True, kw_only=True):
-    """A sweep whose runs are all over: how many came to which state."""
+class TaskEnd(Struct, frozen=True, kw_only=True):
+    """How a run of a sweep ended; ``stamp`` is its attempts' folder's mtime_ns then.
 
-    states: dict[str, int]
+    ``by_record``: not Slurm told it but the run's own records, and Slurm may yet.
+    """
+
+    state: str
+    stamp: int
+    by_record: bool = False
+
+
+class SweepSeen(Struct, frozen=True, kw_only=True):
+    """The runs of a sweep that are over, by the numbers of their tasks.
+
+    ``ended_at`` is when all were first seen to be over, in seconds since the epoch; None: not yet.
+    """
+
+    ends: dict[str, TaskEnd]
+    ended_at: float | None = None
 
 
 class Begin(Struct, frozen=True, kw_only=True):

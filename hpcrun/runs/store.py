@@ -44,6 +44,8 @@ from hpcrun.runs.records import (
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
+# Characters of a run id's date and time.
+_STAMP = 15
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
@@ -192,12 +194,22 @@ def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
 
 def list_names(runs_dir: Path) -> list[str]:
     """List the names of all that lies there, runs newest first; the folder is read once."""
-    return sorted(_names(runs_dir), key=_newness, reverse=True)
+    names = _names(runs_dir)
+    # There may be thousands: as text they are sorted at once, and only those of one second need
+    # their exact order.
+    names.sort(reverse=True)
+    first = 0
+    for last, name in enumerate(names, 1):
+        if last == len(names) or names[last][:_STAMP] != name[:_STAMP]:
+            if last - first > 1:
+                names[first:last] = sorted(names[first:last], key=_newness, reverse=True)
+            first = last
+    return names
 
 
 def _names(runs_dir: Path) -> list[str]:
     try:
-        return [entry.name for entry in os.scandir(runs_dir)]
+        return os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -209,7 +221,11 @@ def _newness(name: str) -> tuple[str, str, int]:
     """
     # Most names have no point, and there may be thousands of them.
     task = TASK_ID.fullmatch(name) if "." in name else None
-    return name[:15] + name[-4:], name if task is None else task[1], -int(task[2]) if task else 0
+    return (
+        name[:_STAMP] + name[-4:],
+        name if task is None else task[1],
+        -int(task[2]) if task else 0,
+    )
 
 
 def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:

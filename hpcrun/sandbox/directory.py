@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -114,6 +113,8 @@ def empty(directory: Path) -> None:
     try:
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():
+                import shutil  # here: it takes long to import
+
                 shutil.rmtree(entry)
             elif entry != record:
                 entry.unlink()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 
+from hpcrun.patterns import pattern_of
+
 # Texts of slurm_strerror (src/common/slurm_errno.c) and of the client library when the
 # controller, the database or munge gives no answer.
-_SILENCE = re.compile(
+_SILENCE = pattern_of(
     r"Unable to contact slurm controller"
     r"|Socket timed out"
     r"|Zero Bytes were transmitted"
@@ -27,7 +29,7 @@ _SILENCE = re.compile(
     r"|No route to host",
     re.IGNORECASE,
 )
-_UNKNOWN_JOB = re.compile(r"Invalid job id|Invalid job array", re.IGNORECASE)
+_UNKNOWN_JOB = pattern_of(r"Invalid job id|Invalid job array", re.IGNORECASE)
 
 # What to do about a refusal: the text of the answer -> the fix.
 _FIXES = [

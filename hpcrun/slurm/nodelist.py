@@ -14,6 +14,7 @@ from itertools import product
 from math import prod
 
 from hpcrun.errors import InputError
+from hpcrun.patterns import pattern_of
 
 # Slurm's own limit for one range (MAX_RANGE in src/common/hostlist.c, 20.11 to 26.05), here for
 # the whole list: a range of a billion must not fill the memory.
@@ -22,11 +23,11 @@ _NAME_LIMIT = 253  # characters in a host name, RFC 1035
 _DIGITS = 18  # more do not fit into the 64 bits that Slurm counts in
 
 # A name with its bracket groups; what parts names; a bracket that stands wrong.
-_PIECE = re.compile(r"((?:[^\s,\[\]]|\[[^\[\]]*\])+)|[\s,]+|([\[\]])")
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_RANGE = re.compile(r"([0-9]{1,64})(?:-([0-9]{1,64}))?")
-_NUMBERED = re.compile(rf"(.*?)([0-9]{{1,{_DIGITS}}})?", re.DOTALL)
-_COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_PIECE = pattern_of(r"((?:[^\s,\[\]]|\[[^\[\]]*\])+)|[\s,]+|([\[\]])")
+_HOST = pattern_of(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RANGE = pattern_of(r"([0-9]{1,64})(?:-([0-9]{1,64}))?")
+_NUMBERED = pattern_of(rf"(.*?)([0-9]{{1,{_DIGITS}}})?", re.DOTALL)
+_COUNT = pattern_of(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 def expand(text: str) -> list[str]:

@@ -5,9 +5,9 @@ Pure. The codes are those of job_state_reason_string() in Slurm's source.
 
 from __future__ import annotations
 
-import re
-
 from msgspec import Struct
+
+from hpcrun.patterns import pattern_of
 
 
 class Why(Struct, frozen=True):
@@ -151,7 +151,7 @@ _WHO = {
     ("assoc", "Account"): "your account has reached its",
     ("assoc", ""): "you have reached your account's",
 }
-_LIMIT = re.compile(
+_LIMIT = pattern_of(
     r"(?P<whose>QOS|Assoc)?(?P<amount>Grp|Max|Min)"
     rf"(?P<resource>{'|'.join(sorted(_RESOURCES, key=len, reverse=True))})"
     r"(?P<minutes>RunMinutes|RunMins|Minutes)?(?:Per(?P<per>Job|Node|User|Account))?"

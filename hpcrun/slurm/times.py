@@ -5,9 +5,9 @@ Pure.
 
 from __future__ import annotations
 
-import re
+from hpcrun.patterns import pattern_of
 
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+_DURATION = pattern_of(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
 def parse_duration(text: str) -> float | None:

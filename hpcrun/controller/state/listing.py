@@ -5,7 +5,6 @@ Effects: reads files, Slurm commands; writes what is remembered of runs that are
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from msgspec import Struct, structs
 from hpcrun.controller.context import Context
 from hpcrun.controller.state.rows import Row, kept_row, remember_row, row_of
 from hpcrun.controller.state.status import Answers, Memory, ask, conf_of, judge
+from hpcrun.controller.state.sweeps import SETTLED, SweepRow
 from hpcrun.controller.state.why import WhyWaiting, find_whys
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.brief import attempts_stamp, read_brief, read_seen
@@ -29,13 +29,10 @@ from hpcrun.runs.layout import (
     sweep_folder,
     sweep_id_of,
 )
-from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen
-from hpcrun.runs.store import list_names, read_record, write_record
-from hpcrun.runs.verdict import Verdict, is_over
+from hpcrun.runs.records import History, Seen, SeenRow
+from hpcrun.runs.store import list_names
+from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import UNKNOWN, is_final
-
-# A job that ended so long ago is not requeued any more: squeue has forgotten it (MinJobAge).
-_SETTLED = 86400.0
 
 
 class Listing(Struct, frozen=True):
@@ -82,16 +79,15 @@ def whys_of(
 def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
     """The folders that get rows: of sweeps either the array's or those of its runs."""
     sweeps = {name for name in names if name.endswith(ARRAY)}
-    found = []
-    for name in names:
-        # There may be thousands: run ids are told by their form alone at first.
-        if not name[:8].isdigit():
-            continue
+
+    def has_row(name: str) -> bool:
         if name in sweeps:
-            found += [] if each_task else [name]
-        elif each_task or "." not in name or array_of(name) not in sweeps:
-            found.append(name)
-    return found
+            return not each_task
+        return each_task or array_of(name) not in sweeps
+
+    # There may be thousands: run ids are told by their form alone at first, and only the names of
+    # sweeps and of their tasks have a point (a job's own name may have one, too).
+    return [name for name in names if name[:8].isdigit() and ("." not in name or has_row(name))]
 
 
 def _with_short_ids(rows: Sequence[Row]) -> list[Row]:
@@ -123,20 +119,17 @@ class _Found:
         self.memory: Memory = {} if memory is None else memory
         self.kept: dict[Path, tuple[Seen, SeenRow]] = {}
         self.histories: dict[Path, History] = {}
-        self.sweeps: dict[Path, _Sweep] = {}
+        self.sweeps: dict[Path, SweepRow] = {}
         self.broken: dict[Path, str] = {}
         for folder in folders:
             if sweep_id_of(folder.name) is None:
                 self._read(RunFolder(folder))
                 continue
             try:
-                self.sweeps[folder] = _Sweep(folder)
+                self.sweeps[folder] = SweepRow(folder)
             except (OSError, HpcrunError) as error:
                 self.broken[folder] = str(error)
         self.answers = self._ask()
-        late = [run for sweep in self.sweeps.values() for run in sweep.unknown(self.answers)]
-        for run in late:
-            self._read(run)
 
     def _read(self, run: RunFolder) -> None:
         """Read what there is; one folder that cannot be read must not hide the others."""
@@ -157,14 +150,19 @@ class _Found:
         for path, history in self.histories.items():
             runs.setdefault(conf_of(self.context, history), []).append((RunFolder(path), history))
         for _, kept in self.kept.values():
-            is_recent = (kept.ended_at or 0.0) > time.time() - _SETTLED
+            is_recent = (kept.ended_at or 0.0) > time.time() - SETTLED
             if is_recent and kept.job_id is not None:
                 also.setdefault(kept.slurm_conf, []).append(kept.job_id)
         for sweep in self.sweeps.values():
-            if sweep.seen is None and sweep.submitted is not None:
-                history = History(run_id=sweep.folder.path.name, submitted=sweep.submitted)
+            if sweep.is_settled:
+                continue
+            history, submitted = sweep.history, sweep.submitted
+            conf = conf_of(self.context, history)
+            if sweep.is_told and submitted is not None and submitted.job_id is not None:
+                also.setdefault(conf, []).append(submitted.job_id)
+            else:
                 pair = (RunFolder(sweep.folder.path), history)
-                runs.setdefault(sweep.submitted.slurm_conf, []).append(pair)
+                runs.setdefault(conf, []).append(pair)
         confs = dict.fromkeys([*runs, *also]) or {default: None}
         for conf in confs:
             if conf not in self.memory:
@@ -175,8 +173,15 @@ class _Found:
         """The row of a run or a sweep, remembered when it is over."""
         if folder in self.broken:
             return _broken_row(folder, self.broken[folder])
-        if folder in self.sweeps:
-            return self._sweep_row(self.sweeps[folder])
+        try:
+            sweep = self.sweeps.get(folder)
+            if sweep is not None:
+                return sweep.row(self.answers.get(conf_of(self.context, sweep.history)))
+            return self._run_row(folder)
+        except (OSError, HpcrunError) as error:
+            return _broken_row(folder, str(error))
+
+    def _run_row(self, folder: Path) -> Row:
         run = RunFolder(folder)
         if folder in self.kept:
             seen, kept = self.kept[folder]
@@ -191,33 +196,6 @@ class _Found:
         row = row_of(status)
         remember_row(status, row)
         return row
-
-    def _sweep_row(self, sweep: _Sweep) -> Row:
-        states = dict(sweep.seen.states) if sweep.seen else Counter(sweep.states)
-        silent = ""
-        if sweep.seen is None:
-            states = Counter(sweep.states)
-            for path in sweep.asked:
-                row = self.row(path)
-                silent = silent or row.out_of_reach
-                states[row.verdict.state] += 1
-            sweep.remember(states)
-        verdict = _of_all(states)
-        submitted = sweep.submitted
-        return Row(
-            id=sweep.folder.sweep_id,
-            run=None,
-            sweep=sweep.folder,
-            job_id=submitted.job_id if submitted else None,
-            slurm_conf=submitted.slurm_conf if submitted else None,
-            name=sweep.name,
-            verdict=verdict,
-            submitted_at=submitted.submitted_at if submitted else None,
-            nodes=submitted.nodes if submitted else None,
-            gpus_per_node=submitted.gpus_per_node if submitted else None,
-            states=dict(states),
-            out_of_reach=silent,
-        )
 
 
 def _broken_row(folder: Path, why: str) -> Row:
@@ -234,63 +212,6 @@ def _broken_row(folder: Path, why: str) -> Row:
         submitted_at=None,
         states={} if sweep_id else None,
     )
-
-
-class _Sweep:
-    """A sweep whose runs' states Slurm tells; of others alone their folders are looked at."""
-
-    def __init__(self, path: Path) -> None:
-        self.folder = SweepFolder(path)
-        self.seen = read_record(self.folder.seen, SweepSeen) if self.folder.seen.exists() else None
-        self.submitted = read_record(self.folder.submitted, Submitted)
-        record = read_record(self.folder.record, Sweep)
-        self.name = record.name if record else self.folder.sweep_id
-        self.tasks = record.tasks if record else 0
-        self.states: list[str] = []
-        self.asked: list[Path] = []
-
-    def unknown(self, answers: dict[str | None, Answers]) -> list[RunFolder]:
-        """Take the states that Slurm tells; give the runs of which it does not."""
-        if self.seen is not None:
-            return []
-        submitted = self.submitted
-        told = answers.get(submitted.slurm_conf) if submitted else None
-        job_id = submitted.job_id if submitted else None
-        rows = told.rows.get(self.folder.path.name, []) if told else []
-        states = {row.job_id: row.state for row in rows if row.state != UNKNOWN}
-        for known, account in (told.accounts if told else {}).items():
-            is_own = Path(account.work_dir or self.folder.path).name == self.folder.path.name
-            if is_own and is_final(account.state):
-                states.setdefault(known, account.state)
-        left = []
-        for index in range(self.tasks):
-            state = states.get(f"{job_id}_{index}")
-            if state is None:
-                left.append(self.folder.run(index))
-            else:
-                self.states.append(state)
-        self.asked = [run.path for run in left]
-        return left
-
-    def remember(self, states: Counter[str]) -> None:
-        """Keep the counts of a sweep that is long over."""
-        age = time.time() - (self.submitted.submitted_at if self.submitted else time.time())
-        if self.tasks and age > _SETTLED and all(map(is_over, states)):
-            with contextlib.suppress(OSError, HpcrunError):
-                self.folder.seen.parent.mkdir(exist_ok=True)
-                write_record(self.folder.seen, SweepSeen(states=dict(states)))
-
-
-def _of_all(states: dict[str, int]) -> Verdict:
-    """One state for all runs of a sweep: the liveliest; of runs that are over the worst."""
-    order = ("RUNNING", "COMPLETING", UNKNOWN, "PENDING")
-    live = next((state for state in order if states.get(state)), None)
-    live = live or next((state for state in states if not is_over(state)), None)
-    if live is not None or not states:
-        return Verdict(state=live or UNKNOWN, final=False, source="record")
-    bad = [state for state in states if state != "COMPLETED"]
-    worst = max(bad, key=lambda state: states[state], default="COMPLETED")
-    return Verdict(state=worst, final=True, source="record")
 
 
 def _tag(run: RunFolder, sweep_id: str | None) -> str:

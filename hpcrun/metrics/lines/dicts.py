@@ -18,7 +18,7 @@ import re
 from hpcrun.metrics.lines.fields import Field
 from hpcrun.metrics.lines.spellings import metric_of
 from hpcrun.metrics.names import LR, SPLITS, words
-from hpcrun.metrics.patterns import pattern_of
+from hpcrun.patterns import pattern_of
 
 NUMBER = (
     r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"

@@ -33,8 +33,8 @@ from hpcrun.metrics.names import (
     fold,
     words,
 )
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
+from hpcrun.patterns import pattern_of
 
 _MOST_FIELDS = 2000
 

@@ -23,8 +23,8 @@ from hpcrun.metrics.lines.meters import find_meter, read_meter
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
 from hpcrun.metrics.lines.tables import read_head, read_row
 from hpcrun.metrics.names import SPLITS
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Mark, Row, Table
+from hpcrun.patterns import pattern_of
 
 __all__ = [
     "ALWAYS",

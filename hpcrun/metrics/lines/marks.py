@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Mark
+from hpcrun.patterns import pattern_of
 
 _EPOCH = pattern_of(
     r"[\s=*#>|~-]{0,200}"

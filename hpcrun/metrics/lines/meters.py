@@ -18,8 +18,8 @@ from hpcrun.metrics.lines.dicts import finite, read_dict
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
+from hpcrun.patterns import pattern_of
 
 _TIME = r"(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?"
 _METER = pattern_of(

@@ -13,7 +13,7 @@ import re
 from msgspec import Struct
 
 from hpcrun.metrics.names import SPLITS
-from hpcrun.metrics.patterns import pattern_of
+from hpcrun.patterns import pattern_of
 
 # Colours, cursor movements, window titles and links (ECMA-48 CSI and OSC sequences, charsets).
 _ESCAPES = pattern_of(

@@ -27,7 +27,7 @@ from hpcrun.metrics.names import (
     fold,
     words,
 )
-from hpcrun.metrics.patterns import pattern_of
+from hpcrun.patterns import pattern_of
 
 
 class Spelling(Struct, frozen=True):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from hpcrun.metrics.lines.dicts import number_or_word
 from hpcrun.metrics.lines.fields import Field, Shape, build_row, is_known
 from hpcrun.metrics.names import EPOCH_RANK, STEP_RANK, fold, like_a_loss, like_a_score
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row, Table
+from hpcrun.patterns import pattern_of
 
 _MOST_COLUMNS = 400
 _NAME = pattern_of(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}(?:\([\w ./%-]{1,20}\))?")

@@ -11,8 +11,8 @@ from hpcrun.metrics.lines.dicts import finite
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
 from hpcrun.metrics.lines.prefixes import Line
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
+from hpcrun.patterns import pattern_of
 
 
 def _read_round(found: re.Match[str], line: Line) -> Row | None:

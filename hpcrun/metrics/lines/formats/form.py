@@ -20,8 +20,8 @@ from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import SPLITS, fold
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Mark, Row, Table
+from hpcrun.patterns import pattern_of
 
 Answer = Row | Mark | Table | None
 

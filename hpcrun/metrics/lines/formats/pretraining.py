@@ -8,7 +8,7 @@ from __future__ import annotations
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
 from hpcrun.metrics.names import LOSS_SCALE
-from hpcrun.metrics.patterns import pattern_of
+from hpcrun.patterns import pattern_of
 
 # DeepSpeed: deepspeed/runtime/engine.py (_report_progress), utils/timer.py, runtime/pipe/engine.py.
 DEEPSPEED = (

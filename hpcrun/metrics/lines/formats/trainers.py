@@ -12,8 +12,8 @@ from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import words
-from hpcrun.metrics.patterns import pattern_of
 from hpcrun.metrics.row import Row
+from hpcrun.patterns import pattern_of
 
 # transformers: trainer.py (speed_metrics at the end of train()): a summary, no point of the curve.
 HF = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.lines.formats.form import Format, compiled
-from hpcrun.metrics.patterns import pattern_of
+from hpcrun.patterns import pattern_of
 
 # Their meters count seconds, and memory in units of 2**20 bytes.
 _METERS = {"time": "step_seconds", "memory": "memory_mib", "max_mem": "memory_mib"}
