@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from hpcrun.controller.targets import user_name
 from tests.cli.calling import Caller, replay
-from tests.cli.test_slurm_verbs import account_row, calls, captured, row, submit
+from tests.cli.test_slurm_verbs import calls, captured, row, submit
 from tests.json_schemas import check_json
 
 
@@ -108,79 +105,6 @@ def test_garbage_of_slurm_is_no_traceback(hpcrun: Caller, tools: Path, verb: str
             done = hpcrun(verb, word, *words)
             assert done.code in (1, 2, 4, 124), done
             assert "Traceback" not in done.err
-
-
-# ---- wait
-
-
-def test_wait_gives_up_and_says_whether_slurm_answered(hpcrun: Caller, tools: Path) -> None:
-    (run,) = submitted(hpcrun, tools, "7")
-    replay(tools, "squeue", (0, row(run, "7", "PENDING", "Resources"), ""))
-    done = hpcrun("wait", "--timeout", "0")
-    assert (done.code, done.out) == (124, "") and "not over yet: job 7" in done.err
-    replay(tools, "squeue", captured("squeue", "no-controller"))
-    done = hpcrun("wait", "7", "--timeout", "0", "--json")
-    check_json("wait", done.json)
-    assert done.code == 4 and done.json["runs"][0]["state"] == "UNKNOWN"
-    assert hpcrun("wait", "--timeout", "soon").code == 2
-
-
-def test_wait_for_any(hpcrun: Caller, tools: Path) -> None:
-    one, two = submitted(hpcrun, tools, "7", "8")
-    replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "COMPLETED"), ""))
-    done = hpcrun("wait", "7", "8", "--any")
-    assert (done.code, done.out) == (0, "job 8: COMPLETED\n"), done
-    replay(tools, "squeue", (0, others("9", "FAILED"), ""))
-    done = hpcrun("wait", "9", "--any")
-    assert (done.code, done.out) == (1, "job 9: FAILED\n"), done
-
-
-def test_wait_for_own_and_other_jobs_takes_no_thread(
-    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    (run,) = submitted(hpcrun, tools, "7")
-    rows = row(run, "7", "RUNNING") + others("9", "COMPLETED")
-    replay(tools, "squeue", (0, rows, ""))
-    done = hpcrun("wait", "7", "9", "--any")
-    assert (done.code, done.out) == (0, "job 9: COMPLETED\n"), done
-    replay(tools, "squeue", (0, rows.replace("RUNNING", "FAILED"), ""))
-    done = hpcrun("wait", "7", "9")
-    assert done.code == 1 and sorted(done.out.splitlines())[1] == "job 9: COMPLETED", done
-
-
-def test_a_task_goes_by_its_own_number_too(hpcrun: Caller, tools: Path) -> None:
-    # $SLURM_JOB_ID of a task, which logs show: Slurm answers with the task's other name.
-    replay(tools, "squeue", (0, others("7_3", "RUNNING"), ""))
-    ended = replay(tools, "scancel", (0, "", ""))
-    done = hpcrun("cancel", "9", "--json")
-    told = [(run["job_id"], run["cancelled"]) for run in done.json["runs"]]
-    assert (done.code, told) == (0, [("7_3", True)])
-    assert [line.partition("|")[2] for line in calls(ended)] == ["9"]
-
-
-def test_wait_counts_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> None:
-    rows = others("7_1", "COMPLETED") + others("7_2", "COMPLETED")
-    replay(tools, "squeue", (0, rows, ""))
-    replay(tools, "sacct", (0, account_row(Path("/elsewhere"), "7_0", "FAILED"), ""))
-    done = hpcrun("wait", "7", "--json")
-    states = {run["job_id"]: run["state"] for run in done.json["runs"]}
-    assert (done.code, states) == (1, {"7_0": "FAILED", "7_1": "COMPLETED", "7_2": "COMPLETED"})
-
-
-def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
-    (run,) = submitted(hpcrun, tools, "7")
-    asked = replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
-    process = hpcrun.start("wait", "7")
-    deadline = time.monotonic() + 30
-    while not calls(asked) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and b"the jobs go on" in err
 
 
 # ---- requeue
