@@ -16,15 +16,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from hpcrun import scheduler
 from hpcrun.controller.cancel import is_alive_here
-from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.resubmit import successors_of
+from hpcrun.controller.context import Context
+from hpcrun.controller.live_jobs import LiveJobs, folder_of_job
 from hpcrun.controller.state.status import status_of
 from hpcrun.controller.submit import signals_wait
-from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.controller.successors import successors_of
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import (
     ARRAY,
     RUN_ID,
@@ -38,7 +38,6 @@ from hpcrun.runs.layout import (
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import read_record
 from hpcrun.runs.verdict import is_over
-from hpcrun.slurm.states import is_final
 
 # Runs in one question to Slurm.
 _AT_ONCE = 500
@@ -88,7 +87,7 @@ def find_old(
 
     ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those
     of which nothing ended well. Somebody else's runs and links are left out. Slurm's silence
-    spares all but those that were seen to be over.
+    spares all that a job may revive, also what was seen to be over.
     """
     units = list(_units(context.runs_dir))
     if named:
@@ -144,13 +143,13 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
     runs = [run for unit in units for run in unit.runs]
     past: dict[Path, _Past] = {}
     asked: list[RunFolder] = []
-    live = _live_folders(context) if runs else {}
+    live = LiveJobs(context)
     for run in runs:
         seen = _remembered(run)
-        if seen is None or _tag(run) in live:
+        if seen is None:
             asked.append(run)
         else:
-            past[run.path] = seen
+            past[run.path] = structs.replace(seen, kept=live.reason(run))
     for start in range(0, len(asked), _AT_ONCE):
         for status in status_of(context, asked[start : start + _AT_ONCE]):
             past[status.run.path] = _past_of(
@@ -161,25 +160,6 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
         unit.states = dict(Counter(end.state for end in ends))
         unit.ended_at = max((end.ended_at for end in ends), default=created_at(unit.name))
         unit.kept = next((end.kept for end in ends if end.kept), "")
-
-
-def _live_folders(context: Context) -> dict[str, str]:
-    """The WorkDirs of my jobs that are not over, by one squeue; empty where Slurm is silent."""
-    try:
-        rows = scheduler.queue(slurm_transport(context))
-    except OutOfReach:
-        return {}
-    return {
-        row.work_dir.rstrip("/").rpartition("/")[2]: row.state
-        for row in rows
-        if not is_final(row.state)
-    }
-
-
-def _tag(run: RunFolder) -> str:
-    """The last part of the job's WorkDir."""
-    array = array_of(run.run_id)
-    return array if array and (run.path.parent / array).is_dir() else run.run_id
 
 
 def _remembered(run: RunFolder) -> _Past | None:
@@ -266,11 +246,12 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     since it was looked at stays.
     """
     going = {path for unit in units for path in unit.paths}
-    live = _live_folders(context)
+    live = LiveJobs(context)
     for unit in units:
-        if any(_tag(run) in live for run in unit.runs):
+        reason = next(filter(None, map(live.reason, unit.runs)), "")
+        if reason:
             going -= set(unit.paths)
-            yield unit, HpcrunError(f"{unit.name}: Slurm runs it again: it stays")
+            yield unit, HpcrunError(f"{unit.name}: it stays: {reason}")
             continue
         user = _user_of(unit, going)
         if user is not None:
@@ -340,7 +321,7 @@ def _remove_leftovers(runs_dir: Path) -> None:
 def check_named(named: Sequence[RunFolder]) -> None:
     """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
     for run in named:
-        tag = _tag(run)
+        tag = folder_of_job(run)
         if tag != run.run_id:
             raise InputError(
                 f"{run.run_id}: a run of a sweep goes with its sweep",
