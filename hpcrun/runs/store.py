@@ -6,6 +6,7 @@ Effects: files. Writes appear by atomic rename; nothing is locked.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -198,12 +199,14 @@ def list_names(runs_dir: Path) -> list[str]:
     # There may be thousands: as text they are sorted at once, and only those of one second need
     # their exact order.
     names.sort(reverse=True)
-    first = 0
-    for last, name in enumerate(names, 1):
-        if last == len(names) or names[last][:_STAMP] != name[:_STAMP]:
-            if last - first > 1:
-                names[first:last] = sorted(names[first:last], key=_newness, reverse=True)
-            first = last
+    stamps = [name[:_STAMP] for name in names]
+    done = 0
+    for place, (stamp, following) in enumerate(itertools.pairwise(stamps)):
+        if stamp == following and place >= done:
+            done = place + 2
+            while stamps[done : done + 1] == [stamp]:
+                done += 1
+            names[place:done] = sorted(names[place:done], key=_newness, reverse=True)
     return names
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from hpcrun.runs.layout import created_at
-from hpcrun.runs.records import History
+from hpcrun.runs.records import End, History
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -21,6 +21,8 @@ UNSETTLED = 600.0
 RUNAWAY = 3600.0
 # sbatch has answered and squeue does not show the job yet: a moment, not a loss.
 GRACE = 30.0
+# Slurm counts from the job's start in whole seconds, the job from its script's first act.
+_CLOCK = 2.0
 # Ends that are hpcrun's own words: it died without a trace; Slurm never took it.
 LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
@@ -29,6 +31,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """What was found out: ``in_reach`` False means that Slurm gave no answer.
 
     ``struck`` tells that Slurm shows the run's array, of which it is a task, but no such task.
+    ``limit`` is how many seconds the job may run, where it was asked for a limit.
     """
 
     history: History
@@ -37,6 +40,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     queue: QueueRow | None = None
     account: AccountRow | None = None
     struck: bool = False
+    limit: float | None = None
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -143,7 +147,9 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
         state = "COMPLETED" if end.exit_code == 0 else "FAILED"
         if end.stopped_by is not None:
             state = "CANCELLED"
-            if history.cancelled is None:
+            if history.cancelled is None and _is_out_of_time(end, evidence.limit):
+                state = "TIMEOUT"
+            elif history.cancelled is None:
                 notes.append(
                     f"it was told to stop by SIG{end.stopped_by}: cancelled, or out of time"
                 )
@@ -184,6 +190,13 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     else:
         reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
     return Verdict(state=LOST, final=True, source="record", reason=reason, notes=notes)
+
+
+def _is_out_of_time(end: End, limit: float | None) -> bool:
+    """Tell whether a job ended by its time limit: Slurm sends TERM, never before it is reached."""
+    if end.stopped_by != "TERM" or limit is None:
+        return False
+    return end.ended_at - end.begun_at >= limit - _CLOCK
 
 
 def _last_sign(evidence: Evidence) -> float:

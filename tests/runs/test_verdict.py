@@ -50,6 +50,7 @@ OPENED = Attempt(index=0)
 DONE = Attempt(index=0, begin=begin(), end=end())
 FAILED = Attempt(index=0, begin=begin(), end=end(3))
 STOPPED = Attempt(index=0, begin=begin(), end=end(143, "TERM"))
+INTERRUPTED = Attempt(index=0, begin=begin(), end=end(143, "INT"))
 
 
 def verdict(
@@ -122,6 +123,16 @@ LOCAL: dict[str, Any] = {"job_id": None}
         ([FAILED], {}, ("FAILED", True, "record", 3)),
         ([STOPPED], {}, ("CANCELLED", True, "record", 143)),
         ([STOPPED], {"cancelled": True}, ("CANCELLED", True, "record", 143)),
+        # Told to stop when its time was up: nobody else does so then.
+        ([STOPPED], {"limit": NOW - LONG_AGO}, ("TIMEOUT", True, "record", 143)),
+        ([STOPPED], {"limit": NOW - LONG_AGO + 60}, ("CANCELLED", True, "record", 143)),
+        (
+            [STOPPED],
+            {"limit": NOW - LONG_AGO, "cancelled": True},
+            ("CANCELLED", True, "record", 143),
+        ),
+        ([INTERRUPTED], {"limit": 60.0}, ("CANCELLED", True, "record", 143)),
+        ([FAILED], {"limit": 60.0}, ("FAILED", True, "record", 3)),
         ([], {"cancelled": True}, ("CANCELLED", True, "record", None)),
         ([BEGUN], {"cancelled": True}, ("CANCELLED", True, "record", None)),
         # Forgotten by Slurm and dead without an end.
@@ -231,6 +242,7 @@ def test_why(attempts: list[Attempt], evidence: dict[str, Any], said: str) -> No
         ([DONE], {"account": account("RUNNING")}, ["sacct has not seen the end yet"]),
         ([STOPPED], {}, ["it was told to stop by SIGTERM: cancelled, or out of time"]),
         ([STOPPED], {"cancelled": True}, []),
+        ([STOPPED], {"limit": 60.0}, []),
     ],
 )
 def test_notes(attempts: list[Attempt], evidence: dict[str, Any], notes: list[str]) -> None:

@@ -189,6 +189,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
             in_reach=not quiet,
             queue=row,
             account=account,
+            limit=_limit_of(run, history),
             struck=history.task is not None
             and account is None
             and _is_left_over(job_id, tag, answers.rows.get(tag, ()), answers.accounts.values()),
@@ -207,6 +208,24 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
         job_id=job_id,
         out_of_reach=quiet if not is_local(history) else "",
     )
+
+
+def _limit_of(run: RunFolder, history: History) -> float | None:
+    """How many seconds the job may run, where that may tell why it was stopped; else None."""
+    end = history.last.end if history.last else None
+    is_open = end is not None and end.stopped_by is not None and history.cancelled is None
+    if not is_open or is_local(history):
+        return None
+    plan = read_plan(run)
+    asked = dict(plan.directives).get("time") if plan is not None else None
+    if not asked:
+        return None
+    from hpcrun.plan.topology import parse_seconds  # here: it is seldom needed
+
+    try:
+        return parse_seconds(asked) or None  # 0 is no limit (sbatch.1, --time)
+    except ValueError:
+        return None
 
 
 def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
