@@ -15,6 +15,17 @@ _CHAINED = (
 )
 # What launchers put before each line: torch's excepthook, srun --label, torchrun --tee.
 _LABEL = re.compile(rb"(?:\[(?:rank|default)?\d+\]:? ?|\s{0,8}\d+: )?")
+# A launcher's own traceback says that a process of its failed, which that process said better:
+# torchrun's and accelerate's. And their lines around it.
+_LAUNCHERS = re.compile(
+    rb"ChildFailedError|SignalException|accelerate[/.]commands[/.]launch|deepspeed[/.]launcher"
+)
+_LAUNCHERS_LINE = re.compile(
+    rb"torch[/.]distributed[/.](?:elastic|run|launcher)|deepspeed[/.]launcher|launch\.py:\d+"
+    rb"|accelerate[/.]commands[/.]launch|ChildFailedError|subprocess\.CalledProcessError"
+    rb"|\b(?:exitcode|error_file|traceback) *: |first observed failure|NO_OTHER_FAILURES"
+    rb"|^\W*Failures:|\S+ FAILED\s*$"
+)
 # After the exception's own line its message may go on for a while.
 _MESSAGE_LINES = 20
 _ERROR = re.compile(
@@ -26,8 +37,25 @@ _ERROR = re.compile(
 )
 
 
+def is_launchers(trace: bytes) -> bool:
+    """Tell whether a traceback is a launcher's, of a process that failed."""
+    return _LAUNCHERS.search(trace) is not None
+
+
+def without_launchers(lines: bytes) -> bytes:
+    r"""Leave out the lines in which a launcher tells of a process that failed.
+
+    >>> without_launchers(b"E torch/distributed/elastic/api.py] failed (exitcode: 1)\nsrun: no\n")
+    b'srun: no\n'
+    """
+    kept = [line for line in lines.split(b"\n") if not _LAUNCHERS_LINE.search(line)]
+    return b"\n".join(kept)
+
+
 def last_traceback(text: bytes) -> bytes:
     r"""Return the last traceback with the exception and its causes; b"" if there is none.
+
+    Where a launcher's stands behind it, it is the one before.
 
     >>> last_traceback(b"x\nTraceback (most recent call last):\n  File\nValueError: no\n\nstep 1\n")
     b'Traceback (most recent call last):\n  File\nValueError: no\n'
@@ -51,7 +79,8 @@ def last_traceback(text: bytes) -> bytes:
             is_message += 1
         count += 1
     end = at + len(b"\n".join(lines[:count]))
-    return text[first:end].rstrip(b"\r\n") + b"\n"
+    trace = text[first:end].rstrip(b"\r\n") + b"\n"
+    return (is_launchers(trace) and last_traceback(text[:first])) or trace
 
 
 def error_lines(text: bytes, limit: int) -> bytes:

@@ -157,6 +157,56 @@ def test_what_went_wrong(run: Run) -> None:
     assert "slurmstepd: error: Detected 1 oom_kill event\n" in out
 
 
+TORCHRUN = """\
+E1121 10:21 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) rank: 1
+Traceback (most recent call last):
+  File "/opt/conda/bin/torchrun", line 8, in <module>
+  File "/x/torch/distributed/launcher/api.py", line 264, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 23345)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+CAUSE = "Traceback (most recent call last):\n  File x\nValueError: the cause\n"
+
+
+def test_the_cause_comes_first_and_the_launchers_words_on_it_are_one_line(run: Run) -> None:
+    run.write("logs/0/rank-3.log", CAUSE)
+    for node in range(2):
+        run.write(f"logs/0/node-{node}.log", f"[rank0]: warning: slow error\n{TORCHRUN}")
+    run.write("attempts/0/begin.json", begun(0, "n[1-2]"))
+    run.write("attempts/0/end.json", ended(0, first_failure=failure(3)))
+    out = run.logs("--err")
+    assert out.startswith("==> rank 3 failed first <==\n[rank3]: Traceback")
+    assert "ChildFailedError" not in out and "exitcode" not in out and "slow error" in out
+    only = "==> the launchers on nodes 0, 1 say that a process failed: hpcrun logs --node 0 <==\n"
+    assert out.count(only) == 1
+    # Where no rank was heard the launcher's words are all there is.
+    run.write("logs/0/rank-3.log", "step 1\n")
+    run.write("attempts/0/end.json", ended(0))
+    assert "ChildFailedError" in run.logs("--err")
+
+
+def test_the_cause_in_the_one_log_of_another_job(
+    hpcrun: Caller, tools: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "9.out"
+    out.write_text(f"step 1\n{CAUSE}step 2\n{TORCHRUN}srun: error: n1: task 0: Exited\n")
+    replay(tools, "scontrol", (0, show_job(out, "FAILED"), ""))
+    done = hpcrun("logs", "9", "--err")
+    assert "ValueError: the cause\nsrun: error: n1: task 0: Exited\n" in done.out, done
+    assert "ChildFailedError" not in done.out and f"a process failed: {out} <==" in done.out
+
+
 def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
     (run.path / "secrets.env").unlink()  # as at the end of the run
     text = f"mine is {DRAWN}\nexport WANDB_API_KEY={HEX}\nMY_WORD=x git {HEX}\n"

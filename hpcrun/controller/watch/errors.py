@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.controller.watch.watched import Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
-from hpcrun.logs.errors import error_lines, last_lines, last_traceback
+from hpcrun.logs.errors import (
+    error_lines,
+    is_launchers,
+    last_lines,
+    last_traceback,
+    without_launchers,
+)
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.records import Failure
 from hpcrun.runs.store import read_history
@@ -72,14 +78,42 @@ def _of_one(
         told[key] = f"rank {file.rank}"
         yield Begins(file, words)
         yield Lines(file, found)
+    silent: list[LogFile] = []
     for file in files:
         if file.rank is not None:
             continue
         text = _end(transport, file, _END)
-        found = text if file.is_err else last_traceback(text) + error_lines(text, _LINES)
+        found, is_less = (text, False) if file.is_err else _of_launcher(text, is_known=bool(told))
+        if is_less:
+            silent.append(file)
         if found:
             yield Begins(file, _whose(file))
             yield Lines(file, found)
+    if silent:
+        yield Begins(silent[0], _only_that(silent))
+
+
+def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:
+    """What a launcher's or a batch script's log says; and whether words on a failure are left out.
+
+    They are where the process itself was heard (``is_known``), or stands in the same log.
+    """
+    trace, lines = last_traceback(text), error_lines(text, _LINES)
+    is_noise = bool(trace) and is_launchers(trace)
+    if is_noise and not is_known:
+        return trace + lines, False
+    less = without_launchers(lines)
+    return (b"" if is_noise else trace) + less, is_noise or less != lines
+
+
+def _only_that(files: Sequence[LogFile]) -> str:
+    """Say that launchers tell what is known already."""
+    nodes = [str(file.node) for file in files if file.node is not None]
+    if not nodes:
+        return f"the launcher, too, says that a process failed: {files[0].path}"
+    some = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
+    kind = f"launchers on nodes {some} say" if len(nodes) > 1 else f"launcher on node {some} says"
+    return f"the {kind} that a process failed: hpcrun logs --node {nodes[0]}"
 
 
 def _whose(file: LogFile) -> str:
