@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,9 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
         python = python or f"{venv}/bin/python"  # made on the node, perhaps for the first time
     elif setup.venv:
         venv = str(_path(context, setup.venv, f"{where}venv")).rstrip("/")
-        found = _interpreter(f"{venv}/bin/python", f"{where}venv")
+        found = _interpreter(
+            f"{venv}/bin/python", f"{where}venv", f"python3 -m venv {shlex.quote(venv)}"
+        )
         python = python or found
     elif setup.conda:
         conda = find_conda(context, setup.conda, f"{where}conda")
@@ -88,9 +91,9 @@ def _path(context: Context, text: str, where: str) -> Path:
     return user_path(text, context.environ, context.project, where)
 
 
-def _interpreter(path: str, where: str) -> str:
+def _interpreter(path: str, where: str, fix: str = "") -> str:
     if not Path(path).is_file():
-        raise InputError(f"{where}: {path}: no such interpreter")
+        raise InputError(f"{where}: {path}: no such interpreter", fix=fix)
     if not os.access(path, os.X_OK):
         raise InputError(f"{where}: {path}: cannot be executed", fix=f"chmod +x {path}")
     return path

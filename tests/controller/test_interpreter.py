@@ -106,6 +106,12 @@ def test_what_is_not_there(context: Context, setup: Setup, said: str) -> None:
         found(context, setup, Cluster(python="profile/python"))
 
 
+def test_a_venv_that_is_not_there_can_be_made_as_said(context: Context) -> None:
+    with pytest.raises(InputError) as caught:
+        found(context, Setup(venv="none yet"))
+    assert caught.value.fix == f"python3 -m venv '{context.project}/none yet'"
+
+
 def test_two_environments_at_once(context: Context) -> None:
     with pytest.raises(SpecError, match="setup: venv and conda: take one of the two"):
         found(context, Setup(venv="job-venv", conda="x"))
