@@ -77,7 +77,7 @@ def _cells(row: Row) -> Sequence[str]:
     if row.nodes:
         nodes = f"{row.nodes}x{row.gpus_per_node}" if row.gpus_per_node else str(row.nodes)
     state = row.verdict.state
-    if row.states is not None:
+    if row.states is not None and len(row.states) != 1:
         state = f"{sum(row.states.values())} RUNS"
     return (
         row.id,
@@ -120,7 +120,10 @@ def _remark(row: Row, why: WhyWaiting | None) -> str:
     parts = [label(row.values)] if row.values else []
     if row.states is not None:
         counts = sorted(row.states.items(), key=lambda item: -item[1])
-        parts += [", ".join(f"{number} {state}" for state, number in counts)]
+        told = ", ".join(f"{number} {state}" for state, number in counts)
+        if len(counts) == 1:  # the state itself stands in its column
+            told = f"{counts[0][1]} run{'s' if counts[0][1] > 1 else ''}"
+        parts += [told] if told else []
     if why is not None:
         parts.append(why.text())
     elif row.verdict.reason or row.remark:

@@ -1,0 +1,151 @@
+"""How many files of runs a listing opens: whatever their states are, and whoever looked before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcrun.runs.layout import RunFolder
+from tests.cli.calling import Caller
+from tests.cli.test_status import NOW, answers, make_run, opened, queued, write_sweep
+
+SHOWN = 20
+# A squeue that works has column names to tell, though it shows no job.
+HEADED = ("--me --format=%i", "JOBID\n")
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put that stand in for Slurm's."""
+    return Path(hpcrun.environ["PATH"])
+
+
+def read(hpcrun: Caller, *argv: str) -> list[str]:
+    """The files of runs that a call reads, not those that it writes for the next one."""
+    return [name for name in opened(hpcrun, *argv) if ".part-" not in name]
+
+
+@pytest.fixture
+def mixture(hpcrun: Caller, tools: Path) -> Caller:
+    """Of each kind four: running, waiting, failed, cancelled, and forgotten by Slurm."""
+    rows = ""
+    for number in range(SHOWN):
+        job_id = str(500 + number)
+        name = f"20261120-0815{number:02d}-train-7k{number:02d}"
+        kind = number % 5
+        ended = {2: NOW - 60, 3: NOW - 90, 4: NOW - 1800}.get(kind)
+        run = make_run(
+            hpcrun,
+            name,
+            job_id,
+            ended=ended,
+            exit_code=kind if ended else 0,
+            log="step=1 loss=2.5\n",
+            attempts=0 if kind == 1 else 1,
+        )
+        if kind == 3:
+            run.cancelled.write_text(json.dumps({"cancelled_at": NOW - 91, "user": "me"}))
+        state = ("RUNNING", "PENDING", "FAILED", "CANCELLED", "")[kind]
+        rows += queued(run, job_id, state) if state else ""
+    answers(tools, "squeue", rest=rows)
+    answers(tools, "sacct")
+    answers(tools, "scontrol")
+    return hpcrun
+
+
+def test_of_a_mixture_of_states_three_files_a_row_at_most(mixture: Caller) -> None:
+    cold = read(mixture, "status")
+    assert SHOWN < len(cold) <= 3 * SHOWN, cold
+    states = [row["state"] for row in mixture("status", "--json").json["runs"]]
+    # All kinds are there, and what Slurm has forgotten is told by the records.
+    assert {state: states.count(state) for state in states} == {
+        "FAILED": 8,
+        "CANCELLED": 4,
+        "PENDING": 4,
+        "RUNNING": 4,
+    }
+    # What is over by Slurm's word is one file from now on: cache/seen.json.
+    warm = read(mixture, "status")
+    assert len(warm) < len(cold) - 8 and len(warm) <= 3 * SHOWN, warm
+
+
+def test_a_state_that_one_run_was_asked_for_costs_a_listing_no_more_than_three(
+    mixture: Caller,
+) -> None:
+    for number in range(SHOWN):
+        mixture("status", str(500 + number))  # remembers states, and no rows
+    assert len(read(mixture, "status")) <= 3 * SHOWN + 8  # the states of eight that are over
+    assert len(read(mixture, "status")) <= 3 * SHOWN
+
+
+def sweep_of(hpcrun: Caller, tools: Path, *, live: int = 0) -> Path:
+    """A sweep of 500 runs that ended a moment ago, or of which some still run; no accounting."""
+    sweep = write_sweep(hpcrun, 500)
+    for index in range(500):
+        run = RunFolder(hpcrun.runs / f"20261121-000000-lr.{index}-7k3q")
+        if index < live:
+            continue
+        where = run.attempts / "0"
+        where.mkdir()
+        end = {"attempt": 0, "job_id": f"40_{index}", "exit_code": index % 2, "signal": None}
+        end |= {"stopped_by": None, "first_failure": None, "begun_at": NOW - 90, "ended_at": NOW}
+        (where / "end.json").write_text(json.dumps(end))
+    shown = (queued(RunFolder(sweep), f"40_{index}", "RUNNING") for index in range(live))
+    answers(tools, "squeue", HEADED, rest="".join(shown))
+    (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "sacct").chmod(0o755)
+    return sweep
+
+
+@pytest.mark.parametrize("live", [0, 4])
+def test_a_sweep_of_500_that_slurm_has_forgotten_is_looked_at_once(
+    hpcrun: Caller, tools: Path, live: int
+) -> None:
+    sweep_of(hpcrun, tools, live=live)
+    cold = read(hpcrun, "status")
+    assert 500 - live <= len(cold) <= 3 * 500
+    warm = read(hpcrun, "status")
+    assert len(warm) <= 4, warm
+    (row,) = hpcrun("status", "--json").json["runs"]
+    over = {"COMPLETED": 250 - live // 2, "FAILED": 250 - live // 2}
+    assert row["states"] == over | ({"RUNNING": live} if live else {})
+
+
+def test_a_task_that_was_started_anew_is_looked_at_again(hpcrun: Caller, tools: Path) -> None:
+    sweep_of(hpcrun, tools)
+    assert "250 FAILED" in hpcrun("status").out
+    run = RunFolder(hpcrun.runs / "20261121-000000-lr.1-7k3q")
+    (run.attempts / "1").mkdir()
+    end = json.loads((run.attempts / "0" / "end.json").read_text())
+    (run.attempts / "1" / "end.json").write_text(json.dumps(end | {"attempt": 1, "exit_code": 0}))
+    assert "251 COMPLETED, 249 FAILED" in hpcrun("status").out
+    # Slurm shows one of them alive, whose memory is older.
+    sweep = RunFolder(hpcrun.runs / "20261121-000000-lr-7k3q.array")
+    answers(tools, "squeue", HEADED, rest=queued(sweep, "40_3", "RUNNING"))
+    assert "251 COMPLETED, 248 FAILED, 1 RUNNING" in hpcrun("status").out
+
+
+def test_slurms_later_word_on_a_sweep_outweighs_its_records(hpcrun: Caller, tools: Path) -> None:
+    sweep = sweep_of(hpcrun, tools)
+    assert "250 COMPLETED, 250 FAILED" in hpcrun("status").out
+    told = ["TIMEOUT", "0:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "lr", str(sweep)]
+    rows = "".join("\x1f".join([f"40_{index}", *told]) + "\n" for index in range(1, 500, 2))
+    answers(tools, "sacct", rest=rows)
+    assert "250 COMPLETED, 250 TIMEOUT" in hpcrun("status").out
+
+
+def test_of_a_sweep_whose_runs_agree_the_state_is_shown(hpcrun: Caller, tools: Path) -> None:
+    sweep = RunFolder(write_sweep(hpcrun, 2))
+    rows = [queued(sweep, f"40_{index}", "COMPLETED") for index in range(2)]
+    answers(tools, "squeue", rest="".join(rows))
+    line = hpcrun("status").out.splitlines()[1]
+    assert line.split()[:3] == ["40", "lr", "COMPLETED"] and line.endswith("2 runs"), line
+
+
+def test_a_folder_that_goes_meanwhile_is_no_traceback(mixture: Caller) -> None:
+    # A link to nowhere has a run's name, and nothing in it.
+    (mixture.runs / "20261120-081600-train-7kzz").symlink_to(mixture.runs / "gone")
+    done = mixture("status")
+    assert done.code == 0 and "Traceback" not in done.err, done
