@@ -10,17 +10,22 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # pytest keeps the tests compiled, and hpcrun is started hundreds of times.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench docs templates test-containers test-launchers lint venv packages clean test-slurm-versions
+.PHONY: demo test check bench docs templates test-containers test-launchers lint style venv packages clean test-slurm-versions
 
 demo: venv
 	.ci/demo
 
-# Most of a cluster test is waiting: three at a time, each worker with clusters of its own.
-test: lint
-	python -m pytest -n 3 --dist worksteal --durations=25
+# Most of a cluster test is waiting: three at a time, each worker with clusters of its own. On a new
+# checkout mypy takes a minute and more, on one core: beside the tests, and told of before the end.
+test: style
+	@mkdir -p .mypy_cache; mypy >.mypy_cache/told 2>&1 & types=$$!; \
+	python -m pytest -n 3 --dist worksteal --durations=25; tests=$$?; \
+	wait $$types || { cat .mypy_cache/told; exit 1; }; exit $$tests
 
+# All of tests/cluster and tests/workloads needs a Slurm or torch.
 check: lint
-	python -m pytest -n 3 --dist worksteal -m "not cluster and not slow"
+	python -m pytest -n 3 --dist worksteal -m "not cluster and not slow" \
+		--ignore=tests/cluster --ignore=tests/workloads
 
 # Speed beside what people have without hpcrun, all in one run; no part of CI. Six minutes on an idle
 # machine: the daily verbs (BENCH="--only submit help", --json), then parse (BENCH_PARSE="--gigabytes
@@ -54,14 +59,16 @@ test-slurm-versions: venv
 test-containers: venv
 	python -m pytest tests/cluster/on_apptainer.py
 
-# Every launcher with every framework on one node and on two; CI trains each pair once.
+# Every launcher with every framework on one node and on two; CI trains fourteen of these 56.
 test-launchers: venv
 	HPCRUN_TEST_ALL=1 python -m pytest tests/cluster/test_launchers.py
 
-lint: venv
+lint: style
+	mypy
+
+style: venv
 	ruff check .
 	ruff format --check .
-	mypy
 	shellcheck templates/*.sh .ci/run .ci/demo .ci/packages
 
 venv: $(VENV)/.ready

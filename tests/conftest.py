@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.order import long_first
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the one way to change a golden file."""
@@ -34,6 +36,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On several workers, begin with what takes long, so that none ends alone."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = long_first(items, workers)
 
 
 @pytest.fixture

@@ -55,6 +55,8 @@ def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
     done = site.hpcrun(
         *("submit", "sweep-lr", "--wait", "--json", "--nodes", "2", "--time", "10"),
         *("--set", "sweep={lr: [1e-4, 1e-2], seed: [1, 2]}", "--set", "sweep_limit=2"),
+        # As many ranks by torchrun would start torch twice as often.
+        *("--set", "launcher=srun"),
         *("--", "--steps", "10"),
         timeout=280,
     )

@@ -69,17 +69,19 @@ def test_of_a_compressed_log_that_was_cut_off_the_begin_is_read(
     tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
 ) -> None:
     rng = random.Random(1)
-    log = b"".join(b"step=%d loss=%.9f\n" % (i, rng.random()) for i in range(120_000))
+    # More than two of bzip2's blocks, of 900,000 bytes each.
+    log = b"".join(b"step=%d loss=%.9f\n" % (i, rng.random()) for i in range(90_000))
+    compressed = compress(log)
     path = tmp_path / f"a.{suffix}"
-    path.write_bytes(compress(log))
+    path.write_bytes(compressed)
     whole = read(path)
-    path.write_bytes(compress(log)[: path.stat().st_size // 2])
+    path.write_bytes(compressed[: len(compressed) // 2])
     reader = LogFileReader(path)
     found = rows([piece for pieces in reader for piece in pieces])
-    assert 10_000 < len(found) < 120_000
+    assert 10_000 < len(found) < 90_000
     assert found[:-1] == whole[: len(found) - 1]  # of the last line the last word may be gone
     assert len(reader.notes) == 1 and f"a.{suffix} ends before" in reader.notes[0]
-    path.write_bytes(compress(log)[:12])
+    path.write_bytes(compressed[:12])
     with pytest.raises(InputError, match=rf"a\.{suffix}: "):
         read(path)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
 from hpcrun.metrics.health.find import find_warnings
 from tests.metrics.faulty import FAULTS, Fault
-from tests.metrics.healthy import Family
+from tests.metrics.healthy import Family, thinned
 from tests.metrics.warning_rates import HEALTHY, alarms, found
 
 STEPS: list[int | None] = [10 * (i + 1) for i in range(60)]
@@ -41,7 +41,9 @@ def test_a_healthy_run_has_no_warning(family: Family) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.__name__)
 def test_hundreds_of_healthy_runs_have_hardly_a_warning(family: Family) -> None:
-    assert len(alarms(family, 600)) <= 3
+    # A thinned curve is one of thousands of points, and takes ten times as long to make.
+    count = 200 if family is thinned else 600
+    assert len(alarms(family, count)) <= count // 200
 
 
 @given(

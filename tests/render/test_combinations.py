@@ -57,6 +57,7 @@ def test_every_preset_is_rendered(launcher: str, fabric: str) -> None:
         assert "NCCL_NET" in made["job.sbatch"], preset
 
 
+@pytest.mark.slow
 def test_they_are_clean(tmp_path: Path) -> None:
     """shellcheck reads all of them, on two nodes and on one, each text but once."""
     require_command("shellcheck")

@@ -40,6 +40,7 @@ def test_it_says_what_jinja_makes_of_the_golden_cases(case: str) -> None:
     same(golden.plan_of(case))
 
 
+@pytest.mark.slow
 def test_it_says_what_jinja_makes_of_any_two_settings() -> None:
     for row in pairwise(FACTORS):
         same(combinations.plan_of(**row))

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.trainer import PROGRAM, environment, torchrun, train, write_deepspeed_config
+from tests.workloads.trainer import (
+    PROGRAM,
+    environment,
+    torchrun,
+    train,
+    train_each,
+    write_deepspeed_config,
+)
 
 
 @pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit7", 7), ("kill", -9)])
@@ -24,27 +31,27 @@ def test_a_fault_on_one_rank(how: str, code: int) -> None:
     assert ("RuntimeError: this failure was asked for by --fail-at" in root) == (how == "exception")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--micro-batch-per-gpu", "0"],
-            "argument --micro-batch-per-gpu: 0 is not a number from 1 up",
-        ),
-        (["--lr", "nan"], "argument --lr: nan is not a number from 0 up"),
-        (["--size", "huge"], "argument --size: invalid choice: 'huge'"),
-        (["--fail-at", "3:kill"], "argument --fail-at: '3:kill' is not STEP:RANK:HOW"),
-        (["--seq-len", "5000000"], "--seq-len 5000000 needs 10000002 bytes of data"),
-        (["--data", "/no/such/file"], "--data /no/such/file: "),
-        (["--precision", "fp16"], "--precision fp16 needs a GPU"),
-        (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint-dir"),
-    ],
-)
-def test_a_mistake_is_refused(arguments: list[str], message: str) -> None:
-    outcome = train(*arguments)
-    assert (outcome.returncode, outcome.stdout) == (2, "")
-    (line,) = outcome.stderr.splitlines()
-    assert line.startswith(f"train_gpt.py: error: {message}")
+MISTAKES: list[tuple[list[str], str]] = [
+    (
+        ["--micro-batch-per-gpu", "0"],
+        "argument --micro-batch-per-gpu: 0 is not a number from 1 up",
+    ),
+    (["--lr", "nan"], "argument --lr: nan is not a number from 0 up"),
+    (["--size", "huge"], "argument --size: invalid choice: 'huge'"),
+    (["--fail-at", "3:kill"], "argument --fail-at: '3:kill' is not STEP:RANK:HOW"),
+    (["--seq-len", "5000000"], "--seq-len 5000000 needs 10000002 bytes of data"),
+    (["--data", "/no/such/file"], "--data /no/such/file: "),
+    (["--precision", "fp16"], "--precision fp16 needs a GPU"),
+    (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint-dir"),
+]
+
+
+def test_a_mistake_is_refused() -> None:
+    outcomes = train_each(*(arguments for arguments, _ in MISTAKES))
+    for (arguments, message), outcome in zip(MISTAKES, outcomes, strict=True):
+        assert (outcome.returncode, outcome.stdout) == (2, ""), (arguments, outcome)
+        (line,) = outcome.stderr.splitlines()
+        assert line.startswith(f"train_gpt.py: error: {message}"), line
 
 
 def test_half_a_launcher_is_refused() -> None:
@@ -55,30 +62,34 @@ def test_half_a_launcher_is_refused() -> None:
     assert train(extra={"SLURM_STEP_NUM_TASKS": "4"}).returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({}, "train_batch_size is 8, but by the arguments it is 4"),
-        (
-            {"train_batch_size": "auto", "gradient_clipping": 0.5},
-            "gradient_clipping is 0.5, but by the arguments it is 1.0",
-        ),
-        (
-            {"train_batch_size": 4, "bf16": {"enabled": True}},
-            "bf16.enabled is true, but by the arguments it is false",
-        ),
-        (
-            {"train_batch_size": 4, "optimizer": {"type": "AdamW"}},
-            "optimizer: this program brings its own; remove it from the file",
-        ),
-    ],
-)
-def test_the_json_must_agree(other: dict[str, object], message: str, tmp_path: Path) -> None:
-    path = write_deepspeed_config(tmp_path / "ds.json", {"stage": 2}, **other)
-    batch = ["--micro-batch-per-gpu", 2, "--gradient-accumulation-steps", 2]
-    outcome = train("--precision", "fp32", *batch, "--deepspeed-config", path)
-    assert (outcome.returncode, outcome.stdout) == (2, "")
-    assert outcome.stderr == f"train_gpt.py: error: {path}: {message}\n"
+DISAGREEMENTS: list[tuple[dict[str, object], str]] = [
+    ({}, "train_batch_size is 8, but by the arguments it is 4"),
+    (
+        {"train_batch_size": "auto", "gradient_clipping": 0.5},
+        "gradient_clipping is 0.5, but by the arguments it is 1.0",
+    ),
+    (
+        {"train_batch_size": 4, "bf16": {"enabled": True}},
+        "bf16.enabled is true, but by the arguments it is false",
+    ),
+    (
+        {"train_batch_size": 4, "optimizer": {"type": "AdamW"}},
+        "optimizer: this program brings its own; remove it from the file",
+    ),
+]
+
+
+def test_the_json_must_agree(tmp_path: Path) -> None:
+    arguments = ["--precision", "fp32", "--micro-batch-per-gpu", "2"]
+    arguments += ["--gradient-accumulation-steps", "2", "--deepspeed-config"]
+    paths = [
+        write_deepspeed_config(tmp_path / f"{number}.json", {"stage": 2}, **other)
+        for number, (other, _) in enumerate(DISAGREEMENTS)
+    ]
+    outcomes = train_each(*([*arguments, path] for path in paths))
+    for path, (_, message), outcome in zip(paths, DISAGREEMENTS, outcomes, strict=True):
+        assert (outcome.returncode, outcome.stdout) == (2, "")
+        assert outcome.stderr == f"train_gpt.py: error: {path}: {message}\n"
 
 
 def test_doctests() -> None:

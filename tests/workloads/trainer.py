@@ -11,7 +11,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +91,22 @@ def run(command: list[str], extra: Mapping[str, str] | None = None) -> Outcome:
 def train(*arguments: object, extra: Mapping[str, str] | None = None) -> Outcome:
     """Train in one process, without a launcher."""
     return run([sys.executable, str(PROGRAM), *map(str, arguments)], extra)
+
+
+def train_each(*cases: Sequence[object]) -> list[Outcome]:
+    """Train in one process with each of several arguments; torch is imported but once."""
+    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), str(PROGRAM)]
+    done = subprocess.run(
+        argv,
+        env=environment(),
+        input=json.dumps([[*map(str, case)] for case in cases]),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Outcome(*each) for each in json.loads(done.stdout)]
 
 
 def torchrun(ranks: int, *arguments: object) -> Outcome:

@@ -1,0 +1,71 @@
+"""The order of the tests among several workers: what takes long comes first.
+
+pytest-xdist's worksteal gives each worker a run of the list, as many tests as the others; a worker
+that is done takes half of what another has left, from the end. A list as it stands in the folders
+gives one worker all clusters, and the last long test to a worker that ends alone.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import pytest
+
+# Seconds that a test of a module takes on an idle machine of two cores, where it is not the usual.
+LONG: Mapping[str, float] = {
+    "tests/cluster/test_compare.py": 40,
+    "tests/cluster/test_hosts_without_slurm.py": 12,
+    "tests/cluster/test_launchers.py": 30,
+    "tests/cluster/test_sweep.py": 15,
+    "tests/cluster/test_training.py": 30,
+    "tests/cluster/test_tutorial.py": 90,
+    "tests/plan/test_deepspeed_frameworks.py": 20,
+    "tests/sandbox/test_demo.py": 40,
+    "tests/workloads/test_resume.py": 25,
+}
+USUAL = 5.0  # a test on a cluster, or one that starts torch
+
+
+def module(item: pytest.Item) -> str:
+    """Name the file of a test."""
+    return item.nodeid.partition("::")[0]
+
+
+def takes_long(item: pytest.Item) -> bool:
+    """Tell whether a test is marked as one that takes more than a moment."""
+    return bool(item.get_closest_marker("cluster") or item.get_closest_marker("slow"))
+
+
+def deal(piles: Sequence[tuple[float, int]], hands: int) -> list[list[int]]:
+    """Share piles of (weight, index) out, the heaviest first, each to who has least yet.
+
+    >>> deal([(1, 0), (5, 1), (2, 2), (2, 3)], 2)
+    [[1], [2, 3, 0]]
+    """
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    weights = [0.0] * hands
+    for weight, index in sorted(piles, key=lambda pile: -pile[0]):
+        least = weights.index(min(weights))
+        dealt[least].append(index)
+        weights[least] += weight
+    return dealt
+
+
+def long_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Order tests so that each worker begins with its share of the long ones, module by module."""
+    long = [item for item in items if takes_long(item)]
+    short = [item for item in items if not takes_long(item)]
+    piles = [list(pile) for _, pile in groupby(long, module)]
+    weights = [LONG.get(module(pile[0]), USUAL) * len(pile) for pile in piles]
+    hands = deal([(weight, index) for index, weight in enumerate(weights)], workers)
+    ordered: list[pytest.Item] = []
+    for number, hand in enumerate(hands, 1):
+        ordered += [item for index in hand for item in piles[index]]
+        # Up to this worker's end of the list.
+        room = max(0, len(items) * number // workers - len(ordered))
+        ordered += short[:room]
+        short = short[room:]
+    return [*ordered, *short]
