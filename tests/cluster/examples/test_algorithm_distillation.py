@@ -1,0 +1,226 @@
+"""The example algorithm-distillation: it learns in context, and alike on any number of ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from yaml import safe_load
+
+from tests.cluster.examples.project import EXAMPLES, Project
+
+pytestmark = pytest.mark.timeout(600)
+
+# One process: whole trainings by three seeds; then short ones, the third of which goes on from the
+# checkpoint in the middle of the first.
+ALONE = """
+import shutil, sys
+sys.path.insert(0, ".")
+import train
+def run(name, *argv):
+    print("run", name, flush=True)
+    folder = f"kept/{name}"
+    train.main(["--checkpoint-dir", folder, "--log-dir", folder, *argv])
+for seed in ("0", "1", "2"):
+    run(f"seed-{seed}", "--seed", seed, "--eval-every", "100")
+short = ["--deterministic", "--steps", "12", "--save-every", "6", "--eval-repeats", "1"]
+run("first", *short)
+run("second", *short)
+shutil.copytree("kept/first/step-00000006", "kept/third/step-00000006")
+run("third", *short)
+run("other", *short, "--seed", "1")
+"""
+
+# Reads a run's TensorBoard files: how many have losses, and what steps those are.
+EVENTS = """
+import json, sys
+from pathlib import Path
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+found = []
+for path in Path(sys.argv[1]).rglob("events.out.tfevents.*"):
+    events = EventFileLoader(str(path)).Load()
+    steps = [event.step for event in events for value in event.summary.value if value.tag == "loss"]
+    if steps:
+        found.append(steps)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def example(project: Callable[[str], Project]) -> Project:
+    return project("algorithm-distillation")
+
+
+def python(project: Project, code: str, *args: str) -> str:
+    """Run code in the project's folder, as one process with one thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+def returns(text: str) -> tuple[list[float], list[float]]:
+    """Read the mean returns by episode that a training told in the end: context kept, cleared."""
+    kept, cleared = re.findall(r"context (?:kept|cleared) +([0-9. ]+)  in episodes", text)
+    return [float(each) for each in kept.split()], [float(each) for each in cleared.split()]
+
+
+def weights(text: str) -> str:
+    """Read the fingerprint of the weights; insist that one process alone has told it."""
+    (digest,) = re.findall(r"weights: (\w{16})", text)
+    return str(digest)
+
+
+def losses(text: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"step \S+ loss (\S+)", text)]
+
+
+def test_two_nodes_by_both_launchers_train_as_one_process_does(example: Project) -> None:
+    run = example.train("small-2node")
+    log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
+    assert "processes: 4 (MULTI_CPU), cpu" in log
+    assert log.count("step 100/100 loss") == 1  # the main process tells it, and no other
+    curves = example.curves(run)
+    assert list(curves["loss"]) == list(range(5, 101, 5))
+    assert {"grad_norm", "samples_per_second"} <= set(curves)
+    evaluated = ("eval_return_first", "eval_return_last", "eval_return_cleared")
+    assert [list(curves[name]) for name in evaluated] == [[25, 50, 75, 100]] * 3
+    kept, cleared = returns(log)
+    assert_learns_in_context(kept, cleared)
+    assert safe_load(python(example, EVENTS, str(run))) == [list(curves["loss"])]
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["step-00000050", "step-00000100"]
+
+    # torchrun: the same bits, whatever the evaluation does; six lives are 2, 2, 1 and 1 a rank.
+    words = ["--deterministic", "--eval-repeats", "1", "--eval-every", "100"]
+    again = example.train("small-torchrun", "--", *words)
+    told = example.hpcrun("logs", "--cluster", "sandbox", again.name)
+    assert weights(told) == weights(log)
+    assert losses(told) == losses(log)
+    node = (again / "node.sh").read_text()
+    assert "torch.distributed.run" in node
+    assert "accelerate.commands.launch" not in node
+
+    # One process with four times the batch: the same samples in each step, and lives to the end.
+    alone = runs_alone(example)
+    assert losses(alone["seed-0"]) == pytest.approx(losses(log), rel=1e-3)
+    assert returns(alone["seed-0"])[0] == pytest.approx(kept, abs=0.3)
+    for seed in range(3):
+        assert_learns_in_context(*returns(alone[f"seed-{seed}"]))
+
+    # The same bits each time, and on from a checkpoint.
+    first, second, third, other = (
+        weights(alone[name]) for name in ("first", "second", "third", "other")
+    )
+    assert first == second == third != other
+    assert "Resuming training from kept/third/step-00000006 at step 6" in alone["third"]
+    assert len(losses(alone["third"])) == 2  # steps 10 and 12 of 5, 10 and 12
+
+
+def runs_alone(example: Project) -> dict[str, str]:
+    """Run ALONE, and give what each of its trainings told."""
+    parts = re.split(r"^run (\S+)$", python(example, ALONE), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def assert_learns_in_context(kept: list[float], cleared: list[float]) -> None:
+    """Insist on a rise from episode to episode, and on none in the control.
+
+    Of six seeds, the return with context rose from at most 1.0 to 2.7 or more, and without it went
+    by no more than 0.3, up or down.
+    """
+    assert kept[0] == cleared[0]  # in the first episode there is no context yet
+    assert kept[0] < kept[1] < kept[2]
+    assert kept[-1] > 2 * kept[0]
+    assert max(cleared) < 0.6 * kept[-1]
+    assert abs(cleared[-1] - cleared[0]) < 0.25 * (kept[-1] - kept[0])
+
+
+# ---- the guide's hardware
+
+# Job, then partition, nodes, GPUs as Slurm takes them, CPUs of a node; batch per GPU, accumulation.
+GPU_JOBS = {
+    "darkroom-1x3090": ("rtx3090", 1, "gpu:rtx3090:1", 8, 512, 2),
+    "darkroom-2x3090": ("rtx3090", 1, "gpu:rtx3090:2", 16, 512, 1),
+    "darkroom-4xa100": ("a100", 1, "gpu:a100:4", 64, 256, 1),
+    "darkroom-8xa100": ("a100", 1, "gpu:a100:8", 128, 128, 1),
+    "darkroom-2node": ("a100", 2, "gpu:a100:4", 64, 128, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster_like_it() -> Iterator[str]:
+    """A sandbox with the partitions, GPU types and limits of the example's profile."""
+    place = f"/tmp/hpd{os.getpid()}"
+    env = {**os.environ, "HPCRUN_SANDBOX_DIR": place}
+    argv = [sys.executable, "-m", "hpcrun", "sandbox"]
+    profile = str(EXAMPLES / "algorithm-distillation" / "hpcrun.yaml")
+    subprocess.run([*argv, "up", "--like", profile], env=env, check=True, capture_output=True)
+    yield place
+    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
+
+
+def dry_run(example: Project, *words: str) -> dict[str, str]:
+    """Give each file that would be submitted, by its name."""
+    shown = example.hpcrun("submit", "--dry-run", *words)
+    parts = re.split(r"^==> (\S+) <==\n", shown, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def accelerates(files: dict[str, str]) -> dict[str, Any]:
+    """Give Accelerate's configuration; insist that the ranks are started by it."""
+    assert "-m accelerate.commands.launch" in files["node.sh"]
+    assert '--machine_rank="$HPCRUN_NODE_RANK"' in files["node.sh"]
+    config: dict[str, Any] = safe_load(files["accelerate.yaml"])
+    return config
+
+
+@pytest.mark.parametrize("job", GPU_JOBS)
+def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, job: str) -> None:
+    partition, nodes, gres, cpus, batch, accumulation = GPU_JOBS[job]
+    example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it
+    (example.folder / ".venv").symlink_to(sys.prefix)  # as the README has the user make one
+    files = dry_run(example, job)
+    for directive in (
+        f"partition={partition}", f"nodes={nodes}", "ntasks-per-node=1", f"cpus-per-task={cpus}",
+        f"gres={gres}", "time=24:00:00",
+    ):  # fmt: skip
+        assert f"#SBATCH --{directive}\n" in files["job.sbatch"]
+    script = files["job.sbatch"]
+    assert script.index("load_module python/3.10\n") < script.index("activate_venv ")
+    assert f"export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={accumulation}\n" in script
+    assert f" --batch-size {batch} " in files["node.sh"]
+    ranks = nodes * int(gres.rpartition(":")[2])
+    assert batch * accumulation * ranks == 1024
+    config = accelerates(files)
+    assert (config["num_machines"], config["num_processes"]) == (nodes, ranks)
+    assert config["mixed_precision"] == "bf16"
+    told = example.hpcrun("submit", job, "--cluster", "sandbox", "--test-only")
+    assert f"partition {partition}\n" in told + "\n"
+
+
+def test_each_thing_is_changed_in_one_place(example: Project) -> None:
+    (example.folder / ".venv").symlink_to(sys.prefix)
+    files = dry_run(
+        example, "darkroom-4xa100", "--nodes", "2", "--gpus-per-node", "8",
+        "--set", "precision=fp16", "--set", "batch.micro_batch_per_gpu=64",
+        "--set", "batch.gradient_accumulation_steps=4", "--", "--context-episodes", "8",
+    )  # fmt: skip
+    config = accelerates(files)
+    assert (config["num_processes"], config["mixed_precision"]) == (16, "fp16")
+    assert "export ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4\n" in files["job.sbatch"]
+    assert " --batch-size 64 " in files["node.sh"]
+    # argparse takes the last of an option that is there twice.
+    words = files["node.sh"].split()
+    assert words[len(words) - 1 - words[::-1].index("--context-episodes") + 1] == "8"
+    files = dry_run(example, "darkroom-4xa100", "--set", "launcher=torchrun")
+    assert "-m torch.distributed.run" in files["node.sh"]
+    assert "accelerate.yaml" not in files
