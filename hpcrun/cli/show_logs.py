@@ -66,13 +66,16 @@ class LogPrinter:
         if data:
             emit_bytes(prefixed(data, event.file.prefix))
 
-    def show_all(self, events: Iterable[Lines | Begins]) -> None:
-        """Show what comes, to its end."""
+    def show_all(self, events: Iterable[Lines | Begins]) -> bool:
+        """Show what comes, to its end; tell whether anything came."""
+        has_any = False
         try:
             for event in events:
+                has_any = True
                 self.show(event)
         finally:
             self.pause()
+        return has_any
 
     def pause(self) -> None:
         """Another's words follow: colours that a line left on end here."""

@@ -107,6 +107,7 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
 
     from hpcrun.cli.output import note, say, table
     from hpcrun.controller.clean import measure
+    from hpcrun.report.text import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])
     deadline = time.monotonic() + _PATIENCE
@@ -119,7 +120,7 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
                 unit.name,
                 _states(unit),
                 _age(now - unit.ended_at),
-                _size(unit.size),
+                "-" if unit.size is None else format_size(unit.size),
                 "checkpoints" if unit.has_checkpoints else "",
             )
             for unit in shown
@@ -130,7 +131,7 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
         sizes = [unit.size for unit in going if unit.size is not None]
         least = "at least " if len(sizes) < len(going) else ""
         runs = sum(max(1, len(unit.runs)) for unit in going)
-        say(f"{runs} run{'s' if runs != 1 else ''}, {least}{_size(sum(sizes))}")
+        say(f"{runs} run{'s' if runs != 1 else ''}, {least}{format_size(sum(sizes))}")
     else:
         say("nothing to remove")
     kept = [unit for unit in units if unit.kept]
@@ -158,20 +159,6 @@ def _age(age: float) -> str:
         if age >= length:
             return f"{int(age // length)} {unit} ago"
     return f"{max(0, int(age))} s ago"
-
-
-def _size(size: int | None) -> str:
-    """Write a number of bytes.
-
-    >>> _size(0), _size(5_000_000), _size(None)
-    ('0 KiB', '4.8 MiB', '-')
-    """
-    if size is None:
-        return "-"
-    for unit, length in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
-        if size >= length:
-            return f"{size / length:.1f} {unit}"
-    return f"{-(-size // 1024)} KiB"
 
 
 def _json(

@@ -148,8 +148,10 @@ def _show(
         return code
     if not files:
         note(_nothing(watched))
-    what = read_errors(watched, files) if extracts else read(watched, tail, files, query.attempt)
-    printer.show_all(what)
+    if not extracts:
+        printer.show_all(read(watched, tail, files, query.attempt))
+    elif not printer.show_all(read_errors(watched, files)) and files:
+        note("no word of an error in these logs")
     return 0
 
 
@@ -158,6 +160,7 @@ def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
     from msgspec import structs
 
     from hpcrun.cli.output import note
+    from hpcrun.report.text import format_size
 
     sizes = [file.path.stat().st_size for file in files if file.path.exists()]
     if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:
@@ -165,7 +168,7 @@ def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
     lines = max(10, FEW_LINES // len(sizes))
     each = " of each file" if len(sizes) > 1 else ""
     note(
-        f"{sum(sizes) / 1e6:,.0f} MB: the last {lines} lines{each}; "
+        f"{format_size(sum(sizes))}: the last {lines} lines{each}; "
         "all of it: -n all, or hpcrun logs | less -R"
     )
     return structs.replace(query, lines=lines)

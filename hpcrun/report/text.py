@@ -79,6 +79,18 @@ def format_bytes(value: float) -> str:
     return f"{gib:.2f} GiB" if gib < 9.995 else f"{gib:.1f} GiB"
 
 
+def format_size(value: int) -> str:
+    """Print the size of files, in bytes, by the powers of 1024; whole KiB, as du(1) has them.
+
+    >>> format_size(0), format_size(5_000_000), format_size(3 << 40)
+    ('0 KiB', '4.8 MiB', '3.0 TiB')
+    """
+    for unit, size in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{-(-value // 1024)} KiB"
+
+
 def count_of(number: int, noun: str) -> str:
     """Print a number of things.
 

@@ -157,6 +157,18 @@ def test_what_went_wrong(run: Run) -> None:
     assert "slurmstepd: error: Detected 1 oom_kill event\n" in out
 
 
+def test_a_locale_that_is_not_utf8_finds_what_the_log_has(run: Run) -> None:
+    run.write("logs/0/rank-0.log", "step 1 perte\nstep 2 coût é日本\n")
+    run.hpcrun.environ |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run.hpcrun.process("logs", "--grep", "coût [é]日", "--rank", "0")
+    assert (done.code, done.out) == (0, "step 2 coût é日本\n"), done
+
+
+def test_logs_without_errors_say_so(run: Run) -> None:
+    done = run.hpcrun("logs", "--err")
+    assert (done.code, done.out, done.err) == (0, "", "no word of an error in these logs\n")
+
+
 TORCHRUN = """\
 E1121 10:21 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) rank: 1
 Traceback (most recent call last):

@@ -90,6 +90,9 @@ def parse_pattern(text: str | None) -> re.Pattern[str] | None:
     """Compile a regular expression of Python's. Raises InputError."""
     if text is None:
         return None
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        # In a locale that is not UTF-8; logs are.
+        text = os.fsencode(text).decode("utf-8", "surrogateescape")
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
