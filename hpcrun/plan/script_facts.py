@@ -40,10 +40,14 @@ _DEEPSPEED_OPTIONS = ("--deepspeed", "--deepspeed_config", "--deepscale", "--dee
 
 
 class Option(Struct, frozen=True):
-    """An option of a script: its spellings; ``required``: argparse stops without it."""
+    """An option of a script: its spellings; ``required``: argparse stops without it.
+
+    ``default`` is a text that the script says itself; "" where it is anything else, or not known.
+    """
 
     names: list[str]
     required: bool = False
+    default: str = ""
 
 
 class ScriptFacts(Struct, frozen=True, kw_only=True):
@@ -153,7 +157,8 @@ def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
         texts = [word for word in words if isinstance(word, str)]
         if parser == "click" and called(call) == "option":
             names = [part for word in texts for part in word.split("/")]
-            yield Option([name for name in names if name.startswith("-")])
+            default = _text({word.arg: word.value for word in call.keywords}.get("default"))
+            yield Option([name for name in names if name.startswith("-")], default=default)
         elif parser == "absl" and called(call).startswith("DEFINE_") and texts:
             yield Option([f"--{texts[0]}"])
     if parser == "transformers":
@@ -212,7 +217,8 @@ class _Argparse:
             flags += [f"--no-{name[2:]}" for name in known if name.startswith("--")]
         required = keywords.get("required")
         needs = isinstance(required, ast.Constant) and required.value is True
-        self.options.append(Option(flags, needs and not self._may_not_count(call)))
+        needs = needs and not self._may_not_count(call)
+        self.options.append(Option(flags, needs, _text(keywords.get("default"))))
 
     def _may_not_count(self, call: ast.Call) -> bool:
         """Tell whether a call stands where it is not always made."""
@@ -241,6 +247,14 @@ class _Argparse:
         for call in nodes.of(ast.Call):
             if call in made or called(call) in makers:
                 self._expect(id(call) in assigned or attributes.get(id(call)) in _HARMLESS)
+
+
+def _text(node: ast.expr | None) -> str:
+    """The text that an expression is, also as Path("..."); "" for all else."""
+    if isinstance(node, ast.Call) and called(node) == "Path" and len(node.args) == 1:
+        node = node.args[0]
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text else ""  # type: ignore[union-attr]
 
 
 def _is_main_guard(node: ast.stmt) -> bool:

@@ -34,7 +34,7 @@ LONGEST_LINE = 20_000
 # bytes; reading a longer script takes long enough to be remembered.
 WORTH_KEEPING = 4_000
 # Goes up when a script's facts are read in another way: what is kept is out of date then.
-_FORM = 4
+_FORM = 5
 # Modules of the project that are looked through for HPCRUN_* variables.
 MODULES = 40
 _UNKNOWN_VERSION = (0, 0)

@@ -33,6 +33,7 @@ from hpcrun.plan.script_notes import (
     deepspeed_notes,
 )
 from hpcrun.plan.secret_hints import secret_notes
+from hpcrun.plan.shared_folders import shared_folder_notes
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
 
@@ -71,6 +72,8 @@ class Checks:
         self._heed = heed
         self._programs: dict[tuple[object, ...], Program] = {}
         self._places: Findings | None = None
+        # What the runs that were looked at give their programs.
+        self._given: list[tuple[Program, list[str]]] = []
 
     def look(
         self,
@@ -87,6 +90,7 @@ class Checks:
         rooms = Places(context) if self._places is None else None
         try:
             program, given = self._program(context, spec, found, plan)
+            self._given.append((program, given))
             findings = Findings(list(program.problems), list(program.notes))
             if plan is not None:
                 source = context.cluster_source
@@ -117,6 +121,17 @@ class Checks:
         """Check that Slurm takes arrays of so many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
         return self._heeded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
+
+    def compare_runs(self) -> list[str]:
+        """Tell what the runs that were looked at would share, though each needs its own."""
+        programs = {id(program): program for program, _ in self._given}
+        program = next(iter(programs.values()), None)
+        facts = program.reading.facts if program is not None and program.reading else None
+        if program is None or facts is None or len(programs) > 1:
+            return []
+        words = [given for _, given in self._given]
+        reads = program.reads_variables
+        return shared_folder_notes(program.name, facts, words, reads_variables=reads)
 
     def _program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None

@@ -1,0 +1,112 @@
+"""A sweep is told of folders that its runs would share, and of none that they may not share."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from hpcrun.plan.script_facts import read_script
+from hpcrun.plan.shared_folders import shared_folder_notes
+
+HEAD = "import argparse\np = argparse.ArgumentParser()\n"
+CLICK = "import click\n@click.command()\n@click.option"
+LR = [["--lr", "1e-3"], ["--lr", "1e-2"]]
+
+
+def notes(options: str, given: list[list[str]], *, reads: bool = False) -> list[str]:
+    text = options if options.startswith("import") else f"{HEAD}{options}\np.parse_args()\n"
+    return shared_folder_notes(
+        "train.py", read_script(ast.parse(text)), given, reads_variables=reads
+    )
+
+
+def with_words(*words: str) -> list[list[str]]:
+    return [[*each, *words] for each in LR]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "name", "folder", "own"),
+    [
+        *(
+            (f"p.add_argument('{name}', default='out')", LR, name, "out", own)
+            for name, own in (
+                ("--checkpoint-dir", "{checkpoint_dir}"),
+                ("--checkpoint_dir", "{checkpoint_dir}"),
+                ("--ckpt_path", "{checkpoint_dir}"),
+                ("--save-dir", "{run_dir}/out"),
+                ("--output_dir", "{run_dir}/out"),
+                ("--out", "{run_dir}/out"),
+            )
+        ),
+        # No default, and one folder for all.
+        (
+            "p.add_argument('-o', '--output_dir')",
+            with_words("-o", "/scratch/me/x"),
+            "--output_dir",
+            "/scratch/me/x",
+            "{run_dir}/out",
+        ),
+        (
+            "p.add_argument('--ckpt-dir', type=Path, default=Path('ckpt'))",
+            with_words("--ckpt-dir=here"),
+            "--ckpt-dir",
+            "here",
+            "{checkpoint_dir}",
+        ),
+        (
+            f"{CLICK}('--save-dir', default='w')\ndef f(): pass",
+            LR,
+            "--save-dir",
+            "w",
+            "{run_dir}/out",
+        ),
+    ],
+)
+def test_one_folder_for_all_runs_is_told(
+    options: str, given: list[list[str]], name: str, folder: str, own: str
+) -> None:
+    (said,) = notes(options, given)
+    assert said.startswith(f"sweep: all 2 runs give train.py the folder {folder} for {name}: "), (
+        said
+    )
+    assert said.endswith(f'args: [{name}, "{own}"]'), said
+    assert ("resume from each other's" in said) == (own == "{checkpoint_dir}")
+
+
+DIR = "p.add_argument('--checkpoint-dir', default='checkpoints')"
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        # Each has its own.
+        (DIR, [[*LR[0], "--checkpoint-dir", "/r/a"], [*LR[1], "--checkpoint-dir", "/r/b"]]),
+        (DIR, [[*LR[0], "--checkpoint-dir=/r/a"], [*LR[1], "--checkpoint-dir=/r/b"]]),
+        (DIR, LR[:1]),
+        # Not a folder that is written, or none at all.
+        (DIR, with_words("--checkpoint-dir", "$HPCRUN_LOCAL_DIR/x")),
+        (DIR, with_words("--checkpoint-dir", "")),
+        ("p.add_argument('--checkpoint-dir')", LR),
+        ("p.add_argument('--checkpoint-dir', default=os.environ.get('CKPT', 'x'))", LR),
+        ("p.add_argument('--checkpoint-every', default='20')", LR),
+        ("p.add_argument('--save', default='1000')", LR),
+        ("p.add_argument('--resume-ckpt-dir', default='old')", LR),
+        ("p.add_argument('--load-checkpoint-path', default='old')", LR),
+        ("p.add_argument('--data-dir', default='data')", LR),
+        # The runs may be told apart below it.
+        (
+            f"{DIR}\np.add_argument('--run-name')",
+            [[*LR[0], "--run-name", "a"], [*LR[1], "--run-name", "b"]],
+        ),
+        # The script may find its folder itself.
+        (f"{DIR}\nos.environ['HPCRUN_CHECKPOINT_DIR']", LR),
+    ],
+)
+def test_what_may_be_well_is_not_told(options: str, given: list[list[str]]) -> None:
+    assert notes(options, given) == []
+
+
+def test_a_variable_that_a_module_reads_may_be_the_folder() -> None:
+    assert notes(DIR, LR, reads=True) == []
+    assert len(notes(f"{DIR}\nos.environ['HPCRUN_PRECISION']", LR, reads=True)) == 1
