@@ -101,7 +101,7 @@ def prepare_sweep(
         plan = build_array([run.plan for run in runs], spec, sweep_id)
     except SpecError as error:
         raise all_at_once([error], source) from error
-    plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes])
+    plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes, *checks.compare_runs()])
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
         render_array(plan, templates),
