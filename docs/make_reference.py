@@ -36,6 +36,7 @@ First steps: [tutorial.md](tutorial.md).
 PLACEHOLDERS = {
     "accelerate_config": "Accelerate's YAML of this run; with `launcher: accelerate`",
     "activation_checkpointing": "true or false, as the job says",
+    "after_checkpoint_dir": "the `{checkpoint_dir}` of the run that `--after` names",
     "backend": "what to give `init_process_group`: nccl, or gloo on CPUs",
     "cache_dir": "the profile's folder of caches",
     "checkpoint_dir": "for checkpoints, to save and to find; a resubmitted run has the old one's",

@@ -29,6 +29,7 @@ from hpcrun.controller.watch.follow import wait_all
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.plan.sweep import column_names
+from hpcrun.plan.types import Dependency
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.store import runs_of
@@ -41,7 +42,7 @@ def submit_and_show(
     spec: JobSpec,
     words: Sequence[str],
     *,
-    after: str | None,
+    after: Dependency | None,
     source: str,
     checks: Checks,
     dry_run: bool,

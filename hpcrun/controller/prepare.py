@@ -26,7 +26,7 @@ from hpcrun.plan.deepspeed import Given
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.placeholders import double_braces
 from hpcrun.plan.sweep import build_runs
-from hpcrun.plan.types import Place, Plan, SetupPlan
+from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_files
 from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id
@@ -98,7 +98,7 @@ def prepare(
     spec: JobSpec,
     *,
     extra_args: Sequence[str] = (),
-    after: str | None = None,
+    after: Dependency | None = None,
     source: str = "",
     run_id: str | None = None,
     shared_code: Path | None = None,

@@ -5,10 +5,9 @@ Effects: files, Slurm commands.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +19,7 @@ from hpcrun.controller.context import Context, load_context, read_text
 from hpcrun.controller.prepare import Prepared, prepare, read_spec
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.submit import Submission, submit
+from hpcrun.controller.successors import linked, owner_run, successors_of
 from hpcrun.controller.sweep import (
     PreparedSweep,
     SweepSubmission,
@@ -27,12 +27,13 @@ from hpcrun.controller.sweep import (
     submit_sweep,
 )
 from hpcrun.errors import InputError, OutOfReach
+from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
-from hpcrun.plan.types import Plan
+from hpcrun.plan.types import Dependency, Plan
 from hpcrun.render.files import RenderedFile
-from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder
-from hpcrun.runs.records import Resubmitted, Successor
-from hpcrun.runs.store import read_record, runs_of, write_record
+from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
+from hpcrun.runs.records import Resubmitted
+from hpcrun.runs.store import runs_of
 from hpcrun.spec.job import JobSpec
 
 Code = Literal["then", "now"]
@@ -86,10 +87,11 @@ def prepare_again(
     elif code == "then":
         notes.append("the code is today's: the earlier run ran it in place")
     folders = [None if fresh else _checkpoints(context, status) for status in statuses]
+    after = _began_from(plan)
     code = "now" if where.code is None else "then"
     made: Prepared | PreparedSweep
     if isinstance(found, SweepFolder):
-        made = _sweep_again(where, found, statuses, folders, overrides, checks)
+        made = _sweep_again(where, found, statuses, folders, overrides, checks, after)
         runs = [
             _with_origin(run, status, code, folder)
             for run, status, folder in zip(made.runs, statuses, folders, strict=True)
@@ -98,7 +100,9 @@ def prepare_again(
     else:
         spec = _spec_of(where, found, overrides)
         source = str(found.path / "spec.yaml")
-        prepared = prepare(where, spec, source=source, checks=checks, checkpoint_dir=folders[0])
+        prepared = prepare(
+            where, spec, after=after, source=source, checks=checks, checkpoint_dir=folders[0]
+        )
         made = _with_origin(prepared, statuses[0], code, folders[0])
     if any(folders):
         notes += _run_dir_notes(made.spec)
@@ -115,9 +119,9 @@ def submit_again(again: Again) -> Submission | SweepSubmission:
     """
     if isinstance(again.prepared, PreparedSweep):
         folders = [Path(run.plan.run_dir) for run in again.prepared.runs]
-        with _linked(again.context, folders, again.checkpoint_dirs):
+        with linked(again.context, folders, again.checkpoint_dirs):
             return submit_sweep(again.context, again.prepared)
-    with _linked(again.context, [Path(again.prepared.plan.run_dir)], again.checkpoint_dirs):
+    with linked(again.context, [Path(again.prepared.plan.run_dir)], again.checkpoint_dirs):
         return submit(again.context, again.prepared)
 
 
@@ -234,22 +238,17 @@ def _checkpoints(context: Context, status: RunStatus) -> str | None:
     return str(folder)
 
 
-def owner_run(checkpoint_dir: Path) -> RunFolder | None:
-    """The run in whose folder checkpoints lie; None where they lie elsewhere."""
-    for folder in checkpoint_dir.parents:
-        if RUN_ID.fullmatch(folder.name):
-            return RunFolder(folder)
-    return None
-
-
-def successors_of(run: RunFolder) -> list[Path]:
-    """The folders of later runs that use this run's checkpoints, as far as they are there."""
-    try:
-        files = list(run.successors.iterdir())
-    except OSError:
-        return []
-    found = (read_record(file, Successor) for file in files if file.suffix == ".json")
-    return [Path(one.run_dir) for one in found if one is not None and Path(one.run_dir).is_dir()]
+def _began_from(plan: Plan) -> Dependency | None:
+    """What the earlier run began from (--after): the new one does too. Raises InputError."""
+    folder = after_checkpoint_dir(plan.environment)
+    if folder is None:
+        return None
+    if not Path(folder).is_dir():
+        raise InputError(
+            f"{folder}: the checkpoints that the run began from (--after) are gone",
+            fix="hpcrun submit it with --after and a run that has some",
+        )
+    return Dependency(None, folder)
 
 
 def _with_origin(
@@ -275,6 +274,7 @@ def _sweep_again(
     folders: Sequence[str | None],
     overrides: Sequence[str],
     checks: Checks | None,
+    after: Dependency | None,
 ) -> PreparedSweep:
     """The runs by their own jobs, numbered anew: those that are left of a sweep are a sweep too."""
     file = sweep.path / "spec.yaml"
@@ -292,48 +292,4 @@ def _sweep_again(
                 checkpoint_dir=folder,
             )
         )
-    return prepare_sweep(context, spec, source=str(file), checks=checks, made=made)
-
-
-def _check_alone(context: Context, note: Path) -> None:
-    """Look for the notes of others that are as new as ours, by the file server's clock."""
-    ours = note.stat().st_mtime
-    for other in note.parent.glob("*.json"):
-        record = read_record(other, Successor) if other != note else None
-        if record is None or abs(other.stat().st_mtime - ours) > _AT_ONCE:
-            continue
-        run = RunFolder(Path(record.run_dir))
-        if not run.path.is_dir() or not status_of(context, [run])[0].verdict.final:
-            raise InputError(
-                f"{note.parent.parent}: {run.run_id}, of another hpcrun at this moment, goes on "
-                "from its checkpoints",
-                fix=f"hpcrun status {run.run_id}; --fresh for checkpoints of its own",
-            )
-
-
-@contextlib.contextmanager
-def _linked(
-    context: Context, runs: Sequence[Path], checkpoint_dirs: Sequence[str | None]
-) -> Iterator[None]:
-    """Note in each folder whose checkpoints are used that they are, before the job can begin.
-
-    The notes are taken away again where nothing is submitted. Raises InputError where another
-    hpcrun does the same at this moment: of two that see each other's note none goes on.
-    """
-    written: list[Path] = []
-    try:
-        for run, folder in zip(runs, checkpoint_dirs, strict=True):
-            owner = owner_run(Path(folder)) if folder is not None else None
-            if owner is not None:
-                with contextlib.suppress(FileExistsError):
-                    owner.successors.mkdir()
-                written.append(owner.successors / f"{run.name}.json")
-                write_record(written[-1], Successor(run_dir=str(run)))
-                _check_alone(context, written[-1])
-        yield
-    except BaseException as error:
-        if not (isinstance(error, OutOfReach) and error.maybe_done):
-            for file, run in zip(written, runs, strict=False):
-                if not run.is_dir():  # Ctrl-C after Slurm's answer: then the run is there
-                    file.unlink(missing_ok=True)
-        raise
+    return prepare_sweep(context, spec, after=after, source=str(file), checks=checks, made=made)

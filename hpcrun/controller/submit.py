@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -20,6 +21,7 @@ from hpcrun.assets import user_name
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
+from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
@@ -122,10 +124,28 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
     """
     folder = Path(prepared.plan.run_dir)
-    with whole_or_nothing(folder, [folder]):
+    with whole_or_nothing(folder, [folder]), begun_from(context, [prepared.plan]):
         run = write_run(context, prepared)
         job_id = hand_over(context, prepared.plan, folder, [folder])
     return Submission(run, job_id)
+
+
+def begun_from(context: Context, plans: Sequence[Plan]) -> AbstractContextManager[None]:
+    """Note in the run that these come after that they begin from its checkpoints, if they do."""
+    folders = [_named_after(plan) for plan in plans]
+    if not any(folders):
+        return contextlib.nullcontext()
+    from hpcrun.controller.successors import linked  # here: few jobs begin from another's
+
+    return linked(context, [Path(plan.run_dir) for plan in plans], folders, reads=True)
+
+
+def _named_after(plan: Plan) -> str | None:
+    """The checkpoint folder of the run before, where the job's own words have it."""
+    folder = after_checkpoint_dir(plan.environment)
+    own = [section.variables.values() for section in plan.environment if section.block != "run"]
+    words = [*plan.program, *(value for values in own for value in values)]
+    return folder if folder is not None and any(folder in word for word in words) else None
 
 
 @contextlib.contextmanager

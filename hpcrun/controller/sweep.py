@@ -23,6 +23,7 @@ from hpcrun.controller.prepare import (
     with_words,
 )
 from hpcrun.controller.submit import (
+    begun_from,
     check_secrets,
     fill_run,
     hand_over,
@@ -33,7 +34,7 @@ from hpcrun.controller.submit import (
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
-from hpcrun.plan.types import Plan
+from hpcrun.plan.types import Dependency, Plan
 from hpcrun.render.array import render_array
 from hpcrun.render.files import RenderedFile
 from hpcrun.runs.layout import SweepFolder, sweep_folder, task_run_id
@@ -65,7 +66,7 @@ def prepare_sweep(
     spec: JobSpec,
     *,
     extra_args: Sequence[str] = (),
-    after: str | None = None,
+    after: Dependency | None = None,
     source: str = "",
     checks: Checks | None = None,
     made: Sequence[SweepRun] | None = None,
@@ -120,7 +121,7 @@ def _prepare_run(
     sweep_id: str,
     code: Path,
     templates: Templates,
-    after: str | None,
+    after: Dependency | None,
     source: str,
     checks: Checks,
 ) -> Prepared:
@@ -167,7 +168,8 @@ def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
     check_secrets(context, sweep.plan)
     folder = sweep_folder(context.runs_dir, sweep.plan.run_id)
     written = [folder.path, *(Path(run.plan.run_dir) for run in sweep.runs)]
-    with whole_or_nothing(folder.path, written):
+    plans = [run.plan for run in sweep.runs]
+    with whole_or_nothing(folder.path, written), begun_from(context, plans):
         _make(folder)
         try:
             _write(context, sweep, folder)

@@ -46,7 +46,7 @@ from hpcrun.plan.nccl import decide_fabric, nccl_sections
 from hpcrun.plan.placeholders import fill, fill_known
 from hpcrun.plan.setup import LOCAL_DIR, build_setup, chosen_image, names_node, node_sections
 from hpcrun.plan.topology import Topology, build_topology
-from hpcrun.plan.types import Place, Plan, Section
+from hpcrun.plan.types import Dependency, Place, Plan, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import DeepSpeed, JobSpec
@@ -66,14 +66,14 @@ def build_plan(
     place: Place,
     *,
     extra_args: Sequence[str] = (),
-    after: str | None = None,
+    after: Dependency | None = None,
     deepspeed_given: Given | None = None,
 ) -> Plan:
     """Decide everything about a run.
 
     ``extra_args`` are the words after ``--`` on the command line, passed on as typed but for known
-    placeholders; ``after`` is the Slurm id of a job that must end well first; ``deepspeed_given``
-    is what was found out about the user's own DeepSpeed JSON. Raises SpecError with all problems,
+    placeholders; ``after`` is what the run comes after; ``deepspeed_given`` is what was found
+    out about the user's own DeepSpeed JSON. Raises SpecError with all problems,
     and InputError for what the cluster cannot give.
     """
     spec = settle_framework(spec)
@@ -102,6 +102,8 @@ def build_plan(
         effective=effective,
         precision=precision,
     )
+    if after is not None and after.checkpoint_dir is not None:
+        values["after_checkpoint_dir"] = after.checkpoint_dir
     config: dict[str, Any] | None = None
     if deepspeed is not None:
         values["deepspeed_config"] = f"{place.run_dir}/deepspeed.json"
@@ -145,7 +147,7 @@ def build_plan(
         topology,
         place,
         tasks_per_node=tasks_per_node(decide_starter(spec, place.hosts), topology),
-        after=after,
+        after=after.job_id if after is not None else None,
         problems=problems,
     )
     if problems:

@@ -38,6 +38,16 @@ def placeholder_names(sections: Iterable[Section]) -> set[str]:
     return {"run_dir", "local_dir"} | {name.removeprefix("HPCRUN_").lower() for name in told}
 
 
+def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
+    """Give the checkpoint folder of the run that a plan's run came after; None without one.
+
+    >>> after_checkpoint_dir([run_section({"after_checkpoint_dir": "/r/checkpoints"})])
+    '/r/checkpoints'
+    """
+    name = "HPCRUN_AFTER_CHECKPOINT_DIR"
+    return next((one.variables[name] for one in sections if name in one.variables), None)
+
+
 def process_section(
     topology: Topology, place: Place, *, code_dir: str | None, image: str
 ) -> Section:

@@ -11,6 +11,13 @@ from collections.abc import Collection, Mapping
 
 from hpcrun.errors import Problem
 
+# What there is not in every run: where else.
+_ONLY_WITH = {
+    "accelerate_config": "launcher: accelerate",
+    "after_checkpoint_dir": "--after RUN, one run of hpcrun's",
+    "deepspeed_config": "a deepspeed: block",
+    "zero_stage": "a deepspeed: block",
+}
 # ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node.
 _TOKEN = re.compile(r"\$\{HPCRUN_LOCAL_DIR\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
 
@@ -40,6 +47,10 @@ def fill(text: str, values: Mapping[str, str], path: str, problems: list[Problem
                     "", None, path, f"a lone {token} in {text!r}; write {token * 2} for a brace"
                 )
             )
+            return token
+        if name in _ONLY_WITH and name not in values:
+            message = f"{{{name}}}: there is one only with {_ONLY_WITH[name]}"
+            problems.append(Problem("", None, path, message))
             return token
         if name not in values:
             close = difflib.get_close_matches(name, values, 1)

@@ -46,6 +46,17 @@ class Place(Struct, frozen=True, kw_only=True):
         return self.shared_code or f"{self.run_dir}/code"
 
 
+class Dependency(Struct, frozen=True):
+    """What a run comes after.
+
+    ``job_id`` is the Slurm id of the job that must end well first; None when it has done so
+    already. ``checkpoint_dir`` is that run's; None where it is several, or no run of hpcrun's.
+    """
+
+    job_id: str | None
+    checkpoint_dir: str | None = None
+
+
 class Section(Struct, frozen=True, kw_only=True):
     """Environment variables that belong together, with the reason as a comment.
 

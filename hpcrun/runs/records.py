@@ -62,9 +62,10 @@ class Resubmitted(Struct, frozen=True, kw_only=True):
 
 
 class Successor(Struct, frozen=True, kw_only=True):
-    """A later run uses the checkpoints in this run's folder."""
+    """A later run uses the checkpoints in this run's folder; ``reads``: and writes its own."""
 
     run_dir: str
+    reads: bool = False
 
 
 class SeenRow(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,57 @@ def test_resubmit_goes_on_to_the_end_of_the_new_run(
     assert done.out.endswith(shown) and ("step 1" in done.out) == bool(shown)
     dry = hpcrun("resubmit", "7", option, "--dry-run")
     assert dry.code == 0, dry
+
+
+def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
+    hpcrun: Caller, tools: Path
+) -> None:
+    hpcrun.write("train.py", "")
+    text = "script: train.py\nlauncher: srun\nresources: {gpus_per_node: 0}\n"
+    hpcrun.write("job.yaml", text)
+    hpcrun.write("next.yaml", text + "args: [--from, '{after_checkpoint_dir}']\n")
+    (first,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(first, "7", "RUNNING"), ""))
+    alone = hpcrun("submit", "next.yaml")
+    assert alone.code == 2 and "there is one only with --after RUN" in alone.err, alone
+
+    def follow(job_id: str, *words: str) -> Path:
+        replay(tools, "sbatch", (0, f"{job_id}\n", ""))
+        done = hpcrun(*words, "--json")
+        assert done.code == 0, done
+        told = done.json["runs"][0] if words[0] == "resubmit" else done.json
+        return Path(told["run_dir"])
+
+    # Two at the same moment: both only read.
+    second = follow("8", "submit", "next.yaml", "--after", "7")
+    third = follow("9", "submit", "next.yaml", "--after", "7", "--name", "other")
+    plain = follow("10", "submit", "job.yaml", "--after", "7")
+    folder = f"{first}/checkpoints"
+    for run in (second, third):
+        plan = json.loads((run / "plan.json").read_text())
+        assert plan["program"][-1] == folder and plan["checkpoint_dir"] == f"{run}/checkpoints"
+    notes = {path.stem for path in (first / "successors").iterdir()}
+    assert notes == {second.name, third.name}, plain
+
+    # What begins from it keeps it; and it may not be written anew meanwhile.
+    states = row(first, "7", "FAILED") + row(plain, "10", "FAILED")
+    states += row(second, "8", "FAILED") + row(third, "9", "PENDING")
+    replay(tools, "squeue", (0, states, ""))
+    clean = hpcrun("clean", "--older-than", "0s", "--dry-run", "--json").json
+    reasons = {run["id"]: run["reason"] for run in clean["runs"]}
+    assert reasons[first.name] == f"{third.name} uses its checkpoints"
+    Path(folder).mkdir()
+    Path(folder, "step1").touch()
+    refused = hpcrun("resubmit", "7")
+    assert refused.code == 2 and f"{third.name}, a later run, is PENDING" in refused.err
+
+    # Again, and from the same ones.
+    again = follow("11", "resubmit", "8")
+    assert json.loads((again / "plan.json").read_text())["program"][-1] == folder
+    assert (first / "successors" / f"{again.name}.json").exists()
+    shutil.rmtree(folder)
+    gone = hpcrun("resubmit", "8")
+    assert gone.code == 2 and "that the run began from (--after) are gone" in gone.err
 
 
 # ---- clean

@@ -8,7 +8,7 @@ import pytest
 from hpcrun.errors import InputError
 from hpcrun.plan.build import RUN_MODULE, build_plan
 from hpcrun.plan.directives import MAX_NAME, check_carried
-from hpcrun.plan.types import Plan
+from hpcrun.plan.types import Dependency, Plan
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
 CODE = f"{PLACE.run_dir}/code"
@@ -76,7 +76,7 @@ def test_the_order_of_the_directives() -> None:
         "name: x\nscript: a.py\nresources: {time: '1:00', partition: p, account: a, gpu_type: t, "
         "memory_per_node: 1G}\nslurm: {qos: high}",
         "gpu_types: {t: {constraint: c}}",
-        after="17",
+        after=Dependency("17"),
     )
     assert [f"{k}={v}" for k, v in made.directives] == [
         "job-name=x",

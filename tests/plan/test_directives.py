@@ -7,6 +7,7 @@ import pytest
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.directives import CONVERSIONS
+from hpcrun.plan.types import Dependency
 from hpcrun.render.files import srun_argv
 from hpcrun.spec.names import RENAMES
 from tests.plan.making import PLACE, cluster, job, plan
@@ -18,7 +19,8 @@ FACTS = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 64, memory_per_node
 def directives(
     text: str = JOB, profile: str = FACTS, after: str | None = None
 ) -> dict[str, str | None]:
-    return dict(build_plan(job(text), cluster(profile), PLACE, after=after).directives)
+    first = None if after is None else Dependency(after)
+    return dict(build_plan(job(text), cluster(profile), PLACE, after=first).directives)
 
 
 def test_every_pair_that_a_profile_may_rename_has_its_conversion() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hpcrun.errors import Problem, SpecError
 from hpcrun.plan.placeholders import fill, fill_known
+from hpcrun.plan.types import Dependency
 from tests.plan.making import plan, variables
 
 VALUES = {"run_dir": "/r", "precision": "bf16", "odd": "{precision}"}
@@ -100,5 +101,15 @@ def test_deepspeeds_placeholders_are_there_with_deepspeed_alone() -> None:
     made = plan("script: a.py\ndeepspeed: {zero_stage: 1}\nargs: ['{deepspeed_config}']")
     assert made.program[-1] == f"{made.run_dir}/deepspeed.json"
     assert variables(made)["HPCRUN_ZERO_STAGE"] == "1"
-    with pytest.raises(SpecError, match="deepspeed_config}: no such placeholder"):
+    with pytest.raises(SpecError, match="there is one only with a deepspeed: block"):
         plan("script: a.py\nargs: ['{deepspeed_config}']")
+
+
+def test_the_run_before_gives_its_checkpoints_to_those_that_ask() -> None:
+    text = "script: a.py\nargs: [--from, '{after_checkpoint_dir}']"
+    made = plan(text, after=Dependency("7", "/runs/one/checkpoints"))
+    assert made.program[2:] == ["--from", "/runs/one/checkpoints"]
+    assert variables(made)["HPCRUN_AFTER_CHECKPOINT_DIR"] == "/runs/one/checkpoints"
+    for after in (None, Dependency("7")):
+        with pytest.raises(SpecError, match="there is one only with --after RUN"):
+            plan(text, after=after)

@@ -1,4 +1,4 @@
-"""Finds the Slurm job that another one is to wait for.
+"""Finds the job that another one is to wait for, and the checkpoints that it leaves.
 
 Effects: Slurm commands, reads files.
 """
@@ -11,12 +11,13 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.errors import InputError
+from hpcrun.plan.types import Dependency
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import find, is_job_id, runs_of
 
 
-def dependency_on(context: Context, word: str) -> str | None:
-    """The Slurm id of the job that must end well first; None when it has done so already.
+def dependency_on(context: Context, word: str) -> Dependency:
+    """Find out what a job that is to come after this run or job waits for.
 
     Raises InputError for a run that will never end well.
     """
@@ -31,13 +32,18 @@ def dependency_on(context: Context, word: str) -> str | None:
         statuses = foreign_status(context, word)
     else:
         statuses = status_of(context, runs_of(run) if isinstance(run, SweepFolder) else [run])
+    folder = None
+    if len(statuses) == 1 and isinstance(statuses[0], RunStatus) and statuses[0].plan is not None:
+        folder = statuses[0].plan.checkpoint_dir
     waiting = [status for status in statuses if not status.verdict.ok]
     if not waiting:
-        return None
+        return Dependency(None, folder)
     for status in waiting:
         if status.verdict.final or status.job_id is None:
             which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
             raise InputError(f"--after {word}: that run{which} is {status.verdict.state}")
     job_id = waiting[0].job_id or ""
     # afterok of an array waits for all its tasks, of a heterogeneous job for its leader.
-    return job_id.replace("+", "_").partition("_")[0] if len(statuses) > 1 else job_id
+    if len(statuses) > 1:
+        job_id = job_id.replace("+", "_").partition("_")[0]
+    return Dependency(job_id, folder)
