@@ -169,6 +169,14 @@ def test_logs_without_errors_say_so(run: Run) -> None:
     assert (done.code, done.out, done.err) == (0, "", "no word of an error in these logs\n")
 
 
+def test_a_report_has_no_secret_where_a_metrics_name_stands(run: Run) -> None:
+    run.write("logs/0/rank-0.log", f"step 1 loss 2.5\n{DRAWN}: 0.5 step 2 loss 2.25\n")
+    page = run.hpcrun.project / "page.html"
+    done = run.hpcrun("parse", "--json", "--html", str(page))
+    assert done.code == 0 and "loss" in done.json["runs"][0]["metrics"], done
+    assert DRAWN not in done.out and DRAWN not in page.read_text()
+
+
 TORCHRUN = """\
 E1121 10:21 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) rank: 1
 Traceback (most recent call last):

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from hpcrun.errors import SpecError
+from hpcrun.logs.mask import Masker
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, sweep_folder
@@ -223,7 +224,10 @@ def _is_secret(key: str, value: str) -> bool:
     >>> [_is_secret(key, "x") for key in ("env.HF_TOKEN", "args.--wandb-key", "args.--pad_token")]
     [True, True, False]
     """
-    return bool(_SECRET_NAME.fullmatch(key) or _SECRET_VALUE.search(value))
+    if _SECRET_NAME.fullmatch(key) or _SECRET_VALUE.search(value):
+        return True
+    data = value.encode("utf-8", "surrogateescape")
+    return Masker().mask(data) != data  # a private key, an address that lets in who has it
 
 
 def _seconds(attempt: Attempt) -> float | None:

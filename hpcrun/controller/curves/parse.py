@@ -14,6 +14,7 @@ from msgspec import structs
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.read_log import LogFileReader
 from hpcrun.controller.curves.sources import Source, find_sources
+from hpcrun.controller.secrets import masker_of
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats.form import own_format
@@ -41,7 +42,27 @@ def parse(
     """
     own = own_formats(patterns, "--pattern")
     sources = find_sources(context, words)
-    return [parse_source(source, own=own, full=full) for source in sources]
+    return [
+        _without_secrets(context, source, parse_source(source, own=own, full=full))
+        for source in sources
+    ]
+
+
+def _without_secrets(context: Context, source: Source, parsed: ParsedRun) -> ParsedRun:
+    """Leave out a metric whose name is a secret: a log may have a number behind one.
+
+    Samples stay as the log has them.
+    """
+    masker = masker_of(context, [source.run] if source.run is not None else [])
+    metrics = parsed.curve.metrics
+    told = {
+        name: series
+        for name, series in metrics.items()
+        if masker.mask(data := name.encode("utf-8", "surrogateescape")) == data
+    }
+    if len(told) == len(metrics):
+        return parsed
+    return structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=told))
 
 
 def parse_source(source: Source, *, own: Sequence[Format] = (), full: bool = False) -> ParsedRun:
