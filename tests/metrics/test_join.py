@@ -80,6 +80,15 @@ class TestBars:
         assert curve.values("loss")[-1] == 50.0
         assert curve.values("train_runtime") == [9.0]
 
+    def test_a_step_that_tells_how_long_the_training_has_run_is_a_point(self) -> None:
+        lines = []
+        for step in (10, 20, 30):
+            values = (("loss", 40.0 - step), ("lr", 1e-4), ("train_runtime", step / 5))
+            lines += [bar(step), Line(values, epoch=step / 10), bar(step)]
+        curve = build([*lines, bar(40)])
+        assert curve.steps("loss") == [10, 20, 30]
+        assert curve.steps("train_runtime") == [10, 20, 30]
+
     def test_a_bar_without_any_rows_tells_its_pace(self) -> None:
         sampling = [Line((("step_seconds", 0.01),), n, bar="", total=400) for n in range(0, 400, 9)]
         curve = build([*sampling, *(bar(n, 500) for n in range(1, 261))])

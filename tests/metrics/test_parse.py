@@ -54,3 +54,14 @@ def test_nothing_to_read() -> None:
     for attempts in nothing:
         run = parse_chunks("x", attempts)
         assert (run.points, len(run.samples), run.formats, run.lines) == (0, 0, (), 0)
+
+
+def test_a_trainer_that_counts_tokens_tells_its_runtime_with_each_loss() -> None:
+    state = b"""{"global_step": 2, "log_history": [
+        {"loss": 3.0, "learning_rate": 1e-4, "train_runtime": 1.5, "step": 1},
+        {"loss": 2.0, "learning_rate": 1e-4, "train_runtime": 3.0, "step": 2},
+        {"train_loss": 2.5, "train_runtime": 3.1, "step": 2}]}"""
+    curve = parse_chunks("x", [(0, [state])]).curve
+    assert (curve.steps("loss"), curve.values("loss")) == ([1, 2], [3.0, 2.0])
+    assert curve.values("lr") == [1e-4, 1e-4]
+    assert curve.values("train_loss") == [2.5]

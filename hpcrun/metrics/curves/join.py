@@ -43,7 +43,7 @@ from hpcrun.metrics.curves.placed import (
 )
 from hpcrun.metrics.curves.tally import BY_EPOCH, Tally
 from hpcrun.metrics.curves.training_bar import Bar, Bars, bar_of, epoch_of, may_train
-from hpcrun.metrics.names import EPOCH, LOSS, STEP_SECONDS
+from hpcrun.metrics.names import EPOCH, LOSS, LR, STEP_SECONDS
 from hpcrun.metrics.row import Frame
 
 _TRAIN = "train"
@@ -291,9 +291,10 @@ def _without_summary(rows: Rows) -> Rows:
     """Leave out what is no measurement at a step.
 
     That is the mean loss that closes a training, beside how long it ran, and how long the steps of
-    a bar take that is not the training's.
+    a bar take that is not the training's. With a learning rate beside it the loss is that of a
+    step: a Trainer that counts tokens tells how long it has run at each.
     """
-    sums_up = any(name.endswith("runtime") for name in rows.names)
+    sums_up = any(name.endswith("runtime") for name in rows.names) and LR not in rows.names
     kept = [
         index
         for index, name in enumerate(rows.names)

@@ -61,8 +61,9 @@ def _rows_of(objects: Sequence[object] | None) -> list[Row]:
         if not isinstance(each, dict):
             return []
         fields = fields_of(each)
-        # What the HF Trainer sums up at the end of a run is no point of its curve.
-        summary = "train_runtime" in each
+        # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
+        # tokens it tells how long it has run at each step, too.
+        summary = "train_runtime" in each and "loss" not in each
         row = build_row(fields, Shape(dict=True), sure=summary, verbatim=summary)
         if row is not None:
             rows.append(row)
