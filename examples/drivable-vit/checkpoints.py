@@ -46,7 +46,8 @@ def find(resume: str, folder: Path, facts: dict[str, Any]) -> Path | None:
     """Find the checkpoint to go on from, if there is one.
 
     ``resume`` is auto (the newest in ``folder``), never, or a path: of a checkpoint, or of a folder
-    with such. Raises ValueError for a path that is neither, and for a checkpoint of another model.
+    with such. Raises ValueError for a path that is neither, for a checkpoint of another model, and
+    for a change of the ZeRO stage that DeepSpeed cannot make.
     """
     if resume == "never":
         return None
@@ -58,9 +59,13 @@ def find(resume: str, folder: Path, facts: dict[str, Any]) -> Path | None:
         return None
     if not (found / FACTS).is_file():
         raise ValueError(f"checkpoint.resume={resume}: no checkpoint of this program is at {found}")
-    saved = read(found)["model"]
-    if saved != facts["model"]:
-        raise ValueError(f"{found} holds another model: {saved}; this one is {facts['model']}")
+    saved = read(found)
+    if saved["model"] != facts["model"]:
+        was = f"{found} holds another model: {saved['model']}"
+        raise ValueError(f"{was}; this one is {facts['model']}")
+    if (saved["zero_stage"] == 3) != (facts["zero_stage"] == 3):
+        was = f"{found} was written with zero_stage {saved['zero_stage']}"
+        raise ValueError(f"{was}: DeepSpeed cannot go on from or to stage 3 (say the same stage)")
     return found
 
 
