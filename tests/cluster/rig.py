@@ -313,12 +313,15 @@ class Rig:
         data, socket = self.root / "db", self.root / "state" / "mariadb.socket"
         install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}"]
         install += ["--skip-test-db", "--auth-root-authentication-method=normal"]
+        # Not /tmp, which all rigs share: their temporary tables have names by chance alike.
+        install += [f"--tmpdir={self.root}/state"]
         done = self.run(*install)
         if done.returncode:
             raise RigError(f"{install[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         argv = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}"]
         argv += [f"--socket={socket}", "--skip-networking", f"--pid-file={self.root}/state/db.pid"]
         argv += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
+        argv += [f"--tmpdir={self.root}/state"]
         self._daemon("mariadbd", self.head, argv)
         self._wait(lambda: _missing(socket), "mariadbd's socket", 30)
         # slurmdbd takes neither its file nor the database's socket from an option.

@@ -18,9 +18,7 @@ from typing import Any
 import yaml
 
 from tests.cluster.rig import Rig
-
-# What DeepSpeed compiles stays from one test run to the next.
-CACHE = Path.home() / ".cache" / "hpcrun-tests"
+from tests.torch_extensions import CACHE
 
 
 def until(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:

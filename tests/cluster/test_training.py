@@ -6,11 +6,13 @@ The global batch is 8 everywhere, in fp32, so every loss curve must equal that o
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
+from tests.torch_extensions import extensions
 
 STEPS = 20
 # fp32 sums in another order: measured 2e-6 relative over 20 steps; a wrong shard or a batch that
@@ -75,6 +77,8 @@ def test_trains_like_one_process(
     found = hashes(run)
     assert len(found) == 2 * nodes, run.log()
     assert len(set(found)) == 1, "all ranks hold the same parameters"
+    if preset != "ddp-4gpu":
+        assert Path(extensions(), "deepspeed_shm_comm").is_dir(), "built where all tests look for it"
     if nodes == 2:
         hosts = {line.split()[4].rstrip(",") for line in run.log().splitlines() if " is " in line}
         assert set(site.rig.node_names) <= hosts, "both hosts took part"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.needs import require
 from tests.source import ROOT
+from tests.torch_extensions import CACHE
 from tests.tutorial import FILE, Step, skeleton, steps
 
 # How a job is numbered, in the document and here.
@@ -40,6 +41,9 @@ def test_the_tutorial(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "hpcrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcrun "$@"\n')
     (tmp_path / "bin" / "hpcrun").chmod(0o755)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "hpcrun").mkdir()
+    (tmp_path / "hpcrun" / "cache").symlink_to(CACHE)
     env = {
         "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(tmp_path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from hpcrun.plan.deepspeed_auto import FILLED_BY
 from tests.plan.making import plan
+from tests.torch_extensions import extensions
 
 PROBE = Path(__file__).with_name("framework_probe.py")
 
@@ -43,6 +45,7 @@ def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[
         check=False,
         timeout=240,
         cwd=folder,
+        env={**os.environ, "TORCH_EXTENSIONS_DIR": extensions()},
     )
     assert "ANSWERS" in done.stdout, done.stderr[-3000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout.rpartition("ANSWERS")[2])

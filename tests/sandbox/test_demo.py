@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.needs import require
+from tests.torch_extensions import CACHE
 
 DEMO = Path(__file__).parents[2] / ".ci" / "demo"
-# What DeepSpeed compiles stays from one test run to the next.
-CACHE = Path.home() / ".cache" / "hpcrun-tests"
 
 
 @pytest.mark.cluster

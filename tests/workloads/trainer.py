@@ -12,9 +12,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.torch_extensions import extensions
 
 PROGRAM = Path(__file__).parents[2] / "hpcrun" / "workloads" / "reference" / "train_gpt.py"
 
@@ -54,15 +55,11 @@ def environment() -> dict[str, str]:
     """One CPU thread a rank, no GPU, no launcher's or Slurm's variables, compiled ops kept."""
     ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("SLURM_")}
-    builds = (
-        f"torch-{version('torch')}-deepspeed-{version('deepspeed')}-{sys.implementation.cache_tag}"
-    )
-    cache = Path.home() / ".cache" / "hpcrun-tests" / "torch_extensions" / builds
     return {
         **kept,
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
-        "TORCH_EXTENSIONS_DIR": str(cache),
+        "TORCH_EXTENSIONS_DIR": extensions(),
     }
 
 

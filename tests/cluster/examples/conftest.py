@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.examples.project import Project, copy_of, environment
-from tests.cluster.site import CACHE
 from tests.needs import require
+from tests.torch_extensions import CACHE
 
 
 @pytest.fixture(scope="session")
