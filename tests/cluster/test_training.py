@@ -78,7 +78,7 @@ def test_trains_like_one_process(
     assert len(found) == 2 * nodes, run.log()
     assert len(set(found)) == 1, "all ranks hold the same parameters"
     if preset != "ddp-4gpu":
-        assert Path(extensions(), "deepspeed_shm_comm").is_dir(), "built where all tests look for it"
+        assert Path(extensions(), "deepspeed_shm_comm").is_dir(), "another folder"
     if nodes == 2:
         hosts = {line.split()[4].rstrip(",") for line in run.log().splitlines() if " is " in line}
         assert set(site.rig.node_names) <= hosts, "both hosts took part"
