@@ -98,16 +98,30 @@ def _fitting(text: str, stream: Any, *, indent: int) -> list[str]:
     return [part for line in text.split("\n") for part in wrapper.wrap(line) or [""]]
 
 
+# A remark that has less room beside its row stands below it (in characters).
+_ROOM = 20
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as wide as its words; on a terminal the last column is cut to fit."""
+    """Print a table as wide as its words.
+
+    On a terminal the last column is cut to fit; where there is next to no room for it, it stands
+    below its row.
+    """
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     width = columns() if bool(sys.stdout and sys.stdout.isatty()) else None
+    before = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    is_below = width is not None and before + min(widths[-1], _ROOM) > width
     for number, row in enumerate(cells):
-        line = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
+        shown = row[:-1] if is_below else row
+        line = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(shown)).rstrip()
         if width is not None and len(line) > width:
             line = line[: width - 1] + "…"
         say(click.style(line, bold=True) if number == 0 else line)
+        if is_below and row[-1]:
+            for part in _fitting(row[-1], sys.stdout, indent=4):
+                say(click.style(f"    {part}", bold=number == 0, dim=number != 0))
 
 
 def columns() -> int:

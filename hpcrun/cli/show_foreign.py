@@ -19,6 +19,7 @@ from hpcrun.controller.state.why import WhyWaiting
 def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any]:
     """The stable JSON of a job that hpcrun did not submit; ``run_id`` is null."""
     row, facts = status.queue or status.account, status.facts
+    code = _exit_code(status).partition(":")[0]
     return {
         "kind": "job",
         "id": status.job_id,
@@ -26,6 +27,7 @@ def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any
         "job_id": status.job_id,
         "name": row.name if row else None,
         **verdict_json(status.verdict),
+        "exit_code": int(code) if code.isdigit() else None,
         **why_json(why),
         "user": (row.user if row else "") or None,
         "partition": (row.partition if row else "") or None,
@@ -74,8 +76,7 @@ def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
         rows.append(("asks for", f"{facts.nodes} nodes, {facts.cpus} CPUs{gpus}"))
     if row is not None:
         rows += [("time", f"{row.elapsed} of {row.limit}"), ("nodes", row.node_list)]
-    if status.account is not None:
-        rows.append(("exit code", status.account.exit_code))
+    rows.append(("exit code", _exit_code(status)))
     if row is not None:
         rows.append(("folder", row.work_dir))
     if facts is not None:
@@ -87,3 +88,9 @@ def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
     if not status.verdict.final:
         verbs.append((f"cancel {status.job_id}", "end it"))
     show_next(*verbs)
+
+
+def _exit_code(status: ForeignStatus) -> str:
+    """Slurm's ``code:signal`` of a job that is over; without accounting scontrol tells, a while."""
+    told = status.account or status.facts
+    return told.exit_code if told is not None and status.verdict.final else ""

@@ -21,8 +21,8 @@ from hpcrun.report.text import cut
 
 # Columns by how soon they go where the line is short; the others stay.
 _HEADER = ("ID", "JOB", "STATE", "TIME", "LIMIT", "NODES", "STEP", "LOSS", "GPU-H")
-_GOES_FIRST = ("LIMIT", "GPU-H", "NODES")
-_LONGEST_NAME = 24
+_GOES_FIRST = ("LIMIT", "GPU-H", "NODES", "STEP", "TIME", "LOSS")
+_LONGEST_NAME, _SHORTEST_NAME = 24, 6
 _RIGHT = {"TIME", "LIMIT", "STEP", "LOSS", "GPU-H"}
 
 
@@ -48,6 +48,12 @@ def show_list(listing: Listing, why: Mapping[str, WhyWaiting]) -> list[str]:
         if width is None or used <= width or name is None:
             break
         header = [key for key in header if key != name]
+    if width is not None and used > width:  # a narrow terminal: names are what can be cut
+        longest = max(widths["JOB"] - (used - width), _SHORTEST_NAME)
+        for cell in cells:
+            cell["JOB"] = _short(cell["JOB"], longest)
+        used -= widths["JOB"] - longest
+        widths["JOB"] = longest
     # Behind the columns if all fit there, else each below its row.
     room = None if width is None else width - used - 2
     is_behind = room is None or all(cells_of(text) <= room for text in remarks)
@@ -96,13 +102,13 @@ def _hours(hours: float) -> str:
     return f"{hours:.2f}" if hours < 10 else f"{hours:,.0f}"
 
 
-def _short(name: str) -> str:
+def _short(name: str, longest: int = _LONGEST_NAME) -> str:
     """Cut a long name, and keep a terminal's control characters away from it."""
     plain = "".join(char if char.isprintable() else "?" for char in name)
-    if cells_of(plain) <= _LONGEST_NAME:
+    if cells_of(plain) <= longest:
         return plain
     dots = "…" if has_unicode() else "..."
-    return cut(plain, _LONGEST_NAME - len(dots)) + dots
+    return cut(plain, longest - len(dots)) + dots
 
 
 def _cell(key: str, text: str, widths: Mapping[str, int]) -> str:

@@ -179,7 +179,9 @@ def _nothing(watched: Watched) -> str:
     from hpcrun.controller.watch.watched_runs import WatchedRuns
 
     if isinstance(watched, WatchedRuns):
-        return f"{watched.runs[0].run_id}: no output yet"
+        if len(watched.runs) == 1:
+            return f"{watched.runs[0].run_id}: no output yet"
+        return f"none of the {len(watched.runs)} runs of the sweep has output yet"
     first = watched.statuses[0]
     paths = [str(file.path) for file in watched.paths()]  # type: ignore[attr-defined]
     where = f" ({paths[0]})" if paths else ""

@@ -288,6 +288,16 @@ def find(
     return _find_by_part(lookup, word)
 
 
+def plain_id(word: str) -> str:
+    """The id of an array, of what squeue prints for all its tasks that wait; all else as it is.
+
+    >>> plain_id("7_[0-5%2]"), plain_id("7_3"), plain_id("7k3q")
+    ('7', '7_3', '7k3q')
+    """
+    match = re.fullmatch(r"([0-9]+)_\[[0-9,:%-]+(?:\.\.\.)?\]", word)
+    return match[1] if match else word
+
+
 def is_job_id(word: str) -> bool:
     """Tell whether a word has the form of a job's id, of an array's task, or of a part of a
     heterogeneous job.

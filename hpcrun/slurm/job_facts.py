@@ -16,7 +16,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """What squeue and sacct do not tell of a job; "" and None where Slurm does not say.
 
     ``job_id`` is 5_2 for a task of an array, 5+1 for a part of a heterogeneous job. ``gpus`` are
-    of all nodes.
+    of all nodes. ``exit_code`` is Slurm's ``code:signal``, 0:0 as long as the job is not over.
     """
 
     job_id: str
@@ -29,6 +29,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     command: str = ""
     stdout: str = ""
     stderr: str = ""
+    exit_code: str = ""
 
 
 def parse_job_facts(text: str) -> list[JobFacts]:
@@ -64,6 +65,7 @@ def _parse_one(record: str) -> JobFacts:
         command=command[1] if command and command[1] != "(null)" else "",
         stdout=parse_stdout_path(record) or "",
         stderr=parse_stderr_path(record) or "",
+        exit_code=_word(record, "ExitCode"),
     )
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import click
 import pytest
 
+from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
-from tests.cli.test_status import several, tools
+from tests.cli.test_status import answers, queued, several, tools, write_sweep
 
 __all__ = ["several", "tools"]  # fixtures
 
@@ -55,6 +56,25 @@ def test_a_terminal_gets_no_line_that_is_too_long(several: Caller, columns: int)
     assert all(len(line) <= columns for line in lines), lines
     below = "    your QOS allows 8 GPUs at once; 8 are in use"
     assert (below in lines) == (columns == 80)
+
+
+@pytest.mark.parametrize("columns", [30, 40])
+def test_a_narrow_terminal_loses_no_state_and_no_remark(several: Caller, columns: int) -> None:
+    text = click.unstyle(drawn(several, columns, "status"))
+    lines = text.splitlines()
+    assert all(len(line) <= columns for line in lines), lines
+    for state in ("RUNNING", "PENDING", "FAILED", "COMPLETED"):
+        assert state in text
+    assert "your QOS allows 8 GPUs at once; 8 are in use" in " ".join(text.split())
+
+
+def test_a_table_on_a_narrow_terminal_keeps_its_last_column(hpcrun: Caller, tools: Path) -> None:
+    sweep = RunFolder(write_sweep(hpcrun, 2))
+    rows = [queued(sweep, f"40_{index}", "PENDING", "PartitionDown") for index in range(2)]
+    answers(tools, "squeue", rest="".join(rows))
+    text = click.unstyle(drawn(hpcrun, 40, "status", "40"))
+    assert all(len(line) <= 40 for line in text.splitlines()), text
+    assert " ".join(text.split()).count("its partition takes jobs but starts none now") == 2, text
 
 
 def test_a_c_locale_gets_ascii(several: Caller) -> None:

@@ -5,8 +5,10 @@ Effects: Slurm commands.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
@@ -14,7 +16,8 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.runs.layout import ARRAY
 from hpcrun.runs.records import History
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.job_facts import JobFacts, parse_job_facts
@@ -44,6 +47,32 @@ def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
     return found
 
 
+def own_name(context: Context, word: str) -> str:
+    """The id of a run's task, as 7_3, where a word is the number that Slurm gave the task itself.
+
+    Any other word stays as it is. Asks Slurm only where there are sweeps at all; never raises.
+    """
+    if not word.isdigit() or not any(name.endswith(ARRAY) for name in _names(context.runs_dir)):
+        return word
+    try:
+        rows = scheduler.queue(slurm_transport(context), [word]) if _is_possible(word) else []
+    except OutOfReach:
+        return word
+    folders = {row.job_id: Path(row.work_dir).name for row in rows}
+    if len(folders) != 1:
+        return word
+    job_id, folder = folders.popitem()
+    is_own = job_id != word and folder.endswith(ARRAY) and (context.runs_dir / folder).is_dir()
+    return job_id if is_own else word
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names alone are wanted
+    except OSError:
+        return []
+
+
 def unknown_job(job_id: str) -> InputError:
     """Say that nobody knows a job."""
     return InputError(
@@ -65,7 +94,7 @@ def ask_foreign(
     if not asked:
         return {job_id: [] for job_id in job_ids}
     transport = slurm_transport(context)
-    rows = scheduler.queue(transport, asked)
+    rows = scheduler.queue(transport, asked, surely=True)
     queued = _sorted_out(rows, asked)
     # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
     odd = len(rows) > sum(map(len, queued.values()))

@@ -22,7 +22,7 @@ from hpcrun.logs.ends import start_of_last
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, runs_of
+from hpcrun.runs.store import find, is_job_id, plain_id, runs_of
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -110,10 +110,14 @@ def watched_of(context: Context, word: str | None) -> Watched:
 
     Raises InputError, OutOfReach.
     """
+    word = plain_id(word) if word is not None else None
     if word is not None and is_job_id(word) and find(context.runs_dir, word) is None:
+        from hpcrun.controller.state.foreign import own_name
         from hpcrun.controller.watch.watched_job import WatchedJob
 
-        return WatchedJob(context, word)
+        word = own_name(context, word)
+        if find(context.runs_dir, word) is None:
+            return WatchedJob(context, word)
     found = resolve_any(context, word)
     return WatchedRuns(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
 

@@ -1,0 +1,92 @@
+"""Words by which jobs are named: as squeue prints them, and by a task's own number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrun.runs.layout import RunFolder
+from tests.cli.calling import Caller
+from tests.cli.test_status import SEPARATOR, answers, queued, write_sweep
+from tests.json_schemas import check_json
+
+HEADED = ("--me --format=%i", "JOBID\n")
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put that stand in for Slurm's."""
+    return Path(hpcrun.environ["PATH"])
+
+
+@pytest.fixture
+def sweep(hpcrun: Caller, tools: Path) -> Caller:
+    """Two runs of a sweep, job 40, of which Slurm knows the first as 41 too."""
+    folder = RunFolder(write_sweep(hpcrun, 2))
+    rows = [queued(folder, f"40_{index}", "PENDING", "Priority") for index in range(2)]
+    answers(tools, "squeue", ("--jobs=41", rows[0]), HEADED, ("--jobs=40", "".join(rows)))
+    for name in ("sacct", "scontrol"):
+        answers(tools, name)
+    return hpcrun
+
+
+def test_what_squeue_prints_for_an_array_that_waits_is_the_array(sweep: Caller) -> None:
+    whole = sweep("status", "40", "--json").json
+    assert [run["job_id"] for run in whole["runs"]] == ["40_0", "40_1"]
+    for word in ("40_[0-1]", "40_[0-1%4]"):
+        assert sweep("status", word, "--json").json == whole
+        done = sweep("logs", word)
+        assert done.code == 0, done
+        assert done.err == "none of the 2 runs of the sweep has output yet\n"
+
+
+def test_an_array_of_another_program_is_named_so_too(hpcrun: Caller, tools: Path) -> None:
+    run = RunFolder(Path("/elsewhere"))
+    answers(tools, "squeue", rest=queued(run, "7_0", "PENDING", "Priority"))
+    for name in ("sacct", "scontrol"):
+        answers(tools, name)
+    done = hpcrun("status", "7_[0-5%2]", "--json")
+    check_json("status", done.json)
+    assert [run["job_id"] for run in done.json["runs"]] == ["7_0"]
+    done = hpcrun("logs", "7_[0-5%2]")
+    assert done.code == 0 and "PENDING; no output yet" in done.err, done
+
+
+def test_the_number_of_a_task_itself_finds_its_run(sweep: Caller) -> None:
+    (run,) = sweep("status", "41", "--json").json["runs"]
+    assert (run["kind"], run["job_id"]) == ("run", "40_0")
+    assert sweep("logs", "41").err == "20261121-000000-lr.0-7k3q: no output yet\n"
+
+
+@pytest.mark.parametrize("verb", ["status", "cancel", "wait"])
+def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
+    hpcrun: Caller, tools: Path, verb: str
+) -> None:
+    answers(tools, "squeue")
+    (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "sacct").chmod(0o755)
+    done = hpcrun(verb, "99", *(["--timeout", "0"] if verb == "wait" else []))
+    assert done.code == 4 and "neither a run" not in done.err, done
+    if verb != "wait":  # which goes on asking until its time is up
+        assert "squeue answers nothing, not even its column names" in done.err, done
+
+
+def test_the_exit_code_is_told_without_accounting(hpcrun: Caller, tools: Path) -> None:
+    answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))
+    (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "sacct").chmod(0o755)
+    told = "JobId=7 JobName=a UserId=me(7) ExitCode=3:0 NumNodes=1 NumCPUs=4 TRES=cpu=4"
+    answers(tools, "scontrol", rest=told + " Command=/a\n")
+    assert "  exit code 3:0\n" in hpcrun("status", "7").out
+    done = hpcrun("status", "7", "--json")
+    check_json("status", done.json)
+    assert done.json["runs"][0]["exit_code"] == 3
+
+
+def test_a_job_that_runs_has_no_exit_code_yet(hpcrun: Caller, tools: Path) -> None:
+    answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "RUNNING"))
+    answers(tools, "sacct", rest=SEPARATOR.join(["7", "RUNNING", "0:0", *"123456789", "/w"]) + "\n")
+    answers(tools, "scontrol", rest="JobId=7 ExitCode=0:0 NumNodes=1 NumCPUs=4 Command=/a\n")
+    assert "exit code" not in hpcrun("status", "7").out
+    assert hpcrun("status", "7", "--json").json["runs"][0]["exit_code"] is None
