@@ -217,10 +217,11 @@ def main(argv: list[str] | None = None) -> None:
         )
         if logs:
             told = accelerator.reduce(mean_loss, reduction="mean").item()
-            speed = (step - since) * batch / (time.perf_counter() - began)
+            seconds = (time.perf_counter() - began) / (step - since)
+            speed = batch / seconds
             accelerator.log({"loss": told, "lr": lr, "samples/s": speed}, step=step)
-            line = f"step {step}/{args.steps} loss {told:.4f} lr {lr:.2e} "
-            tell(accelerator, f"{line}grad_norm {norm:.3f} samples/s {speed:.0f}")
+            line = f"step {step}/{args.steps} loss {told:.4f} lr {lr:.2e} grad_norm {norm:.3f} "
+            tell(accelerator, f"{line}step_time {1000 * seconds:.0f} ms samples/s {speed:.0f}")
         mean_loss.zero_()
         if evaluates:
             evaluate(accelerator, policy, room, unseen, args, step)
