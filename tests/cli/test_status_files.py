@@ -149,3 +149,30 @@ def test_a_folder_that_goes_meanwhile_is_no_traceback(mixture: Caller) -> None:
     (mixture.runs / "20261120-081600-train-7kzz").symlink_to(mixture.runs / "gone")
     done = mixture("status")
     assert done.code == 0 and "Traceback" not in done.err, done
+
+
+@pytest.mark.parametrize("argv", [(), ("519",), ("--all",), ("--json",), ("519", "--json")])
+def test_a_run_that_goes_while_slurm_is_asked_is_no_traceback(
+    mixture: Caller, tools: Path, argv: tuple[str, ...]
+) -> None:
+    shown = tools / "squeue"
+    real = shown.rename(tools / "squeue.real")
+    gone = mixture.runs / "20261120-081519-train-7k19"
+    shown.write_text(f'#!/bin/sh\nrm -r "{gone}"\nexec "{real}" "$@"\n')
+    shown.chmod(0o755)
+    done = mixture("status", *argv)
+    assert "Traceback" not in done.err and done.code in (0, 2, 4), done
+    assert not gone.exists()  # nor has a reader made it again
+    if not argv:
+        assert done.code == 0 and "518  train" in done.out, done
+
+
+def test_a_sweep_that_goes_while_slurm_is_asked_is_no_traceback(
+    hpcrun: Caller, tools: Path
+) -> None:
+    write_sweep(hpcrun, 3)
+    (tools / "squeue").write_text(f'#!/bin/sh\nrm -r "{hpcrun.runs}"/2026*\necho JOBID >&2\n')
+    (tools / "squeue").chmod(0o755)
+    for argv in ((), ("40",)):
+        done = hpcrun("status", *argv)
+        assert "Traceback" not in done.err and done.code in (0, 2, 4), done
