@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 FACTS = "checkpoint.json"
 # With the same of these each rank reads the part that it wrote; else all parts are put together.
-SHARDING = ("world_size", "zero_stage", "precision")
+SHARDING = ("world_size", "zero_stage")
 
 
 def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: bool) -> None:
@@ -46,8 +46,8 @@ def find(resume: str, folder: Path, facts: dict[str, Any]) -> Path | None:
     """Find the checkpoint to go on from, if there is one.
 
     ``resume`` is auto (the newest in ``folder``), never, or a path: of a checkpoint, or of a folder
-    with such. Raises ValueError for a path that is neither, for a checkpoint of another model, and
-    for a change of the ZeRO stage that DeepSpeed cannot make.
+    with such. Raises ValueError for a path that is neither, for a checkpoint of another model or
+    number format, and for a change of the ZeRO stage that DeepSpeed cannot make.
     """
     if resume == "never":
         return None
@@ -60,12 +60,15 @@ def find(resume: str, folder: Path, facts: dict[str, Any]) -> Path | None:
     if not (found / FACTS).is_file():
         raise ValueError(f"checkpoint.resume={resume}: no checkpoint of this program is at {found}")
     saved = read(found)
-    if saved["model"] != facts["model"]:
-        was = f"{found} holds another model: {saved['model']}"
-        raise ValueError(f"{was}; this one is {facts['model']}")
+    # Of the number formats fp16 alone has a loss scale; DeepSpeed takes over whatever it finds.
+    for key in ("model", "precision"):
+        if saved[key] != facts[key]:
+            raise ValueError(f"{found}: its {key} is {saved[key]}, and this run's {facts[key]}")
     if (saved["zero_stage"] == 3) != (facts["zero_stage"] == 3):
-        was = f"{found} was written with zero_stage {saved['zero_stage']}"
-        raise ValueError(f"{was}: DeepSpeed cannot go on from or to stage 3 (say the same stage)")
+        was = f"{found} was written by ZeRO-{saved['zero_stage']}"
+        raise ValueError(
+            f"{was}: DeepSpeed can go on neither from ZeRO-3 without it nor with it from others"
+        )
     return found
 
 

@@ -105,7 +105,8 @@ def refused(resume, **changed):
     except ValueError as error:
         return str(error)
 told["refused"] = [refused(folder / "none"), refused("auto", model={}),
-                   refused("auto", zero_stage=3), refused("auto", world_size=16)]
+                   refused("auto", precision="fp16"), refused("auto", zero_stage=3),
+                   refused("auto", world_size=16)]
 print(json.dumps(told))
 """
 
@@ -210,10 +211,11 @@ def assert_parts(told: dict[str, Any]) -> None:
     assert told["cross_view"] == [True, True, False]
     assert told["temporal"] == [True, False, True]
     assert told["kept_less"] < 0.3 * told["kept"] and told["same_gradients"]
-    nowhere, another, sharded, on_more = told["refused"]
+    nowhere, model, precision, stage, on_more = told["refused"]
     assert "none" in nowhere and "no checkpoint" in nowhere
-    assert "another model" in another
-    assert "zero_stage" in sharded
+    assert "its model is {" in model
+    assert "its precision is bf16" in precision
+    assert "written by ZeRO-1" in stage
     assert on_more is None
 
 
