@@ -13,16 +13,17 @@ from typing import Any, Literal
 
 import datasets
 import torch
-from data import CORPORA, PAD, collate, floor, keep_short, mix, record
+from tqdm.auto import tqdm
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     HfArgumentParser,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
+
+from data import CORPORA, PAD, collate, floor, keep_short, mix, record
 
 
 @dataclass
@@ -34,9 +35,12 @@ class Arguments(TrainingArguments):
     warmup_steps: float = 20
     max_steps: int = 1000
     logging_steps: float = 1
+    eval_strategy: str = "steps"
+    eval_steps: float | None = 200
     save_steps: float = 200
     save_total_limit: int | None = 2
     report_to: str = "none"
+    include_num_input_tokens_seen: str = "non_padding"
 
     model: str = field(
         default="models/1b", metadata={"help": "folder of a model's config.json, beside this file"}
@@ -58,21 +62,28 @@ class Arguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        if len(self.weights) != len(CORPORA):
+            raise ValueError(f"--weights: {len(CORPORA)} numbers, one for each corpus")
         self.bf16, self.fp16 = self.precision == "bf16", self.precision == "fp16"
-        # Its name in the Trainer of transformers before 5.
+        # Its name in the Trainer of older transformers.
         self.gradient_checkpointing = self.activation_checkpointing
+        self.dataloader_pin_memory = torch.cuda.is_available()
         super().__post_init__()
 
 
 class SpeechTrainer(Trainer):
-    """A Trainer that also logs how long its batches are, and the memory that they take."""
+    """A Trainer that also tells its batch, how long its rows are, and the memory that they take."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._told = False
         self._longest = self._padding = self._tokens = 0
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
         """Train on one micro batch of (recordings, tokens)."""
+        if not self._told:
+            tell_batch(self.args, model)
+            self._told = True
         ids = inputs["input_ids"]
         self._longest = max(self._longest, ids.shape[1])
         self._padding += (ids == PAD).sum()  # a tensor: reading it would wait for the GPU
@@ -82,34 +93,36 @@ class SpeechTrainer(Trainer):
     def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Log, over all ranks, since the last time: longest row, padding, peak of GPU memory."""
         if "loss" in logs:
-            peak = 0
-            if torch.cuda.is_available():
-                peak = torch.cuda.max_memory_allocated()
+            peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
             mine = [float(each) for each in (self._longest, self._padding, self._tokens, peak)]
             table = torch.tensor([mine], dtype=torch.float64, device=self.args.device)
-            longest, padding, tokens, peak = self.accelerator.gather(table).T
+            longest, padding, tokens, peaks = self.accelerator.gather(table).T
             logs["longest"] = int(longest.max())
             logs["padding"] = float(padding.sum() / tokens.sum())
             if torch.cuda.is_available():
-                logs["gpu_peak_gib"] = float(peak.max()) / 2**30
+                logs["gpu_peak_gib"] = float(peaks.max()) / 2**30
             self._longest = self._padding = self._tokens = 0
         super().log(logs, *args, **kwargs)
 
 
-class TellBatch(TrainerCallback):
-    """Tell, once, the batch that DeepSpeed trains with beside the Trainer's own."""
+def tell_batch(args: TrainingArguments, model: Any) -> None:
+    """Tell the batch as the Trainer has it, and as DeepSpeed does, whose engine ``model`` then is.
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
-        """Print, on rank 0."""
-        if not state.is_world_process_zero:
-            return
-        parts = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
-        batch = parts[0] * parts[1] * parts[2]
-        print("batch:", " x ".join(map(str, parts)), f"= {batch} recordings a step")
-        # With DeepSpeed the model is its engine.
-        if hasattr(model, "train_batch_size"):
-            stage = model.zero_optimization_stage()
-            print(f"DeepSpeed: ZeRO-{stage}, {model.train_batch_size()} recordings a step")
+    The optimizer's name is that of the class that makes the steps: DeepSpeedCPUAdam is offload.
+    """
+    parts = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
+    batch = parts[0] * parts[1] * parts[2]
+    tell(args, f"Trainer: {' x '.join(map(str, parts))} = {batch} recordings a step")
+    if hasattr(model, "zero_optimization_stage"):
+        size, stage = model.train_batch_size(), model.zero_optimization_stage()
+        steps_by = type(model.basic_optimizer).__name__
+        tell(args, f"DeepSpeed: {size} recordings a step, ZeRO-{stage}, {steps_by}")
+
+
+def tell(args: TrainingArguments, line: str) -> None:
+    """Print on rank 0, on a line of its own beside the Trainer's progress bar."""
+    if args.process_index == 0:
+        tqdm.write(line)
 
 
 def build_datasets(args: Arguments, vocabulary: int) -> tuple[Any, dict[str, Any]]:
@@ -127,19 +140,15 @@ def build_datasets(args: Arguments, vocabulary: int) -> tuple[Any, dict[str, Any
         )
         unseen = record(corpus, 64, args.typical_length, vocabulary, args.seed + 1)
         held_out[corpus.name] = keep_short(unseen, args.max_length)
-        best = floor(held_out[corpus.name], vocabulary)
-        tell(args, f"corpus {corpus.name}: a perfect model's loss is {best:.3f}")
+        if not len(short) or not len(held_out[corpus.name]):
+            raise ValueError(f"--max_length {args.max_length}: nothing of {corpus.name} stays")
     mixture = mix(kept, args.weights, args.seed)
     names = mixture["corpus"]
     shares = ", ".join(f"{names.count(each.name)} of {each.name}" for each in CORPORA)
     tell(args, f"mixture: {len(mixture)} recordings: {shares}")
+    for name, dataset in {"the mixture": mixture, **held_out}.items():
+        tell(args, f"a perfect model's loss on {name}: {floor(dataset, vocabulary):.3f}")
     return mixture, held_out
-
-
-def tell(args: Arguments, line: str) -> None:
-    """Print on rank 0."""
-    if args.process_index == 0:
-        print(line, flush=True)
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -150,7 +159,7 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 def main() -> None:
-    """Train, then evaluate on each corpus."""
+    """Train, and evaluate on each corpus."""
     (args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
     datasets.disable_progress_bars()
     set_seed(args.seed)
@@ -164,13 +173,11 @@ def main() -> None:
         data_collator=collate,
         train_dataset=mixture,
         eval_dataset=held_out,
-        callbacks=[TellBatch()],
     )
     begin = args.resume_from_checkpoint or last_checkpoint(Path(args.output_dir))
     if begin:
         tell(args, f"goes on from {begin}")
     trainer.train(resume_from_checkpoint=begin)
-    trainer.evaluate()
 
 
 if __name__ == "__main__":
