@@ -45,7 +45,12 @@ def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[
         check=False,
         timeout=240,
         cwd=folder,
-        env={**os.environ, "TORCH_EXTENSIONS_DIR": extensions()},
+        # The ninja that jobs have: one of another version builds all anew.
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TORCH_EXTENSIONS_DIR": extensions(),
+        },
     )
     assert "ANSWERS" in done.stdout, done.stderr[-3000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout.rpartition("ANSWERS")[2])
