@@ -181,8 +181,11 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     elif training.framework == "transformers":
         other["gradient_clipping"] = "auto"
     if training.framework in ("transformers", "accelerate"):
-        # Accelerate switches these lines off.
+        # Accelerate switches these lines off. Of the level info then stay 150 lines of settings at
+        # the start, and in fp16 the steps that an overflow skipped (fp16/loss_scaler.py).
         del other["steps_per_print"]
+        if training.precision != "fp16":
+            del other["log_level"]
     formats = {}
     for name in ("bf16", "fp16"):
         # The frameworks add a format that is not mentioned when the script asks for it.
