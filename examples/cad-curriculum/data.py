@@ -1,0 +1,148 @@
+"""Parametric shapes from seeds, as CAD programs, captions, point clouds and pictures.
+
+Every shape is a box or a cylinder with a hole through it. Its program is a sequence of commands in
+the manner of DeepCAD (Wu et al. 2021, arXiv 2105.09492): outlines of lines and circles, extruded
+or cut. The three inputs tell of it by turns:
+
+    the caption   its kind and its outline
+    the points    the height too (they lie on the hull, and the hole is no part of it)
+    the picture   the hole's place too (it looks from above, and sees no height)
+
+So what a model cannot know in each stage of the curriculum is known: see ``floor``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Item = dict[str, Tensor]
+
+LEVELS = 8  # equally likely values of each parameter
+CENTRE = 32  # the sketch plane is 64 x 64
+HOLE = 6  # its radius
+NUMBERS = [str(number) for number in range(2 * CENTRE + 1)]
+COMMANDS = ["SKETCH", "LINE", "CIRCLE", "EXTRUDE", "MOVE", "CUT", "END"]
+WORDS = ["a", "box", "cylinder", "by", "across", "with", "hole"]
+VOCABULARY = {word: index for index, word in enumerate(["PAD", *COMMANDS, *WORDS, *NUMBERS])}
+
+MAX_TOKENS = 33  # the longest caption and program
+POINTS = 64
+PIXELS = 16
+SIGHT = 44  # the width that a picture shows: the outline is never in it
+IGNORED = -100  # the label of what is no part of the loss (torch.nn.CrossEntropyLoss)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A box, or a cylinder (then ``width`` and ``depth`` are its diameter), with a hole.
+
+    The outline begins at its own corner 0 0; the hole is told from the outline's centre, which is
+    ``CENTRE`` on each axis of its sketch.
+    """
+
+    is_box: bool
+    width: int
+    depth: int
+    height: int
+    hole: int
+
+
+def make_shape(rng: np.random.Generator) -> Shape:
+    """Draw each parameter from its ``LEVELS`` values; any hole lies within any outline."""
+    is_box, (width, depth, height, hole) = bool(rng.integers(2)), rng.integers(LEVELS, size=4)
+    return Shape(
+        is_box=is_box,
+        width=48 + 2 * int(width),
+        depth=48 + 2 * int(depth if is_box else width),
+        height=4 + 4 * int(height),
+        hole=CENTRE - 14 + 4 * int(hole),
+    )
+
+
+def caption(shape: Shape) -> list[str]:
+    """Tell of the outline, and neither of the height nor of where the hole is."""
+    if shape.is_box:
+        return f"a box {shape.width} by {shape.depth} with a hole".split()
+    return f"a cylinder {shape.width} across with a hole".split()
+
+
+def program(shape: Shape) -> list[str]:
+    """Write the commands that make the shape: an outline, extruded, and a hole, cut."""
+    w, d = shape.width, shape.depth
+    outline = f"LINE {w} 0 LINE {w} {d} LINE 0 {d} LINE 0 0" if shape.is_box else f"CIRCLE {w}"
+    hole = f"SKETCH CIRCLE {2 * HOLE} MOVE {shape.hole} CUT"
+    return f"SKETCH {outline} EXTRUDE {shape.height} {hole} END".split()
+
+
+def floor(stage: int, shapes: Sequence[Shape]) -> float:
+    """Return the lowest loss that a stage allows, in nats a token of these shapes' programs.
+
+    What is not told is one of ``LEVELS`` values, each as likely: with the caption alone the height
+    and the hole's two coordinates, with the points the two, with the picture nothing.
+    """
+    untold = 3 - stage
+    tokens = sum(len(program(shape)) for shape in shapes) / len(shapes)
+    return untold * math.log(LEVELS) / tokens
+
+
+def point_cloud(shape: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Sample (POINTS, 3) on the hull, a fourth each on top and bottom; all in -1 .. 1."""
+    angle = rng.uniform(0, 2 * math.pi, POINTS)
+    flat = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    if shape.is_box:
+        flat /= np.abs(flat).max(axis=1, keepdims=True)
+    z = rng.uniform(0, 1, POINTS)
+    caps = POINTS // 4
+    z[:caps], z[caps : 2 * caps] = 1.0, 0.0
+    flat[: 2 * caps] *= np.sqrt(rng.uniform(0, 1, (2 * caps, 1)))
+    flat *= np.array([shape.width, shape.depth]) / (2 * CENTRE)
+    return np.concatenate([flat, 2 * z[:, None] * shape.height / CENTRE - 1], axis=1, dtype="f4")
+
+
+def picture(shape: Shape) -> NDArray[np.float32]:
+    """Draw (1, PIXELS, PIXELS), the middle as seen from above: the hole is 1, what is solid 0."""
+    at = CENTRE + (np.arange(PIXELS) - (PIXELS - 1) / 2) * SIGHT / PIXELS
+    away = np.hypot(at[None, :] - shape.hole, at[:, None] - CENTRE)
+    return np.clip(HOLE + 0.5 - away, 0, 1, dtype="f4")[None]
+
+
+class Shapes(Dataset[Item]):
+    """So many shapes, each made on the fly from ``seed`` and its number; ``stage`` from 1 to 3.
+
+    An item holds ``tokens`` and ``labels`` (MAX_TOKENS), from stage 2 on ``points`` (POINTS, 3), in
+    stage 3 ``pictures`` (1, PIXELS, PIXELS). The caption is no part of the loss.
+    """
+
+    def __init__(self, count: int, seed: int, stage: int) -> None:
+        self.count, self.seed, self.stage = count, seed, stage
+
+    def __len__(self) -> int:
+        return self.count
+
+    def shape(self, index: int) -> Shape:
+        """Make the shape of a sample alone."""
+        return make_shape(np.random.default_rng([self.seed, index]))
+
+    def __getitem__(self, index: int) -> Item:
+        rng = np.random.default_rng([self.seed, index])
+        shape = make_shape(rng)
+        given, wanted = caption(shape), program(shape)
+        tokens = torch.zeros(MAX_TOKENS, dtype=torch.long)
+        words = [VOCABULARY[word] for word in given + wanted]
+        tokens[: len(words)] = torch.tensor(words)
+        labels = torch.full_like(tokens, IGNORED)
+        labels[len(given) : len(words)] = tokens[len(given) : len(words)]
+        item = {"tokens": tokens, "labels": labels}
+        if self.stage >= 2:
+            item["points"] = torch.from_numpy(point_cloud(shape, rng))
+        if self.stage >= 3:
+            item["pictures"] = torch.from_numpy(picture(shape))
+        return item

@@ -1,0 +1,90 @@
+"""A causal LM of Transformers that reads points and a picture as tokens before the caption."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from data import PIXELS, VOCABULARY
+
+# small is for trying out. The others have the widths and depths of Qwen2-0.5B and 1.5B (Qwen2
+# Technical Report, arXiv 2407.10671, table 1); our vocabulary is tiny, so they are smaller.
+SIZES = {
+    "small": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 4, "intermediate_size": 256,
+              # So narrow a model hardly learns to look back within 80 steps from the usual 0.02.
+              "initializer_range": 0.1},
+    "0.4b": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+             "num_key_value_heads": 2, "intermediate_size": 4864},
+    "1.3b": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
+             "num_key_value_heads": 2, "intermediate_size": 8960},
+}  # fmt: skip
+
+
+class PointEncoder(nn.Module):
+    """PointNet's idea (Qi et al. 2017, arXiv 1612.00593): each point alone, then the maximum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.each = nn.Sequential(nn.Linear(3, 128), nn.SiLU(), nn.Linear(128, 128))
+        self.project = nn.Sequential(nn.SiLU(), nn.LayerNorm(128), nn.Linear(128, width))
+
+    def forward(self, points: Tensor) -> Tensor:
+        """Turn (batch, points, 3) into (batch, 1, width)."""
+        found: Tensor = self.project(self.each(points).amax(dim=1, keepdim=True))
+        return found
+
+
+class PictureEncoder(nn.Module):
+    """Two layers over all pixels: so small a picture needs no convolution."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.read = nn.Sequential(nn.Flatten(), nn.Linear(PIXELS * PIXELS, 128))
+        self.project = nn.Sequential(nn.SiLU(), nn.LayerNorm(128), nn.Linear(128, width))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Turn (batch, 1, PIXELS, PIXELS) into (batch, 1, width)."""
+        found: Tensor = self.project(self.read(pictures)).unsqueeze(1)
+        return found
+
+
+class CadModel(nn.Module):
+    """Predicts a CAD program from a caption, and from points and a picture where they are given."""
+
+    def __init__(self, size: str, *, activation_checkpointing: bool = False) -> None:
+        super().__init__()
+        config = Qwen2Config(vocab_size=len(VOCABULARY), use_cache=False, **SIZES[size])
+        self.lm = Qwen2ForCausalLM(config)
+        self.point_encoder = PointEncoder(config.hidden_size)
+        self.picture_encoder = PictureEncoder(config.hidden_size)
+        if activation_checkpointing:
+            # The model's own switch: the block of that name in DeepSpeed's JSON would do nothing.
+            self.lm.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def train_for(self, stage: int) -> None:
+        """Freeze the encoders of later stages: Adam need not keep states for them yet."""
+        self.point_encoder.requires_grad_(stage >= 2)
+        self.picture_encoder.requires_grad_(stage >= 3)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        labels: Tensor,
+        points: Tensor | None = None,
+        pictures: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean loss in nats over the labelled tokens; shapes as ``data.Shapes`` says.
+
+        What pads a sequence stands at its end: no token that counts can see it.
+        """
+        embedded = self.lm.get_input_embeddings()(tokens)
+        before = []
+        if pictures is not None:
+            before.append(self.picture_encoder(pictures.to(embedded.dtype)))
+        if points is not None:
+            before.append(self.point_encoder(points.to(embedded.dtype)))
+        whole = torch.cat([*before, embedded], dim=1)
+        found = self.lm(inputs_embeds=whole).logits[:, -tokens.shape[1] : -1]
+        return nn.functional.cross_entropy(found.flatten(0, 1).float(), labels[:, 1:].flatten())

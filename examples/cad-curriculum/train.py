@@ -1,0 +1,303 @@
+"""Train a small multimodal language model to write CAD programs, in a curriculum of three stages.
+
+Stage 1 learns from captions, stage 2 from captions and points, stage 3 from pictures too, as
+CAD-MLLM does (Xu et al. 2024, arXiv 2411.04954). Each stage is a training of its own: it begins
+from the weights that the stage before saved, with an engine, an optimizer and a schedule of the
+learning rate that are new. So it is the same whether a job trains all stages or each has its own.
+
+Start it with any launcher that sets RANK, LOCAL_RANK and WORLD_SIZE, with a DeepSpeed JSON that
+has an optimizer. It trains on GPUs, and on CPUs where there are none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+from transformers import get_cosine_schedule_with_warmup
+
+from check_ranks import check_ranks, model_hash
+from data import Shapes, floor
+from model import SIZES, CadModel
+
+INPUTS = {1: "text", 2: "text and points", 3: "text, points and pictures"}
+HELD_OUT = 128  # samples that no stage trains on, from a seed of their own
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint: where a training stood. ``epoch`` is how many of its stage are done.
+
+    DeepSpeed keeps it in ``folder / tag``, a file for each rank; the tag says the rest.
+    """
+
+    folder: Path
+    stage: int
+    epoch: int
+    over: bool  # all epochs of the stage are done
+    step: int  # optimizer steps of all stages until here
+
+    @property
+    def tag(self) -> str:
+        return f"stage{self.stage}-{'end' if self.over else 'epoch'}{self.epoch}-step{self.step}"
+
+
+def find_saved(folder: Path | None) -> Saved | None:
+    """Find the newest checkpoint of a folder: DeepSpeed writes ``latest`` when it is whole."""
+    if folder is None or not (folder / "latest").exists():
+        return None
+    tag = (folder / "latest").read_text().strip()
+    found = re.fullmatch(r"stage(\d)-(epoch|end)(\d+)-step(\d+)", tag)
+    if found is None:
+        raise SystemExit(f"{folder}/latest: {tag!r} is no checkpoint of this program")
+    stage, kind, epoch, step = found.groups()
+    return Saved(folder, int(stage), int(epoch), kind == "end", int(step))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Train on CAD programs, in three stages.")
+    add = parser.add_argument
+    add("--deepspeed_config", type=Path, required=True, help="DeepSpeed's JSON: batch, ZeRO")
+    add("--checkpoint-dir", type=Path, required=True, help="saved here, and resumed from here")
+    add("--init-from", type=Path, help="checkpoints of the job that trained the stage before")
+    add("--stages", type=int, nargs="+", default=[1, 2, 3], choices=INPUTS, help="in this order")
+    add("--epochs", type=int, nargs=3, default=[2, 3, 3], metavar="N", help="of each stage")
+    add("--lr", type=float, nargs=3, default=[3e-3] * 3, metavar="LR", help="each stage's peak")
+    add("--samples", type=int, default=1024, help="of each stage, made from the seed")
+    add("--size", choices=SIZES, default="small", help="of the model")
+    add("--activation-checkpointing", choices=["true", "false"], default="false")
+    add("--backend", default="nccl", help="of torch.distributed: nccl, or gloo on CPUs")
+    add("--ranks", type=int, help="how many must be there; else WORLD_SIZE")
+    add("--workers", type=int, default=0, help="processes of each rank that make samples")
+    add("--seed", type=int, default=0)
+    add("--wandb", metavar="PROJECT", help="log to Weights & Biases too")
+    args = parser.parse_args()
+    if args.stages != list(range(args.stages[0], args.stages[-1] + 1)):
+        parser.error(f"--stages {args.stages}: each begins from the one before")
+    return args
+
+
+def make_loader(
+    args: argparse.Namespace, stage: int, micro_batch: int, epoch: int
+) -> tuple[DataLoader[Any], list[int]]:
+    """Give this rank's batches of an epoch, and the numbers of its first samples."""
+    shapes = Shapes(args.samples, args.seed, stage)
+    sampler: DistributedSampler[Any] = DistributedSampler(shapes, seed=args.seed, drop_last=True)
+    sampler.set_epoch(epoch)  # without it each epoch has the order of the first
+    loader = DataLoader(
+        shapes,
+        micro_batch,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=args.workers,
+        pin_memory=torch.cuda.is_available(),
+    )
+    return loader, list(itertools.islice(sampler, 4))
+
+
+def make_engine(
+    args: argparse.Namespace, config: dict[str, Any], stage: int, before: Saved | None, steps: int
+) -> Any:
+    """Make the stage's model, from the weights before it, and the engine that trains it."""
+    torch.manual_seed(args.seed)  # not seed + rank: all ranks must begin with the same model
+    model = CadModel(args.size, activation_checkpointing=args.activation_checkpointing == "true")
+    facts = {"model": model_hash(model), "start": before.tag if before else "from the seed"}
+    said = check_ranks(args.ranks or int(os.environ["WORLD_SIZE"]), device_of_rank(), facts)
+    tell(f"check: {said}")
+    if before is not None and dist.get_rank() == 0:
+        # fp32 weights out of the shards of whatever ZeRO stage and number of ranks saved them.
+        # DeepSpeed gives rank 0's to all.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            weights = get_fp32_state_dict_from_zero_checkpoint(str(before.folder), before.tag)
+        model.load_state_dict(weights)
+    model.train_for(stage)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return deepspeed.initialize(
+        model=model,
+        model_parameters=[{"params": trained, "lr": args.lr[stage - 1]}],
+        config=config,
+        lr_scheduler=lambda optimizer: get_cosine_schedule_with_warmup(
+            optimizer, num_warmup_steps=max(1, steps // 10), num_training_steps=steps
+        ),
+    )[0]
+
+
+def train_stage(
+    args: argparse.Namespace, stage: int, before: Saved | None, resumed: Saved | None, log: Any
+) -> Saved:
+    """Train one stage, from its start or from within; return its last checkpoint."""
+    config = json.loads(args.deepspeed_config.read_text())
+    micro_batch = config["train_micro_batch_size_per_gpu"]
+    accumulated, epochs = config["gradient_accumulation_steps"], args.epochs[stage - 1]
+    batches = args.samples // dist.get_world_size() // micro_batch
+    steps = batches // accumulated  # what is left of an epoch is no step's whole batch
+    if steps == 0:
+        raise SystemExit(f"--samples {args.samples}: less than one batch of all ranks")
+    engine = make_engine(args, config, stage, before, steps * epochs)
+    step, first_epoch = before.step if before else 0, 0
+    if resumed is not None:
+        path, _ = engine.load_checkpoint(str(resumed.folder), resumed.tag)
+        if path is None:  # DeepSpeed only warns, and would begin anew
+            raise SystemExit(f"{resumed.folder}/{resumed.tag}: nothing there to resume from")
+        step, first_epoch = resumed.step, resumed.epoch
+    held_out = Shapes(HELD_OUT, args.seed + 1, stage)
+    lowest = floor(stage, [held_out.shape(index) for index in range(HELD_OUT)])
+    tell(f"stage {stage} learns from {INPUTS[stage]}: {epochs} epochs of {steps} steps; no loss "
+         f"can be below {lowest:.3f}")  # fmt: skip
+    saved = resumed
+    for epoch in range(first_epoch, epochs):
+        loader, first = make_loader(args, stage, micro_batch, epoch)
+        tell(f"epoch {epoch + 1} of stage {stage} begins with samples {first}")
+        batch = iter(loader)
+        for _ in range(steps):
+            began = time.perf_counter()
+            loss = train_step(engine, batch, accumulated)
+            step += 1
+            log(
+                stage=stage,
+                epoch=epoch + 1,
+                step=step,
+                loss=loss,
+                lr=engine.get_lr()[0],
+                grad_norm=float(engine.get_global_grad_norm() or math.nan),
+                samples_per_second=engine.train_batch_size() / (time.perf_counter() - began),
+            )
+        saved = save(
+            engine, Saved(args.checkpoint_dir, stage, epoch + 1, epoch + 1 == epochs, step), saved
+        )
+    log(stage=stage, step=step, **evaluate(engine, held_out, micro_batch), floor=lowest)
+    engine.destroy()
+    assert saved is not None
+    return saved
+
+
+def train_step(engine: Any, batch: Iterator[dict[str, Tensor]], accumulated: int) -> float:
+    """Take one optimizer step; return the mean loss of its whole batch."""
+    loss = torch.zeros((), device=engine.device)
+    for _ in range(accumulated):
+        part = engine(**to_device(next(batch), engine.device))
+        engine.backward(part)
+        engine.step()  # does so after the last part only
+        loss += part.detach() / accumulated
+    dist.all_reduce(loss)
+    return loss.item() / dist.get_world_size()
+
+
+@torch.no_grad()
+def evaluate(engine: Any, shapes: Shapes, micro_batch: int) -> dict[str, float]:
+    """Return the loss on held-out shapes, and with the newest input of another shape.
+
+    The second is the control: it stays the same as the first where that input is not read.
+    """
+    engine.eval()
+    newest = {1: None, 2: "points", 3: "pictures"}[shapes.stage]
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    total = torch.zeros(2, device=engine.device)
+    mine = range(rank, len(shapes) // ranks * ranks, ranks)  # as many on each rank: ZeRO-3 gathers
+    loader = DataLoader(torch.utils.data.Subset(shapes, mine), micro_batch)
+    for batch in loader:
+        item = to_device(batch, engine.device)
+        total[0] += engine(**item)
+        if newest is not None:
+            item[newest] = item[newest].roll(1, dims=0)
+            total[1] += engine(**item)
+    dist.all_reduce(total)
+    engine.train()
+    loss, swapped = (total / ranks / len(loader)).tolist()
+    return {"eval_loss": loss} if newest is None else {"eval_loss": loss, "eval_swapped": swapped}
+
+
+def save(engine: Any, new: Saved, old: Saved | None) -> Saved:
+    """Save by all ranks, each its own shard, and then drop what this stage saved before."""
+    engine.save_checkpoint(str(new.folder), new.tag)
+    dist.barrier()
+    if dist.get_rank() == 0 and old is not None and old.stage == new.stage:
+        shutil.rmtree(old.folder / old.tag, ignore_errors=True)
+    return new
+
+
+def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def device_of_rank() -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return torch.device("cpu")
+
+
+def tell(line: str) -> None:
+    """Print, on rank 0 alone."""
+    if dist.get_rank() == 0:
+        print(line, flush=True)
+
+
+def make_log(args: argparse.Namespace) -> Any:
+    """Make what prints a step's values, and gives them to W&B where that is asked for."""
+    run: Any = None
+    if args.wandb and dist.get_rank() == 0:
+        import wandb
+
+        args.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        run = wandb.init(project=args.wandb, dir=args.checkpoint_dir, config=vars(args))
+
+    def log(**values: float) -> None:
+        shown = (f"{k} {v:.3e}" if k == "lr" else f"{k} {v:.5g}" for k, v in values.items())
+        tell(" | ".join(shown))
+        if run is not None:
+            run.log(values, step=int(values["step"]))
+
+    return log
+
+
+def main() -> None:
+    """Train the stages that are asked for and not over yet."""
+    args = parse_arguments()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(device_of_rank())
+    deepspeed.init_distributed(args.backend, timeout=timedelta(minutes=10))
+    saved, before = find_saved(args.checkpoint_dir), find_saved(args.init_from)
+    if args.init_from and before is None:
+        raise SystemExit(f"--init-from {args.init_from}: no checkpoint there")
+    if before is not None and (before.stage, before.over) != (args.stages[0] - 1, True):
+        raise SystemExit(f"--init-from {args.init_from}: {before.tag} is not the end of the stage "
+                         f"before stage {args.stages[0]}")  # fmt: skip
+    if before is None and args.stages[0] != 1:
+        raise SystemExit(f"--stages {args.stages[0]}: say --init-from, where stage "
+                         f"{args.stages[0] - 1} was saved")  # fmt: skip
+    log = make_log(args)
+    for stage in args.stages:
+        if saved is not None and (saved.stage, saved.over) >= (stage, True):
+            before = saved if saved.stage == stage else before
+            continue
+        resumed = saved if saved is not None and saved.stage == stage else None
+        before = train_stage(args, stage, before, resumed, log)
+    # Leave together, and when nothing holds the process group: gloo may abort else.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
