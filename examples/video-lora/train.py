@@ -125,9 +125,10 @@ def train(
         seconds = time.perf_counter() - began
         told = {
             "loss": mean,
-            "grad_norm": float(norm),
             "samples_per_sec": args.batch * args.accumulation * accelerator.num_processes / seconds,
         }
+        if norm is not None:  # of a step that an overflow in fp16 has skipped there may be none
+            told["grad_norm"] = float(norm)
         report(accelerator, step, told, args)
         if step % args.save_every == 0 or step == args.steps:
             save_checkpoint(accelerator, args.checkpoint_dir, step)
