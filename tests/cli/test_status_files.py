@@ -68,7 +68,35 @@ def test_of_a_mixture_of_states_three_files_a_row_at_most(mixture: Caller) -> No
     }
     # What is over by Slurm's word is one file from now on: cache/seen.json.
     warm = read(mixture, "status")
-    assert len(warm) < len(cold) - 8 and len(warm) <= 3 * SHOWN, warm
+    assert len(warm) <= 4 * 3 + 4 + 12, warm  # those that run and wait, and a file for each other
+
+
+def test_what_the_records_say_is_remembered_until_slurm_tells(hpcrun: Caller, tools: Path) -> None:
+    """No accounting, or a late one: a row costs one file, and Slurm's word goes first."""
+    run = make_run(hpcrun, "20261120-081519-train-7k19", "519", ended=NOW - 600, exit_code=1)
+    answers(tools, "squeue", HEADED)
+    answers(tools, "sacct")
+    rows = [hpcrun("status", "--json").json["runs"][0] for _ in range(2)]
+    assert [(row["state"], row["source"]) for row in rows] == [("FAILED", "record")] * 2
+    assert len(read(hpcrun, "status")) == 1
+    told = [
+        "519",
+        "OUT_OF_MEMORY",
+        "0:125",
+        "1",
+        "2",
+        "s",
+        "e",
+        "2",
+        "n[1-2]",
+        "gpu",
+        "me",
+        "train",
+    ]
+    answers(tools, "sacct", rest="\x1f".join([*told, str(run.path)]) + "\n")
+    for source in ("sacct", "seen"):
+        row = hpcrun("status", "--json").json["runs"][0]
+        assert (row["state"], row["source"]) == ("OUT_OF_MEMORY", source)
 
 
 def test_a_state_that_one_run_was_asked_for_costs_a_listing_no_more_than_three(

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.state.rows import Row, kept_row, remember_row, row_of
+from hpcrun.controller.state.rows import Row, is_open, kept_row, remember_row, row_of
 from hpcrun.controller.state.status import Answers, Memory, ask, conf_of, judge
 from hpcrun.controller.state.sweeps import SETTLED, SweepRow
 from hpcrun.controller.state.why import WhyWaiting, find_whys
@@ -29,7 +29,7 @@ from hpcrun.runs.layout import (
     sweep_folder,
     sweep_id_of,
 )
-from hpcrun.runs.records import History, Seen, SeenRow
+from hpcrun.runs.records import History, Seen, SeenRow, Submitted
 from hpcrun.runs.store import list_names
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -149,7 +149,11 @@ class _Found:
         also: dict[str | None, list[str]] = {}
         for path, history in self.histories.items():
             runs.setdefault(conf_of(self.context, history), []).append((RunFolder(path), history))
-        for _, kept in self.kept.values():
+        for path, (seen, kept) in self.kept.items():
+            if is_open(seen, kept):
+                pair = (RunFolder(path), _as_history(path.name, seen, kept))
+                runs.setdefault(kept.slurm_conf, []).append(pair)
+                continue
             is_recent = (kept.ended_at or 0.0) > time.time() - SETTLED
             if is_recent and kept.job_id is not None:
                 also.setdefault(kept.slurm_conf, []).append(kept.job_id)
@@ -187,15 +191,32 @@ class _Found:
             seen, kept = self.kept[folder]
             answers = self.answers.get(kept.slurm_conf)
             told = answers.rows.get(_tag(run, kept.sweep_id), []) if answers else []
-            again = [row for row in told if row.job_id == kept.job_id and not is_final(row.state)]
-            if not again:
+            shown = [row for row in told if row.job_id == kept.job_id]
+            again = [row for row in shown if not is_final(row.state)]
+            # What the run's own records said is no longer needed where Slurm tells.
+            late = answers.accounts.get(kept.job_id or "") if answers else None
+            is_told = seen.by_record and (bool(shown) or (late and is_final(late.state)))
+            if not again and not is_told:
                 return kept_row(run, seen, kept)
-            self.histories[folder] = read_brief(run)  # requeued since
+            self.histories[folder] = read_brief(run)  # requeued since, or told
         history = self.histories[folder]
         status = judge(self.answers[conf_of(self.context, history)], run, history)
         row = row_of(status)
         remember_row(status, row)
         return row
+
+
+def _as_history(run_id: str, seen: Seen, kept: SeenRow) -> History:
+    """What is remembered of a run, as far as Slurm is asked by it."""
+    submitted = Submitted(
+        job_id=kept.job_id,
+        cluster="",
+        slurm_conf=kept.slurm_conf,
+        submitted_at=kept.submitted_at or 0.0,
+        host="",
+        user="",
+    )
+    return History(run_id=run_id, submitted=submitted, seen=seen)
 
 
 def _broken_row(folder: Path, why: str) -> Row:

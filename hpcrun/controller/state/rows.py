@@ -17,14 +17,14 @@ from hpcrun.controller.state.words import failure_text
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.brief import attempts_stamp
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import Attempt, History, Seen, SeenRow
+from hpcrun.runs.records import Attempt, Seen, SeenRow
 from hpcrun.runs.store import read_plan, write_record
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import WAITING
 from hpcrun.slurm.times import parse_duration
 
-# Slurm's accounting may be late; the records of a run decide for good only after this.
-_LATE = 3600.0
+# Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
+LATE = 3600.0
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ def kept_row(run: RunFolder, seen: Seen, kept: SeenRow) -> Row:
         verdict=Verdict(
             state=seen.state,
             final=True,
-            source="seen",
+            source="record" if seen.by_record else "seen",
             reason=seen.reason,
             exit_code=kept.exit_code,
         ),
@@ -183,7 +183,7 @@ def remember_row(status: RunStatus, row: Row) -> None:
     end = history.last.end if history.last else None
     by_record = verdict.source == "record"
     ended_at = end.ended_at if end else time.time() if verdict.source == "squeue" else None
-    if not verdict.final or status.out_of_reach or (by_record and not _is_old(history)):
+    if not verdict.final or status.out_of_reach or (by_record and not _is_sure(status)):
         return
     kept = SeenRow(
         stamp=attempts_stamp(status.run),
@@ -216,8 +216,18 @@ def remember_row(status: RunStatus, row: Row) -> None:
         write_record(status.run.seen, seen)
 
 
-def _is_old(history: History) -> bool:
-    """Tell whether a run without Slurm's word for it has ended long ago, by its own."""
-    end = history.last.end if history.last else None
-    is_local = history.submitted is not None and history.submitted.job_id is None
-    return end is not None and (is_local or time.time() - end.ended_at > _LATE)
+def _is_sure(status: RunStatus) -> bool:
+    """Tell whether a run's own word for its end is enough to be remembered.
+
+    Where it leaves something open, Slurm's accounting may yet tell.
+    """
+    end = status.history.last.end if status.history.last else None
+    if end is None:
+        return False
+    return not status.verdict.notes or time.time() - end.ended_at > LATE
+
+
+def is_open(seen: Seen, kept: SeenRow) -> bool:
+    """Tell whether Slurm may yet tell of a run what its own records do not."""
+    is_recent = kept.ended_at is not None and time.time() - kept.ended_at <= LATE
+    return seen.by_record and kept.job_id is not None and is_recent
