@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+
 from arguments import World, refuse
 from strategies import Strategy
 

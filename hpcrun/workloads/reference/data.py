@@ -12,8 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from arguments import World, refuse
 from torch import Tensor
+
+from arguments import World, refuse
 
 
 def built_in_text() -> bytes:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import World
-from gpt import GPT, SIZES, initialise, parameter_groups
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from arguments import World
+from gpt import GPT, SIZES, initialise, parameter_groups
 
 
 class PlainDDP:

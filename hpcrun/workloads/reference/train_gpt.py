@@ -42,12 +42,13 @@ from typing import Any, NoReturn, TextIO
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.elastic.multiprocessing.errors import record
+
 from arguments import World, effective_batch, parse_arguments, read_deepspeed_config, read_world
 from checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from data import load_tokens, micro_batches
 from strategies import DeepSpeedZeRO, PlainDDP, Strategy
-from torch import Tensor
-from torch.distributed.elastic.multiprocessing.errors import record
 
 
 def claim_stdout() -> TextIO:
