@@ -23,7 +23,8 @@ SHARDING = ("world_size", "zero_stage")
 def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: bool) -> None:
     """Write a checkpoint. All ranks must call this: each has a part of the optimizer's states.
 
-    It has another name until it is whole, so a run that is killed here leaves the one before.
+    It has another name until it is whole: of a run that is killed here, ``latest`` names the one
+    before.
     """
     partial = folder / f"{tag}.partial"
     if dist.get_rank() == 0:
@@ -82,7 +83,7 @@ def make_universal(checkpoint: Path, facts: dict[str, Any]) -> Path | None:
     """Put a checkpoint's parts together, by DeepSpeed's own program, if this run shards otherwise.
 
     Returns the universal checkpoint's folder, beside the other one; None if none is needed. One
-    process does this, for all. Raises CalledProcessError, with what the program printed on stderr.
+    process does this, for all. Raises ValueError with what the program said when it failed.
     """
     saved = read(checkpoint)
     if all(saved[key] == facts[key] for key in SHARDING):
@@ -94,7 +95,9 @@ def make_universal(checkpoint: Path, facts: dict[str, Any]) -> Path | None:
     program = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
     # A model without model parallelism has nothing to say about how its tensors were cut.
     options = ["--inject_missing_state", "--input_folder", str(checkpoint)]
-    subprocess.run([*program, *options, "--output_folder", str(whole)], check=True,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
+    argv = [*program, *options, "--output_folder", str(whole)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"{checkpoint} could not be put together: {done.stderr}")
     shutil.copy(checkpoint / FACTS, whole / FACTS)  # last: it says that the folder is whole
     return whole

@@ -1,7 +1,7 @@
 """Train a vision transformer to see where one could drive, by DeepSpeed's engine.
 
-Hydra reads conf/NAME.yaml (--config-name) and the overrides on the command line; DeepSpeed reads
-its JSON, in which the batch sizes, the ZeRO stage and the precision are.
+Hydra reads conf/config.yaml, a size of conf/size/ and the overrides on the command line; DeepSpeed
+reads its JSON, in which the batch sizes, the ZeRO stage and the precision are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import deepspeed
 import hydra
@@ -146,11 +146,8 @@ def validate(engine: Any, scenes: Scenes) -> dict[str, float]:
     gathers parameters in each; where scenes run out, an old one is taken with weight 0.
     """
     engine.eval()
-    size, rank, world = (
-        engine.train_micro_batch_size_per_gpu(),
-        dist.get_rank(),
-        dist.get_world_size(),
-    )
+    rank, world = dist.get_rank(), dist.get_world_size()
+    size = engine.train_micro_batch_size_per_gpu()
     # Loss and pixels; intersection and union, of all cameras and of the covered ones.
     sums = torch.zeros(6, dtype=torch.float64, device=engine.device)
     for first in range(rank * size, rank * size + len(scenes), world * size):
@@ -161,18 +158,11 @@ def validate(engine: Any, scenes: Scenes) -> dict[str, float]:
         weight = counts.view(-1, 1, 1, 1)
         logits = engine(to_model(pictures, engine)).float()
         is_covered = F.one_hot(covered, pictures.shape[2])[:, :, None, None]
-        both = (logits > 0) & (drivable > 0.5)
-        either = (logits > 0) | (drivable > 0.5)
+        both = ((logits > 0) & (drivable > 0.5)) * weight
+        either = ((logits > 0) | (drivable > 0.5)) * weight
         loss = F.binary_cross_entropy_with_logits(logits, drivable, reduction="none") * weight
         pixels = weight.expand_as(logits)
-        found = [
-            loss,
-            pixels,
-            both * weight,
-            either * weight,
-            both * is_covered,
-            either * is_covered,
-        ]
+        found = [loss, pixels, both, either, both * is_covered, either * is_covered]
         sums += torch.stack([each.double().sum() for each in found])
     dist.all_reduce(sums)
     loss, pixels, both, either, covered_both, covered_either = sums.tolist()
@@ -191,7 +181,7 @@ def to_model(pictures: Tensor, engine: Any) -> Tensor:
 
 
 def memory_figures(device: torch.device) -> dict[str, float]:
-    """What this rank holds, in GB: of the GPU's memory; without one, the most of the host's."""
+    """The most that this rank has held so far, in GB: of the GPU's memory, else of the host's."""
     if device.type == "cuda":
         return {
             "memory_allocated_gb": torch.cuda.max_memory_allocated() / 1e9,
@@ -200,9 +190,11 @@ def memory_figures(device: torch.device) -> dict[str, float]:
     return {"host_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
 
 
-def refuse(message: str) -> None:
-    """End with one line on stderr, of rank 0, and an exit code that is not 0 on all ranks."""
-    sys.exit(f"error: {message}" if dist.get_rank() == 0 else 2)
+def refuse(message: str) -> NoReturn:
+    """End on all ranks with exit code 2; rank 0 says why, on stderr."""
+    if dist.get_rank() == 0:
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 def agree_on_checkpoint(config: DictConfig, facts: dict[str, Any]) -> tuple[Path | None, bool]:
@@ -236,7 +228,9 @@ def train(config: DictConfig, ds_config: dict[str, Any], facts: dict[str, Any]) 
     engine = make_engine(config, ds_config, steps_per_epoch)
     done, best = 0, math.inf
     if resume:
-        engine.load_checkpoint(str(resume.parent), tag=resume.name)
+        loaded, _ = engine.load_checkpoint(str(resume.parent), tag=resume.name)
+        if loaded is None:  # DeepSpeed only warns, and would begin anew
+            refuse(f"{resume}: DeepSpeed finds nothing to load there")
         saved = checkpoints.read(resume)
         done, best = saved["epoch"], saved["best"]
     log = Log(engine, config, steps_per_epoch)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.examples.project import EXAMPLES, Project
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)  # on a machine that is busy with other work
 
 # The small job: 480 scenes are 30 steps of 16, four epochs, every fifth step told, saved every two.
 EPOCH, LAST, TOLD = 30, 120, 5
@@ -59,7 +59,8 @@ for seed in (1, 2):
 """
 
 # What a camera's answer depends on; what activation checkpointing keeps, and whether it changes a
-# gradient; and what checkpoints.py says of a folder.
+# gradient; whether batches that the scenes do not fill change what is measured; and what
+# checkpoints.py says of a folder.
 PARTS = """
 import json, sys
 from pathlib import Path
@@ -97,6 +98,16 @@ def kept(**options):
 plain, grads = kept()
 less, same = kept(activation_checkpointing=True)
 told |= {"kept": plain, "kept_less": less, "same_gradients": all(map(torch.equal, grads, same))}
+import train
+torch.distributed.init_process_group(
+    "gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+def engine(size):
+    made = model(1, 1)
+    made.device, made.fp16_enabled, made.bfloat16_enabled = torch.device("cpu"), bool, bool
+    made.train_micro_batch_size_per_gpu = lambda: size
+    return made
+five = Scenes(count=5, seed=1, **shape)
+told["measured"] = [train.validate(engine(size), five) for size in (1, 4)]
 folder = Path(sys.argv[1])
 facts = checkpoints.read(folder / "epoch-0002")
 def refused(resume, **changed):
@@ -141,7 +152,7 @@ def example(project: Callable[[str], Project]) -> Project:
 
 def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Project) -> None:
     before = sorted(example.folder.rglob("*"))
-    run = example.train("small")
+    run = example.train("small", timeout=560)
     curves = example.curves(run)
     assert list(curves["loss"]) == list(range(TOLD, LAST + 1, TOLD))
     assert list(curves["eval_loss"]) == list(range(EPOCH, LAST + 1, EPOCH))
@@ -172,34 +183,35 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     best = min(curves["eval_loss"], key=lambda step: curves["eval_loss"][step])
     assert json.loads((folder / "best" / "checkpoint.json").read_text())["epoch"] == best / EPOCH
 
-    # By its path, on as many ranks, activations computed twice: the same curve.
-    resume = f"checkpoint.resume={folder / 'epoch-0002'}"
-    again = example.train("small", "--set", "activation_checkpointing=true", "--", resume)
-    same = example.curves(again)
-    expected = second_half(curves["loss"])
+    # By its path, on two ranks with the same effective batch, activations computed twice: in bf16
+    # another order of sums shows, but a run without the optimizer's states is off by tenths.
+    expected, measured = second_half(curves["loss"]), second_half(curves["eval_loss"])
     assert max(expected.values()) - min(expected.values()) > 0.02
-    assert same["loss"] == pytest.approx(expected, rel=1e-3)
-    assert same["eval_loss"] == pytest.approx(second_half(curves["eval_loss"]), rel=1e-3)
-
-    # As if it had been stopped after epoch 2: on two ranks, with the same effective batch.
-    shutil.rmtree(folder / "epoch-0004")
-    shutil.rmtree(folder / "best")
-    (folder / "latest").write_text("epoch-0002")
-    (parts,) = python(example, PARTS, str(folder))
-    assert_parts(parts)
-    known = set(run.parent.iterdir())
-    example.hpcrun(
-        "resubmit", run.name, "--cluster", "sandbox", "--wait", "--nodes", "1",
-        "--set", "batch.gradient_accumulation_steps=2", "--set", "deepspeed.zero_stage=2",
+    fewer = example.train(
+        "small", "--nodes", "1", "--set", "batch.gradient_accumulation_steps=2",
+        "--set", "deepspeed.zero_stage=2", "--set", "activation_checkpointing=true", "--",
+        f"checkpoint.resume={folder / 'epoch-0002'}", "checkpoint.every=1", timeout=560,
     )  # fmt: skip
-    (fewer,) = set(run.parent.iterdir()) - known
-    assert json.loads((fewer / "plan.json").read_text())["world_size"] == 2
-    met = example.curves(fewer)
-    # In bf16 another order of sums shows; a run without the optimizer's states is off by tenths.
-    assert met["loss"] == pytest.approx(expected, rel=0.02)
-    assert met["eval_loss"] == pytest.approx(second_half(curves["eval_loss"]), rel=0.02)
     assert (folder / "epoch-0002.universal").is_dir()
-    assert len(list((folder / "epoch-0004").glob("*_optim_states.pt"))) == 2
+    met = example.curves(fewer)
+    assert met["loss"] == pytest.approx(expected, rel=0.02)
+    assert met["eval_loss"] == pytest.approx(measured, rel=0.02)
+
+    # As if that one had been stopped after epoch 3: on as many ranks the numbers are the same.
+    saved = fewer / "checkpoints"
+    assert len(list((saved / "epoch-0003").glob("*_optim_states.pt"))) == 2
+    shutil.rmtree(saved / "epoch-0004")
+    (saved / "latest").write_text("epoch-0003")
+    known = set(run.parent.iterdir())
+    example.hpcrun("resubmit", fewer.name, "--cluster", "sandbox", "--wait", timeout=560)
+    (again,) = set(run.parent.iterdir()) - known
+    same = example.curves(again)["loss"]
+    assert list(same) == list(range(LAST - EPOCH + TOLD, LAST + 1, TOLD))
+    assert same == pytest.approx({step: met["loss"][step] for step in same}, rel=1e-4)
+    assert not list(saved.glob("*.universal"))
+
+    (parts,) = python(example, PARTS, str(folder), str(example.folder / "rendezvous"))
+    assert_parts(parts)
 
 
 def assert_parts(told: dict[str, Any]) -> None:
@@ -211,6 +223,8 @@ def assert_parts(told: dict[str, Any]) -> None:
     assert told["cross_view"] == [True, True, False]
     assert told["temporal"] == [True, False, True]
     assert told["kept_less"] < 0.3 * told["kept"] and told["same_gradients"]
+    ones, fours = told["measured"]
+    assert fours == pytest.approx(ones, rel=1e-5)
     nowhere, model, precision, stage, on_more = told["refused"]
     assert "none" in nowhere and "no checkpoint" in nowhere
     assert "its model is {" in model
