@@ -165,8 +165,9 @@ def test_locale_and_environment_change_nothing() -> None:
 
 @pytest.mark.parametrize("width", [0, 1, 5, 20, 23, 24, 25, 30, 71, 1000])
 @pytest.mark.parametrize("height", [0, 1, 3, 5, 6, 7, 300])
-@pytest.mark.parametrize("ascii_only", [False, True])
-def test_any_window_is_survived(width: int, height: int, ascii_only: bool) -> None:
+def test_any_window_is_survived(width: int, height: int) -> None:
+    # Each width and each height is drawn in both.
+    ascii_only = (width + height) % 2 == 1
     everything = list(chain.from_iterable(make() for make in MAKERS.values()))
     for parsed in (everything, runs.running(), runs.rewards()):
         plot = metric_plot(parsed, "loss", Look(width, height, ascii_only=ascii_only))
