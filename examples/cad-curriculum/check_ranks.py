@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
+import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import nn
+
+_CALLS = itertools.count()  # each check has keys of its own
+
+
+def host() -> str:
+    """Name this node: as Slurm does, where there is one."""
+    return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 class SetupError(RuntimeError):
@@ -22,7 +34,7 @@ def model_hash(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
@@ -31,35 +43,49 @@ def check_ranks(
 ) -> str:
     """Insist that ``expected`` ranks are there, agree on the ``facts`` and can add up.
 
-    Call it on all ranks, after init_process_group. It takes at most ``timeout`` seconds a question,
-    where a collective of the training would wait for ten minutes and name nobody. Returns a line
-    to print; raises SetupError, which names the rank, on every rank that can still tell.
+    Call it on all ranks, after init_process_group. Who is missing is told after ``timeout``
+    seconds, where a collective of the training would wait for ten minutes and name nobody. Returns
+    a line to print; raises SetupError, which names the rank, on every rank that can still tell.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     if world != expected:
         # Each rank trains alone and calls itself rank 0 when the launcher's variables are lost.
         raise SetupError(
-            f"rank {rank} on {platform.node()}: {world} ranks are connected, not {expected}: was "
-            "every rank started by the launcher?"
+            f"rank {rank} on {host()}: {world} ranks are connected, not {expected}: was every "
+            "rank started by the launcher?"
         )
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-    try:
-        # With gloo, since NCCL's barrier names nobody.
-        dist.monitored_barrier(group, timedelta(seconds=timeout), wait_all_ranks=True)
-    except RuntimeError as error:
-        raise SetupError(f"rank {rank} on {platform.node()}: {error}") from error
-    told: list[dict[str, Any]] = [{} for _ in range(world)]
-    mine = {**facts, "host": platform.node(), "device": str(device)}
-    dist.all_gather_object(told, mine, group=group)
+    told = _roll_call({**facts, "host": host(), "device": str(device)}, timeout)
     _compare(told, shared=facts.keys())
+    # Over the training's own backend, NCCL on GPUs, but with less patience.
+    group = dist.new_group(timeout=timedelta(seconds=timeout))
     total = torch.tensor(float(rank), device=device)
-    dist.all_reduce(total)  # the training's own backend: NCCL on GPUs
+    dist.all_reduce(total, group=group)
     if total.item() != world * (world - 1) / 2:
         raise SetupError(f"rank {rank}: the ranks' numbers add up to {total.item():g}")
     hosts = len({each["host"] for each in told})
-    return f"{world} ranks on {hosts} hosts add up and agree: " + ", ".join(
-        f"{name} {value}" for name, value in facts.items()
-    )
+    agreed = ", ".join(f"{name} {value}" for name, value in facts.items())
+    return f"{world} ranks on {hosts} {'host' if hosts == 1 else 'hosts'} agree: {agreed}"
+
+
+def _roll_call(mine: Mapping[str, Any], timeout: float) -> list[dict[str, Any]]:
+    """Give what each rank says, in their order; by the store, which works where NCCL does not."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    store = c10d.PrefixStore(f"check {next(_CALLS)}", c10d._get_default_store())
+    store.set(str(rank), json.dumps(mine))
+    deadline = time.monotonic() + timeout
+    missing = []
+    for each in range(world):
+        try:
+            left = max(0.1, deadline - time.monotonic())
+            store.wait([str(each)], timedelta(seconds=left))
+        except RuntimeError:
+            missing.append(str(each))
+    if missing:
+        raise SetupError(
+            f"rank {rank} on {host()}: nothing heard of rank {', '.join(missing)} for "
+            f"{timeout:g} s: its log, or its node, will tell"
+        )
+    return [json.loads(store.get(str(each))) for each in range(world)]
 
 
 def _compare(told: Sequence[Mapping[str, Any]], shared: Any) -> None:

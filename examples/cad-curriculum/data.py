@@ -111,7 +111,7 @@ def picture(shape: Shape) -> NDArray[np.float32]:
     """Draw (1, PIXELS, PIXELS), the middle as seen from above: the hole is 1, what is solid 0."""
     at = CENTRE + (np.arange(PIXELS) - (PIXELS - 1) / 2) * SIGHT / PIXELS
     away = np.hypot(at[None, :] - shape.hole, at[:, None] - CENTRE)
-    return np.clip(HOLE + 0.5 - away, 0, 1, dtype="f4")[None]
+    return np.clip(HOLE + 0.5 - away, 0, 1).astype(np.float32)[None]
 
 
 class Shapes(Dataset[Item]):

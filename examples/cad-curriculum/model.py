@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -10,7 +12,7 @@ from data import PIXELS, VOCABULARY
 
 # small is for trying out. The others have the widths and depths of Qwen2-0.5B and 1.5B (Qwen2
 # Technical Report, arXiv 2407.10671, table 1); our vocabulary is tiny, so they are smaller.
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "small": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
               "num_key_value_heads": 4, "intermediate_size": 256,
               # So narrow a model hardly learns to look back within 80 steps from the usual 0.02.
@@ -61,7 +63,8 @@ class CadModel(nn.Module):
         self.picture_encoder = PictureEncoder(config.hidden_size)
         if activation_checkpointing:
             # The model's own switch: the block of that name in DeepSpeed's JSON would do nothing.
-            self.lm.gradient_checkpointing_enable({"use_reentrant": False})
+            switch: Any = self.lm.gradient_checkpointing_enable
+            switch({"use_reentrant": False})
 
     def train_for(self, stage: int) -> None:
         """Freeze the encoders of later stages: Adam need not keep states for them yet."""
