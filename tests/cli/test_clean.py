@@ -1,0 +1,98 @@
+"""hpcrun clean, with commands that answer what Slurm once answered."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller, replay
+from tests.cli.test_life import submitted
+from tests.cli.test_slurm_verbs import captured, row
+from tests.json_schemas import check_json
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put; and a job to submit."""
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    return Path(hpcrun.environ["PATH"])
+
+
+def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> None:
+    over, live, used, later, link = submitted(hpcrun, tools, "1", "2", "3", "4", "5")
+    rows = row(over, "1", "COMPLETED") + row(live, "2", "RUNNING") + row(used, "3", "FAILED")
+    replay(tools, "squeue", (0, rows + row(later, "4", "PENDING") + row(link, "5", "FAILED"), ""))
+    precious = hpcrun.write("checkpoints/best.pt", "weights")
+    (over / "checkpoints").symlink_to(precious.parent)
+    (used / "successors").mkdir()
+    (used / "successors/x.json").write_text(json.dumps({"run_dir": str(later)}))
+    link.rename(hpcrun.project / "moved")
+    link.symlink_to(hpcrun.project / "moved")
+    (hpcrun.runs / "99999999-999999-x-abcd").mkdir()
+    (hpcrun.runs / "notes").mkdir()
+    locked = over / "logs" / "locked"
+    locked.mkdir()
+    (locked / "file").touch()
+    locked.chmod(0o500)
+
+    assert hpcrun("clean").code == 2  # nobody to ask
+    done = hpcrun("clean", "--older-than", "0s", "--dry-run", "--json")
+    check_json("clean", done.json)
+    reasons = {run["id"]: run["reason"] for run in done.json["runs"]}
+    assert reasons == {
+        over.name: None,
+        live.name: "it is RUNNING",
+        used.name: f"{later.name} uses its checkpoints",
+        later.name: "it is PENDING",
+    }
+    assert hpcrun("clean", "-y").out == "nothing to remove\n"  # 30 days
+    assert hpcrun("clean", "-y", "--older-than", "0s", "--keep", "9").out == "nothing to remove\n"
+    done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
+    check_json("clean", done.json)
+    assert done.code == 0 and [run["removed"] for run in done.json["runs"]].count(True) == 1
+    assert precious.read_text() == "weights"
+    left = {path.name for path in hpcrun.runs.iterdir()}
+    assert left == {
+        *(live.name, used.name, later.name, link.name),
+        *("99999999-999999-x-abcd", "notes"),
+    }
+
+
+def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
+    seen, unseen = submitted(hpcrun, tools, "1", "2")
+    rows = row(seen, "1", "COMPLETED") + row(unseen, "2", "RUNNING")
+    replay(tools, "squeue", (0, rows, ""))
+    assert hpcrun("status").code == 0
+    replay(tools, "squeue", captured("squeue", "no-controller"))
+    done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
+    told = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
+    assert told.pop(unseen.name) == (False, "it is UNKNOWN")
+    # A job that was over may have been started again meanwhile, by scontrol requeue.
+    ((removed, reason),) = told.values()
+    assert not removed and reason.startswith("Slurm may run it again, and does not answer: squeue")
+    replay(tools, "squeue", (0, rows, ""))
+    done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
+    told = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
+    assert told == {seen.name: (True, None), unseen.name: (False, "it is RUNNING")}
+
+
+def test_clean_leaves_what_slurm_has_started_again(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "1")
+    replay(tools, "squeue", (0, row(run, "1", "FAILED"), ""))
+    assert hpcrun("status", "1").code == 0
+    replay(tools, "squeue", (0, row(run, "1", "PENDING", "BeginTime"), ""))
+    done = hpcrun("clean", "1", "-y")
+    assert done.code == 1 and f"stays: {run.name}: it is PENDING" in done.err and run.exists()
+
+
+def test_clean_leaves_other_peoples_runs(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = submitted(hpcrun, tools, "1")
+    replay(tools, "squeue", (0, row(run, "1", "FAILED"), ""))
+    monkeypatch.setattr(os, "getuid", lambda: Path("/proc/self").stat().st_uid + 1)
+    assert "nothing to remove" in hpcrun("clean", "--older-than", "0s", "-y").out
+    assert run.exists()
