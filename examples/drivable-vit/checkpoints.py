@@ -43,23 +43,20 @@ def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: 
     dist.barrier()
 
 
-def find(resume: str, folder: Path, facts: dict[str, Any]) -> Path | None:
-    """Find the checkpoint to go on from, if there is one.
+def find(resume: str | None, folder: Path, facts: dict[str, Any]) -> Path | None:
+    """Find the checkpoint to go on from, if there is one: ``folder``'s newest, else ``resume``.
 
-    ``resume`` is auto (the newest in ``folder``), never, or a path: of a checkpoint, or of a folder
-    with such. Raises ValueError for a path that is neither, for a checkpoint of another model or
-    number format, and for a change of the ZeRO stage that DeepSpeed cannot make.
+    In this order, since a run that is started again has the same command line. ``resume`` is the
+    path of a checkpoint, or of a folder of such. Raises ValueError for a path that is neither, for
+    another model or number format, and for a change of the ZeRO stage that DeepSpeed cannot make.
     """
-    if resume == "never":
+    if resume is None and not (folder / "latest").exists():
         return None
-    found = folder if resume == "auto" else Path(resume)
-    pointer = found / "latest"
-    if pointer.exists():
-        found = found / pointer.read_text(encoding="utf-8").strip()
-    elif resume == "auto":
-        return None
+    found = folder if (folder / "latest").exists() else Path(str(resume))
+    if (found / "latest").exists():
+        found = found / (found / "latest").read_text(encoding="utf-8").strip()
     if not (found / FACTS).is_file():
-        raise ValueError(f"checkpoint.resume={resume}: no checkpoint of this program is at {found}")
+        raise ValueError(f"{found} is no checkpoint of this program (checkpoint.resume={resume})")
     saved = read(found)
     # Of the number formats fp16 alone has a loss scale; DeepSpeed takes over whatever it finds.
     for key in ("model", "precision"):

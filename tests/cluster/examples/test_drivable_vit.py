@@ -30,7 +30,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import default_collate
 from data import Scenes
 from model import DrivableViT
-STEPS, BATCH, NEW = 130, 8, 60
+STEPS, BATCH, NEW = 140, 4, 60
 shape = {"views": 3, "frames": 2, "image_size": 32}
 def overlap(found, true):
     return ((found & true).sum() / (found | true).sum()).item()
@@ -110,14 +110,16 @@ five = Scenes(count=5, seed=1, **shape)
 told["measured"] = [train.validate(engine(size), five) for size in (1, 4)]
 folder = Path(sys.argv[1])
 facts = checkpoints.read(folder / "epoch-0002")
-def refused(resume, **changed):
+def refused(resume=None, folder=folder, **changed):
     try:
-        checkpoints.find(str(resume), folder, {**facts, **changed})
+        return str(checkpoints.find(resume, folder, {**facts, **changed}))
     except ValueError as error:
-        return str(error)
-told["refused"] = [refused(folder / "none"), refused("auto", model={}),
-                   refused("auto", precision="fp16"), refused("auto", zero_stage=3),
-                   refused("auto", world_size=16)]
+        return "refused: " + str(error)
+empty = folder / "empty"
+told["refused"] = [refused(str(empty), empty), refused(model={}), refused(precision="fp16"),
+                   refused(zero_stage=3)]
+told["found"] = [refused(world_size=16), refused("/elsewhere"), refused(None, empty),
+                 refused(str(folder), empty)]
 print(json.dumps(told))
 """
 
@@ -134,7 +136,7 @@ def python(project: Project, code: str, *args: str) -> Any:
     """Run code in the project's folder, in one process with one thread; give its lines of JSON."""
     done = subprocess.run(
         [sys.executable, "-c", code, *args],
-        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1"},
+        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]
@@ -210,6 +212,7 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     assert same == pytest.approx({step: met["loss"][step] for step in same}, rel=1e-4)
     assert not list(saved.glob("*.universal"))
 
+    (folder / "latest").write_text("epoch-0002")
     (parts,) = python(example, PARTS, str(folder), str(example.folder / "rendezvous"))
     assert_parts(parts)
 
@@ -225,12 +228,16 @@ def assert_parts(told: dict[str, Any]) -> None:
     assert told["kept_less"] < 0.3 * told["kept"] and told["same_gradients"]
     ones, fours = told["measured"]
     assert fours == pytest.approx(ones, rel=1e-5)
-    nowhere, model, precision, stage, on_more = told["refused"]
-    assert "none" in nowhere and "no checkpoint" in nowhere
+    assert all(answer.startswith("refused: ") for answer in told["refused"])
+    nowhere, model, precision, stage = told["refused"]
+    assert "/empty is no checkpoint" in nowhere
     assert "its model is {" in model
     assert "its precision is bf16" in precision
     assert "written by ZeRO-1" in stage
-    assert on_more is None
+    # A run's own checkpoints first: one that is started again has the same command line.
+    on_more, own, none, others = told["found"]
+    assert on_more == own == others and own.endswith("/checkpoints/epoch-0002")
+    assert none == "None"
 
 
 def test_covered_cameras_are_known_from_others_and_from_before(example: Project) -> None:
