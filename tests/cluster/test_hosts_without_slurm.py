@@ -25,7 +25,7 @@ from tests.cluster.test_launchers import WORKLOADS, told
 # ssh gives up a silent host after 15 s (ServerAliveInterval), the host its driver after 30 s
 # without a line; the rest is the machine's.
 SILENT_SECONDS = 45.0
-SOON_SECONDS = 60.0
+SOON_SECONDS = 28.0  # before a host gives up by itself
 
 WAITING = """
 import os, sys, time
