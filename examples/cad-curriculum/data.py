@@ -33,11 +33,11 @@ COMMANDS = ["SKETCH", "LINE", "CIRCLE", "EXTRUDE", "MOVE", "CUT", "END"]
 WORDS = ["a", "box", "cylinder", "by", "across", "with", "hole"]
 VOCABULARY = {word: index for index, word in enumerate(["PAD", *COMMANDS, *WORDS, *NUMBERS])}
 
-MAX_TOKENS = 33  # the longest caption and program
+MAX_TOKENS = 30  # the longest caption and program
 POINTS = 64
 PIXELS = 16
-SIGHT = 44  # the width that a picture shows: the outline is never in it
-IGNORED = -100  # the label of what is no part of the loss (torch.nn.CrossEntropyLoss)
+SIGHT = 44  # the width that a picture shows: too little for any outline
+IGNORED = -100  # the label of what is no part of the loss
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def program(shape: Shape) -> list[str]:
 
 
 def floor(stage: int, shapes: Sequence[Shape]) -> float:
-    """Return the lowest loss that a stage allows, in nats a token of these shapes' programs.
+    """Return the lowest loss that a stage allows on these shapes, in nats a token.
 
     What is not told is one of ``LEVELS`` values, each as likely: with the caption alone the height
-    and the hole's two coordinates, with the points the two, with the picture nothing.
+    and the place of the hole, with the points the place, with the picture nothing.
     """
     untold = 3 - stage
-    tokens = sum(len(program(shape)) for shape in shapes) / len(shapes)
-    return untold * math.log(LEVELS) / tokens
+    share = sum(1 / len(program(shape)) for shape in shapes) / len(shapes)
+    return untold * math.log(LEVELS) * share
 
 
 def point_cloud(shape: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -108,7 +108,7 @@ def point_cloud(shape: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def picture(shape: Shape) -> NDArray[np.float32]:
-    """Draw (1, PIXELS, PIXELS), the middle as seen from above: the hole is 1, what is solid 0."""
+    """Draw (1, PIXELS, PIXELS), the middle as seen from above: the hole is 1, all else 0."""
     at = CENTRE + (np.arange(PIXELS) - (PIXELS - 1) / 2) * SIGHT / PIXELS
     away = np.hypot(at[None, :] - shape.hole, at[:, None] - CENTRE)
     return np.clip(HOLE + 0.5 - away, 0, 1).astype(np.float32)[None]

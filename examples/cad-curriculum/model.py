@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from data import PIXELS, VOCABULARY
+from data import IGNORED, PIXELS, VOCABULARY
 
 # small is for trying out. The others have the widths and depths of Qwen2-0.5B and 1.5B (Qwen2
 # Technical Report, arXiv 2407.10671, table 1); our vocabulary is tiny, so they are smaller.
@@ -78,9 +78,11 @@ class CadModel(nn.Module):
         points: Tensor | None = None,
         pictures: Tensor | None = None,
     ) -> Tensor:
-        """Return the mean loss in nats over the labelled tokens; shapes as ``data.Shapes`` says.
+        """Return the loss in nats a token: the mean over programs of the mean over each one's.
 
-        What pads a sequence stands at its end: no token that counts can see it.
+        So each program counts the same, and it makes no difference how a batch is shared out among
+        ranks. Shapes are as ``data.Shapes`` says. What pads a sequence stands at its end: no token
+        that counts can see it.
         """
         embedded = self.lm.get_input_embeddings()(tokens)
         before = []
@@ -90,4 +92,8 @@ class CadModel(nn.Module):
             before.append(self.point_encoder(points.to(embedded.dtype)))
         whole = torch.cat([*before, embedded], dim=1)
         found = self.lm(inputs_embeds=whole).logits[:, -tokens.shape[1] : -1]
-        return nn.functional.cross_entropy(found.flatten(0, 1).float(), labels[:, 1:].flatten())
+        wanted = labels[:, 1:]
+        losses = nn.functional.cross_entropy(
+            found.mT.float(), wanted, ignore_index=IGNORED, reduction="none"
+        )
+        return (losses.sum(dim=1) / (wanted != IGNORED).sum(dim=1)).mean()

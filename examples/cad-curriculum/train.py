@@ -1,7 +1,7 @@
 """Train a small multimodal language model to write CAD programs, in a curriculum of three stages.
 
-Stage 1 learns from captions, stage 2 from captions and points, stage 3 from pictures too, as
-CAD-MLLM does (Xu et al. 2024, arXiv 2411.04954). Each stage is a training of its own: it begins
+Stage 1 learns from captions, stage 2 from captions and points, stage 3 from pictures too: what
+CAD-MLLM reads (Xu et al. 2024, arXiv 2411.04954). Each stage is a training of its own: it begins
 from the weights that the stage before saved, with an engine, an optimizer and a schedule of the
 learning rate that are new. So it is the same whether a job trains all stages or each has its own.
 
@@ -117,15 +117,24 @@ def make_loader(
 
 
 def make_engine(
-    args: argparse.Namespace, config: dict[str, Any], stage: int, before: Saved | None, steps: int
+    args: argparse.Namespace,
+    config: dict[str, Any],
+    stage: int,
+    before: Saved | None,
+    resumed: Saved | None,
+    steps: int,
 ) -> Any:
-    """Make the stage's model, from the weights before it, and the engine that trains it."""
+    """Make the stage's model and the engine that trains it for so many steps.
+
+    From the weights that the stage before left, or as this stage was when it was saved.
+    """
     torch.manual_seed(args.seed)  # not seed + rank: all ranks must begin with the same model
     model = CadModel(args.size, activation_checkpointing=args.activation_checkpointing == "true")
-    facts = {"model": model_hash(model), "start": before.tag if before else "from the seed"}
+    start = resumed or before
+    facts = {"model": model_hash(model), "start": start.tag if start else "from the seed"}
     said = check_ranks(args.ranks or int(os.environ["WORLD_SIZE"]), device_of_rank(), facts)
     tell(f"check: {said}")
-    if before is not None and dist.get_rank() == 0:
+    if before is not None and resumed is None and dist.get_rank() == 0:
         # fp32 weights out of the shards of whatever ZeRO stage and number of ranks saved them.
         # DeepSpeed gives rank 0's to all.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -133,7 +142,7 @@ def make_engine(
         model.load_state_dict(weights)
     model.train_for(stage)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return deepspeed.initialize(
+    engine = deepspeed.initialize(
         model=model,
         model_parameters=[{"params": trained, "lr": args.lr[stage - 1]}],
         config=config,
@@ -141,6 +150,11 @@ def make_engine(
             optimizer, num_warmup_steps=max(1, steps // 10), num_training_steps=steps
         ),
     )[0]
+    if resumed is not None:
+        path, _ = engine.load_checkpoint(str(resumed.folder), resumed.tag)
+        if path is None:  # DeepSpeed only warns, and would begin anew
+            raise SystemExit(f"{resumed.folder}/{resumed.tag}: nothing there to resume from")
+    return engine
 
 
 def train_stage(
@@ -148,19 +162,19 @@ def train_stage(
 ) -> Saved:
     """Train one stage, from its start or from within; return its last checkpoint."""
     config = json.loads(args.deepspeed_config.read_text())
+    if config["zero_optimization"]["stage"] == 0:
+        raise SystemExit(
+            "ZeRO stage 0: a stage finds the one before in ZeRO's shards; say 1, 2 or 3"
+        )
     micro_batch = config["train_micro_batch_size_per_gpu"]
     accumulated, epochs = config["gradient_accumulation_steps"], args.epochs[stage - 1]
     batches = args.samples // dist.get_world_size() // micro_batch
     steps = batches // accumulated  # what is left of an epoch is no step's whole batch
     if steps == 0:
         raise SystemExit(f"--samples {args.samples}: less than one batch of all ranks")
-    engine = make_engine(args, config, stage, before, steps * epochs)
-    step, first_epoch = before.step if before else 0, 0
-    if resumed is not None:
-        path, _ = engine.load_checkpoint(str(resumed.folder), resumed.tag)
-        if path is None:  # DeepSpeed only warns, and would begin anew
-            raise SystemExit(f"{resumed.folder}/{resumed.tag}: nothing there to resume from")
-        step, first_epoch = resumed.step, resumed.epoch
+    engine = make_engine(args, config, stage, before, resumed, steps * epochs)
+    start = resumed or before
+    step, first_epoch = start.step if start else 0, resumed.epoch if resumed else 0
     held_out = Shapes(HELD_OUT, args.seed + 1, stage)
     lowest = floor(stage, [held_out.shape(index) for index in range(HELD_OUT)])
     tell(f"stage {stage} learns from {INPUTS[stage]}: {epochs} epochs of {steps} steps; no loss "
@@ -186,7 +200,7 @@ def train_stage(
         saved = save(
             engine, Saved(args.checkpoint_dir, stage, epoch + 1, epoch + 1 == epochs, step), saved
         )
-    log(stage=stage, step=step, **evaluate(engine, held_out, micro_batch), floor=lowest)
+    log(stage=stage, step=step, **evaluate(engine, held_out), floor=lowest)
     engine.destroy()
     assert saved is not None
     return saved
@@ -205,7 +219,7 @@ def train_step(engine: Any, batch: Iterator[dict[str, Tensor]], accumulated: int
 
 
 @torch.no_grad()
-def evaluate(engine: Any, shapes: Shapes, micro_batch: int) -> dict[str, float]:
+def evaluate(engine: Any, shapes: Shapes) -> dict[str, float]:
     """Return the loss on held-out shapes, and with the newest input of another shape.
 
     The second is the control: it stays the same as the first where that input is not read.
@@ -215,7 +229,7 @@ def evaluate(engine: Any, shapes: Shapes, micro_batch: int) -> dict[str, float]:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     total = torch.zeros(2, device=engine.device)
     mine = range(rank, len(shapes) // ranks * ranks, ranks)  # as many on each rank: ZeRO-3 gathers
-    loader = DataLoader(torch.utils.data.Subset(shapes, mine), micro_batch)
+    loader = DataLoader(torch.utils.data.Subset(shapes, mine), batch_size=8)
     for batch in loader:
         item = to_device(batch, engine.device)
         total[0] += engine(**item)
@@ -293,8 +307,10 @@ def main() -> None:
             continue
         resumed = saved if saved is not None and saved.stage == stage else None
         before = train_stage(args, stage, before, resumed, log)
+        gc.collect()  # the engine and its model refer to each other
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
     # Leave together, and when nothing holds the process group: gloo may abort else.
-    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 
