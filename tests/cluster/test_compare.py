@@ -10,7 +10,7 @@ from tests.cluster.site import Site
 from tests.cluster.test_training import finish, train
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_same_training_on_one_rank_and_on_two(site: Site) -> None:
     """At the same global batch the curves are the same, and differ in what was asked for alone."""
     runs = [train(site, "zero2-4gpu", 1, ranks) for ranks in (1, 2)]

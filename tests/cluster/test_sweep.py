@@ -58,7 +58,7 @@ def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
         # As many ranks by torchrun would start torch twice as often.
         *("--set", "launcher=srun"),
         *("--", "--steps", "10"),
-        timeout=280,
+        timeout=900,
     )
     answer = json.loads(done.stdout)
     job_id = answer["job_id"]

@@ -33,7 +33,7 @@ _PASSING = re.compile(r"^job # (PENDING|CONFIGURING|RUNNING|COMPLETING)$")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 def test_the_tutorial(tmp_path: Path) -> None:
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     # A sandbox's sockets need a short path.
@@ -76,7 +76,7 @@ def run(step: Step, folder: Path, env: dict[str, str], ids: dict[str, str]) -> N
     """Run a command with the ids of today; hold what it prints against the document."""
     command = re.sub(r"\b\d{5,}\b", lambda match: ids.get(match[0], match[0]), step.command)
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True, timeout=240,
+        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True, timeout=900,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
     where = f"{command}\n{done.stdout}"

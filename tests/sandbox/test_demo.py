@@ -23,7 +23,7 @@ DEMO = Path(__file__).parents[2] / ".ci" / "demo"
 
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1500)
 def test_demo(tmp_path: Path, place: Path) -> None:
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
     home = tmp_path / "home"
@@ -37,7 +37,7 @@ def test_demo(tmp_path: Path, place: Path) -> None:
         "LANG": "C.UTF-8",
     }
     done = subprocess.run(
-        ["bash", str(DEMO)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=380
+        ["bash", str(DEMO)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1400
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search(r"^steps +1 to 60\b", done.stdout, re.MULTILINE), done.stdout

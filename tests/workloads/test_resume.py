@@ -10,7 +10,7 @@ import pytest
 from tests.workloads.trainer import Outcome, torchrun, train
 
 # DeepSpeed may have to compile its operators first.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 # ZeRO-3 is resumed on a cluster: tests/cluster/test_training.py.

@@ -79,7 +79,7 @@ def run(command: list[str], extra: Mapping[str, str] | None = None) -> Outcome:
         env={**environment(), **(extra or {})},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
@@ -99,7 +99,7 @@ def train_each(*cases: Sequence[object]) -> list[Outcome]:
         input=json.dumps([[*map(str, case)] for case in cases]),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -25,13 +25,13 @@ class Project:
     folder: Path
     env: dict[str, str]
 
-    def hpcrun(self, *args: str, timeout: float = 280) -> str:
+    def hpcrun(self, *args: str, timeout: float = 1200) -> str:
         """Call hpcrun in the project, insist on exit code 0, and give what it printed."""
         done = self.try_hpcrun(*args, timeout=timeout)
         assert done.returncode == 0, f"hpcrun {' '.join(args)}\n{done.stdout[-6000:]}{done.stderr}"
         return done.stdout
 
-    def try_hpcrun(self, *args: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    def try_hpcrun(self, *args: str, timeout: float = 1200) -> subprocess.CompletedProcess[str]:
         """Call hpcrun in the project."""
         return subprocess.run(
             [sys.executable, "-m", "hpcrun", *args],
@@ -39,7 +39,7 @@ class Project:
             text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
-    def train(self, job: str, *args: str, timeout: float = 280) -> Path:
+    def train(self, job: str, *args: str, timeout: float = 1200) -> Path:
         """Submit a job to the sandbox, wait until it has ended well, and give its run's folder."""
         argv = ["submit", job, "--cluster", "sandbox", "--follow", *args]
         done = self.try_hpcrun(*argv, timeout=timeout)

@@ -14,7 +14,7 @@ from yaml import safe_load
 
 from tests.cluster.examples.project import EXAMPLES, Project
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 # One process: whole trainings by three seeds; then short ones, the third of which goes on from the
 # checkpoint in the middle of the first.

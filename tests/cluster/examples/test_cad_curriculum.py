@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.examples.project import EXAMPLES, Project
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 # A curriculum of 8 steps a stage, of which stage 2 takes two epochs; in fp32, where the number of
 # ranks and the ZeRO stage change nothing but rounding.
@@ -76,7 +76,7 @@ def stages_of(curves: dict[str, dict[float, float]]) -> dict[int, list[float]]:
 
 def test_each_stage_learns_what_the_one_before_cannot(example: Project) -> None:
     """Two nodes with two ranks each, by the job as it is."""
-    run = example.train("small", timeout=600)
+    run = example.train("small", timeout=1200)
     log = log_of(example, run)
     assert log.count("check: 4 ranks on 2 hosts agree: model ") == 3
     assert log.count("stage 3 | epoch 3 | step 256 | ") == 1  # from one rank of the four
@@ -191,7 +191,7 @@ def test_a_chain_of_jobs_is_the_one_job(example: Project) -> None:
     (again,) = json.loads(example.hpcrun("resubmit", *words))["runs"]
     stage3 = ["--stages", "3", "--init-from", "{after_checkpoint_dir}"]
     third = submit("zero3-offload", "--after", again["job_id"], *one, *SHORT, *stage3)
-    example.hpcrun("wait", "--cluster", "sandbox", again["job_id"], third["job_id"], timeout=600)
+    example.hpcrun("wait", "--cluster", "sandbox", again["job_id"], third["job_id"], timeout=1200)
 
     expected = stages_of(example.curves(whole))
     assert [len(losses) for losses in expected.values()] == [STAGE_STEPS] * 3

@@ -154,7 +154,7 @@ def example(project: Callable[[str], Project]) -> Project:
 
 def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Project) -> None:
     before = sorted(example.folder.rglob("*"))
-    run = example.train("small", timeout=560)
+    run = example.train("small", timeout=1200)
     curves = example.curves(run)
     assert list(curves["loss"]) == list(range(TOLD, LAST + 1, TOLD))
     assert list(curves["eval_loss"]) == list(range(EPOCH, LAST + 1, EPOCH))
@@ -192,7 +192,7 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     fewer = example.train(
         "small", "--nodes", "1", "--set", "batch.gradient_accumulation_steps=2",
         "--set", "deepspeed.zero_stage=2", "--set", "activation_checkpointing=true", "--",
-        f"checkpoint.resume={folder / 'epoch-0002'}", "checkpoint.every=1", timeout=560,
+        f"checkpoint.resume={folder / 'epoch-0002'}", "checkpoint.every=1", timeout=1200,
     )  # fmt: skip
     assert (folder / "epoch-0002.universal").is_dir()
     met = example.curves(fewer)
@@ -205,7 +205,7 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     shutil.rmtree(saved / "epoch-0004")
     (saved / "latest").write_text("epoch-0003")
     known = set(run.parent.iterdir())
-    example.hpcrun("resubmit", fewer.name, "--cluster", "sandbox", "--wait", timeout=560)
+    example.hpcrun("resubmit", fewer.name, "--cluster", "sandbox", "--wait", timeout=1200)
     (again,) = set(run.parent.iterdir()) - known
     same = example.curves(again)["loss"]
     assert list(same) == list(range(LAST - EPOCH + TOLD, LAST + 1, TOLD))

@@ -16,7 +16,7 @@ from tests.cluster.examples.project import EXAMPLES, Project
 from tests.source import ROOT
 from tests.torch_extensions import extensions
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 FACTS = ROOT / "tests" / "cluster" / "workloads" / "speech_lm_facts.py"
 # ln(67): the loss of one who knows nothing but the vocabulary.
@@ -29,7 +29,7 @@ def example(project: Callable[[str], Project]) -> Project:
 
 
 def test_two_nodes_train_with_everything_in_host_memory(example: Project) -> None:
-    run = example.train("small", timeout=560)
+    run = example.train("small", timeout=1200)
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     # Who fills "auto": the job, the Trainer and DeepSpeed's engine have one batch.
     assert "  batch     16 effective\n" in example.hpcrun(
@@ -60,7 +60,7 @@ def test_two_nodes_train_with_everything_in_host_memory(example: Project) -> Non
         "small", "--nodes", "1", "--gpus-per-node", "1",
         "--set", "deepspeed.config_file=ds/zero2.json",
         "--set", "batch.gradient_accumulation_steps=8",
-        "--", "--max_steps", "4", "--eval_strategy", "no", "--save_strategy", "no", timeout=560,
+        "--", "--max_steps", "4", "--eval_strategy", "no", "--save_strategy", "no", timeout=1200,
     )  # fmt: skip
     log = example.hpcrun("logs", "--cluster", "sandbox", other.name)
     assert "Trainer: 2 x 8 x 1 = 16 recordings a step\n" in log
@@ -85,7 +85,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": extensions(), "RANK": "0",
             "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
         },
-        capture_output=True, text=True, timeout=560, check=False,
+        capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr[-6000:]
     found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])

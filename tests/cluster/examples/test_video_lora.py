@@ -20,7 +20,7 @@ from tests.cluster.rig import Rig
 from tests.cluster.site import Site
 from tests.cluster.sshd import Lab, lab
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 # What its data.py says of these: who knows nothing predicts zero and misses by the variances of
 # noise and clip, both 1; the closed form for single pixels is there.
@@ -96,7 +96,7 @@ def example(project: Callable[[str], Project]) -> Project:
 def small(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
     """The project, and its run of the job small as it is."""
     made = copy_of("video-lora", tmp_path_factory.mktemp("small"), environment(sandbox))
-    return made, made.train("small", "--", "--check-base", timeout=600)
+    return made, made.train("small", "--", "--check-base", timeout=1200)
 
 
 def test_only_the_adapters_change_on_two_nodes(small: tuple[Project, Path]) -> None:
@@ -148,7 +148,7 @@ def test_all_is_changed_by_words_and_a_run_goes_on(
         "--set", "deepspeed.zero_stage=3", "--set", "batch.micro_batch_per_gpu=2",
         "--set", "activation_checkpointing=true", "--set", "env.WANDB_MODE=offline",
         "--", *SMALL, "--steps", "6", "--save-every", "4", "--check-base", "--workers", "0",
-        timeout=600,
+        timeout=1200,
     )  # fmt: skip
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     assert_only_adapters_changed(log, ranks=2)
@@ -163,7 +163,7 @@ def test_all_is_changed_by_words_and_a_run_goes_on(
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
 
     shutil.rmtree(run / "checkpoints" / "step-000006")  # as if it had been stopped after step 4
-    example.hpcrun("resubmit", run.name, "--cluster", "sandbox", "--wait", timeout=600)
+    example.hpcrun("resubmit", run.name, "--cluster", "sandbox", "--wait", timeout=1200)
     again = example.curves(newest(run.parent))["loss"]
     assert again == pytest.approx({step: losses[step] for step in (5, 6)}, rel=1e-3)
 
@@ -237,7 +237,7 @@ def test_hosts_of_a_hostfile_train_it_without_slurm(site: Site, hosts: Lab) -> N
     done = site.hpcrun(
         "run", "small", "--hostfile", str(hosts.hostfile(1)), "--gpus-per-node", "1",
         "--", "--steps", "3", "--check-base", "--workers", "0",
-        env=hosts.env, timeout=500,
+        env=hosts.env, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     run = newest(site.rig.shared / "runs")
