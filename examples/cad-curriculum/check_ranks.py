@@ -39,7 +39,7 @@ def model_hash(model: nn.Module) -> str:
 
 
 def check_ranks(
-    expected: int, device: torch.device, facts: Mapping[str, Any], *, timeout: float = 60
+    expected: int, device: torch.device, facts: Mapping[str, Any], *, timeout: float = 180
 ) -> str:
     """Insist that ``expected`` ranks are there, agree on the ``facts`` and can add up.
 

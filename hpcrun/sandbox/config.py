@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,19 +125,23 @@ def parse_version(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def first_job_id(unix_time: float) -> int:
-    """Return the id of the first job of a sandbox that starts at ``unix_time`` (seconds).
+def first_job_id(unix_time: float, root: Path) -> int:
+    """Return the id of the first job of a sandbox in ``root`` that starts at that time (seconds).
 
     One id per second: a later sandbox does not give the ids of an earlier one again, which had
     fewer jobs than seconds, so that an id still names one run after ``down`` and ``up``. The ids
-    come round again after 694 days.
+    come round again after 694 days. Sandboxes in two places begin far apart, though they start in
+    one second: they share this machine's ports, and a job takes its port from its id.
 
-    >>> first_job_id(1_800_000_000), first_job_id(1_800_000_001)
-    (1, 2)
-    >>> 1 <= first_job_id(9e9) <= LAST_FIRST_JOB_ID
+    >>> here, there = Path("/tmp/s"), Path("/tmp/t")
+    >>> first_job_id(1_800_000_001, here) - first_job_id(1_800_000_000, here)
+    1
+    >>> first_job_id(1_800_000_000, here) != first_job_id(1_800_000_000, there)
+    True
+    >>> 1 <= first_job_id(9e9, here) <= LAST_FIRST_JOB_ID
     True
     """
-    return int(unix_time) % LAST_FIRST_JOB_ID + 1
+    return (int(unix_time) + zlib.crc32(bytes(root))) % LAST_FIRST_JOB_ID + 1
 
 
 def slurm_conf(

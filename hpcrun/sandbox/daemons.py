@@ -121,7 +121,7 @@ def write_files(layout: Layout, shape: Shape, version: tuple[int, int]) -> int:
             user=str(os.geteuid()),
             shape=shape,
             ports=ports,
-            first_job=config.first_job_id(time.time()),
+            first_job=config.first_job_id(time.time(), layout.root),
         )
     )
     layout.gres_conf.write_text(config.gres_conf(layout, shape))
