@@ -82,7 +82,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--checkpoint-dir", type=Path, required=True, help="saved here, and resumed from here")
     add("--init-from", type=Path, help="checkpoints of the job that trained the stage before")
     add("--stages", type=int, nargs="+", default=[1, 2, 3], choices=INPUTS, help="in this order")
-    add("--epochs", type=int, nargs=3, default=[2, 3, 3], metavar="N", help="of each stage")
+    add("--epochs", type=int, nargs=3, default=[2, 3, 2], metavar="N", help="of each stage")
     add("--lr", type=float, nargs=3, default=[3e-3] * 3, metavar="LR", help="each stage's peak")
     add("--samples", type=int, default=1024, help="of each stage, made from the seed")
     add("--size", choices=SIZES, default="small", help="of the model")

@@ -95,7 +95,7 @@ class RunFolder(Struct, frozen=True):
     for a run of a sweep task.json, and code/ and submitted.json lie in the sweep's folder
     the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
     Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
-    resubmit: resubmitted.json, and in the earlier run successors/NEW_RUN.json
+    resubmit: resubmitted.json; it and submit --after: successors/NEW_RUN.json in the earlier run
     """
 
     path: Path
