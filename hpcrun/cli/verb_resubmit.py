@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hpcrun.cli.options import (
+    WordsAfterDashes,
     asked_overrides,
     cluster_option,
     context,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hpcrun.controller.sweep import SweepSubmission
 
 
-@click.command("resubmit")
+@click.command("resubmit", cls=WordsAfterDashes)
 @click.argument("job", required=False)
 @click.option("--failed", is_flag=True, help="Only what is over and did not end well.")
 @click.option("--fresh", is_flag=True, help="Begin anew: with checkpoints of its own.")
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
 @cluster_option
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     job: str | None,
     failed: bool,
     fresh: bool,
@@ -55,7 +59,8 @@ def command(
 
     JOB is a Slurm job id, a run id or a sweep's; the newest run without it. The new run has the
     earlier one's job with what --set and the other options change, its code, its project and its
-    {checkpoint_dir}, so that a script that can resume does.
+    {checkpoint_dir}, so that a script that can resume does. Words after -- go to the script, after
+    the earlier ones.
     """
     from hpcrun.cli.output import done_anyway
     from hpcrun.controller.checks.submission import Checks
@@ -68,6 +73,7 @@ def command(
         where,
         resolve_any(where, job),
         overrides=asked_overrides(options),
+        extra_args=ctx.meta["words"] or (),
         code=code,
         fresh=fresh,
         failed=failed,

@@ -38,9 +38,6 @@ from hpcrun.spec.job import JobSpec
 
 Code = Literal["then", "now"]
 
-# Two notes of so many seconds may be of two hpcruns that did not see each other.
-_AT_ONCE = 120.0
-
 
 class Again(Struct, frozen=True, kw_only=True):
     """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
@@ -61,6 +58,7 @@ def prepare_again(
     found: RunFolder | SweepFolder,
     *,
     overrides: Sequence[str] = (),
+    extra_args: Sequence[str] = (),
     code: Code = "then",
     fresh: bool = False,
     failed: bool = False,
@@ -71,7 +69,8 @@ def prepare_again(
 
     It keeps the earlier run's project folder, cluster (unless ``named_cluster``: then it is the
     context's) and checkpoint folder (unless ``fresh``, or there are no checkpoints), so that a
-    script that resumes goes on. ``failed``: only what is over and did not end well. Raises
+    script that resumes goes on. ``extra_args`` come after the words that the earlier run gave its
+    program. ``failed``: only what is over and did not end well. Raises
     InputError, and SpecError with all that is wrong.
     """
     statuses = status_of(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
@@ -91,7 +90,7 @@ def prepare_again(
     code = "now" if where.code is None else "then"
     made: Prepared | PreparedSweep
     if isinstance(found, SweepFolder):
-        made = _sweep_again(where, found, statuses, folders, overrides, checks, after)
+        made = _sweep_again(where, found, statuses, folders, overrides, extra_args, checks, after)
         runs = [
             _with_origin(run, status, code, folder)
             for run, status, folder in zip(made.runs, statuses, folders, strict=True)
@@ -101,7 +100,13 @@ def prepare_again(
         spec = _spec_of(where, found, overrides)
         source = str(found.path / "spec.yaml")
         prepared = prepare(
-            where, spec, after=after, source=source, checks=checks, checkpoint_dir=folders[0]
+            where,
+            spec,
+            extra_args=extra_args,
+            after=after,
+            source=source,
+            checks=checks,
+            checkpoint_dir=folders[0],
         )
         made = _with_origin(prepared, statuses[0], code, folders[0])
     if any(folders):
@@ -273,6 +278,7 @@ def _sweep_again(
     statuses: Sequence[RunStatus],
     folders: Sequence[str | None],
     overrides: Sequence[str],
+    extra_args: Sequence[str],
     checks: Checks | None,
     after: Dependency | None,
 ) -> PreparedSweep:
@@ -288,8 +294,16 @@ def _sweep_again(
                 index=index,
                 values=task.values if task is not None else {},
                 spec=structs.replace(one, name=f"{spec.name or 'job'}.{index}"),
-                words=[],
+                words=list(extra_args),
                 checkpoint_dir=folder,
             )
         )
-    return prepare_sweep(context, spec, after=after, source=str(file), checks=checks, made=made)
+    return prepare_sweep(
+        context,
+        spec,
+        extra_args=extra_args,
+        after=after,
+        source=str(file),
+        checks=checks,
+        made=made,
+    )

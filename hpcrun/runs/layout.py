@@ -142,11 +142,6 @@ class RunFolder(Struct, frozen=True):
         return self.path / "cache" / "seen.json"
 
     @property
-    def resubmitted(self) -> Path:
-        """Which run it was made of."""
-        return self.path / "resubmitted.json"
-
-    @property
     def successors(self) -> Path:
         """A record for each later run that uses this one's checkpoints."""
         return self.path / "successors"

@@ -232,13 +232,17 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     assert done.code == 2 and "of another hpcrun at this moment" in done.err
     assert [path.name for path in note.parent.iterdir()] == [note.name]
     os.utime(note, (0, 0))  # long ago: it was never submitted
-    done = hpcrun("resubmit", "7", "--json", "--time", "5")
+    done = hpcrun("resubmit", "7", "--json", "--time", "5", "--", "--steps", "{world_size}")
     check_json("resubmit", done.json)
     (told,) = done.json["runs"]
     again = Path(told["run_dir"])
     assert told["checkpoint_dir"] == str(run / "checkpoints") and told["goes_on"]
     assert (again / "code" / "train.py").read_text() == "print('old')\n"
     assert "#SBATCH --time=5\n" in (again / "job.sbatch").read_text()
+    # Words come after the earlier ones, now and when this run is resubmitted in its turn.
+    program = (again / "node.sh").read_text().replace(" \\\n   ", "")
+    assert f"train.py {run}/checkpoints --steps 1\n" in program
+    assert '- "{checkpoint_dir}"\n- --steps\n' in (again / "spec.yaml").read_text()
     assert json.loads((again / "resubmitted.json").read_text())["run_id"] == run.name
     # The new one uses the folder, though the old one is over.
     replay(tools, "squeue", (0, row(run, "7", "FAILED") + row(again, "8", "PENDING"), ""))

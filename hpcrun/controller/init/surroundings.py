@@ -32,7 +32,7 @@ _SCRATCH_VARIABLES = (
     "MYSCRATCH", "FASTDIR", "PROJECT_SCRATCH",
 )  # fmt: skip
 _SCRATCH_PLACES = (
-    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER", "/work/$USER",
+    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER",
     "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
     "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
     "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER",

@@ -10,11 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.examples.project import Project, copy_of, environment
+from tests.cluster.examples.project import EXAMPLES, Project, copy_of, environment
 from tests.needs import require
 from tests.torch_extensions import CACHE
 
@@ -22,16 +23,34 @@ from tests.torch_extensions import CACHE
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Path]:
     """The folder of a sandbox that is up: two nodes, four GPUs in name on each."""
+    place = Path(f"/tmp/hpe{os.getpid()}")
+    with _up(place):
+        # What DeepSpeed compiles stays from one test run to the next.
+        with (place / "cluster.yaml").open("a", encoding="utf-8") as profile:
+            profile.write(f"cache_dir: {CACHE}\n")
+        yield place
+
+
+@pytest.fixture(scope="module")
+def cluster_like_it(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A sandbox with the partitions, GPU types and limits of the profile of a module's example."""
+    name = request.path.stem.removeprefix("test_").replace("_", "-")
+    place = Path(f"/tmp/hpl{os.getpid()}")
+    with _up(place, "--like", str(EXAMPLES / name / "hpcrun.yaml")):
+        yield str(place)
+
+
+@contextmanager
+def _up(place: Path, *options: str) -> Iterator[None]:
+    """Have a sandbox; its sockets need a short path."""
     require(shutil.which("slurmctld", path="/usr/sbin:/usr/bin"), "slurmctld")
-    place = Path(f"/tmp/hpe{os.getpid()}")  # sockets need a short path
     argv = [sys.executable, "-m", "hpcrun", "sandbox"]
     env = environment(place) | {"HOME": str(Path.home())}
-    subprocess.run([*argv, "up"], env=env, check=True, capture_output=True)
-    # What DeepSpeed compiles stays from one test run to the next.
-    with (place / "cluster.yaml").open("a", encoding="utf-8") as profile:
-        profile.write(f"cache_dir: {CACHE}\n")
-    yield place
-    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
+    subprocess.run([*argv, "up", *options], env=env, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
 
 
 @pytest.fixture

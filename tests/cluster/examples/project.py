@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class Project:
             cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=timeout, check=False,
         )  # fmt: skip
+
+    def dry_run(self, *words: str) -> dict[str, str]:
+        """Give each file that would be submitted, by its name; words after ``--`` come last."""
+        shown = self.hpcrun("submit", "--dry-run", *words)
+        parts = re.split(r"^==> (\S+) <==\n", shown, flags=re.MULTILINE)[1:]
+        return dict(zip(parts[::2], parts[1::2], strict=True))
 
     def train(self, job: str, *args: str, timeout: float = 1200) -> Path:
         """Submit a job to the sandbox, wait until it has ended well, and give its run's folder."""

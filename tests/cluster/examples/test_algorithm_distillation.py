@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from yaml import safe_load
 
-from tests.cluster.examples.project import EXAMPLES, Project
+from tests.cluster.examples.project import Project
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -157,25 +156,6 @@ GPU_JOBS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster_like_it() -> Iterator[str]:
-    """A sandbox with the partitions, GPU types and limits of the example's profile."""
-    place = f"/tmp/hpd{os.getpid()}"
-    env = {**os.environ, "HPCRUN_SANDBOX_DIR": place}
-    argv = [sys.executable, "-m", "hpcrun", "sandbox"]
-    profile = str(EXAMPLES / "algorithm-distillation" / "hpcrun.yaml")
-    subprocess.run([*argv, "up", "--like", profile], env=env, check=True, capture_output=True)
-    yield place
-    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
-
-
-def dry_run(example: Project, *words: str) -> dict[str, str]:
-    """Give each file that would be submitted, by its name."""
-    shown = example.hpcrun("submit", "--dry-run", *words)
-    parts = re.split(r"^==> (\S+) <==\n", shown, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 def accelerates(files: dict[str, str]) -> dict[str, Any]:
     """Give Accelerate's configuration; insist that the ranks are started by it."""
     assert "-m accelerate.commands.launch" in files["node.sh"]
@@ -189,7 +169,7 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, jo
     partition, nodes, gres, cpus, batch, accumulation = GPU_JOBS[job]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it
     (example.folder / ".venv").symlink_to(sys.prefix)  # as the README has the user make one
-    files = dry_run(example, job)
+    files = example.dry_run(job)
     for directive in (
         f"partition={partition}", f"nodes={nodes}", "ntasks-per-node=1", f"cpus-per-task={cpus}",
         f"gres={gres}", "time=24:00:00",
@@ -210,8 +190,8 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, jo
 
 def test_each_thing_is_changed_in_one_place(example: Project) -> None:
     (example.folder / ".venv").symlink_to(sys.prefix)
-    files = dry_run(
-        example, "darkroom-4xa100", "--nodes", "2", "--gpus-per-node", "8",
+    files = example.dry_run(
+        "darkroom-4xa100", "--nodes", "2", "--gpus-per-node", "8",
         "--set", "precision=fp16", "--set", "batch.micro_batch_per_gpu=64",
         "--set", "batch.gradient_accumulation_steps=4", "--", "--context-episodes", "8",
     )  # fmt: skip
@@ -222,6 +202,6 @@ def test_each_thing_is_changed_in_one_place(example: Project) -> None:
     # argparse takes the last of an option that is there twice.
     words = files["node.sh"].split()
     assert words[len(words) - 1 - words[::-1].index("--context-episodes") + 1] == "8"
-    files = dry_run(example, "darkroom-4xa100", "--set", "launcher=torchrun")
+    files = example.dry_run("darkroom-4xa100", "--set", "launcher=torchrun")
     assert "-m torch.distributed.run" in files["node.sh"]
     assert "accelerate.yaml" not in files

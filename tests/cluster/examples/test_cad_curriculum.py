@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import EXAMPLES, Project
+from tests.cluster.examples.project import Project
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -225,18 +225,6 @@ def test_what_a_stage_needs_is_told_before_it_waits(example: Project) -> None:
 # ---- the guide's hardware
 
 
-@pytest.fixture(scope="module")
-def cluster_like_it() -> Iterator[str]:
-    """A sandbox with the partitions, GPU types and limits of the example's profile."""
-    place = f"/tmp/hpc{os.getpid()}"
-    env = {**os.environ, "HPCRUN_SANDBOX_DIR": place}
-    argv = [sys.executable, "-m", "hpcrun", "sandbox"]
-    profile = str(EXAMPLES / "cad-curriculum" / "hpcrun.yaml")
-    subprocess.run([*argv, "up", "--like", profile], env=env, check=True, capture_output=True)
-    yield place
-    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
-
-
 # The nodes and GPUs of each, the ZeRO stage, and whether it offloads.
 GPU_JOBS = {
     "small": (2, "gpu:2", 2, False),
@@ -254,15 +242,13 @@ GPU_JOBS = {
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     nodes, gres, zero, offloads = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it
-    files = example.hpcrun("submit", *words.split(), "--dry-run").split("==> ")
-    (script,) = [text for text in files if text.startswith("job.sbatch")]
-    (config,) = [text for text in files if text.startswith("deepspeed.json")]
+    files = example.dry_run(*words.split())
+    script, launch = files["job.sbatch"], files["node.sh"]
     for directive in ("partition=l40", f"nodes={nodes}", f"gres={gres}", "ntasks-per-node=1"):
         assert f"#SBATCH --{directive}\n" in script
     assert "HPCRUN_BACKEND=nccl\n" in script
-    (launch,) = [text for text in files if "-m deepspeed.launcher.runner" in text]
-    assert "--no_ssh --node_rank=" in launch
-    asked = json.loads(config.partition("<==\n")[2])
+    assert "-m deepspeed.launcher.runner" in launch and "--no_ssh --node_rank=" in launch
+    asked = json.loads(files["deepspeed.json"])
     section = asked["zero_optimization"]
     assert section["stage"] == zero and ("offload_param" in section) == offloads
     assert asked["optimizer"]["params"]["torch_adam"] == (not offloads)

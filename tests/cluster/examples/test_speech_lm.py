@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
@@ -135,32 +135,18 @@ GPU_JOBS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster_like_it() -> Iterator[str]:
-    """A sandbox with the partitions, GPU types and limits of the example's profile."""
-    place = f"/tmp/hps{os.getpid()}"
-    env = {**os.environ, "HPCRUN_SANDBOX_DIR": place}
-    argv = [sys.executable, "-m", "hpcrun", "sandbox"]
-    profile = str(EXAMPLES / "speech-lm" / "hpcrun.yaml")
-    subprocess.run([*argv, "up", "--like", profile], env=env, check=True, capture_output=True)
-    yield place
-    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
-
-
 @pytest.mark.parametrize("words", GPU_JOBS)
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     partition, nodes, gres, stage, precision, batch = GPU_JOBS[words]
     example.env["HPCRUN_SANDBOX_DIR"] = cluster_like_it
     job, *options = words.split()
-    files = example.hpcrun("submit", job, *options, "--dry-run").split("==> ")
-    (script,) = [text for text in files if text.startswith("job.sbatch")]
+    files = example.dry_run(job, *options)
+    script, launch = files["job.sbatch"], files["node.sh"]
     for directive in (f"partition={partition}", f"nodes={nodes}", f"gres={gres}"):
         assert f"#SBATCH --{directive}\n" in script
-    (launch,) = [text for text in files if text.startswith("node.sh")]
     assert "-m deepspeed.launcher.runner" in launch and "--no_ssh" in launch
     assert "--ddp_backend nccl" in launch and f"--precision {precision}" in launch
-    (config,) = [text for text in files if text.startswith("deepspeed.json")]
-    asked = json.loads(config.partition("<==\n")[2])
+    asked = json.loads(files["deepspeed.json"])
     formats = {name: asked[name]["enabled"] for name in ("bf16", "fp16")}
     assert formats == {"bf16": precision == "bf16", "fp16": precision == "fp16"}
     zero = asked["zero_optimization"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -185,31 +184,17 @@ GPU_JOBS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster_like_it() -> Iterator[str]:
-    """A sandbox with the partitions, GPU types and limits of the example's profile."""
-    place = f"/tmp/hpv{os.getpid()}"
-    env = {**os.environ, "HPCRUN_SANDBOX_DIR": place}
-    argv = [sys.executable, "-m", "hpcrun", "sandbox"]
-    profile = str(EXAMPLES / "video-lora" / "hpcrun.yaml")
-    subprocess.run([*argv, "up", "--like", profile], env=env, check=True, capture_output=True)
-    yield place
-    subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
-
-
 @pytest.mark.parametrize("words", GPU_JOBS)
 def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, words: str) -> None:
     partition, nodes, gres, precision = GPU_JOBS[words]
     example.env.update({"HPCRUN_SANDBOX_DIR": cluster_like_it, "WANDB_API_KEY": KEY})
     job, *options = words.split()
-    files = example.hpcrun("submit", job, *options, "--dry-run").split("==> ")
-    (script,) = [text for text in files if text.startswith("job.sbatch")]
-    (config,) = [text for text in files if text.startswith("deepspeed.json")]
+    files = example.dry_run(job, *options)
+    script, launch = files["job.sbatch"], files["node.sh"]
     for directive in (f"partition={partition}", f"nodes={nodes}", f"gres={gres}"):
         assert f"#SBATCH --{directive}\n" in script
-    (launch,) = [text for text in files if "-m accelerate.commands.launch" in text]
-    assert "--machine_rank" in launch
-    asked = json.loads(config.partition("<==\n")[2])
+    assert "-m accelerate.commands.launch" in launch and "--machine_rank" in launch
+    asked = json.loads(files["deepspeed.json"])
     formats = {name: asked.get(name, {}).get("enabled", False) for name in ("bf16", "fp16")}
     assert formats == {"bf16": precision == "bf16", "fp16": precision == "fp16"}
     assert asked["zero_optimization"]["stage"] == (3 if job == "zero3" else 2)
