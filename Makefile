@@ -10,7 +10,8 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # pytest keeps the tests compiled, and hpcrun is started hundreds of times.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench docs templates test-containers test-launchers lint style venv packages clean test-slurm-versions
+.PHONY: demo test test-all check bench docs templates test-containers lint style venv packages clean \
+	test-slurm-versions
 
 demo: venv
 	.ci/demo
@@ -21,6 +22,11 @@ test: style
 	@mkdir -p .mypy_cache; mypy >.mypy_cache/told 2>&1 & types=$$!; \
 	python -m pytest -n 3 --dist worksteal --durations=25; tests=$$?; \
 	wait $$types || { cat .mypy_cache/told; exit 1; }; exit $$tests
+
+# With what is thorough: every launcher with every framework, ZeRO stage and number of nodes, the examples'
+# longer stories, the guards on a real Slurm. Three quarters of an hour.
+test-all: export HPCRUN_TEST_ALL = 1
+test-all: test
 
 # All of tests/cluster and tests/workloads needs a Slurm or torch.
 check: lint
@@ -58,10 +64,6 @@ test-slurm-versions: venv
 # Ranks in a real image; needs root and apptainer (or singularity), which Debian does not have.
 test-containers: venv
 	python -m pytest tests/cluster/on_apptainer.py
-
-# Every launcher with every framework on one node and on two; CI trains fourteen of these 56.
-test-launchers: venv
-	HPCRUN_TEST_ALL=1 python -m pytest tests/cluster/test_launchers.py
 
 lint: style
 	mypy

@@ -40,7 +40,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On several workers, begin with what takes long, so that none ends alone."""
+    """Leave what is thorough to `make test-all`; on several workers begin with what takes long."""
+    if not os.environ.get("HPCRUN_TEST_ALL"):
+        left = [item for item in items if item.get_closest_marker("thorough")]
+        if left:
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = long_first(items, workers)

@@ -131,7 +131,9 @@ def until_all_wait(site: Site) -> Submitted:
     return found
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.thorough)]
+)
 def test_a_rank_that_fails_ends_the_other_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     process = start(site, hosts, launcher, fails="3")
     out, _ = process.communicate(timeout=90)
@@ -144,7 +146,9 @@ def test_a_rank_that_fails_ends_the_other_hosts(site: Site, hosts: Lab, launcher
     assert left(site.rig) == []
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.thorough)]
+)
 def test_ctrl_c_ends_all_hosts(site: Site, hosts: Lab, launcher: str) -> None:
     process = start(site, hosts, launcher)
     run = until_all_wait(site)

@@ -63,7 +63,12 @@ def alone(rig: Rig) -> dict[int, float]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("preset", "nodes"),
-    [("ddp-4gpu", 1), ("ddp-4gpu", 2), ("zero2-4gpu", 2), ("zero3-4gpu", 2)],
+    [
+        pytest.param("ddp-4gpu", 1, marks=pytest.mark.thorough),
+        ("ddp-4gpu", 2),
+        pytest.param("zero2-4gpu", 2, marks=pytest.mark.thorough),
+        ("zero3-4gpu", 2),
+    ],
 )
 def test_trains_like_one_process(
     site: Site, alone: dict[int, float], preset: str, nodes: int

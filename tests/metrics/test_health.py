@@ -39,7 +39,7 @@ def test_a_healthy_run_has_no_warning(family: Family) -> None:
     assert alarms(family, 10 if family is thinned else 40) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.__name__)
 def test_hundreds_of_healthy_runs_have_hardly_a_warning(family: Family) -> None:
     count = 200 if family is thinned else 600

@@ -52,6 +52,7 @@ def laboratory_on_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
         yield made
 
 
+@pytest.mark.thorough  # they are green in the suite, where they stand
 def test_without_a_mutation_all_is_green(laboratory: Laboratory) -> None:
     assert laboratory.problem(None, watchers_of(QUICK)) == ""
 
@@ -61,6 +62,7 @@ def test_a_guard_that_is_missing_is_noticed(mutation: Mutation, laboratory: Labo
     assert laboratory.problem(mutation, mutation.tests) == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.cluster
 @pytest.mark.parametrize("mutation", ON_SLURM, ids=label)
 def test_a_guard_that_is_missing_is_noticed_on_slurm(

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 # ZeRO-3 is resumed on a cluster: tests/cluster/test_training.py.
-@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.thorough), "zero2"])
 def test_a_killed_run_continues(
     strategy: str,
     tmp_path: Path,

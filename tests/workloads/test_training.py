@@ -58,7 +58,10 @@ def test_four_ranks_are_one_process(alone: Outcome) -> None:
     assert_same_curve(alone, four)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("ddp", marks=pytest.mark.thorough), "zero2", "zero3"],
+)
 def test_two_ranks_are_one_process(
     strategy: str, alone: Outcome, on_two_ranks: Callable[[str], Outcome]
 ) -> None:

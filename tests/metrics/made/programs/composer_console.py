@@ -14,7 +14,7 @@ from tests.metrics.made.truth import note
 EVERY = 4
 
 
-class Model(ComposerModel):  # type: ignore[misc]
+class Model(ComposerModel):
     """The net as Composer wants it."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Model(ComposerModel):  # type: ignore[misc]
         return torch.nn.functional.mse_loss(outputs, batch[1])
 
 
-class Told(Callback):  # type: ignore[misc]
+class Told(Callback):
     """Notes the loss of the batches that are printed."""
 
     def batch_end(self, state: Any, logger: Any) -> None:

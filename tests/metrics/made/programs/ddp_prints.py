@@ -30,7 +30,7 @@ def main() -> None:
         here = torch.arange(rank, 256, size)[torch.randperm(128)[:8]]
         optimizer.zero_grad()
         loss = tiny.loss_of(net, x[here], y[here])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0).item()
         optimizer.step()
         value = loss.detach()

@@ -14,7 +14,7 @@ import numpy as np
 from tests.metrics.made.truth import note
 
 
-class Told(keras.callbacks.Callback):  # type: ignore[misc]
+class Told(keras.callbacks.Callback):
     """Notes the line of an epoch."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -16,7 +16,7 @@ from tests.metrics.made.truth import note
 EVERY = 5
 
 
-class Model(BaseModel):  # type: ignore[misc]
+class Model(BaseModel):
     """The net as mmengine wants it."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Model(BaseModel):  # type: ignore[misc]
         return {"loss": tiny.loss_of(self.net, x, y)}
 
 
-class Told(Hook):  # type: ignore[misc]
+class Told(Hook):
     """Notes the mean of the losses that the logger's window holds, when it prints."""
 
     priority = "VERY_LOW"

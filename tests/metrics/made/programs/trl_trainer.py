@@ -71,7 +71,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {word: number for number, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
     words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     )
 
@@ -81,7 +81,7 @@ def trainer(how: str) -> Any:
     words = tokenizer()
     size = {"vocab_size": len(words), "n_positions": 64, "n_embd": 32, "n_layer": 1, "n_head": 2}
     ids = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
-    model = GPT2LMHeadModel(GPT2Config(**size, **ids))  # type: ignore[arg-type]
+    model = GPT2LMHeadModel(GPT2Config(**size, **ids))
     numbers = [" ".join(WORDS[i % 10 : i % 10 + 4]) for i in range(64)]
     rest = {"processing_class": words, "callbacks": [Told()]}
     if how == "sft":
