@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator, skip_first_batches
-from accelerate.utils import set_seed
+from accelerate.utils import broadcast_object_list, set_seed
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -55,6 +55,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     output.add_argument("--eval-repeats", type=int, default=16, help="lives for each unseen goal")
     output.add_argument("--save-every", type=int, default=50, help="steps")
     output.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    output.add_argument("--resume-from", type=Path, help="folder, for a run that has none yet")
     output.add_argument("--log-dir", default=".", help="TensorBoard's files go below it")
     return parser.parse_args(argv)
 
@@ -77,6 +78,9 @@ def split_goals(room: Room, seed: int) -> tuple[Ints, Ints]:
 def save(accelerator: Accelerator, folder: Path, step: int) -> None:
     """Write the whole state on all ranks, give it its name when it is whole, keep the last two."""
     partial, whole = folder / "partial", folder / f"step-{step:08d}"
+    if accelerator.is_main_process:
+        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    accelerator.wait_for_everyone()
     accelerator.save_state(str(partial))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
@@ -87,14 +91,22 @@ def save(accelerator: Accelerator, folder: Path, step: int) -> None:
     accelerator.wait_for_everyone()
 
 
-def resume(accelerator: Accelerator, folder: Path) -> int:
-    """Load the newest checkpoint, if there is one, and give its step."""
-    found = sorted(folder.glob("step-*"))
-    if not found:
+def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
+    """Load the newest checkpoint of ``folder``, else of ``other``, if there is one; give its step.
+
+    Raises SystemExit where ``other`` has none.
+    """
+    own = sorted(folder.glob("step-*"))
+    found = own or (sorted(other.glob("step-*")) if other else [])
+    # Rank 0 decides for all: another node may see the folder as it was a moment ago.
+    (newest,) = broadcast_object_list([found[-1] if found else None])
+    if newest is None:
+        if other:
+            raise SystemExit(f"--resume-from {other}: no checkpoints there")
         return 0
-    accelerator.load_state(str(found[-1]))
-    step = int(found[-1].name.removeprefix("step-"))
-    tell(accelerator, f"Resuming training from {found[-1]} at step {step}")
+    accelerator.load_state(str(newest))
+    step = int(newest.name.removeprefix("step-"))
+    tell(accelerator, f"Resuming training from {newest} at step {step}")
     return step
 
 
@@ -165,7 +177,10 @@ def main(argv: list[str] | None = None) -> None:
     if args.deterministic:
         make_deterministic()
     # Precision and accumulation are the launcher's to say, in Accelerate's YAML or variables.
-    accelerator = Accelerator(log_with="tensorboard", project_dir=args.log_dir)
+    # The schedule counts optimizer steps; Accelerate would step it once for each process.
+    accelerator = Accelerator(
+        log_with="tensorboard", project_dir=args.log_dir, step_scheduler_with_optimizer=False
+    )
     accelerator.init_trackers("tensorboard", {k: str(v) for k, v in vars(args).items()})
     accumulation = accelerator.gradient_accumulation_steps
     batch = args.batch_size * accumulation * accelerator.num_processes
@@ -174,18 +189,13 @@ def main(argv: list[str] | None = None) -> None:
     room = Room(args.size, args.horizon)
     goals, unseen = split_goals(room, args.seed)
     loader = make_loader(args, room, goals, batch, accelerator.device)
-    policy = Distiller(
-        size=args.size, context=args.context_episodes * args.horizon,
-        width=args.width, layers=args.layers, heads=args.heads,
-    )  # fmt: skip
+    policy = make_policy(args)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=args.lr, weight_decay=0.01)
-    # Not prepared: Accelerate would step it once for each process.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda i: min(1, (i + 1) / args.warmup) * max(0.05, 1 - i / args.steps)
     )
     # `policy` goes on to be the model without DDP's wrapper, which the evaluation does not need.
-    model, optimizer, loader = accelerator.prepare(policy, optimizer, loader)
-    accelerator.register_for_checkpointing(schedule)
+    model, optimizer, loader, schedule = accelerator.prepare(policy, optimizer, loader, schedule)
     tell(
         accelerator,
         f"processes: {accelerator.num_processes} ({accelerator.distributed_type.value}), "
@@ -193,7 +203,7 @@ def main(argv: list[str] | None = None) -> None:
         f"accumulation: {accumulation}, effective batch: {batch}",
     )
 
-    step = resume(accelerator, args.checkpoint_dir)
+    step = resume(accelerator, args.checkpoint_dir, args.resume_from)
     mean_loss = torch.zeros((), device=accelerator.device)
     since, began = step, time.perf_counter()
     for tokens, actions in skip_first_batches(loader, step * accumulation):

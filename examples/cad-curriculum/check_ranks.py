@@ -25,6 +25,13 @@ def host() -> str:
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
+def card(device: torch.device) -> str:
+    """Name a rank's GPU as it is on its host: each rank may call its own cuda:0."""
+    if device.type != "cuda":
+        return str(device)
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", device))
+
+
 class SetupError(RuntimeError):
     """What is wrong with the set-up, and on which rank."""
 
@@ -43,9 +50,11 @@ def check_ranks(
 ) -> str:
     """Insist that ``expected`` ranks are there, agree on the ``facts`` and can add up.
 
-    Call it on all ranks, after init_process_group. Who is missing is told after ``timeout``
-    seconds, where a collective of the training would wait for ten minutes and name nobody. Returns
-    a line to print; raises SetupError, which names the rank, on every rank that can still tell.
+    Call it on all ranks, after init_process_group, which itself waits for all to connect. Who is
+    missing since is told after ``timeout`` seconds, where a collective of the training would wait
+    for ten minutes and name nobody. Returns a line to print; raises SetupError, which names the
+    rank, on every rank that can still tell. Where NCCL hangs while it adds up, its watchdog ends
+    the process after ``timeout``.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     if world != expected:
@@ -54,12 +63,13 @@ def check_ranks(
             f"rank {rank} on {host()}: {world} ranks are connected, not {expected}: was every "
             "rank started by the launcher?"
         )
-    told = _roll_call({**facts, "host": host(), "device": str(device)}, timeout)
+    told = _roll_call({**facts, "host": host(), "device": card(device)}, timeout)
     _compare(told, shared=facts.keys())
     # Over the training's own backend, NCCL on GPUs, but with less patience.
     group = dist.new_group(timeout=timedelta(seconds=timeout))
     total = torch.tensor(float(rank), device=device)
     dist.all_reduce(total, group=group)
+    dist.destroy_process_group(group)
     if total.item() != world * (world - 1) / 2:
         raise SetupError(f"rank {rank}: the ranks' numbers add up to {total.item():g}")
     hosts = len({each["host"] for each in told})

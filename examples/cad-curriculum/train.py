@@ -41,7 +41,7 @@ from data import Shapes, floor
 from model import SIZES, CadModel
 
 INPUTS = {1: "text", 2: "text and points", 3: "text, points and pictures"}
-HELD_OUT = 128  # samples that no stage trains on, from a seed of their own
+HELD_OUT = 128  # shapes to evaluate with, drawn from a seed of their own
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Saved:
 
 
 def find_saved(folder: Path | None) -> Saved | None:
-    """Find the newest checkpoint of a folder: DeepSpeed writes ``latest`` when it is whole."""
+    """Find the newest whole checkpoint of a folder: ``latest`` names it."""
     if folder is None or not (folder / "latest").exists():
         return None
     tag = (folder / "latest").read_text().strip()
@@ -244,10 +244,16 @@ def evaluate(engine: Any, shapes: Shapes) -> dict[str, float]:
 
 def save(engine: Any, new: Saved, old: Saved | None) -> Saved:
     """Save by all ranks, each its own shard, and then drop what this stage saved before."""
-    engine.save_checkpoint(str(new.folder), new.tag)
+    # DeepSpeed would have rank 0 write ``latest`` while others may still write their shards.
+    engine.save_checkpoint(str(new.folder), new.tag, save_latest=False)
     dist.barrier()
-    if dist.get_rank() == 0 and old is not None and old.stage == new.stage:
-        shutil.rmtree(old.folder / old.tag, ignore_errors=True)
+    if dist.get_rank() == 0:
+        pointer = new.folder / "latest.partial"
+        pointer.write_text(new.tag)
+        pointer.rename(new.folder / "latest")
+        if old is not None and old.stage == new.stage:
+            shutil.rmtree(old.folder / old.tag, ignore_errors=True)
+    dist.barrier()
     return new
 
 

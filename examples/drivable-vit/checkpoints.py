@@ -76,19 +76,17 @@ def read(checkpoint: Path) -> dict[str, Any]:
     return facts
 
 
-def make_universal(checkpoint: Path, facts: dict[str, Any]) -> Path | None:
+def make_universal(checkpoint: Path, folder: Path, facts: dict[str, Any]) -> Path | None:
     """Put a checkpoint's parts together, by DeepSpeed's own program, if this run shards otherwise.
 
-    Returns the universal checkpoint's folder, beside the other one; None if none is needed. One
+    Returns the universal checkpoint, in this run's own ``folder``; None if none is needed. One
     process does this, for all. Raises ValueError with what the program said when it failed.
     """
     saved = read(checkpoint)
     if all(saved[key] == facts[key] for key in SHARDING):
         return None
-    whole = checkpoint.with_name(f"{checkpoint.name}.universal")
-    if (whole / FACTS).is_file():
-        return whole
-    shutil.rmtree(whole, ignore_errors=True)
+    whole = folder / "universal"
+    shutil.rmtree(whole, ignore_errors=True)  # of a run that was killed, or of an older checkpoint
     program = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
     # A model without model parallelism has nothing to say about how its tensors were cut.
     options = ["--inject_missing_state", "--input_folder", str(checkpoint)]
@@ -96,5 +94,5 @@ def make_universal(checkpoint: Path, facts: dict[str, Any]) -> Path | None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(f"{checkpoint} could not be put together: {done.stderr}")
-    shutil.copy(checkpoint / FACTS, whole / FACTS)  # last: it says that the folder is whole
+    shutil.copy(checkpoint / FACTS, whole / FACTS)
     return whole

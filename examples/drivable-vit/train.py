@@ -205,10 +205,9 @@ def agree_on_checkpoint(config: DictConfig, facts: dict[str, Any]) -> tuple[Path
     answer: list[Any] = [None, False, ""]
     if dist.get_rank() == 0:
         try:
-            found = checkpoints.find(
-                config.checkpoint.resume, Path(config.checkpoint.folder), facts
-            )
-            whole = checkpoints.make_universal(found, facts) if found else None
+            folder = Path(config.checkpoint.folder)
+            found = checkpoints.find(config.checkpoint.resume, folder, facts)
+            whole = checkpoints.make_universal(found, folder, facts) if found else None
             answer = [whole or found, whole is not None, ""]
         except ValueError as error:
             answer[2] = str(error)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import datasets
 import torch
+from accelerate.utils import broadcast_object_list
 from tqdm.auto import tqdm
 from transformers import (
     AutoConfig,
@@ -67,6 +68,7 @@ class Arguments(TrainingArguments):
         self.bf16, self.fp16 = self.precision == "bf16", self.precision == "fp16"
         # Its name in the Trainer of older transformers.
         self.gradient_checkpointing = self.activation_checkpointing
+        self.per_device_eval_batch_size = self.per_device_train_batch_size  # as many logits
         self.dataloader_pin_memory = torch.cuda.is_available()
         super().__post_init__()
 
@@ -174,7 +176,10 @@ def main() -> None:
         train_dataset=mixture,
         eval_dataset=held_out,
     )
-    begin = args.resume_from_checkpoint or last_checkpoint(Path(args.output_dir))
+    # Its own checkpoints first: a job that is requeued has the same arguments. Rank 0 decides for
+    # all, since another node may see the folder as it was a moment ago.
+    own = last_checkpoint(Path(args.output_dir))
+    (begin,) = broadcast_object_list([own or args.resume_from_checkpoint])
     if begin:
         tell(args, f"goes on from {begin}")
     trainer.train(resume_from_checkpoint=begin)

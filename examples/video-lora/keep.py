@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, broadcast_object_list
 from diffusers.loaders import WanLoraLoaderMixin
 from peft import get_peft_model_state_dict
 from torch import nn
@@ -31,16 +31,24 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
         part.rename(whole)  # a run that is killed while it saves leaves no half a checkpoint
 
 
-def resume(accelerator: Accelerator, folder: Path) -> int:
-    """Load the newest checkpoint in a folder, if any, and give the step that it was made after."""
-    found = sorted(folder.glob(f"{PREFIX}*"))
-    if not found:
+def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
+    """Load the newest checkpoint of ``folder``, else of ``other``, if there is one; give its step.
+
+    DeepSpeed loads what as many ranks have saved. Raises SystemExit where ``other`` has none.
+    """
+    own = sorted(folder.glob(f"{PREFIX}*"))
+    found = own or (sorted(other.glob(f"{PREFIX}*")) if other else [])
+    # Rank 0 decides for all: another node may see the folder as it was a moment ago.
+    (newest,) = broadcast_object_list([found[-1] if found else None])
+    if newest is None:
+        if other:
+            raise SystemExit(f"--resume-from {other}: no checkpoints there")
         return 0
     lax = {"load_module_strict": False} if uses_deepspeed(accelerator) else {}
-    accelerator.load_state(str(found[-1]), **lax)
+    accelerator.load_state(str(newest), **lax)
     if accelerator.is_main_process:
-        print(f"going on from {found[-1].name}")
-    return int(found[-1].name.removeprefix(PREFIX))
+        print(f"going on from {newest.name}")
+    return int(newest.name.removeprefix(PREFIX))
 
 
 def save_adapters(accelerator: Accelerator, model: nn.Module, folder: Path) -> None:

@@ -43,9 +43,10 @@ def read_args(words: list[str] | None = None) -> argparse.Namespace:
     learn.add_argument("--lr", type=float, default=1e-2)
     learn.add_argument("--seed", type=int, default=0)
     learn.add_argument("--activation-checkpointing", choices=("true", "false"), default="false")
-    learn.add_argument("--workers", type=int, default=2, help="processes that make clips")
+    learn.add_argument("--workers", type=int, default=0, help="processes that make clips")
     keep = parser.add_argument_group("what is kept")
     keep.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    keep.add_argument("--resume-from", type=Path, help="folder, for a run that has none yet")
     keep.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
     keep.add_argument("--wandb", action="store_true", help="log to Weights & Biases as well")
     keep.add_argument("--check-base", action="store_true", help="hash all weights, on every rank")
@@ -80,7 +81,7 @@ def main(words: list[str] | None = None) -> None:
         introduce(model, args)
 
     before = fingerprints(model) if args.check_base else ()
-    done = resume(accelerator, args.checkpoint_dir)
+    done = resume(accelerator, args.checkpoint_dir, args.resume_from)
     train(accelerator, model, optimizer, loader, done, args)
     if before:
         base, adapters = fingerprints(model)

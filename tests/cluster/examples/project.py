@@ -40,6 +40,16 @@ class Project:
             text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
+    def python(self, code: str, *args: str) -> str:
+        """Run code in the project, as one process with one thread, and give what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-c", code, *args],
+            cwd=self.folder, env={**self.env, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout
+
     def dry_run(self, *words: str) -> dict[str, str]:
         """Give each file that would be submitted, by its name; words after ``--`` come last."""
         shown = self.hpcrun("submit", "--dry-run", *words)

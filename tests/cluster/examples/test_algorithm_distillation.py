@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -57,17 +56,6 @@ def example(project: Callable[[str], Project]) -> Project:
     return project("algorithm-distillation")
 
 
-def python(project: Project, code: str, *args: str) -> str:
-    """Run code in the project's folder, as one process with one thread."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
-
-
 def returns(text: str) -> tuple[list[float], list[float]]:
     """Read the mean returns by episode that a training told in the end: context kept, cleared."""
     kept, cleared = re.findall(r"context (?:kept|cleared) +([0-9. ]+)  in episodes", text)
@@ -84,7 +72,7 @@ def losses(text: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"step \S+ loss (\S+)", text)]
 
 
-def test_two_nodes_by_both_launchers_train_as_one_process_does(example: Project) -> None:
+def test_two_nodes_train_as_one_process_does(example: Project) -> None:
     run = example.train("small-2node")
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     assert "processes: 4 (MULTI_CPU), cpu" in log
@@ -96,7 +84,7 @@ def test_two_nodes_by_both_launchers_train_as_one_process_does(example: Project)
     assert [list(curves[name]) for name in evaluated] == [[25, 50, 75, 100]] * 3
     kept, cleared = returns(log)
     assert_learns_in_context(kept, cleared)
-    assert safe_load(python(example, EVENTS, str(run))) == [list(curves["loss"])]
+    assert safe_load(example.python(EVENTS, str(run))) == [list(curves["loss"])]
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert names == ["step-00000050", "step-00000100"]
 
@@ -107,15 +95,6 @@ def test_two_nodes_by_both_launchers_train_as_one_process_does(example: Project)
     for seed in range(3):
         assert_learns_in_context(*returns(alone[f"seed-{seed}"]))
 
-    # The same by torchrun; the six lives of its evaluation are 2, 2, 1 and 1 a rank.
-    again = example.train("small-torchrun", "--", *SHORT)
-    told = example.hpcrun("logs", "--cluster", "sandbox", again.name)
-    assert "processes: 4 (MULTI_CPU), cpu" in told
-    assert losses(told) == pytest.approx(losses(alone["first"]), rel=1e-3)
-    node = (again / "node.sh").read_text()
-    assert "torch.distributed.run" in node
-    assert "accelerate.commands.launch" not in node
-
     # The same bits each time, and on from a checkpoint.
     first, second, third, other = (
         weights(alone[name]) for name in ("first", "second", "third", "other")
@@ -125,9 +104,24 @@ def test_two_nodes_by_both_launchers_train_as_one_process_does(example: Project)
     assert len(losses(alone["third"])) == 2  # steps 10 and 12 of 5, 10 and 12
 
 
+@pytest.mark.thorough
+def test_torchrun_in_bf16(example: Project) -> None:
+    """The six lives of its evaluation are 2, 2, 1 and 1 a rank."""
+    run = example.train("small-torchrun", "--set", "precision=bf16", "--", *SHORT)
+    told = example.hpcrun("logs", "--cluster", "sandbox", run.name)
+    assert "processes: 4 (MULTI_CPU), cpu, mixed precision: bf16" in told
+    full = example.train("small-torchrun", "--", *SHORT)
+    whole = losses(example.hpcrun("logs", "--cluster", "sandbox", full.name))
+    assert losses(told) != whole
+    assert losses(told) == pytest.approx(whole, rel=0.02)
+    node = (run / "node.sh").read_text()
+    assert "torch.distributed.run" in node
+    assert "accelerate.commands.launch" not in node
+
+
 def runs_alone(example: Project) -> dict[str, str]:
     """Run ALONE, and give what each of its trainings told."""
-    parts = re.split(r"^run (\S+)$", python(example, ALONE, *SHORT), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^run (\S+)$", example.python(ALONE, *SHORT), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 

@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DistributedSampler
-from check_ranks import SetupError, check_ranks, model_hash
+from check_ranks import SetupError, _compare, check_ranks, model_hash
 
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
@@ -49,6 +49,10 @@ def ask(what, expected, seed, timeout=60):
 ask("well", 3, 0)
 ask("seed", 3, rank // 2)
 ask("world", 4, 0)
+try:  # as two ranks tell it that each call one and the same GPU their cuda:0
+    _compare([{"host": "n1", "device": "GPU-5"}] * 2, shared=[])
+except SetupError as error:
+    print(f"card rank {rank}: {error}", flush=True)
 sampler = DistributedSampler(range(1024), seed=0, drop_last=True)
 print(f"order rank {rank}:", [list(sampler)[:4] for epoch in range(2)], flush=True)
 if rank == 1:
@@ -147,14 +151,16 @@ def test_a_set_up_that_is_wrong_is_told_at_once_and_names_the_rank(example: Proj
         assert re.match(r"refused: rank 2 on \S+: model is \w+, rank 0 has \w+$", each)
     for each in said["world"]:
         assert "3 ranks are connected, not 4" in each
+    assert said["card"] == ["rank 1 on n1: GPU-5 is rank 0's too"] * 2
     for each in said["order"]:  # of a sampler that nobody tells the epoch
         first, second = json.loads(each)
         assert first == second
     for each in said["gone"]:
         assert re.match(r"refused: rank [02] on \S+: nothing heard of rank 1 for 3 s", each)
-    assert [len(each) for each in said.values()] == [2] * 5
+    assert [len(each) for each in said.values()] == [2] * 6
 
 
+@pytest.mark.thorough
 def test_a_chain_of_jobs_is_the_one_job(example: Project) -> None:
     """Each stage with another ZeRO stage, and one that failed on the way and went on."""
     one = ["--gpus-per-node", "1", "--set", "batch.micro_batch_per_gpu=16", *FP32]

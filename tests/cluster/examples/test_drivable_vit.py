@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import Project
+from tests.cluster.examples.project import Project, copy_of, environment
 
 pytestmark = pytest.mark.timeout(1800)  # on a machine that is busy with other work
 
@@ -131,15 +130,9 @@ print(json.dumps({tag: [[e.step, e.value] for e in read.Scalars(tag)]
 """
 
 
-def python(project: Project, code: str, *args: str) -> Any:
-    """Run code in the project's folder, in one process with one thread; give its lines of JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def told_by(project: Project, code: str, *args: str) -> Any:
+    """Run code in the project's folder, and give its lines of JSON."""
+    return [json.loads(line) for line in project.python(code, *args).splitlines()]
 
 
 def second_half(curve: dict[float, float]) -> dict[float, float]:
@@ -151,9 +144,15 @@ def example(project: Callable[[str], Project]) -> Project:
     return project("drivable-vit")
 
 
-def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Project) -> None:
-    before = sorted(example.folder.rglob("*"))
-    run = example.train("small", timeout=1200)
+@pytest.fixture(scope="module")
+def small(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
+    """The project, and its run of the job small as it is."""
+    made = copy_of("drivable-vit", tmp_path_factory.mktemp("small"), environment(sandbox))
+    return made, made.train("small", timeout=1200)
+
+
+def test_it_trains_on_two_nodes(small: tuple[Project, Path]) -> None:
+    example, run = small
     curves = example.curves(run)
     assert list(curves["loss"]) == list(range(TOLD, LAST + 1, TOLD))
     assert list(curves["eval_loss"]) == list(range(EPOCH, LAST + 1, EPOCH))
@@ -167,10 +166,10 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     assert log.count(f"step={LAST}/{LAST} loss=") == 1  # from one rank of the four
 
     # Hydra wrote nothing beside the code, and TensorBoard one file, of rank 0.
-    assert sorted(example.folder.rglob("*")) == before
+    assert not (example.folder / "outputs").exists()
     assert not (run / "code" / "outputs").exists()
     assert len(list((run / "tensorboard").iterdir())) == 1
-    (board,) = python(example, TENSORBOARD, str(run / "tensorboard"))
+    (board,) = told_by(example, TENSORBOARD, str(run / "tensorboard"))
     assert dict(board["train/loss"]) == pytest.approx(curves["loss"], rel=1e-4)
     assert {"train/host_memory_gb", "train/lr", "val/loss", "val/iou"} <= set(board)
 
@@ -184,6 +183,16 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     best = min(curves["eval_loss"], key=lambda step: curves["eval_loss"][step])
     assert json.loads((folder / "best" / "checkpoint.json").read_text())["epoch"] == best / EPOCH
 
+    (folder / "latest").write_text("epoch-0002")
+    (parts,) = told_by(example, PARTS, str(folder), str(example.folder / "rendezvous"))
+    assert_parts(parts)
+
+
+@pytest.mark.thorough
+def test_it_goes_on_on_any_number_of_ranks(small: tuple[Project, Path]) -> None:
+    example, run = small
+    curves, folder = example.curves(run), run / "checkpoints"
+    kept = ["epoch-0002", "epoch-0004", "best"]
     # By its path, on two ranks with the same effective batch, activations computed twice: in bf16
     # another order of sums shows, but a run without the optimizer's states is off by tenths.
     expected, measured = second_half(curves["loss"]), second_half(curves["eval_loss"])
@@ -193,7 +202,8 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
         "--set", "deepspeed.zero_stage=2", "--set", "activation_checkpointing=true", "--",
         f"checkpoint.resume={folder / 'epoch-0002'}", "checkpoint.every=1", timeout=1200,
     )  # fmt: skip
-    assert (folder / "epoch-0002.universal").is_dir()
+    assert (fewer / "checkpoints" / "universal" / "zero").is_dir()
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(kept)
     met = example.curves(fewer)
     assert met["loss"] == pytest.approx(expected, rel=0.02)
     assert met["eval_loss"] == pytest.approx(measured, rel=0.02)
@@ -209,11 +219,35 @@ def test_it_trains_on_two_nodes_and_goes_on_on_any_number_of_ranks(example: Proj
     same = example.curves(again)["loss"]
     assert list(same) == list(range(LAST - EPOCH + TOLD, LAST + 1, TOLD))
     assert same == pytest.approx({step: met["loss"][step] for step in same}, rel=1e-4)
-    assert not list(saved.glob("*.universal"))
+    log = example.hpcrun("logs", "--cluster", "sandbox", again.name)
+    assert "/epoch-0003, after epoch 3\n" in log
 
-    (folder / "latest").write_text("epoch-0002")
-    (parts,) = python(example, PARTS, str(folder), str(example.folder / "rendezvous"))
-    assert_parts(parts)
+
+@pytest.mark.thorough
+def test_zero3_in_fp16_goes_on_on_half_the_ranks(example: Project) -> None:
+    """Every parameter is gathered for its layer, and the loss scale finds its level."""
+    zero3 = [
+        "zero3", "--nodes", "1", "--set", "precision=fp16", "--set", "batch.micro_batch_per_gpu=4",
+        "--set", "deepspeed.config.fp16.initial_scale_power=24",
+        "--set", "deepspeed.config.zero_optimization.stage3_param_persistence_threshold=0",
+    ]  # fmt: skip
+    words = ["--", "size=small", "data.train_scenes=128", "training.epochs=2", "checkpoint.every=1"]
+    words += ["training.log_every=1", "training.lr=1e-3"]
+    two = ["--gpus-per-node", "2", "--set", "batch.gradient_accumulation_steps=1"]
+    run = example.train(*zero3, *two, *words)
+    curves = example.curves(run)
+    loss, scale = curves["loss"], list(curves["loss_scale"].values())
+    # It was too large, was halved for a few steps, and then the model learned.
+    assert scale[0] == pytest.approx(2**24, rel=1e-3)
+    assert {round(after / before, 3) for before, after in pairwise(scale)} == {0.5, 1.0}
+    assert len(set(scale)) < 8 and loss[32] < loss[1] - 0.1
+
+    one = ["--gpus-per-node", "1", "--set", "batch.gradient_accumulation_steps=2"]
+    again = example.train(
+        *zero3, *one, *words, f"checkpoint.resume={run / 'checkpoints' / 'epoch-0001'}"
+    )
+    met = example.curves(again)["loss"]
+    assert met == pytest.approx({step: loss[step] for step in range(17, 33)}, rel=0.02)
 
 
 def assert_parts(told: dict[str, Any]) -> None:
@@ -240,7 +274,7 @@ def assert_parts(told: dict[str, Any]) -> None:
 
 
 def test_covered_cameras_are_known_from_others_and_from_before(example: Project) -> None:
-    rows = python(example, CONTROL)
+    rows = told_by(example, CONTROL)
     assert len(rows) == 4
     found = {(seed, layers): (whole, covered) for seed, layers, whole, covered in rows}
     for seed in (1, 2):
@@ -296,6 +330,6 @@ with torch.device("meta"):
     model = DrivableViT(**yaml.safe_load(open("conf/size/base.yaml"))["model"])
 print(sum(each.numel() for each in model.parameters()))
 """
-    (count,) = python(example, code)
+    (count,) = told_by(example, code)
     readme = (Path(example.folder) / "README.md").read_text(encoding="utf-8")
     assert f"{count:,} parameters" in readme

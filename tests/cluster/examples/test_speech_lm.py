@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import EXAMPLES, Project
+from tests.cluster.examples.project import EXAMPLES, Project, copy_of, environment
 from tests.source import ROOT
 from tests.torch_extensions import extensions
 
@@ -28,8 +29,15 @@ def example(project: Callable[[str], Project]) -> Project:
     return project("speech-lm")
 
 
-def test_two_nodes_train_with_everything_in_host_memory(example: Project) -> None:
-    run = example.train("small", timeout=1200)
+@pytest.fixture(scope="module")
+def small(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
+    """The project, and its run of the job small as it is."""
+    made = copy_of("speech-lm", tmp_path_factory.mktemp("small"), environment(sandbox))
+    return made, made.train("small", timeout=1200)
+
+
+def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Path]) -> None:
+    example, run = small
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     # Who fills "auto": the job, the Trainer and DeepSpeed's engine have one batch.
     assert "  batch     16 effective\n" in example.hpcrun(
@@ -55,7 +63,13 @@ def test_two_nodes_train_with_everything_in_host_memory(example: Project) -> Non
     assert len(list(kept.glob("zero_pp_rank_?_mp_rank_00_model_states.pt"))) == 4
     assert len(list(kept.glob("zero_pp_rank_?_mp_rank_00_optim_states.pt"))) == 4
 
-    # One GPU and another ZeRO stage, by words alone: the same recordings a step.
+
+@pytest.mark.thorough
+def test_one_gpu_and_another_zero_stage_take_the_same_recordings(
+    small: tuple[Project, Path],
+) -> None:
+    example, run = small
+    curves = example.curves(run)
     other = example.train(
         "small", "--nodes", "1", "--gpus-per-node", "1",
         "--set", "deepspeed.config_file=ds/zero2.json",
@@ -131,6 +145,7 @@ def test_a_training_goes_on_from_the_last_whole_checkpoint(facts: dict[str, Any]
 GPU_JOBS = {
     "zero3-offload": ("gpu24", 1, "gpu:rtx3090:4", 3, "bf16", 32),
     "zero3-offload --set resources.gpu_type=t4": ("gpu16", 1, "gpu:t4:4", 3, "fp16", 32),
+    "zero2": ("gpu24", 1, "gpu:rtx3090:4", 2, "bf16", 32),
     "zero2 --gpus-per-node 1": ("gpu24", 1, "gpu:rtx3090:1", 2, "bf16", 8),
 }
 

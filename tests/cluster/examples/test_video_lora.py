@@ -6,8 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
@@ -56,17 +54,6 @@ with torch.no_grad():
 print("run unseen clips")
 print(json.dumps({"alone": alone, "adapted": adapted}))
 """
-
-
-def python(project: Project, code: str, *args: str) -> str:
-    """Run code in the project's folder, as one process with one thread."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        cwd=project.folder, env={**project.env, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
 
 
 def hashes(text: str) -> dict[int, tuple[str, str, str, str]]:
@@ -118,7 +105,7 @@ def test_it_learns_with_every_seed_and_not_without_a_learning_rate(
     small: tuple[Project, Path],
 ) -> None:
     project, run = small
-    text = python(project, ALONE, str(run / "checkpoints" / "adapters"))
+    text = project.python(ALONE, str(run / "checkpoints" / "adapters"))
     parts = re.split(r"^run (\S+) (\S+)$", text, flags=re.MULTILINE)[1:]
     runs = {(seed, lr): text for seed, lr, text in zip(*[iter(parts)] * 3, strict=True)}
     for seed in "012":
@@ -137,6 +124,7 @@ def test_it_learns_with_every_seed_and_not_without_a_learning_rate(
     assert told["adapted"] < 0.9 * SINGLE_PIXELS
 
 
+@pytest.mark.thorough
 def test_all_is_changed_by_words_and_a_run_goes_on(
     example: Project, small: tuple[Project, Path]
 ) -> None:
@@ -215,6 +203,7 @@ def hosts(rig: Rig) -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.thorough
 def test_hosts_of_a_hostfile_train_it_without_slurm(site: Site, hosts: Lab) -> None:
     profile = (site.project / "hpcrun.yaml").read_text()
     shutil.copytree(EXAMPLES / "video-lora", site.project, dirs_exist_ok=True)
