@@ -31,9 +31,8 @@ from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import (
     may_requeue_argv,
     parse_job_number,
+    parse_output_paths,
     parse_refusals,
-    parse_stderr_path,
-    parse_stdout_path,
     requeue_argv,
     show_job_argv,
 )
@@ -208,10 +207,7 @@ def accounting(
 def output_paths(transport: Transport, job_id: str) -> list[str]:
     """Ask where a job's output goes, and its errors where that is another file; none: forgotten."""
     result = _ask(transport, show_job_argv(job_id))
-    if result.exit_code != 0:
-        return []
-    paths = (parse_stdout_path(result.stdout), parse_stderr_path(result.stdout))
-    return list(dict.fromkeys(path for path in paths if path is not None))
+    return parse_output_paths(result.stdout) if result.exit_code == 0 else []
 
 
 def job_nodes(transport: Transport, job_id: str) -> list[JobNodes]:
