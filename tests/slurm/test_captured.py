@@ -217,8 +217,8 @@ def test_errors_that_go_with_the_output_are_no_file_of_their_own(version: str) -
     for case in ("running", "array-task", "held"):
         text = load(version, "scontrol", case)["stdout"]
         (path,) = parse_output_paths(text)
-        for job in (*parse_job_outputs(text), *parse_job_facts(text)):
-            assert job.stdout == job.stderr == path
+        (output,), (facts,) = parse_job_outputs(text), parse_job_facts(text)
+        assert output.stdout == output.stderr == facts.stdout == facts.stderr == path
 
 
 @every_version
