@@ -47,6 +47,7 @@ from hpcrun.slurm.squeue import (
 )
 from hpcrun.slurm.squeue import is_garbled as is_queue_garbled
 from hpcrun.slurm.srun import parse_version, version_argv
+from hpcrun.slurm.states import is_final
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -242,14 +243,20 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
 
 
-def active_jobs(transport: Transport, job_ids: Sequence[str] = ()) -> list[ActiveJob]:
-    """Ask squeue once for my jobs, or those named, that wait or run. Raises OutOfReach."""
+def active_jobs(
+    transport: Transport, job_ids: Sequence[str] = (), *, ended: bool = False
+) -> list[ActiveJob]:
+    """Ask squeue once for my jobs, or those named, that wait or run; ``ended``: or are over.
+
+    Raises OutOfReach.
+    """
     result = _ask(transport, active_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     if is_active_garbled(result.stdout):
         raise OutOfReach(f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}")
-    return parse_active(result.stdout)
+    jobs = parse_active(result.stdout)
+    return [job for job in jobs if ended or not is_final(job.row.state)]
 
 
 def version(transport: Transport) -> tuple[int, int] | None:

@@ -25,7 +25,9 @@ def sweep(hpcrun: Caller, tools: Path) -> Caller:
     """Two runs of a sweep, job 40, of which Slurm knows the first as 41 too."""
     folder = RunFolder(write_sweep(hpcrun, 2))
     rows = [queued(folder, f"40_{index}", "PENDING", "Priority") for index in range(2)]
-    answers(tools, "squeue", ("--jobs=41", rows[0]), HEADED, ("--jobs=40", "".join(rows)))
+    numbered = ("--format=%A", f"41{SEPARATOR}{rows[0]}")
+    whole = ("--jobs=40", "".join(rows))
+    answers(tools, "squeue", numbered, ("--jobs=41", rows[0]), HEADED, whole)
     for name in ("sacct", "scontrol"):
         answers(tools, name)
     return hpcrun
