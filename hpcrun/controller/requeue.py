@@ -129,11 +129,11 @@ def _start_anew(
                 write_secrets(context, known.plan, known.run)
             except HpcrunError as failure:
                 errors[place] = failure
-    asked = {place: known for place, known in jobs.items() if place not in errors}
-    again = {known.job_id or "": _again(known) for known in asked.values()}
+    asked = [known for place, known in jobs.items() if place not in errors]
+    again = {known.job_id or "": _again(known) for known in asked}
     refused = _ask(transport, again, hold=hold) if again else {}
-    for place, known in asked.items():
-        error = refused.get(known.job_id or "")
+    for place, known in jobs.items():
+        error = errors.get(place) or refused.get(known.job_id or "")
         if error is not None:
             errors[place] = error
         if isinstance(known, RunStatus):
@@ -147,10 +147,12 @@ def _tidy(status: RunStatus, error: HpcrunError | None) -> None:
     Where Slurm was silent it may have started it all the same: then they stay.
     """
     run, task = status.run, status.history.task
-    gone = [run.secrets] if isinstance(error, SchedulerRefused) and status.verdict.final else []
+    gone = []
     if error is None:
         gone = [run.seen, run.cancelled]
         gone += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
+    elif status.verdict.final and not isinstance(error, OutOfReach):
+        gone = [run.secrets]
     for path in gone:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
