@@ -14,13 +14,13 @@ from hpcrun.cli.output import emit_json, say
 from hpcrun.cli.show_list import listing_json, print_list
 from hpcrun.cli.show_status import show_one, status_json
 from hpcrun.controller.context import Context
-from hpcrun.controller.state.foreign import foreign_in_detail, own_name
+from hpcrun.controller.state.foreign import find_any, foreign_in_detail
 from hpcrun.controller.state.listing import list_rows, whys_of
 from hpcrun.controller.state.rows import row_of
 from hpcrun.controller.state.status import Memory, resolve_any, status_of
 from hpcrun.controller.state.why import Waiting, find_whys
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, plain_id, read_sweep, runs_of
+from hpcrun.runs.store import is_job_id, plain_id, read_sweep, runs_of
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.states import WAITING
 
@@ -55,12 +55,9 @@ def show(
     if word is None:
         return _show_listing(context, count, each_task=each_task, as_json=as_json, memory=memory)
     word = plain_id(word)
-    found = find(context.runs_dir, word)
+    found = find_any(context, word)
     if found is None and is_job_id(word):
-        word = own_name(context, word)
-        found = find(context.runs_dir, word)
-        if found is None:
-            return _show_foreign(context, word, as_json=as_json)
+        return _show_foreign(context, word, as_json=as_json)
     found = found or resolve_any(context, word)
     runs = runs_of(found) if isinstance(found, SweepFolder) else [found]
     statuses = status_of(context, runs, memory)

@@ -31,6 +31,9 @@ _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
     | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
+# What would change the questions and orders of hpcrun itself: SQUEUE_PARTITION hides jobs, and
+# SCANCEL_INTERACTIVE cancels none. A job keeps them: they are its user's.
+_ASKING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
 # By the sign of a job around: what Slurm set in it, and what hpcrun's harness did.
 _SCRUB_INSIDE = {
     "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
@@ -220,7 +223,8 @@ def _clean_path(context: Context) -> str:
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTransport:
     """Reach the context's Slurm, or the one whose slurm.conf is named."""
-    env = job_environment(context)
+    inherited = job_environment(context)
+    env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
     return LocalTransport(env, deadline=context.deadline)

@@ -28,6 +28,8 @@ ACTIVE = frozenset(
         "STAGE_OUT",
         "RESIZING",
         "EXPEDITING",
+        # The job is another cluster's of the federation: there it waits, runs or has run.
+        "REVOKED",
     }
 )
 FINAL = frozenset(
@@ -41,7 +43,6 @@ FINAL = frozenset(
         "BOOT_FAIL",
         "DEADLINE",
         "PREEMPTED",
-        "REVOKED",
         "LAUNCH_FAILED",
     }
 )

@@ -16,12 +16,12 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.state.foreign import find_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import (
-    find,
     find_run,
     list_runs,
     read_history,
@@ -61,7 +61,7 @@ def resolve(context: Context, word: str | None) -> RunFolder:
 
 def resolve_any(context: Context, word: str | None) -> RunFolder | SweepFolder:
     """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
-    found = find(context.runs_dir, word)
+    found = find_any(context, word)
     if found is None:
         raise _no_such_run(context, word)
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
+from hpcrun.controller.state.foreign import find_any
 from hpcrun.controller.state.status import resolve_any
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.controller.watch.since import start_since
@@ -22,7 +23,7 @@ from hpcrun.logs.ends import start_of_last
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, plain_id, runs_of
+from hpcrun.runs.store import is_job_id, plain_id, runs_of
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -111,14 +112,12 @@ def watched_of(context: Context, word: str | None) -> Watched:
     Raises InputError, OutOfReach.
     """
     word = plain_id(word) if word is not None else None
-    if word is not None and is_job_id(word) and find(context.runs_dir, word) is None:
-        from hpcrun.controller.state.foreign import own_name
+    found = find_any(context, word)
+    if found is None and word is not None and is_job_id(word):
         from hpcrun.controller.watch.watched_job import WatchedJob
 
-        word = own_name(context, word)
-        if find(context.runs_dir, word) is None:
-            return WatchedJob(context, word)
-    found = resolve_any(context, word)
+        return WatchedJob(context, word)
+    found = found or resolve_any(context, word)
     return WatchedRuns(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
 
 
