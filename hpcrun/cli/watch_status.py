@@ -10,8 +10,10 @@ import io
 import random
 import sys
 import time
+from contextlib import nullcontext
 
 import click
+from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.status_view import Shown, show
@@ -49,6 +51,7 @@ def watch_status(context: Context, word: str | None, count: int | None, *, each_
     memory = Memory()
     keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
     page, shown = _page(context, word, count, each_task, memory)  # errors before the picture
+    context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     with Screen(sys.stdout, keyboard) as screen:
         asked_at, wait, due = time.monotonic(), _SLURM, time.monotonic() + _SLURM
         look, states = asked_at + _FILES, shown.states

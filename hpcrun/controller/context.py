@@ -6,7 +6,8 @@ Effects: reads files.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -51,7 +52,8 @@ class Context(Struct, frozen=True, kw_only=True):
 
     ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
-    who asks Slurm waits no longer.
+    who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
+    so to a user who waits.
     """
 
     environ: dict[str, str]
@@ -65,6 +67,7 @@ class Context(Struct, frozen=True, kw_only=True):
     debug: bool = False
     code: Path | None = None
     deadline: float | None = None
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:
@@ -223,4 +226,4 @@ def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTra
     env = job_environment(context)
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
-    return LocalTransport(env, deadline=context.deadline)
+    return LocalTransport(env, deadline=context.deadline, waiting=context.waiting)

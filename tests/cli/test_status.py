@@ -355,5 +355,6 @@ def test_a_slow_slurm_is_mentioned(
     monkeypatch.setattr(patience, "SECONDS", 0.1)
     text = (tools / "squeue").read_text()
     (tools / "squeue").write_text(text.replace("case", "sleep 0.6\ncase", 1))
-    done = several("status", "15")
-    assert done.code == 0 and "Slurm takes its time to answer" in done.err, done
+    for argv in (["status", "15"], ["wait", "15", "--timeout", "0"], ["cancel", "--pending", "15"]):
+        done = several(*argv)
+        assert done.err.count("Slurm takes its time to answer; waiting for it ...") == 1, done
