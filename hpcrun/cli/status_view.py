@@ -16,7 +16,6 @@ from hpcrun.cli.output import emit_json, say
 from hpcrun.cli.show_list import listing_json, print_list
 from hpcrun.cli.show_status import show_one, status_json
 from hpcrun.controller.context import Context
-from hpcrun.controller.state.foreign import foreign_in_detail, own_name
 from hpcrun.controller.state.listing import list_rows, whys_of
 from hpcrun.controller.state.rows import row_of
 from hpcrun.controller.state.status import Memory, resolve_any, status_of
@@ -65,6 +64,8 @@ def show(
     word = plain_id(word)
     found = find(context.runs_dir, word)
     if found is None and is_job_id(word):
+        from hpcrun.controller.state.foreign import own_name  # here: seldom needed
+
         word = memory.once("name", partial(own_name, context, word))
         found = find(context.runs_dir, word)
         if found is None:
@@ -109,7 +110,8 @@ def _show_listing(
 
 
 def _show_foreign(context: Context, job_id: str, *, as_json: bool, memory: Memory) -> Shown:
-    from hpcrun.cli.show_foreign import foreign_json, show_foreign  # here: seldom needed
+    from hpcrun.cli.show_foreign import foreign_json, show_foreign
+    from hpcrun.controller.state.foreign import foreign_in_detail
 
     statuses = memory.once("job", partial(foreign_in_detail, context, job_id))
     waiting = [

@@ -78,7 +78,7 @@ def whys_of(
 
 def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
     """The folders that get rows: of sweeps either the array's or those of its runs."""
-    sweeps = {name for name in names if name.endswith(ARRAY)}
+    sweeps = {name for name in names if "." in name and name.endswith(ARRAY)}
 
     def has_row(name: str) -> bool:
         if name in sweeps:
