@@ -166,7 +166,7 @@ def test_a_run_that_is_younger_than_the_answers_is_not_lost(several: Caller, too
 def test_a_watch_asks_less_often_while_no_state_changes(several: Caller, tools: Path) -> None:
     """The running job's time is no news; a new run is."""
     calls = tools / "squeue.calls"
-    watching = Watching(several, slurm=0.3)
+    watching = Watching(several, slurm=0.4)
     watching.pictures(1)
 
     def until_asked() -> int:
@@ -177,11 +177,14 @@ def test_a_watch_asks_less_often_while_no_state_changes(several: Caller, tools: 
         watching.pictures(1)  # what else belongs to the question
         return pictures
 
-    waits = [until_asked() for _ in range(4)]
-    assert waits[-1] > 2 * waits[0], waits  # 0.3 s, then half as long again each time
+    asked_at = []
+    for _ in range(5):
+        until_asked()
+        asked_at.append(calls.stat().st_mtime)
+    assert asked_at[-1] - asked_at[-2] > 1.2  # 0.4 s, and each time half as long again
     make_run(several, "20261120-081459-train-7k3z", "16", attempts=0)
-    watching.pictures(1)
-    assert until_asked() < waits[-1]
+    # Not before 0.4 s are over: four looks, and those on the way.
+    assert until_asked() <= 8
     watching.end()
 
 
