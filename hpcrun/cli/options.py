@@ -26,9 +26,11 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     """Find project and cluster from where hpcrun is called."""
     from msgspec import structs
 
+    from hpcrun.cli.patience import Patience
     from hpcrun.controller.context import load_context
 
-    return structs.replace(load_context(os.environ, Path.cwd(), cluster), debug=debug)
+    found = load_context(os.environ, Path.cwd(), cluster)
+    return structs.replace(found, debug=debug, waiting=Patience().waiting)
 
 
 class WordsAfterDashes(click.Command):

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import click
+from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.show_curve import drawing, known_metric
@@ -41,12 +43,12 @@ def watch_curve(
     On a terminal they are drawn as they grow, unless ``is_quiet``. Ctrl-C ends the following and
     never the run; of log files, which nobody knows the end of, it is the way to the last report.
     """
+    is_drawn = is_terminal() and not is_quiet
+    if is_drawn:
+        context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     follower = CurveFollower(context, words, patterns=patterns)
     try:
-        if is_terminal() and not is_quiet:
-            last = _draw_on(context, follower, metric)
-        else:
-            last = follower.wait(None)
+        last = _draw_on(context, follower, metric) if is_drawn else follower.wait(None)
     except KeyboardInterrupt:
         last = follower.now()
         followed = " and ".join(_name(status) for status in last.statuses if status is not None)

@@ -10,7 +10,7 @@ import re
 from msgspec import Struct
 
 from hpcrun.slurm.scontrol import value_of
-from hpcrun.slurm.states import parse_state
+from hpcrun.slurm.states import parse_exit_code, parse_state
 
 
 class JobOutput(Struct, frozen=True, kw_only=True):
@@ -54,17 +54,13 @@ def _job(record: str) -> JobOutput:
     if array and task:
         job_id = f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
     reason = value_of(record, "Reason")
-    code, _, signal = value_of(record, "ExitCode").partition(":")
-    number = int(code) if code.isdigit() else None
-    if number == 0 and signal.isdigit() and int(signal):
-        number = 128 + int(signal)
     restarts = value_of(record, "Restarts")
     nodes = value_of(record, "NodeList")
     return JobOutput(
         job_id=job_id,
         state=parse_state(value_of(record, "JobState").split(" ")[0]),
         reason="" if reason in ("None", "NonZeroExitCode") else reason.split(" ")[0],
-        exit_code=number,
+        exit_code=parse_exit_code(value_of(record, "ExitCode")),
         restarts=int(restarts) if restarts.isdigit() else 0,
         nodes="" if nodes == "(null)" else nodes,
         stdout=_path(record, "StdOut"),

@@ -92,16 +92,19 @@ def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
         assert "squeue answers nothing, not even its column names" in done.err, done
 
 
-def test_the_exit_code_is_told_without_accounting(hpcrun: Caller, tools: Path) -> None:
+@pytest.mark.parametrize(("said", "code"), [("3:0", 3), ("0:9", 137)])
+def test_the_exit_code_is_told_without_accounting(
+    hpcrun: Caller, tools: Path, said: str, code: int
+) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))
     (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
     (tools / "sacct").chmod(0o755)
-    told = "JobId=7 JobName=a UserId=me(7) ExitCode=3:0 NumNodes=1 NumCPUs=4 TRES=cpu=4"
+    told = f"JobId=7 JobName=a UserId=me(7) ExitCode={said} NumNodes=1 NumCPUs=4 TRES=cpu=4"
     answers(tools, "scontrol", rest=told + " Command=/a\n")
-    assert "  exit code 3:0\n" in hpcrun("status", "7").out
+    assert f"  exit code {said}\n" in hpcrun("status", "7").out
     done = hpcrun("status", "7", "--json")
     check_json("status", done.json)
-    assert done.json["runs"][0]["exit_code"] == 3
+    assert done.json["runs"][0]["exit_code"] == code
 
 
 def test_a_job_that_runs_has_no_exit_code_yet(hpcrun: Caller, tools: Path) -> None:
