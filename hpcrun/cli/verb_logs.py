@@ -121,9 +121,8 @@ def _show(
     from hpcrun.cli.output import is_terminal, note
     from hpcrun.cli.watch import watch_logs
     from hpcrun.controller.watch.errors import read_errors
-    from hpcrun.controller.watch.logs import begin, check_chosen, chooser, read
+    from hpcrun.controller.watch.logs import begin, check_chosen, chooser, new_tail, read
     from hpcrun.controller.watch.watched_runs import WatchedRuns
-    from hpcrun.logs.tail import Tail
 
     is_run = isinstance(watched, WatchedRuns)
     choose = chooser(watched, query)
@@ -135,7 +134,7 @@ def _show(
         files = watched.files()
     if is_cut and is_terminal() and not extracts:
         query = _cut(query, files)
-    tail = Tail(watched.transport)
+    tail = new_tail(watched, query)
     if not extracts:
         begin(tail, files, query)
     if follow:
@@ -144,13 +143,13 @@ def _show(
         hidden = None if extracts else choose
         code = watch_logs(watched, printer, choose=hidden, tail=tail, again=again)
         if extracts:
-            printer.show_all(read_errors(watched, choose(watched.files()) or files))
+            printer.show_all(read_errors(watched, choose(watched.files()) or files, query.attempt))
         return code
     if not files:
         note(_nothing(watched))
     if not extracts:
-        printer.show_all(read(watched, tail, files, query.attempt))
-    elif not printer.show_all(read_errors(watched, files)) and files:
+        printer.show_all(read(watched, tail, files))
+    elif not printer.show_all(read_errors(watched, files, query.attempt)) and files:
         note("no word of an error in these logs")
     return 0
 
