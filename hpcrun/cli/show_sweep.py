@@ -28,7 +28,7 @@ from hpcrun.controller.sweep import (
 from hpcrun.controller.watch.follow import wait_all
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
-from hpcrun.plan.sweep import column_names
+from hpcrun.plan.labels import column_names
 from hpcrun.plan.types import Dependency
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
