@@ -57,8 +57,8 @@ def command(
     of other ranks than rank 0 begin with [rankN]:, those of other nodes' launchers with nodeN:, of
     a sweep's or array's tasks with [taskN]:.
 
-    With -f the exit code is the job's: 0 if it ended well, 1 if not. Ctrl-C ends the following and
-    not the job. On a terminal a long log begins with its last lines; -n all shows it whole, and so
+    With -f the exit code is 0 if the job ended well and 1 if not. Ctrl-C ends the following and not
+    the job. On a terminal a long log begins with its last lines; -n all shows it whole, and so
     does a pipe, as in hpcrun logs | less -R.
 
     --err: ranks of a run write both streams to one file. So it shows what went wrong: the last
