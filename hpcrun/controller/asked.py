@@ -96,4 +96,5 @@ def _renamed(error: SpecError) -> SpecError:
             problem.line = None
         elif problem.source == SOURCE:
             problem.source = _SET
+        problem.message = problem.message.replace(f"({SOURCE} ", f"({_SET} ")
     return SpecError(error.problems, fix=error.fix, notes=error.notes)

@@ -33,7 +33,7 @@ class Origin(Struct, frozen=True):
             if not problem.source and re.match(rf"{re.escape(key)}(?![^.\[])", problem.path):
                 problem.source = SOURCE
             elif problem.source != SOURCE and _speaks_of(problem.message, key, value.strip()):
-                problem.message += f" (--set {key})"
+                problem.message += f" ({SOURCE} {key})"
         problem.source = problem.source or self.name
 
 
@@ -41,4 +41,4 @@ def _speaks_of(message: str, key: str, value: str) -> bool:
     """Tell whether words are about a key; one without a dot may be a word like others."""
     words = [key] if "." in key else [key, value]
     named = all(re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", message) for word in words)
-    return named and f"(--set {key})" not in message
+    return named and f"({SOURCE} {key})" not in message
