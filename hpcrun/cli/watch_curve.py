@@ -17,9 +17,10 @@ from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.show_curve import drawing, known_metric
 from hpcrun.cli.watch import verdict_line
 from hpcrun.controller.context import Context
-from hpcrun.controller.curves.follow_curve import CurveFollower, Followed, Status
+from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
 from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.watch.watched import Status
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
 from hpcrun.report.text import shorten

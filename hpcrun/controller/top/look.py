@@ -22,6 +22,7 @@ from hpcrun.controller.top.queue import Queue
 from hpcrun.controller.top.usage import UsageStep, close_all
 from hpcrun.controller.top.usage_lines import NodeUse
 from hpcrun.errors import InputError
+from hpcrun.plan.labels import label
 from hpcrun.plan.topology import parse_seconds
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import End, History
@@ -278,8 +279,6 @@ def _name(row: QueueRow, run: RunFolder | None) -> str:
     task = read_task(run) if run is not None else None
     if task is None:
         return row.name
-    from hpcrun.plan.sweep import label  # here: it brings YAML
-
     return f"{row.name} {label(task.values)}"
 
 
