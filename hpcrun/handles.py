@@ -164,9 +164,7 @@ class Run:
 
         Raises SchedulerRefused (somebody else's job), OutOfReach.
         """
-        from hpcrun.controller.cancel import cancel
-
-        return not cancel(self._context, self._folder).verdict.final
+        return _cancel(self._context, runs=[self._folder])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other.folder == self.folder
@@ -217,15 +215,7 @@ class Sweep(Sequence[Run]):
 
     def cancel(self) -> bool:
         """Ask for the end of all runs; False where all were over already."""
-        from hpcrun.controller.cancel import cancel_all
-        from hpcrun.controller.targets import Targets
-
-        all_of_it = Targets(runs=[], sweeps=[self._folder], foreign=[])
-        done = cancel_all(self._context, all_of_it)
-        for each in done:
-            if each.error is not None:
-                raise each.error
-        return any(each.cancelled for each in done)
+        return _cancel(self._context, sweeps=[self._folder])
 
     @overload
     def __getitem__(self, index: int) -> Run: ...
@@ -282,6 +272,19 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
         others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
         raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
     return [_status(told[run.folder]) for run in runs]
+
+
+def _cancel(
+    context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
+) -> bool:
+    from hpcrun.controller.cancel import cancel_all
+    from hpcrun.controller.targets import Targets
+
+    told = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], foreign=[]))
+    for each in told:
+        if each.error is not None:
+            raise each.error
+    return any(each.done for each in told)
 
 
 def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:

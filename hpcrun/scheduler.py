@@ -31,9 +31,8 @@ from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.scontrol import (
     may_requeue_argv,
     parse_job_number,
+    parse_output_paths,
     parse_refusals,
-    parse_stderr_path,
-    parse_stdout_path,
     requeue_argv,
     show_job_argv,
 )
@@ -48,6 +47,7 @@ from hpcrun.slurm.squeue import (
 )
 from hpcrun.slurm.squeue import is_garbled as is_queue_garbled
 from hpcrun.slurm.srun import parse_version, version_argv
+from hpcrun.slurm.states import is_final
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -208,10 +208,7 @@ def accounting(
 def output_paths(transport: Transport, job_id: str) -> list[str]:
     """Ask where a job's output goes, and its errors where that is another file; none: forgotten."""
     result = _ask(transport, show_job_argv(job_id))
-    if result.exit_code != 0:
-        return []
-    paths = (parse_stdout_path(result.stdout), parse_stderr_path(result.stdout))
-    return list(dict.fromkeys(path for path in paths if path is not None))
+    return parse_output_paths(result.stdout) if result.exit_code == 0 else []
 
 
 def job_nodes(transport: Transport, job_id: str) -> list[JobNodes]:
@@ -246,14 +243,20 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
 
 
-def active_jobs(transport: Transport, job_ids: Sequence[str] = ()) -> list[ActiveJob]:
-    """Ask squeue once for my jobs, or those named, that wait or run. Raises OutOfReach."""
+def active_jobs(
+    transport: Transport, job_ids: Sequence[str] = (), *, ended: bool = False
+) -> list[ActiveJob]:
+    """Ask squeue once for my jobs, or those named, that wait or run; ``ended``: or are over.
+
+    Raises OutOfReach.
+    """
     result = _ask(transport, active_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     if is_active_garbled(result.stdout):
         raise OutOfReach(f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}")
-    return parse_active(result.stdout)
+    jobs = parse_active(result.stdout)
+    return [job for job in jobs if ended or not is_final(job.row.state)]
 
 
 def version(transport: Transport) -> tuple[int, int] | None:

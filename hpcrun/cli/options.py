@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
     from hpcrun.spec.job import JobSpec
+    from hpcrun.spec.origin import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,9 +27,11 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     """Find project and cluster from where hpcrun is called."""
     from msgspec import structs
 
+    from hpcrun.cli.patience import Patience
     from hpcrun.controller.context import load_context
 
-    return structs.replace(load_context(os.environ, Path.cwd(), cluster), debug=debug)
+    found = load_context(os.environ, Path.cwd(), cluster)
+    return structs.replace(found, debug=debug, waiting=Patience().waiting)
 
 
 class WordsAfterDashes(click.Command):
@@ -72,19 +75,22 @@ def job_options(command: F) -> F:
 
 def asked_job(
     ctx: click.Context, context: Context, job: str | None, options: dict[str, Any]
-) -> tuple[JobSpec, list[str], str]:
+) -> tuple[JobSpec, list[str], Origin]:
     """Load the named job, or the bare command after ``--``: the job, the words, where it stands."""
     from hpcrun.assets import find_job
     from hpcrun.controller.prepare import command_spec, load_spec
+    from hpcrun.spec.origin import Origin
 
     overrides = asked_overrides(options)
     words = ctx.meta["words"]
     if job is not None:
         spec = load_spec(context, job, overrides)
-        return spec, words or [], str(find_job(job, context.project, context.environ))
+        file = find_job(job, context.project, context.environ)
+        return spec, words or [], Origin(str(file), tuple(overrides))
     if not words:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    return command_spec(words, overrides), words, ""
+    spec = command_spec(words, overrides)
+    return spec, words, Origin(spec.name or "command", tuple(overrides))
 
 
 def asked_overrides(options: dict[str, Any]) -> list[str]:

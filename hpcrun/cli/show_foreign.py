@@ -14,12 +14,12 @@ from hpcrun.cli.output import pairs, say, show_next, table
 from hpcrun.cli.show_status import state_line, verdict_json, why_json, why_lines
 from hpcrun.controller.state.foreign import ForeignStatus
 from hpcrun.controller.state.why import WhyWaiting
+from hpcrun.slurm.states import parse_exit_code
 
 
 def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any]:
     """The stable JSON of a job that hpcrun did not submit; ``run_id`` is null."""
     row, facts = status.queue or status.account, status.facts
-    code = _exit_code(status).partition(":")[0]
     return {
         "kind": "job",
         "id": status.job_id,
@@ -27,7 +27,7 @@ def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any
         "job_id": status.job_id,
         "name": row.name if row else None,
         **verdict_json(status.verdict),
-        "exit_code": int(code) if code.isdigit() else None,
+        "exit_code": parse_exit_code(_exit_code(status)),
         **why_json(why),
         "user": (row.user if row else "") or None,
         "partition": (row.partition if row else "") or None,

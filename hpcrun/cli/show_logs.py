@@ -40,6 +40,7 @@ class LogPrinter:
         self._colours = has_colour()
         self._maskers: dict[Path, FileMasker] = {}
         self._last: Path | None = None
+        self._end = b"\n"
 
     def show(self, event: Lines | Begins) -> None:
         """Show lines, or a word between them."""
@@ -59,12 +60,14 @@ class LogPrinter:
                 line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in self._kept(data)
             )
         if self._last not in (None, event.file.path):
-            self.pause()
+            # Bars of several ranks take turns in one row.
+            self._end_line(ends=b"\n\r")
         self._last = event.file.path
         if self._masker is not None and self._is_terminal:
             data = for_terminal(data, colours=self._colours)
         if data:
             emit_bytes(prefixed(data, event.file.prefix))
+            self._end = data[-1:]
 
     def show_all(self, events: Iterable[Lines | Begins]) -> bool:
         """Show what comes, to its end; tell whether anything came."""
@@ -78,9 +81,15 @@ class LogPrinter:
         return has_any
 
     def pause(self) -> None:
-        """Another's words follow: colours that a line left on end here."""
+        """Another's words follow: what a line left open, or a bar, ends here, and so do colours."""
+        self._end_line(ends=b"\n")
+
+    def _end_line(self, *, ends: bytes) -> None:
         if self._last is not None and self._is_terminal and self._colours and self._masker:
             emit_bytes(RESET)
+        if self._end not in ends:
+            emit_bytes(b"\n")
+            self._end = b"\n"
         self._last = None
 
     def _masked(self, file: LogFile, data: bytes) -> bytes:

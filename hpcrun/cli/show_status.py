@@ -80,10 +80,11 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _number(value: float | None) -> float | str | None:
-    """JSON knows no nan and no infinity: they become words."""
     if value is None or value - value == 0:
         return value
-    return "nan" if value != value else "inf" if value > 0 else "-inf"
+    from hpcrun.report.json import number  # here: a loss that is no number is rare
+
+    return number(value)
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:

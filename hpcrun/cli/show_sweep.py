@@ -28,13 +28,14 @@ from hpcrun.controller.sweep import (
 from hpcrun.controller.watch.follow import wait_all
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
-from hpcrun.plan.sweep import column_names
+from hpcrun.plan.labels import column_names
 from hpcrun.plan.types import Dependency
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.store import runs_of
 from hpcrun.slurm.reasons import explain
 from hpcrun.spec.job import JobSpec
+from hpcrun.spec.origin import Origin
 
 
 def submit_and_show(
@@ -43,7 +44,7 @@ def submit_and_show(
     words: Sequence[str],
     *,
     after: Dependency | None,
-    source: str,
+    origin: Origin,
     checks: Checks,
     dry_run: bool,
     follow: bool,
@@ -57,7 +58,7 @@ def submit_and_show(
     if follow and not dry_run:
         raise no_follow()
     sweep = prepare_sweep(
-        context, spec, extra_args=words, after=after, source=source, checks=checks
+        context, spec, extra_args=words, after=after, origin=origin, checks=checks
     )
     if dry_run:
         show_sweep_files(sweep, as_json=as_json)

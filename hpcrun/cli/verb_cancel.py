@@ -6,14 +6,14 @@ Effects: those of the controller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun.cli.options import cluster_option, context, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.cancel import Cancellation
+    from hpcrun.controller.outcome import Outcome
     from hpcrun.runs.layout import SweepFolder
 
 
@@ -28,35 +28,19 @@ def command(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bo
     JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. The
     newest run must be named too. What is over already stays as it is, and is no error.
     """
-    from hpcrun.cli.output import emit_json, show_error
+    from hpcrun.cli.show_outcomes import end_with
     from hpcrun.controller.cancel import cancel_all
-    from hpcrun.controller.targets import find_targets, worst
+    from hpcrun.controller.targets import find_targets
 
     where = context(cluster)
     targets = find_targets(where, jobs)
     told = cancel_all(where, targets, pending=pending)
-    if as_json:
-        emit_json({"runs": [_json(one) for one in told]})
-    else:
-        _show(told, targets.sweeps)
-    errors = {str(one.error): one.error for one in told if one.error is not None}
     if not as_json:
-        for error in errors.values():
-            show_error(error)
-    return worst(list(errors.values()))
+        _show(told, targets.sweeps)
+    return end_with(told, done="cancelled", as_json=as_json)
 
 
-def _json(one: Cancellation) -> dict[str, Any]:
-    return {
-        "run_id": one.run_id,
-        "job_id": one.job_id,
-        "state_before": one.state,
-        "cancelled": one.cancelled,
-        "reason": one.error.message if one.error is not None else one.left or None,
-    }
-
-
-def _show(told: Sequence[Cancellation], sweeps: Sequence[SweepFolder]) -> None:
+def _show(told: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
     """Print a line for each run, and for each sweep."""
     from hpcrun.cli.output import say
     from hpcrun.runs.store import runs_of
@@ -67,19 +51,18 @@ def _show(told: Sequence[Cancellation], sweeps: Sequence[SweepFolder]) -> None:
         say(_sweep_line(sweep.sweep_id, [one for one in told if one.run_id in inside]))
         rest = [one for one in rest if one.run_id not in inside]
     for one in rest:
-        name = f"job {one.job_id}" if one.job_id else one.run_id
-        if one.cancelled:
-            say(f"{name} was {one.state} and is being cancelled")
+        if one.done:
+            say(f"{one.name} was {one.state} and is being cancelled")
         elif one.over:
-            say(f"{name} is over already: {one.state}")
+            say(f"{one.name} is over already: {one.state}")
         elif one.left:
-            say(f"{name} is left alone: {one.left}")
+            say(f"{one.name} is left alone: {one.left}")
 
 
-def _sweep_line(sweep_id: str, runs: Sequence[Cancellation]) -> str:
+def _sweep_line(sweep_id: str, runs: Sequence[Outcome]) -> str:
     from collections import Counter
 
-    gone = Counter(one.state for one in runs if one.cancelled)
+    gone = Counter(one.state for one in runs if one.done)
     if gone:
         states = ", ".join(f"{number} {state}" for state, number in gone.most_common())
         count = sum(gone.values())

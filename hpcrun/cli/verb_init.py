@@ -38,7 +38,7 @@ def command(
     your own keys and comments stay. A file that is there is not overwritten unasked.
     """
     from hpcrun.cli.output import emit_json
-    from hpcrun.cli.patience import patience
+    from hpcrun.cli.patience import Patience
     from hpcrun.cli.prompt import Prompter
     from hpcrun.cli.show_init import show_site
     from hpcrun.controller.init.init import look
@@ -49,7 +49,7 @@ def command(
         from hpcrun.controller.init.job import read_program
 
         read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
-    with patience():
+    with Patience().waiting():
         found = look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
     prompter = Prompter(quiet=yes or as_json)
     if check:

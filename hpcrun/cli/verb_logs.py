@@ -57,8 +57,8 @@ def command(
     of other ranks than rank 0 begin with [rankN]:, those of other nodes' launchers with nodeN:, of
     a sweep's or array's tasks with [taskN]:.
 
-    With -f the exit code is the job's: 0 if it ended well, 1 if not. Ctrl-C ends the following and
-    not the job. On a terminal a long log begins with its last lines; -n all shows it whole, and so
+    With -f the exit code is 0 if the job ended well and 1 if not. Ctrl-C ends the following and not
+    the job. On a terminal a long log begins with its last lines; -n all shows it whole, and so
     does a pipe, as in hpcrun logs | less -R.
 
     --err: ranks of a run write both streams to one file. So it shows what went wrong: the last
@@ -121,9 +121,8 @@ def _show(
     from hpcrun.cli.output import is_terminal, note
     from hpcrun.cli.watch import watch_logs
     from hpcrun.controller.watch.errors import read_errors
-    from hpcrun.controller.watch.logs import begin, check_chosen, chooser, read
+    from hpcrun.controller.watch.logs import begin, check_chosen, chooser, new_tail, read
     from hpcrun.controller.watch.watched_runs import WatchedRuns
-    from hpcrun.logs.tail import Tail
 
     is_run = isinstance(watched, WatchedRuns)
     choose = chooser(watched, query)
@@ -135,7 +134,7 @@ def _show(
         files = watched.files()
     if is_cut and is_terminal() and not extracts:
         query = _cut(query, files)
-    tail = Tail(watched.transport)
+    tail = new_tail(watched, query)
     if not extracts:
         begin(tail, files, query)
     if follow:
@@ -144,13 +143,13 @@ def _show(
         hidden = None if extracts else choose
         code = watch_logs(watched, printer, choose=hidden, tail=tail, again=again)
         if extracts:
-            printer.show_all(read_errors(watched, choose(watched.files()) or files))
+            printer.show_all(read_errors(watched, choose(watched.files()) or files, query.attempt))
         return code
     if not files:
         note(_nothing(watched))
     if not extracts:
-        printer.show_all(read(watched, tail, files, query.attempt))
-    elif not printer.show_all(read_errors(watched, files)) and files:
+        printer.show_all(read(watched, tail, files))
+    elif not printer.show_all(read_errors(watched, files, query.attempt)) and files:
         note("no word of an error in these logs")
     return 0
 

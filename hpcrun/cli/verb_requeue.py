@@ -27,39 +27,20 @@ def command(
     run now, or with --failed those that failed. A running one is stopped first. What Slurm has
     forgotten is started again by hpcrun resubmit.
     """
-    from hpcrun.cli.output import emit_json, say, show_error
+    from hpcrun.cli.output import say
+    from hpcrun.cli.show_outcomes import end_with
     from hpcrun.controller.requeue import requeue_all
-    from hpcrun.controller.targets import find_targets, worst
+    from hpcrun.controller.targets import find_targets
 
     where = context(cluster)
     told = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
-    errors = {str(one.error): one.error for one in told if one.error is not None}
-    if as_json:
-        emit_json(
-            {
-                "runs": [
-                    {
-                        "run_id": one.run_id,
-                        "job_id": one.job_id,
-                        "state_before": one.state,
-                        "requeued": one.requeued,
-                        "reason": one.error.message if one.error is not None else one.left or None,
-                    }
-                    for one in told
-                ]
-            }
-        )
-        return worst(list(errors.values()))
-    for one in told:
-        name = f"job {one.job_id}" if one.job_id else one.run_id
-        if one.requeued and hold:
-            say(f"{name} was {one.state} and is held: scontrol release {one.job_id}")
-        elif one.requeued:
-            say(f"{name} was {one.state} and starts anew")
+    for one in [] if as_json else told:
+        if one.done and hold:
+            say(f"{one.name} was {one.state} and is held: scontrol release {one.job_id}")
+        elif one.done:
+            say(f"{one.name} was {one.state} and starts anew")
         elif one.left:
-            say(f"{name} is left alone: {one.left}")
-    if any(one.requeued for one in told) and not hold:
+            say(f"{one.name} is left alone: {one.left}")
+    if any(one.done for one in told) and not (hold or as_json):
         say(click.style("Slurm lets two minutes pass first, unless the site says else", dim=True))
-    for error in errors.values():
-        show_error(error)
-    return worst(list(errors.values()))
+    return end_with(told, done="requeued", as_json=as_json)

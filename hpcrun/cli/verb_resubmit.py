@@ -96,7 +96,7 @@ def command(
 def _watch(
     again: Again, submission: Submission | SweepSubmission, *, follow: bool, quiet: bool
 ) -> int:
-    """Go on to the end, as submit does; the exit code is the job's."""
+    """Go on to the end, as submit does; return 0 if it ended well and 1 if not."""
     from hpcrun.controller.submit import Submission
 
     if isinstance(submission, Submission):

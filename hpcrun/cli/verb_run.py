@@ -54,10 +54,10 @@ def command(
         where = on_pool(where, pool)
     else:
         where = here(where)
-    spec, words, source = asked_job(ctx, where, job, options)
+    spec, words, origin = asked_job(ctx, where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
     checks = Checks(heed=not options["no_check"])
-    prepared = prepare(where, spec, extra_args=words, source=source, checks=checks)
+    prepared = prepare(where, spec, extra_args=words, origin=origin, checks=checks)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -45,10 +45,9 @@ def command(
             raise InputError("--watch shows a picture, --json a state", fix="give one of them")
         return watch_status(where, job, None if everything else count, each_task=everything)
     from hpcrun.cli.output import note
-    from hpcrun.cli.patience import patience
     from hpcrun.cli.status_view import show
 
-    with patience():
+    with where.waiting():
         shown = show(
             where, job, None if everything else count, each_task=everything, as_json=as_json
         )

@@ -55,7 +55,7 @@ def command(
     from hpcrun.controller.submit import submit
 
     where = context(cluster, debug=options["debug"])
-    spec, words, source = asked_job(ctx, where, job, options)
+    spec, words, origin = asked_job(ctx, where, job, options)
     first = None
     if after:
         from hpcrun.controller.state.dependency import dependency_on
@@ -68,7 +68,7 @@ def command(
         from hpcrun.controller.sweep import prepare_sweep
 
         make = prepare_sweep if spec.sweep else prepare
-        made = make(where, spec, extra_args=words, after=first, source=source, checks=checks)
+        made = make(where, spec, extra_args=words, after=first, origin=origin, checks=checks)
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
     if spec.sweep:
@@ -79,14 +79,14 @@ def command(
             spec,
             words,
             after=first,
-            source=source,
+            origin=origin,
             checks=checks,
             dry_run=dry_run,
             follow=follow,
             wait=wait,
             as_json=as_json,
         )
-    prepared = prepare(where, spec, extra_args=words, after=first, source=source, checks=checks)
+    prepared = prepare(where, spec, extra_args=words, after=first, origin=origin, checks=checks)
     if dry_run:
         show_files(prepared.files, as_json=as_json, notes=prepared.plan.notes)
         return 0

@@ -19,7 +19,7 @@ from hpcrun.controller.watch.follow import Choose, State, follow
 from hpcrun.controller.watch.watched import Status, Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.logs.tail import Tail
-from hpcrun.plan.sweep import label
+from hpcrun.plan.labels import label
 from hpcrun.runs.layout import RunFolder
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import click
+from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.show_curve import drawing, known_metric
 from hpcrun.cli.watch import verdict_line
 from hpcrun.controller.context import Context
-from hpcrun.controller.curves.follow_curve import CurveFollower, Followed, Status
+from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
 from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.watch.watched import Status
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
 from hpcrun.report.text import shorten
@@ -41,12 +44,12 @@ def watch_curve(
     On a terminal they are drawn as they grow, unless ``is_quiet``. Ctrl-C ends the following and
     never the run; of log files, which nobody knows the end of, it is the way to the last report.
     """
+    is_drawn = is_terminal() and not is_quiet
+    if is_drawn:
+        context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     follower = CurveFollower(context, words, patterns=patterns)
     try:
-        if is_terminal() and not is_quiet:
-            last = _draw_on(context, follower, metric)
-        else:
-            last = follower.wait(None)
+        last = _draw_on(context, follower, metric) if is_drawn else follower.wait(None)
     except KeyboardInterrupt:
         last = follower.now()
         followed = " and ".join(_name(status) for status in last.statuses if status is not None)

@@ -10,8 +10,10 @@ import io
 import random
 import sys
 import time
+from contextlib import nullcontext
 
 import click
+from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.status_view import Shown, show
@@ -46,12 +48,13 @@ def watch_status(context: Context, word: str | None, count: int | None, *, each_
             "--watch draws on a terminal",
             fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
         )
-    memory: Memory = {}
+    memory = Memory()
     keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
     page, shown = _page(context, word, count, each_task, memory)  # errors before the picture
+    context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     with Screen(sys.stdout, keyboard) as screen:
-        wait, due, look = _SLURM, time.monotonic() + _SLURM, time.monotonic() + _FILES
-        states = page
+        asked_at, wait, due = time.monotonic(), _SLURM, time.monotonic() + _SLURM
+        look, states = asked_at + _FILES, shown.states
         while not (shown.is_over and word is not None):
             screen.draw(_fitted(page, due - time.monotonic()))
             while time.monotonic() < look and not screen.is_stale:
@@ -61,9 +64,12 @@ def watch_status(context: Context, word: str | None, count: int | None, *, each_
                 memory.clear()
             is_asked = not memory
             page, shown = _page(context, word, count, each_task, memory)
+            is_news = shown.states != states
             if is_asked:
-                wait = _SLURM if page != states else min(wait * 1.5, _SLURM_AT_MOST)
-                due, states = time.monotonic() + wait * random.uniform(1.0, 1.1), page
+                asked_at, states = time.monotonic(), shown.states
+            if is_asked or is_news:  # the files tell of what Slurm has not been asked about yet
+                wait = _SLURM if is_news else min(wait * 1.5, _SLURM_AT_MOST)
+                due = asked_at + wait * random.uniform(1.0, 1.1)
     for line in page:
         sys.stdout.write(line + "\n")
     if shown.silent:

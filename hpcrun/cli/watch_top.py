@@ -11,10 +11,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 import click
+from msgspec import structs
 
 from hpcrun.cli.output import (
     emit_json,
@@ -71,6 +72,7 @@ def print_snapshot(
 def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool) -> int:
     """Draw until q or Ctrl-C, or until the last of the jobs that were named is over."""
     keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     with _watching(context, words, count=count, usage=usage) as top:
         with Screen(sys.stdout, keyboard) as screen:
             screen.draw([cut("asking Slurm ...", width_and_height()[0] - 1)])

@@ -18,6 +18,7 @@ from hpcrun.controller.state.dependency import dependency_on
 from hpcrun.controller.sweep import PreparedSweep, prepare_sweep
 from hpcrun.errors import InputError, SpecError
 from hpcrun.spec.job import JobSpec
+from hpcrun.spec.origin import Origin
 from hpcrun.spec.overrides import SOURCE
 from hpcrun.spec.values import yaml_of
 
@@ -43,13 +44,13 @@ def prepare_asked(
     words = _words(args)
     try:
         overrides = _overrides(changes)
-        spec, source = _spec(context, job, overrides)
+        spec, name = _spec(context, job, overrides)
+        first = dependency_on(context, after) if after is not None else None
+        make = prepare_sweep if spec.sweep else prepare
+        checks, origin = Checks(heed=check), Origin(name, tuple(overrides))
+        return make(context, spec, extra_args=words, after=first, origin=origin, checks=checks)
     except SpecError as error:
         raise _renamed(error) from error
-    first = dependency_on(context, after) if after is not None else None
-    make = prepare_sweep if spec.sweep else prepare
-    checks = Checks(heed=check)
-    return make(context, spec, extra_args=words, after=first, source=source, checks=checks)
 
 
 def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
@@ -95,4 +96,5 @@ def _renamed(error: SpecError) -> SpecError:
             problem.line = None
         elif problem.source == SOURCE:
             problem.source = _SET
+        problem.message = problem.message.replace(f"({SOURCE} ", f"({_SET} ")
     return SpecError(error.problems, fix=error.fix, notes=error.notes)

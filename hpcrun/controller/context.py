@@ -6,7 +6,8 @@ Effects: reads files.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -27,10 +28,14 @@ _SCRUB_PREFIXES = (
     "PMIX_", "OMPI_",
 )  # fmt: skip
 _KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR"})  # the user's choices
+_OF_SLURM = ("SLURM_CONF", "SLURM_JWT")
 _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
     | {"LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
+# What would change the questions and orders of hpcrun itself: SQUEUE_PARTITION hides jobs, and
+# SCANCEL_INTERACTIVE cancels none. A job keeps them: they are its user's.
+_ASKING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
 # By the sign of a job around: what Slurm set in it, and what hpcrun's harness did.
 _SCRUB_INSIDE = {
     "SLURM_JOB_ID": {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"},
@@ -51,7 +56,8 @@ class Context(Struct, frozen=True, kw_only=True):
 
     ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
-    who asks Slurm waits no longer.
+    who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
+    so to a user who waits.
     """
 
     environ: dict[str, str]
@@ -65,6 +71,7 @@ class Context(Struct, frozen=True, kw_only=True):
     debug: bool = False
     code: Path | None = None
     deadline: float | None = None
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:
@@ -190,8 +197,10 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
     --export=NONE does not do: Slurm's versions differ in what it drops and in what srun makes of
     it, and some load the user's login shell by su.
     """
-    conf = context.cluster.slurm_conf or context.environ.get("SLURM_CONF")
-    named = {"SLURM_CONF": conf} if conf else {}
+    # Which Slurm, and the user's token where a site has no munge (auth/jwt).
+    named = {name: context.environ[name] for name in _OF_SLURM if name in context.environ}
+    if context.cluster.slurm_conf:
+        named["SLURM_CONF"] = context.cluster.slurm_conf
     if kind == "clean":
         kept = {
             name: value
@@ -220,7 +229,8 @@ def _clean_path(context: Context) -> str:
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTransport:
     """Reach the context's Slurm, or the one whose slurm.conf is named."""
-    env = job_environment(context)
+    inherited = job_environment(context)
+    env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
-    return LocalTransport(env, deadline=context.deadline)
+    return LocalTransport(env, deadline=context.deadline, waiting=context.waiting)

@@ -33,6 +33,7 @@ from hpcrun.runs.layout import make_run_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import command_job, load_job
+from hpcrun.spec.origin import Origin
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +100,7 @@ def prepare(
     *,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
-    source: str = "",
+    origin: Origin | None = None,
     run_id: str | None = None,
     shared_code: Path | None = None,
     templates: Templates | None = None,
@@ -108,15 +109,16 @@ def prepare(
 ) -> Prepared:
     """Plan and render a run, with a new run id unless it is said; nothing is changed.
 
-    ``source`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
+    ``origin`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
     common, ``shared_code``, the ``templates`` and the ``checks``; these say too
     whether problems that the user may know better about are heeded. Raises InputError, or SpecError
     with all that is wrong.
     """
     now = time.gmtime()
     as_it_was = _as_it_was(context)
+    origin = origin or Origin(spec.name or "job")
     if spec.sweep:
-        spec, extra_args = _only_run(spec, extra_args, source)
+        spec, extra_args = _only_run(spec, extra_args, origin)
     if run_id is None:
         run_id = new_run_id(spec)
     errors: list[InputError] = []
@@ -162,7 +164,7 @@ def prepare(
     if findings.problems:
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
     if errors or plan is None:
-        raise all_at_once(errors, source or spec.name or "job")
+        raise all_at_once(errors, origin)
     notes = [*plan.notes, *([found.note] if found.note else []), *findings.notes]
     plan = msgspec.structs.replace(plan, notes=list(dict.fromkeys(notes)))
     files = render_files(plan, templates or project_templates(context))
@@ -192,12 +194,12 @@ def _that_has(as_it_was: Context, context: Context, spec: JobSpec) -> Context:
     return as_it_was if name is not None and (as_it_was.project / name).is_file() else context
 
 
-def _only_run(spec: JobSpec, words: Sequence[str], source: str) -> tuple[JobSpec, list[str]]:
+def _only_run(spec: JobSpec, words: Sequence[str], origin: Origin) -> tuple[JobSpec, list[str]]:
     """The one run of a sweep with one combination. Raises InputError for more of them."""
     try:
         runs = build_runs(spec, words)
     except SpecError as error:
-        raise all_at_once([error], source or spec.name or "job") from error
+        raise all_at_once([error], origin) from error
     if len(runs) > 1:
         one = ", ".join(f"{key}: [{value}]" for key, value in runs[0].values.items())
         raise InputError(
@@ -224,7 +226,7 @@ def _kept(errors: list[InputError]) -> Iterator[None]:
         errors.append(error)
 
 
-def all_at_once(errors: Sequence[InputError], source: str) -> InputError:
+def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
     """Make one error of several; one alone keeps its fix apart."""
     problems: list[Problem] = []
     fixes: list[str] = []
@@ -240,7 +242,7 @@ def all_at_once(errors: Sequence[InputError], source: str) -> InputError:
             hint = f"; {error.fix}" if error.fix else ""
             problems.append(Problem("", None, "", f"{error.message}{hint}"))
     for problem in problems:
-        problem.source = problem.source or source
+        origin.blame(problem)
     fix = "; ".join(dict.fromkeys(fixes))
     return SpecError(problems, fix=fix, notes=list(dict.fromkeys(notes)))
 

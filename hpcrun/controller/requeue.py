@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.state.foreign import ForeignStatus, ask_foreign, unknown_job
-from hpcrun.controller.state.status import RunStatus, status_of
-from hpcrun.controller.submit import check_secrets, write_secrets
-from hpcrun.controller.targets import Targets, owner_of, user_name
+from hpcrun.controller.outcome import Known, Outcome, begin, conf_of, find_known, not_mine
+from hpcrun.controller.state.status import RunStatus, is_local
+from hpcrun.controller.submit import check_secrets, signals_wait, write_secrets
+from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import sweep_folder
 from hpcrun.runs.store import runs_of
+from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import UNKNOWN, WAITING
 from hpcrun.transport import Transport
 
@@ -26,96 +27,74 @@ from hpcrun.transport import Transport
 _AT_ONCE = 100
 
 
-class Requeue(Struct, frozen=True, kw_only=True):
-    """What was done about one job: ``state`` is the one before.
-
-    ``left`` says why it was left alone; ``error`` why it could not be started anew.
-    """
-
-    run_id: str | None
-    job_id: str | None
-    state: str
-    requeued: bool = False
-    left: str = ""
-    error: HpcrunError | None = None
-
-
 def requeue_all(
     context: Context, targets: Targets, *, failed: bool = False, hold: bool = False
-) -> list[Requeue]:
+) -> list[Outcome]:
     """Have Slurm start all that is named anew: what runs, and what is over while Slurm knows it.
 
     Of a sweep those runs that run now. ``failed``: only what is over and did not end well.
     ``hold``: it waits until it is released. One that is refused does not keep the others from it:
-    its ``error`` says why.
+    its ``error`` says why. Ctrl-C waits until a job that Slurm has taken has all that it needs.
     """
-    runs = targets.all_runs()
-    statuses = status_of(context, runs) if runs else []
-    inside = {run.path for sweep in targets.sweeps for run in runs_of(sweep)}
-    told: list[Requeue] = []
-    wanted: dict[str | None, list[tuple[int, RunStatus | None]]] = {}
-    for status in statuses:
-        in_sweep = status.run.path in inside
-        first = _look_at(context, status, failed=failed, in_sweep=in_sweep)
-        if not first.left and first.error is None:
-            submitted = status.history.submitted
-            conf = submitted.slurm_conf if submitted else None
-            wanted.setdefault(conf, []).append((len(told), status))
-        told.append(first)
-    for job_id, known in ask_foreign(context, targets.foreign).items():
-        if not known:
-            error = unknown_job(job_id)
-            told.append(Requeue(run_id=None, job_id=job_id, state=UNKNOWN, error=error))
-        for foreign in known:
-            first = _look_at_foreign(foreign, failed=failed)
-            if not first.left and first.error is None:
-                wanted.setdefault(None, []).append((len(told), None))
-            told.append(first)
+    known, unknown = find_known(context, targets)
+    inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
+    told: list[Outcome] = []
+    wanted: dict[str | None, list[int]] = {}
+    for _, one in known:
+        first = begin(one)
+        left = _left_alone(one, failed=failed, in_sweep=first.run_id in inside)
+        error = None if left else _obstacle(context, one)
+        if not left and error is None:
+            wanted.setdefault(conf_of(one), []).append(len(told))
+        told.append(structs.replace(first, left=left, error=error))
     for conf, places in wanted.items():
+        transport = slurm_transport(context, conf)
         for start in range(0, len(places), _AT_ONCE):
-            some = places[start : start + _AT_ONCE]
-            answers = _ask(context, conf, [told[place] for place, _ in some], hold=hold)
-            for (place, one), answer in zip(some, answers, strict=True):
-                told[place] = answer
-                if one is not None and answer.requeued:
-                    _prepare_files(context, one)
-    return told
+            some = {place: known[place][1] for place in places[start : start + _AT_ONCE]}
+            with signals_wait():
+                errors = _start_anew(context, transport, some, hold=hold)
+            for place in some:
+                error = errors.get(place)
+                told[place] = structs.replace(told[place], done=error is None, error=error)
+    return told + unknown
 
 
-def _look_at(context: Context, status: RunStatus, *, failed: bool, in_sweep: bool) -> Requeue:
-    """Say what keeps a run from being started anew; nothing: it goes to Slurm."""
-    run, verdict, submitted = status.run, status.verdict, status.history.submitted
-    name = f"job {status.job_id}" if status.job_id else run.run_id
-    again = f"hpcrun resubmit {status.job_id or run.run_id} makes a new run of it"
-    owner = owner_of(run.path)
-    left = ""
-    error: HpcrunError | None = None
+def _left_alone(known: Known, *, failed: bool, in_sweep: bool) -> str:
+    """Say why nothing is to be done about a job; "" where something is."""
+    verdict = known.verdict
     if verdict.ok or not verdict.final if failed else in_sweep and verdict.final:
-        left = f"it is {verdict.state}"
-    elif owner and owner != user_name():
-        error = InputError(f"{name} is {owner}'s", fix=again)
-    elif submitted is not None and submitted.job_id is None:
-        error = InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
-    elif status.out_of_reach:
-        later = f"try again later; or {again}" if verdict.final else "try again later"
-        error = OutOfReach(f"{name}: {status.out_of_reach}", fix=later)
-    elif verdict.state == UNKNOWN or status.job_id is None:
-        error = InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
-    elif verdict.state in WAITING:
-        left = _waits(verdict.reason, status.job_id)
-    elif verdict.final and verdict.source != "squeue":
-        error = InputError(f"{name}: Slurm has forgotten it", fix=again)
-    else:
-        error = _secrets_error(context, status, name)
-    return Requeue(
-        run_id=run.run_id, job_id=status.job_id, state=verdict.state, left=left, error=error
-    )
+        return f"it is {verdict.state}"
+    if verdict.state not in WAITING or not_mine(known, ""):
+        return ""
+    why = explain(verdict.reason, known.job_id or "")
+    return "it waits already" + (f", and {why.words}: {why.fix}" if " held" in why.words else "")
 
 
-def _waits(reason: str, job_id: str) -> str:
-    if "Held" in reason or "held" in reason:
-        return f"it waits already, and is held: scontrol release {job_id}"
-    return "it waits already"
+def _obstacle(context: Context, known: Known) -> HpcrunError | None:
+    """Say what keeps a job from being started anew; None: it goes to Slurm."""
+    name, verdict = begin(known).name, known.verdict
+    again = _again(known)
+    error = not_mine(known, again)
+    if error is not None:
+        return error
+    if isinstance(known, RunStatus):
+        submitted = known.history.submitted
+        if submitted is not None and is_local(known.history):
+            return InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
+        if known.out_of_reach:
+            later = f"try again later; or {again}" if verdict.final else "try again later"
+            return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)
+    if verdict.state == UNKNOWN or known.job_id is None:
+        return InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
+    if verdict.final and verdict.source != "squeue":
+        return InputError(f"{name}: Slurm has forgotten it", fix=again)
+    return _secrets_error(context, known, name) if isinstance(known, RunStatus) else None
+
+
+def _again(known: Known) -> str:
+    if not isinstance(known, RunStatus):
+        return ""
+    return f"hpcrun resubmit {known.job_id or known.run.run_id} makes a new run of it"
 
 
 def _secrets_error(context: Context, status: RunStatus, name: str) -> InputError | None:
@@ -136,79 +115,86 @@ def _secrets_error(context: Context, status: RunStatus, name: str) -> InputError
     return None
 
 
-def _look_at_foreign(status: ForeignStatus, *, failed: bool) -> Requeue:
-    row = status.queue or status.account
-    owner, verdict, left, error = row.user if row else "", status.verdict, "", None
-    if failed and (verdict.ok or not verdict.final):
-        left = f"it is {verdict.state}"
-    elif owner and owner != user_name():
-        error = InputError(f"job {status.job_id} is {owner}'s")
-    elif verdict.state in WAITING:
-        left = _waits(verdict.reason, status.job_id)
-    elif verdict.final and verdict.source != "squeue":
-        error = InputError(f"job {status.job_id}: Slurm has forgotten it")
-    return Requeue(run_id=None, job_id=status.job_id, state=verdict.state, left=left, error=error)
+def _start_anew(
+    context: Context, transport: Transport, jobs: dict[int, Known], *, hold: bool
+) -> dict[int, HpcrunError]:
+    """Have one Slurm start jobs anew; return what went wrong with some of them.
+
+    The next attempt finds its secrets whenever it begins: they are there before Slurm is asked.
+    """
+    errors: dict[int, HpcrunError] = {}
+    for place, known in jobs.items():
+        if isinstance(known, RunStatus) and known.verdict.final and known.plan is not None:
+            try:
+                write_secrets(context, known.plan, known.run)
+            except HpcrunError as failure:
+                errors[place] = failure
+    asked = [known for place, known in jobs.items() if place not in errors]
+    again = {known.job_id or "": _again(known) for known in asked}
+    refused = _ask(transport, again, hold=hold) if again else {}
+    for place, known in jobs.items():
+        error = errors.get(place) or refused.get(known.job_id or "")
+        if error is not None:
+            errors[place] = error
+        if isinstance(known, RunStatus):
+            _tidy(known, error)
+    return errors
 
 
-def _ask(
-    context: Context, conf: str | None, jobs: Sequence[Requeue], *, hold: bool
-) -> list[Requeue]:
-    """Have one Slurm start jobs anew. What --no-requeue forbids is allowed for this one time."""
-    transport = slurm_transport(context, conf)
-    job_ids = [job.job_id or "" for job in jobs]
+def _tidy(status: RunStatus, error: HpcrunError | None) -> None:
+    """Forget the end that was seen of the last attempt; or take the secrets of no next one away.
+
+    Where Slurm was silent it may have started it all the same: then they stay.
+    """
+    run, task = status.run, status.history.task
+    gone = []
+    if error is None:
+        gone = [run.seen, run.cancelled]
+        gone += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
+    elif status.verdict.final and not isinstance(error, OutOfReach):
+        gone = [run.secrets]
+    for path in gone:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
+    """Have Slurm start jobs anew; what keeps it from some of them, by id.
+
+    ``again`` has for each job what else its user can do.
+    """
     try:
-        refused = scheduler.requeue(transport, job_ids, hold=hold)
-        forbidden = [job_id for job_id, said in refused.items() if "disabled" in said]
-        if forbidden:
-            refused |= _allow_once(transport, forbidden, refused, hold=hold)
+        refused = scheduler.requeue(transport, list(again), hold=hold)
     except OutOfReach as silence:
-        return [structs.replace(job, error=silence) for job in jobs]
-    found = []
-    for job in jobs:
-        said = refused.get(job.job_id or "", "")
-        if not said:
-            found.append(structs.replace(job, requeued=True))
-            continue
-        found.append(structs.replace(job, error=_refusal(job, said)))
-    return found
+        return dict.fromkeys(again, silence)
+    forbidden = [job_id for job_id, said in refused.items() if "disabled" in said]
+    silent: dict[str, HpcrunError] = {}
+    if forbidden:
+        try:
+            answers = _allow_once(transport, forbidden, hold=hold)
+            refused |= {job_id: answers.get(job_id, "") for job_id in forbidden}
+        except OutOfReach as silence:
+            silent = dict.fromkeys(forbidden, silence)
+    return {job: _refusal(job, said, again[job]) for job, said in refused.items() if said} | silent
 
 
-def _allow_once(
-    transport: Transport,
-    job_ids: Sequence[str],
-    refused: dict[str, str],
-    *,
-    hold: bool,
-) -> dict[str, str]:
-    """Lift --no-requeue, start anew, and put it back: nobody asked for restarts unasked."""
-    answers = scheduler.let_requeue(transport, job_ids, may=True)
-    allowed = [job_id for job_id in job_ids if job_id not in answers]
-    if allowed:
-        again = scheduler.requeue(transport, allowed, hold=hold)
-        answers |= {job_id: again.get(job_id, "") for job_id in allowed}
+def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> dict[str, str]:
+    """Lift --no-requeue, start anew, and put it back, whatever happens: nobody asked for restarts
+    unasked. Returns refusals by id; raises OutOfReach."""
+    try:
+        answers = scheduler.let_requeue(transport, job_ids, may=True)
+        allowed = [job_id for job_id in job_ids if job_id not in answers]
+        return answers | (scheduler.requeue(transport, allowed, hold=hold) if allowed else {})
+    finally:
         with contextlib.suppress(OutOfReach):
-            scheduler.let_requeue(transport, allowed, may=False)
-    return answers
+            scheduler.let_requeue(transport, job_ids, may=False)
 
 
-def _refusal(job: Requeue, said: str) -> HpcrunError:
-    again = f"hpcrun resubmit {job.job_id} makes a new run of it" if job.run_id else ""
+def _refusal(job_id: str, said: str, again: str) -> SchedulerRefused:
     if "already finished" in said:
         return SchedulerRefused(
-            f"job {job.job_id} is over, and was submitted with --no-requeue, as hpcrun does unless "
+            f"job {job_id} is over, and was submitted with --no-requeue, as hpcrun does unless "
             "the job says slurm: {requeue: true}",
             fix=again,
         )
-    return SchedulerRefused(f"scontrol requeue {job.job_id}: {said}", fix=again)
-
-
-def _prepare_files(context: Context, status: RunStatus) -> None:
-    """Give the next attempt its secrets again, and forget the end that was seen of the last one."""
-    run = status.run
-    task = status.history.task
-    seen = [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
-    for path in (run.seen, run.cancelled, *seen):
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-    if status.verdict.final and status.plan is not None:
-        write_secrets(context, status.plan, run)
+    return SchedulerRefused(f"scontrol requeue {job_id}: {said}", fix=again)

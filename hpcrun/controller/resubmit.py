@@ -35,6 +35,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted
 from hpcrun.runs.store import runs_of
 from hpcrun.spec.job import JobSpec
+from hpcrun.spec.origin import Origin
 
 Code = Literal["then", "now"]
 
@@ -98,13 +99,13 @@ def prepare_again(
         made = structs.replace(made, runs=runs)
     else:
         spec = _spec_of(where, found, overrides)
-        source = str(found.path / "spec.yaml")
+        origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
         prepared = prepare(
             where,
             spec,
             extra_args=extra_args,
             after=after,
-            source=source,
+            origin=origin,
             checks=checks,
             checkpoint_dir=folders[0],
         )
@@ -303,7 +304,7 @@ def _sweep_again(
         spec,
         extra_args=extra_args,
         after=after,
-        source=str(file),
+        origin=Origin(str(file), tuple(overrides)),
         checks=checks,
         made=made,
     )

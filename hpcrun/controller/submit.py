@@ -263,4 +263,5 @@ def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submit
         name=plan.name,
         nodes=plan.nodes,
         gpus_per_node=plan.gpus_per_node,
+        log_patterns=plan.log_patterns,
     )

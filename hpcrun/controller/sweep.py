@@ -42,6 +42,7 @@ from hpcrun.runs.records import Sweep, Task
 from hpcrun.runs.store import create_run_folder, write_file
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
+from hpcrun.spec.origin import Origin
 
 
 class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ def prepare_sweep(
     *,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
-    source: str = "",
+    origin: Origin | None = None,
     checks: Checks | None = None,
     made: Sequence[SweepRun] | None = None,
 ) -> PreparedSweep:
@@ -77,7 +78,7 @@ def prepare_sweep(
     runs, where they are not all combinations of the sweep's values. Raises InputError, or SpecError
     with all that is wrong in any of the runs.
     """
-    source = source or spec.name or "job"
+    origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)
     code = sweep_folder(context.runs_dir, sweep_id).code
     templates = project_templates(context)
@@ -91,17 +92,17 @@ def prepare_sweep(
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
             try:
-                run = _prepare_run(context, one, sweep_id, code, templates, after, source, checks)
+                run = _prepare_run(context, one, sweep_id, code, templates, after, origin, checks)
                 runs.append(run)
             except InputError as error:
                 errors.setdefault(str(error), error)
         if errors:
-            raise all_at_once(_distinct(list(errors.values())), source)
+            raise all_at_once(_distinct(list(errors.values())), origin)
         known = placeholder_names(runs[0].plan.environment)
         check_placeholders(spec, known)
         plan = build_array([run.plan for run in runs], spec, sweep_id)
     except SpecError as error:
-        raise all_at_once([error], source) from error
+        raise all_at_once([error], origin) from error
     plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes, *checks.compare_runs()])
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
@@ -122,7 +123,7 @@ def _prepare_run(
     code: Path,
     templates: Templates,
     after: Dependency | None,
-    source: str,
+    origin: Origin,
     checks: Checks,
 ) -> Prepared:
     prepared = prepare(
@@ -130,7 +131,7 @@ def _prepare_run(
         one.spec,
         extra_args=one.words,
         after=after,
-        source=source,
+        origin=origin,
         run_id=task_run_id(sweep_id, one.index),
         shared_code=code,
         templates=templates,

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context
+from hpcrun.controller.state.foreign import own_names
 from hpcrun.controller.state.status import resolve_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -48,7 +49,11 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     lookup = Lookup(context.runs_dir)
     if not words:
         _sort(resolve_any(context, None), runs, sweeps)
-    for word in words:
+    numbers = [
+        word for word in words if word.isdigit() and not find(context.runs_dir, word, lookup)
+    ]
+    names = own_names(context, numbers)
+    for word in (names.get(word, word) for word in words):
         # As squeue shows what waits: 7_[3-5,9%2], with the number that may run at once.
         match = re.fullmatch(
             r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))", word

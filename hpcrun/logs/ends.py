@@ -13,14 +13,19 @@ _BLOCKS = (1 << 16, 1 << 22)
 
 
 def start_of_last(
-    transport: Transport, path: str, count: int, keep: Callable[[bytes], bool] | None = None
+    transport: Transport,
+    path: str,
+    count: int,
+    keep: Callable[[bytes], bool] | None = None,
+    *,
+    end: int | None = None,
 ) -> int:
     """Return the offset (bytes) at which the last ``count`` lines begin; 0 if there are fewer.
 
     Lines end at newlines; one without an end counts too. With ``keep`` only lines that it likes
-    are counted. Raises OSError.
+    are counted; with ``end`` those before that offset. Raises OSError.
     """
-    end = transport.size(path)
+    end = transport.size(path) if end is None else end
     if count == 0:
         return end
     block, rest, is_last, found = _BLOCKS[0], b"", True, 0

@@ -5,7 +5,7 @@ Effects: reads files, through a transport.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hpcrun.logs.files import LogFile
 from hpcrun.transport import Transport
@@ -26,6 +26,7 @@ class _Place:
         self.offset = offset
         self.seen = seen
         self.rest = b""
+        self.is_over = False
 
 
 class Tail:
@@ -33,11 +34,17 @@ class Tail:
 
     A line ends at a newline, and so does each state of a progress bar at its carriage return. A
     file that became shorter, or has other words where it was read before, is read from its start
-    again; its path is then in ``begun_anew`` until somebody takes it out.
+    again; its path is then in ``begun_anew`` until somebody takes it out. ``ends`` tells where in
+    new lines a file's reading ends for good, None: not there.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        ends: Callable[[LogFile, bytes], int | None] = lambda file, lines: None,
+    ) -> None:
         self.transport = transport
+        self._ends = ends
         self.begun_anew: set[str] = set()
         self._places: dict[str, _Place] = {}
 
@@ -72,7 +79,7 @@ class Tail:
     def _news(self, file: LogFile, *, is_last: bool = False) -> Iterator[bytes]:
         path = str(file.path)
         place = self._places.setdefault(path, _Place())
-        while data := self._read_on(path, place, is_last=is_last):
+        while not place.is_over and (data := self._read_on(path, place, is_last=is_last)):
             place.offset += len(data)
             place.seen = (place.seen + data)[-_OVERLAP:]
             # A carriage return at the very end may be half of a CRLF.
@@ -83,6 +90,8 @@ class Tail:
             elif len(whole) > _LONGEST:
                 cut = _between_words(whole)
             place.rest = whole[cut:]
+            if (end := self._ends(file, whole[:cut])) is not None:
+                place.is_over, place.rest, cut = True, b"", end
             if cut:
                 yield whole[:cut]
 

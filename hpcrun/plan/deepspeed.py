@@ -27,17 +27,20 @@ from hpcrun.spec.job import DeepSpeed
 # overlap_comm there are several; its own ZeRO tutorial and the Trainer's examples take 2e8.
 BUCKET = 200_000_000
 DEFAULT_STAGE = 2
+CPU_ADAM = "DeepSpeedCPUAdam"
 
 
 class Given(Struct, frozen=True, kw_only=True):
     """What was found out about the user's own JSON: the file as read, and what DeepSpeed said.
 
-    ``note`` tells why it could not be asked.
+    ``note`` tells why it could not be asked. ``own_optimizer``: the script names the optimizer that
+    goes with offload.
     """
 
     file: Document | None = None
     answer: Answer | None = None
     note: str = ""
+    own_optimizer: bool = False
 
 
 class Training(Struct, frozen=True, kw_only=True):
@@ -73,7 +76,7 @@ def build_deepspeed_config(
         notes.append(given.note)
     config = compose_deepspeed_config(deepspeed, training, file=file)
     if file is None and not deepspeed.config:
-        _advise(config, training, notes)
+        _advise(config, training, given, notes)
         return config
     said = Said(config=deepspeed.config, file=file, file_name=deepspeed.config_file or "")
     found: list[Problem] = []
@@ -88,7 +91,7 @@ def build_deepspeed_config(
         if problem is not None:
             notes.append(str(problem))
     problems += found
-    _advise(config, training, notes)
+    _advise(config, training, given, notes)
     return config
 
 
@@ -269,14 +272,15 @@ def _check_agreement(
             _contradict(said, ("zero_optimization", part, "device"), message, problems)
 
 
-def _advise(config: Mapping[str, Any], training: Training, notes: list[str]) -> None:
+def _advise(config: Mapping[str, Any], training: Training, given: Given, notes: list[str]) -> None:
     """Tell what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")
-    alone = training.framework in ("deepspeed", "lightning") and not training.own_optimizer
+    knows = training.own_optimizer or given.own_optimizer
+    alone = training.framework in ("deepspeed", "lightning") and not knows
     chosen = "optimizer" in config or config.get("zero_force_ds_cpu_optimizer") is False
     if device in ("cpu", "nvme") and alone and not chosen:
         notes.append(
-            "optimizer offload: the script must train with deepspeed.ops.adam.DeepSpeedCPUAdam, "
+            f"optimizer offload: the script must train with deepspeed.ops.adam.{CPU_ADAM}, "
             "or leave the optimizer to the optimizer section of deepspeed.config"
         )
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.plan.labels import column_names as column_names
-from hpcrun.plan.labels import label as label
 from hpcrun.plan.placeholders import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.sbatch import quote_pattern

@@ -12,7 +12,8 @@ speed-up over the ratio of the GPUs, 1 for perfect scaling.
 Work is what all runs can be measured by, the first of: tokens by a counter in the log; samples, by
 a counter or a batch size in the log or the effective batch of a run's plan; samples or tokens per
 second as the log prints them; steps, which stand for work only if all runs have the same batch.
-Whether such rates are one GPU's (torchtitan's and torchtune's are) ``per_gpu`` says.
+Rates that are printed come first where a step is timed by the whole run alone. Whether such rates
+are one GPU's (torchtitan's and torchtune's are) ``per_gpu`` says.
 
 The time of a step is the median of the step times in the log, which evaluations and checkpoints are
 no part of; else by time stamps, the median of twentieths of the run; else the run's seconds over
@@ -50,6 +51,7 @@ _ALIKE = 0.02
 _PARTS = 20
 # Twice the GPUs and hardly faster: perhaps the rate is one GPU's.
 _HARDLY = 1.25
+_BY_WHOLE_RUN = "by the whole run's time"
 
 
 class Speed(Struct, frozen=True):
@@ -96,7 +98,7 @@ def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scalin
     notes: list[str] = []
     gpus, counted = _gpus(runs)
     seconds, by = _step_seconds(runs)
-    work = _work(runs, gpus, seconds, per_gpu=per_gpu)
+    work = _work(runs, gpus, seconds, by, per_gpu=per_gpu)
     if work is None:
         speeds = [Speed(n, _batch(run), s) for run, n, s in zip(runs, gpus, seconds, strict=True)]
         return Scaling(tuple(speeds), counted=counted)
@@ -130,7 +132,7 @@ def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[list[float | None], str]:
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
         ("by the median step time", lambda run: run.curve.quantile(STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
-        ("by the whole run's time", _seconds_by_record),
+        (_BY_WHOLE_RUN, _seconds_by_record),
     )
     found = [(how, [_sensible(way(run)) for run in runs]) for how, way in ways]
     how, seconds = max(found, key=lambda each: sum(value is not None for value in each[1]))
@@ -178,25 +180,28 @@ def _work(
     runs: Sequence[ParsedRun],
     gpus: Sequence[int | None],
     seconds: Sequence[float | None],
+    by: str,
     *,
     per_gpu: bool,
 ) -> _Measured | None:
     """Find the work that at least two runs can be measured by, all of them if possible."""
-    found = []
+    counted, printed = [], []
     for unit, how, per_step in (
         ("tokens/s", "by the log's token counters", [_tokens(run) for run in runs]),
         ("samples/s", _said_of_batches(runs), [_batch(run) for run in runs]),
     ):
         pairs = zip(per_step, seconds, strict=True)
         values = [_sensible(amount / each) if amount and each else None for amount, each in pairs]
-        found.append(_Measured(unit, how, values))
+        counted.append(_Measured(unit, how, values))
     for unit, name in (("samples/s", SAMPLES_PER_SECOND), ("tokens/s", TOKENS_PER_SECOND)):
         rates = [
             _total_rate(run.curve.quantile(name, 0.5), n if per_gpu else 1)
             for run, n in zip(runs, gpus, strict=True)
         ]
         how = "as the logs print them" + (", times the GPUs" if per_gpu else "")
-        found.append(_Measured(unit, how, rates, is_rate=True))
+        printed.append(_Measured(unit, how, rates, is_rate=True))
+    # The whole run's time has the start and every evaluation in it; a printed rate has not.
+    found = [*printed, *counted] if by == _BY_WHOLE_RUN else [*counted, *printed]
     if max(map(_count, found)) < 2:
         found.append(_Measured("steps/s", "", [1 / s if s else None for s in seconds]))
     return max(found, key=_count) if max(map(_count, found)) > 1 else None
@@ -280,11 +285,11 @@ def _kind(work: _Measured, speeds: Sequence[Speed]) -> Kind | None:
     """Tell what stays the same while the GPUs grow: the batch, or the batch of each."""
     if work.unit == "steps/s":
         return None
-    known = [
-        (speed.work * speed.step_seconds, speed.gpus)
-        for speed in speeds
-        if speed.work and speed.step_seconds and speed.gpus
-    ]
+    batches = [speed.batch for speed in speeds]
+    if not work.is_rate or None in batches:
+        pairs = [(speed.work or 0, speed.step_seconds or 0) for speed in speeds]
+        batches = [amount * seconds for amount, seconds in pairs]
+    known = [(b, speed.gpus) for b, speed in zip(batches, speeds, strict=True) if b and speed.gpus]
     if len(known) < len(speeds):
         return None
     if _alike([batch for batch, _ in known]):

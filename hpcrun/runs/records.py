@@ -24,6 +24,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     name: str | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
+    log_patterns: list[str] = []
 
 
 class Task(Struct, frozen=True, kw_only=True):

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hpcrun.slurm.squeue import QueueRow, is_garbled, parse_squeue, squeue_argv
-from hpcrun.slurm.states import FINAL
 
 _FIELD, _ROW = "\x1f", "\x1e"
 
 
 class ActiveJob(Struct, frozen=True):
-    """A job that waits or runs. ``number`` is its JobId: of an array's task 7_3 a number like 9,
+    """A job as squeue shows it. ``number`` is its JobId: of an array's task 7_3 a number like 9,
     by which srun knows it in every version."""
 
     row: QueueRow
@@ -30,7 +29,7 @@ def active_argv(job_ids: Sequence[str] = ()) -> list[str]:
 
 
 def parse_active(stdout: str) -> list[ActiveJob]:
-    r"""Read the rows of those that are not over.
+    r"""Read the rows.
 
     >>> row = "9|7_3|RUNNING|None|0:05|1:00|2|n[1-2]|N/A|gpu|me|/w|a b".replace("|", "\x1f")
     >>> [(job.number, job.row.job_id) for job in parse_active(row + "\x1e\n")]
@@ -39,8 +38,7 @@ def parse_active(stdout: str) -> list[ActiveJob]:
     jobs = []
     for record in stdout.split(_ROW):
         number, _, rest = record.lstrip("\n").partition(_FIELD)
-        rows = parse_squeue(rest + _ROW)
-        jobs += [ActiveJob(row, number) for row in rows if row.state not in FINAL]
+        jobs += [ActiveJob(row, number) for row in parse_squeue(rest + _ROW)]
     return jobs
 
 

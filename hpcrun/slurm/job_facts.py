@@ -9,7 +9,7 @@ import re
 
 from msgspec import Struct
 
-from hpcrun.slurm.scontrol import parse_stderr_path, parse_stdout_path
+from hpcrun.slurm.scontrol import value_of
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def _parse_one(record: str) -> JobFacts:
     # Models stand beside their sum: gres/gpu=4,gres/gpu:a100=4.
     gpus = re.search(r"gres/gpu=(\d+)", tres)
     models = [int(count) for count in re.findall(r"gres/gpu:[^=,]+=(\d+)", tres)]
-    command = re.search(r" Command=(.*?)(?: [A-Z][A-Za-z/:]*=|\s*$)", record, re.DOTALL)
+    command = value_of(record, "Command")
     return JobFacts(
         job_id=job_id,
         user=_word(record, "UserId").partition("(")[0],
@@ -62,9 +62,9 @@ def _parse_one(record: str) -> JobFacts:
         nodes=_word(record, "NumNodes"),
         cpus=_word(record, "NumCPUs"),
         gpus=int(gpus[1]) if gpus else sum(models) if models else _asked_gpus(record),
-        command=command[1] if command and command[1] != "(null)" else "",
-        stdout=parse_stdout_path(record) or "",
-        stderr=parse_stderr_path(record) or "",
+        command=command if command != "(null)" else "",
+        stdout=value_of(record, "StdOut"),
+        stderr=value_of(record, "StdErr") or value_of(record, "StdOut"),
         exit_code=_word(record, "ExitCode"),
     )
 

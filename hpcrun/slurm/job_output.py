@@ -9,7 +9,8 @@ import re
 
 from msgspec import Struct
 
-from hpcrun.slurm.states import parse_state
+from hpcrun.slurm.scontrol import value_of
+from hpcrun.slurm.states import parse_exit_code, parse_state
 
 
 class JobOutput(Struct, frozen=True, kw_only=True):
@@ -37,46 +38,36 @@ class JobOutput(Struct, frozen=True, kw_only=True):
 def parse_job_outputs(text: str) -> list[JobOutput]:
     """Read the answer of ``scontrol --oneliner show job``; what is no job is left out.
 
-    Values may hold blanks and newlines, so a value ends where the next key begins.
-
     >>> text = "JobId=9 ArrayJobId=7 ArrayTaskId=3 JobName=a JobState=RUNNING Reason=None "
     >>> text += "Restarts=1 ExitCode=0:0 NodeList=n1 StdErr=/a b.err StdIn=/x StdOut=/o"
     >>> job = parse_job_outputs(text)[0]
     >>> job.job_id, job.state, job.restarts, job.nodes, job.stderr
     ('7_3', 'RUNNING', 1, 'n1', '/a b.err')
     """
-    return [_job(record) for record in re.split(r"(?m)^(?=JobId=)", text) if _key(record, "JobId")]
+    records = re.split(r"(?m)^(?=JobId=)", text)
+    return [_job(record) for record in records if value_of(record, "JobId")]
 
 
 def _job(record: str) -> JobOutput:
-    job_id = (_key(record, "JobId") or "").split()[0]
-    array, task = _key(record, "ArrayJobId"), _key(record, "ArrayTaskId")
+    job_id = value_of(record, "JobId").split()[0]
+    array, task = value_of(record, "ArrayJobId"), value_of(record, "ArrayTaskId")
     if array and task:
         job_id = f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
-    reason = _key(record, "Reason") or ""
-    code, _, signal = (_key(record, "ExitCode") or "").partition(":")
-    number = int(code) if code.isdigit() else None
-    if number == 0 and signal.isdigit() and int(signal):
-        number = 128 + int(signal)
-    restarts = _key(record, "Restarts") or ""
-    nodes = _key(record, "NodeList") or ""
+    reason = value_of(record, "Reason")
+    restarts = value_of(record, "Restarts")
+    nodes = value_of(record, "NodeList")
     return JobOutput(
         job_id=job_id,
-        state=parse_state((_key(record, "JobState") or "").split(" ")[0]),
+        state=parse_state(value_of(record, "JobState").split(" ")[0]),
         reason="" if reason in ("None", "NonZeroExitCode") else reason.split(" ")[0],
-        exit_code=number,
+        exit_code=parse_exit_code(value_of(record, "ExitCode")),
         restarts=int(restarts) if restarts.isdigit() else 0,
         nodes="" if nodes == "(null)" else nodes,
         stdout=_path(record, "StdOut"),
-        stderr=_path(record, "StdErr"),
+        stderr=_path(record, "StdErr") or _path(record, "StdOut"),  # 26.05: empty where it is one
     )
 
 
 def _path(record: str, key: str) -> str:
-    found = _key(record, key) or ""
+    found = value_of(record, key)
     return found if found.startswith("/") else ""
-
-
-def _key(record: str, key: str) -> str | None:
-    match = re.search(rf"(?:^| ){key}=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*\Z)", record, re.DOTALL)
-    return match.group(1) if match else None

@@ -21,8 +21,8 @@ class NodeLimits(Struct, frozen=True, kw_only=True):
 
 
 def show_nodes_argv(names: Sequence[str]) -> list[str]:
-    """Ask for these nodes, one in each line."""
-    return ["scontrol", "--oneliner", "show", "node", ",".join(names)]
+    """Ask for these nodes, one in each line, those of hidden partitions too."""
+    return ["scontrol", "--all", "--oneliner", "show", "node", ",".join(names)]
 
 
 def parse_nodes(stdout: str) -> list[NodeLimits]:

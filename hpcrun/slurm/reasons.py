@@ -1,6 +1,7 @@
 """Why a job waits, in plain words: Slurm's reason codes from 20.11 to 26.05.
 
-Pure. The codes are those of job_state_reason_string() in Slurm's source.
+Pure. The codes are those of job_state_reason_string() in Slurm's source, the sentences those that
+its job_mgr.c sets in a code's place.
 """
 
 from __future__ import annotations
@@ -58,6 +59,17 @@ _REASONS: dict[str, Why] = {
     "JobHeldAdmin": Why("is held by the site's administrators", _ADMIN),
     "JobHoldMaxRequeue": Why(
         "is held: it was requeued as often as the site allows", f"see its logs, then {_HELD_FIX}"
+    ),
+    "job requeued in held state": Why("is held since it was requeued", _HELD_FIX),
+    "job requeued in special exit state": Why(
+        "is held: the site requeued it for how it ended", f"see its logs, then {_HELD_FIX}"
+    ),
+    "launch failed requeued held": Why("is held: its node could not launch it", _HELD_FIX),
+    "launch failure limit exceeded requeued held": Why(
+        "is held: its nodes could not launch it, as often as the site allows", _HELD_FIX
+    ),
+    "user env retrieval failed requeued held": Why(
+        "is held: its node could not load your login's environment", _HELD_FIX
     ),
     "JobArrayTaskLimit": Why("waits for other runs of its sweep: so many may run at a time"),
     "None": Why("has just come: Slurm has not looked at it yet"),
@@ -197,7 +209,7 @@ def explain(reason: str, job_id: str = "", numbers: Numbers | None = None) -> Wh
     # squeue adds a remark to some, and older ones write it with underscores.
     code, _, remark = reason.partition(",")
     remark = remark.replace("_", " ").strip() if code in _REASONS else ""
-    known = _REASONS.get(code if remark else reason)
+    known = _REASONS.get(code if remark else reason.replace("_", " "))
     limit = parse_limit(reason)
     if known is None and limit is not None:
         known = _of_limit(limit, numbers)

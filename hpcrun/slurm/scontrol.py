@@ -14,29 +14,30 @@ def show_job_argv(job_id: str) -> list[str]:
     return ["scontrol", "--oneliner", "show", "job", job_id]
 
 
-def parse_stdout_path(text: str) -> str | None:
-    """Find the file that a job's output goes to.
+def value_of(record: str, key: str) -> str:
+    r"""Find what a key of ``scontrol --oneliner show`` says; "" for nothing, and for no such key.
 
     Values may hold blanks and newlines, so a value ends where the next key begins.
 
-    >>> parse_stdout_path("JobId=7 StdIn=/dev/null StdOut=/a b/slurm-7.out Power= X=1")
-    '/a b/slurm-7.out'
+    >>> value_of("JobId=7 StdErr= StdIn=/dev/null StdOut=/a b.out\nJobId=8", "StdOut")
+    '/a b.out'
+    >>> value_of("JobId=7 StdErr= StdIn=/dev/null StdOut=/a b.out\nJobId=8", "StdErr")
+    ''
     """
-    return _path(text, "StdOut")
+    found = re.search(rf"(?:^|\s){key}=(.*?)(?=\s+[A-Z][A-Za-z/:]*=|\s*\Z)", record, re.DOTALL)
+    return found[1] if found else ""
 
 
-def parse_stderr_path(text: str) -> str | None:
-    """Find the file that a job's errors go to: the same one, unless the job asked for another.
+def parse_output_paths(text: str) -> list[str]:
+    """Find the files of a job's output and, unless it is the same one, of its errors.
 
-    >>> parse_stderr_path("JobId=7 StdErr=/a/slurm-7.err StdIn=/dev/null StdOut=/a/slurm-7.out")
-    '/a/slurm-7.err'
+    >>> parse_output_paths("JobId=7 StdErr=/a b.err StdIn=/dev/null StdOut=/a b.out Power= X=1")
+    ['/a b.out', '/a b.err']
+    >>> parse_output_paths("JobId=7 StdErr= StdIn=/dev/null StdOut=/a b.out")
+    ['/a b.out']
     """
-    return _path(text, "StdErr")
-
-
-def _path(text: str, key: str) -> str | None:
-    match = re.search(rf" {key}=(.+?)(?: [A-Z][A-Za-z/:]*=|\s*$)", text, re.DOTALL)
-    return match.group(1) if match else None
+    paths = (value_of(text, "StdOut"), value_of(text, "StdErr"))
+    return list(dict.fromkeys(path for path in paths if path))
 
 
 def parse_job_number(text: str) -> str | None:

@@ -42,8 +42,8 @@ def squeue_argv(job_ids: Sequence[str] = ()) -> list[str]:
     """
     # --array: a row for each task of an array; else one stands for all that wait, as 7_[3-9%4].
     argv = ["squeue", "--noheader", "--states=all", "--array", f"--format={_FORMAT}{_ROW}"]
-    argv.append("--jobs=" + ",".join(job_ids) if job_ids else "--me")
-    return argv
+    # --jobs shows those of hidden partitions by itself, --me does not.
+    return [*argv, "--jobs=" + ",".join(job_ids)] if job_ids else [*argv, "--all", "--me"]
 
 
 def headed_argv() -> list[str]:

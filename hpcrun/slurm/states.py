@@ -1,4 +1,4 @@
-"""Slurm's job states: which are final, and what an unknown one means.
+"""Slurm's job states: which are final, what an unknown one means; and its exit codes.
 
 Pure.
 """
@@ -28,6 +28,8 @@ ACTIVE = frozenset(
         "STAGE_OUT",
         "RESIZING",
         "EXPEDITING",
+        # The job is another cluster's of the federation: there it waits, runs or has run.
+        "REVOKED",
     }
 )
 FINAL = frozenset(
@@ -41,7 +43,6 @@ FINAL = frozenset(
         "BOOT_FAIL",
         "DEADLINE",
         "PREEMPTED",
-        "REVOKED",
         "LAUNCH_FAILED",
     }
 )
@@ -61,6 +62,18 @@ def parse_state(text: str) -> str:
     words = text.replace("+", " ").split()
     state = words[0].upper() if words else ""
     return state if state in WAITING | ACTIVE | FINAL else UNKNOWN
+
+
+def parse_exit_code(text: str) -> int | None:
+    """Read Slurm's ``code:signal`` as a shell has it: 128 and more where a signal killed the job.
+
+    >>> parse_exit_code("3:0"), parse_exit_code("0:9"), parse_exit_code("0:0"), parse_exit_code("")
+    (3, 137, 0, None)
+    """
+    code, _, signal = text.partition(":")
+    if not code.isdigit():
+        return None
+    return int(code) or (128 + int(signal) if signal.isdigit() and int(signal) else 0)
 
 
 def is_final(state: str) -> bool:

@@ -9,7 +9,8 @@ import errno
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.transport import Result
@@ -18,12 +19,20 @@ from hpcrun.transport import Result
 class LocalTransport:
     """Runs commands here, with one environment.
 
-    At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit.
+    At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit. Each runs
+    inside ``waiting``.
     """
 
-    def __init__(self, env: Mapping[str, str], *, deadline: float | None = None) -> None:
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        *,
+        deadline: float | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.env = dict(env)
         self.deadline = deadline
+        self.waiting = waiting
 
     def run(
         self,
@@ -41,20 +50,21 @@ class LocalTransport:
                 # As if it had been asked: no other question would be answered either.
                 raise OutOfReach(f"{argv[0]} was not asked: the time was up", maybe_done=True)
         try:
-            done = subprocess.run(
-                list(argv),
-                cwd=cwd,
-                env=dict(env) if env is not None else self.env,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                input=stdin,
-                capture_output=True,
-                timeout=timeout,
-                encoding="utf-8",
-                errors="surrogateescape",
-                check=False,
-                # Ctrl-C on the terminal is for us to handle, not for a half-done Slurm command.
-                start_new_session=True,
-            )
+            with self.waiting():
+                done = subprocess.run(
+                    list(argv),
+                    cwd=cwd,
+                    env=dict(env) if env is not None else self.env,
+                    stdin=subprocess.DEVNULL if stdin is None else None,
+                    input=stdin,
+                    capture_output=True,
+                    timeout=timeout,
+                    encoding="utf-8",
+                    errors="surrogateescape",
+                    check=False,
+                    # Ctrl-C on the terminal is for us to handle, not for a half-done Slurm command.
+                    start_new_session=True,
+                )
         except FileNotFoundError as error:
             if cwd is not None and error.filename == cwd:
                 raise HpcrunError(f"{cwd}: no such folder") from error

@@ -109,6 +109,23 @@ def test_through_silence_to_the_end(followed: Followed) -> None:
     assert not followed.scancel.exists()
 
 
+def test_an_attempt_alone_is_followed_to_where_the_next_begins(followed: Followed) -> None:
+    followed.state("RUNNING")
+    followed.write("logs/0/node-0.log", "step 1\n")
+    followed.write("logs/batch.log", "hpcrun: attempt 0 of job 7 begins on n1\n")
+    followed.follow("--attempt", "0")
+    followed.hear(b"attempt 0 of job 7")
+    followed.append("logs/batch.log", "requeued\nhpcrun: attempt 1 of job 7 begins on n2\n")
+    followed.write("logs/1/node-0.log", "step 2\n")
+    followed.hear(b"requeued\n")
+    followed.append("logs/batch.log", "later\n")
+    followed.state("COMPLETED")
+    followed.write("attempts/1/end.json", json.dumps({**END, "attempt": 1}))
+    followed.hear(b"job 7: COMPLETED")
+    assert followed.code() == 0
+    assert not any(word in followed.heard for word in (b"attempt 1", b"step 2", b"later"))
+
+
 def test_a_failure_is_its_exit_code(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.follow()

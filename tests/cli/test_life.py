@@ -52,7 +52,7 @@ def test_cancel_asks_once_for_all(hpcrun: Caller, tools: Path) -> None:
     check_json("cancel", done.json)
     told = [(run["job_id"], run["cancelled"], run["reason"]) for run in done.json["runs"]]
     assert (done.code, told) == (0, [("7", True, None), ("8", False, None), ("9_3", True, None)])
-    assert [line.partition("|")[2] for line in calls(ended)] == ["7", "9_3"]
+    assert [line.partition("|")[2] for line in calls(ended)] == ["7 9_3"]
     assert len(calls(asked)) == 2  # runs and others: not one a job
     assert (one / "cancelled.json").exists() and not (two / "cancelled.json").exists()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.patience import patience
+from hpcrun.cli.patience import Patience
 from tests.source import ROOT
 
 LIMITS = 'ulimit -v 1000000; exec "$@"'  # kB
@@ -63,6 +63,6 @@ def test_without_a_thread_to_spare_nothing_is_said_of_a_slow_slurm(
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     done = []
-    with patience():
+    with Patience().waiting():
         done.append(1)
     assert done

@@ -11,6 +11,7 @@ from tests.cli.calling import Caller
 from tests.cli.test_status import SEPARATOR, answers, queued, write_sweep
 from tests.json_schemas import check_json
 
+RUN = "20261121-000000-lr"
 HEADED = ("--me --format=%i", "JOBID\n")
 
 
@@ -25,7 +26,9 @@ def sweep(hpcrun: Caller, tools: Path) -> Caller:
     """Two runs of a sweep, job 40, of which Slurm knows the first as 41 too."""
     folder = RunFolder(write_sweep(hpcrun, 2))
     rows = [queued(folder, f"40_{index}", "PENDING", "Priority") for index in range(2)]
-    answers(tools, "squeue", ("--jobs=41", rows[0]), HEADED, ("--jobs=40", "".join(rows)))
+    numbered = ("--format=%A", f"41{SEPARATOR}{rows[0]}")
+    whole = ("--jobs=40", "".join(rows))
+    answers(tools, "squeue", numbered, ("--jobs=41", rows[0]), HEADED, whole)
     for name in ("sacct", "scontrol"):
         answers(tools, name)
     return hpcrun
@@ -56,7 +59,24 @@ def test_an_array_of_another_program_is_named_so_too(hpcrun: Caller, tools: Path
 def test_the_number_of_a_task_itself_finds_its_run(sweep: Caller) -> None:
     (run,) = sweep("status", "41", "--json").json["runs"]
     assert (run["kind"], run["job_id"]) == ("run", "40_0")
-    assert sweep("logs", "41").err == "20261121-000000-lr.0-7k3q: no output yet\n"
+    assert sweep("logs", "41").err == f"{RUN}.0-7k3q: no output yet\n"
+
+
+def test_the_number_of_a_task_itself_finds_its_run_for_every_verb(
+    sweep: Caller, tools: Path
+) -> None:
+    ended = answers(tools, "scancel")
+    (told,) = sweep("requeue", "41", "--json").json["runs"]
+    assert (told["run_id"], told["reason"]) == (f"{RUN}.0-7k3q", "it waits already")
+    (told,) = sweep("wait", "41", "--timeout", "0", "--json").json["runs"]
+    assert told["run_id"] == f"{RUN}.0-7k3q"
+    assert "40_0 is PENDING" in sweep("resubmit", "41").err
+    asked = tools / "squeue.calls"
+    asked.unlink()
+    (told,) = sweep("cancel", "41", "--json").json["runs"]
+    assert (told["run_id"], told["cancelled"]) == (f"{RUN}.0-7k3q", True)
+    assert ended.read_text() == "40_0\n" and asked.read_text().count("\n") == 2
+    assert (sweep.runs / f"{RUN}.0-7k3q" / "cancelled.json").exists()
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel", "wait"])
@@ -72,16 +92,19 @@ def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
         assert "squeue answers nothing, not even its column names" in done.err, done
 
 
-def test_the_exit_code_is_told_without_accounting(hpcrun: Caller, tools: Path) -> None:
+@pytest.mark.parametrize(("said", "code"), [("3:0", 3), ("0:9", 137)])
+def test_the_exit_code_is_told_without_accounting(
+    hpcrun: Caller, tools: Path, said: str, code: int
+) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))
     (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
     (tools / "sacct").chmod(0o755)
-    told = "JobId=7 JobName=a UserId=me(7) ExitCode=3:0 NumNodes=1 NumCPUs=4 TRES=cpu=4"
+    told = f"JobId=7 JobName=a UserId=me(7) ExitCode={said} NumNodes=1 NumCPUs=4 TRES=cpu=4"
     answers(tools, "scontrol", rest=told + " Command=/a\n")
-    assert "  exit code 3:0\n" in hpcrun("status", "7").out
+    assert f"  exit code {said}\n" in hpcrun("status", "7").out
     done = hpcrun("status", "7", "--json")
     check_json("status", done.json)
-    assert done.json["runs"][0]["exit_code"] == 3
+    assert done.json["runs"][0]["exit_code"] == code
 
 
 def test_a_job_that_runs_has_no_exit_code_yet(hpcrun: Caller, tools: Path) -> None:

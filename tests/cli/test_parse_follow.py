@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 
 from hpcrun.controller.context import load_context
 from hpcrun.controller.curves.follow_curve import CurveFollower
+from hpcrun.controller.watch.pace import FREE
 from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.test_follow import END, Followed
 from tests.cli.test_slurm_verbs import row
@@ -270,6 +272,31 @@ def test_an_output_that_is_named_by_its_node(
     replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
     assert follower.wait(0.0).runs[0].points == 0
     assert follower.wait(0.0).runs[0].points == 200
+
+
+def test_many_short_runs_cost_slurm_a_few_questions(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each end is news; a sweep of short runs has many of them."""
+    followed.state("RUNNING")
+    monkeypatch.setenv("PATH", followed.hpcrun.environ["PATH"])
+    tail = followed.run.name[-3:]
+    runs = [
+        followed.run.with_name(followed.run.name[:-3] + f"{tail[:-2]}{n}") for n in range(22, 34)
+    ]
+    for run in runs:
+        shutil.copytree(followed.run, run, dirs_exist_ok=True)
+    context = load_context(followed.hpcrun.environ, followed.hpcrun.project)
+    follower = CurveFollower(context, [run.name for run in runs])
+    follower.wait(0.0)
+    for run in runs:
+        (run / "attempts/0").mkdir(parents=True, exist_ok=True)
+        (run / "attempts/0/end.json").write_text(json.dumps(END))
+        for _ in range(4):
+            time.sleep(0.1)
+            follower.wait(0.0, lambda: True)
+    calls = (followed.tools / "aside" / "squeue.calls").read_text().count("--noheader")
+    assert 2 <= calls <= FREE
 
 
 def test_several_at_once(hpcrun: Caller, watch: Callable[..., Watched]) -> None:

@@ -138,6 +138,19 @@ def test_a_listing_as_json(several: Caller) -> None:
     assert (failed["state"], failed["exit_code"], failed["elapsed_seconds"]) == ("FAILED", 3, 1800)
 
 
+@pytest.mark.parametrize(
+    ("logged", "told"), [("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")]
+)
+def test_a_loss_that_is_no_number(hpcrun: Caller, tools: Path, logged: str, told: str) -> None:
+    log = f"step=119 loss=2.5\nstep=120 loss={logged}\n"
+    run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", log=log)
+    answers(tools, "squeue", rest=queued(run, "15", "RUNNING"))
+    for word in ((), ("15",)):
+        done = hpcrun("status", "--json", *word)
+        check_json("status", done.json)
+        assert done.json["runs"][0]["loss"] == told
+
+
 @pytest.mark.parametrize("word", ["15", "7k3q", "20261120-081455-train-7k3q"])
 def test_one_run(several: Caller, word: str) -> None:
     done = several("status", word)
@@ -342,5 +355,6 @@ def test_a_slow_slurm_is_mentioned(
     monkeypatch.setattr(patience, "SECONDS", 0.1)
     text = (tools / "squeue").read_text()
     (tools / "squeue").write_text(text.replace("case", "sleep 0.6\ncase", 1))
-    done = several("status", "15")
-    assert done.code == 0 and "Slurm takes its time to answer" in done.err, done
+    for argv in (["status", "15"], ["wait", "15", "--timeout", "0"], ["cancel", "--pending", "15"]):
+        done = several(*argv)
+        assert done.err.count("Slurm takes its time to answer; waiting for it ...") == 1, done

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hpcrun.runs.layout import RunFolder
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, replay
+from tests.cli.test_slurm_verbs import submit
 from tests.cli.test_status import NOW, answers, make_run, opened, queued, write_sweep
 
 SHOWN = 20
@@ -106,6 +108,39 @@ def test_a_state_that_one_run_was_asked_for_costs_a_listing_no_more_than_three(
         mixture("status", str(500 + number))  # remembers states, and no rows
     assert len(read(mixture, "status")) <= 3 * SHOWN + 8  # the states of eight that are over
     assert len(read(mixture, "status")) <= 3 * SHOWN
+
+
+def test_a_loss_that_the_last_rank_prints_costs_no_file_twice(hpcrun: Caller, tools: Path) -> None:
+    """Megatron's family prints it there; rank 0 says other things."""
+    run = make_run(hpcrun, "20261120-081519-train-7k19", "519", log="building model ...\n")
+    answers(tools, "squeue", rest=queued(run, "519", "RUNNING"))
+    (run.logs / "0" / "node-0.log").write_text("step=9 loss=9.5\n")
+    for rank in (2, 10, 15):
+        (run.logs / "0" / f"rank-{rank}.log").write_text(f"[rank{rank}]: step=7 loss=2.{rank}\n")
+    row = hpcrun("status", "--json").json["runs"][0]
+    assert (row["step"], row["loss"]) == (7, 2.15)
+    assert hpcrun("status", "519", "--json").json["runs"][0]["loss"] == 2.15
+    # Its record, its beginning, two logs and the folder of those.
+    assert len(read(hpcrun, "status")) <= 5
+
+
+def test_a_jobs_own_log_patterns_are_known_to_a_listing(hpcrun: Caller, tools: Path) -> None:
+    pattern = r"@(?P<step>\d+) L (?P<loss>\S+)"
+    words = f"resources: {{gpus_per_node: 0}}\nlog_patterns: ['{pattern}']\n"
+    hpcrun.write("job.yaml", f"command: [hostname]\n{words}")
+    replay(tools, "sbatch", (0, "519\n", ""))
+    folder = Path(submit(hpcrun, "--json").json["run_dir"])
+    record = json.loads((folder / "submitted.json").read_text())
+    shutil.rmtree(hpcrun.runs)
+    run = make_run(hpcrun, "20261120-081519-train-7k19", "519", log="@7 L 2.5\n@8 L 2.25\n")
+    answers(tools, "squeue", rest=queued(run, "519", "RUNNING"))
+    # The second is one of a later hpcrun's.
+    for patterns, told in ((record["log_patterns"], (8, 2.25)), (["("], (None, None))):
+        run.submitted.write_text(json.dumps(record | {"log_patterns": patterns}))
+        for word in ((), ("519",)):
+            row = hpcrun("status", "--json", *word).json["runs"][0]
+            assert (row["step"], row["loss"]) == told
+    assert len(read(hpcrun, "status")) <= 4
 
 
 def sweep_of(hpcrun: Caller, tools: Path, *, live: int = 0) -> Path:

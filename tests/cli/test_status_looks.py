@@ -15,7 +15,7 @@ import pytest
 
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
-from tests.cli.test_status import answers, queued, several, tools, write_sweep
+from tests.cli.test_status import answers, make_run, queued, several, tools, write_sweep
 
 __all__ = ["several", "tools"]  # fixtures
 
@@ -87,6 +87,105 @@ def test_watch_needs_a_terminal(several: Caller) -> None:
     done = several("status", "--watch")
     assert done.code == 2 and "--watch draws on a terminal" in done.err
     assert several("status", "--watch", "--json").code == 2
+
+
+WATCH = """\
+import sys
+from hpcrun.cli import watch_status
+watch_status._FILES, watch_status._SLURM, watch_status._SLURM_AT_MOST = map(float, sys.argv[1:4])
+sys.argv = ["hpcrun", "status", "--watch", *sys.argv[4:]]
+from hpcrun.cli.main import main
+main()
+"""
+
+
+class Watching:
+    """hpcrun status --watch on a terminal, with other seconds between its looks."""
+
+    def __init__(self, hpcrun: Caller, *argv: str, files: float = 0.1, slurm: float = 600) -> None:
+        import pty
+
+        self.main, side = pty.openpty()
+        subprocess.run(["stty", "cols", "120", "rows", "40"], stdin=side, check=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WATCH, str(files), str(slurm), str(8 * slurm), *argv],
+            cwd=hpcrun.project,
+            env=hpcrun.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+        )
+        os.close(side)
+        self.got = b""
+
+    def pictures(self, count: int) -> list[str]:
+        """Wait for so many more; an error of the terminal where it ends before."""
+        begin = len(self.got)
+        while self.got.count(b"\x1b[?2026l", begin) < count:
+            self.got += os.read(self.main, 65536)
+        return click.unstyle(self.got[begin:].decode()).split("\x1b[?2026l")[:count]
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while piece := os.read(self.main, 65536):
+                self.got += piece
+        os.close(self.main)
+        assert self.process.wait(timeout=60) == 130 and b"Traceback" not in self.got
+
+
+@pytest.mark.parametrize("argv", [(), ("14",), ("13",), ("999",)])
+def test_a_watch_asks_slurm_no_more_than_it_promises(
+    several: Caller, tools: Path, argv: tuple[str, ...]
+) -> None:
+    write_sweep(several, 2)  # then the number of a job may be that of a task
+    foreign = queued(RunFolder(tools), "999", "PENDING", "Priority")
+    answers(tools, "squeue", rest=(tools / "squeue.1").read_text() + foreign)
+    watching = Watching(several, *argv)
+    watching.pictures(1)
+    calls = [tools / f"{name}.calls" for name in ("squeue", "sacct", "scontrol")]
+    asked = [path.read_text() if path.exists() else "" for path in calls]
+    assert asked[0]
+    last = watching.pictures(4)[-1]
+    watching.end()
+    assert [path.read_text() if path.exists() else "" for path in calls] == asked
+    assert "PENDING" in last, last
+
+
+def test_a_run_that_is_younger_than_the_answers_is_not_lost(several: Caller, tools: Path) -> None:
+    watching = Watching(several)
+    watching.pictures(1)
+    # Two hours old by its record: the watch has not asked for so long.
+    make_run(several, "20261120-081459-train-7k3z", "16", attempts=0)
+    *_, last = watching.pictures(3)
+    watching.end()
+    assert re.search(r"16 +train +UNKNOWN .*submitted a moment ago", last), last
+
+
+def test_a_watch_asks_less_often_while_no_state_changes(several: Caller, tools: Path) -> None:
+    """The running job's time is no news; a new run is."""
+    calls = tools / "squeue.calls"
+    watching = Watching(several, slurm=0.4)
+    watching.pictures(1)
+
+    def until_asked() -> int:
+        before, pictures = calls.read_text(), 0
+        while calls.read_text() == before:
+            watching.pictures(1)
+            pictures += 1
+        watching.pictures(1)  # what else belongs to the question
+        return pictures
+
+    asked_at = []
+    for _ in range(5):
+        until_asked()
+        asked_at.append(calls.stat().st_mtime)
+    assert asked_at[-1] - asked_at[-2] > 1.2  # 0.4 s, and each time half as long again
+    make_run(several, "20261120-081459-train-7k3z", "16", attempts=0)
+    # Not before 0.4 s are over: four looks, and those on the way.
+    assert until_asked() <= 8
+    watching.end()
 
 
 def test_watch_ends_by_ctrl_c_and_leaves_the_terminal_clean(several: Caller, tools: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -129,6 +130,31 @@ def test_no_jobs(hpcrun: Caller, tools: Path) -> None:
     assert done.code == 2
     assert "12: neither running nor waiting" in done.err
     assert hpcrun("top", "no-such-run").code == 2
+
+
+def submitted(run: Path, job_id: str, conf: Path | None) -> None:
+    record: dict[str, object] = {"job_id": job_id, "cluster": "c"}
+    record["slurm_conf"] = conf and str(conf)
+    record |= {"submitted_at": 1.0, "host": "h", "user": "me"}
+    (run / "submitted.json").write_text(json.dumps(record))
+
+
+def test_the_slurm_of_a_run_is_asked(hpcrun: Caller, tools: Path) -> None:
+    """By the slurm.conf by which it was submitted, as all verbs do."""
+    run, other = a_run(hpcrun, ""), hpcrun.runs / "20261120-081456-zero2-7k3r"
+    other.mkdir()
+    own = tools / "own.conf"
+    own.touch()
+    submitted(run, "7", own)
+    submitted(other, "8", None)
+    for name, text in (("squeue", row(run, "7")), ("srun", "no\n")):
+        (tools / f"{name}.out").write_text(text)
+        program(tools, name, '#!/bin/sh\necho "$SLURM_CONF" >>"$0.conf"\ncat "$0.out"\n')
+    assert hpcrun("top", "7", "--json").json["jobs"][0]["job_id"] == "7"
+    asked = {name: (tools / f"{name}.conf").read_text().split() for name in ("squeue", "srun")}
+    assert all(set(confs) == {str(own)} for confs in asked.values()), asked
+    done = hpcrun("top", "7", "8")
+    assert done.code == 2 and "jobs of several Slurms" in done.err, done
 
 
 def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJob:

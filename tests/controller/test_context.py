@@ -144,6 +144,18 @@ def test_a_job_inherits_no_other_job(tmp_path: Path, clean_environ: Environ) -> 
     assert all(environ[name] == value for name, value in kept.items())
 
 
+def test_a_users_filters_change_no_question_of_hpcruns(
+    tmp_path: Path, clean_environ: Environ
+) -> None:
+    """SQUEUE_PARTITION hides jobs, SCANCEL_INTERACTIVE cancels none; a job itself has them."""
+    names = ("SQUEUE_PARTITION", "SINFO_FORMAT", "SACCT_FEDERATION", "SCANCEL_INTERACTIVE")
+    filters = dict.fromkeys((*names, "SCONTROL_LOCAL"), "x")
+    context = load_context(clean_environ | filters | {"SLURM_CONF": "/c"}, tmp_path)
+    asked = slurm_transport(context).env
+    assert not asked.keys() & filters.keys() and asked["SLURM_CONF"] == "/c"
+    assert job_environment(context).keys() >= filters.keys()
+
+
 def test_a_clean_environment_is_that_of_any_login(tmp_path: Path, clean_environ: Environ) -> None:
     slurm = tmp_path / "slurm" / "bin"
     slurm.mkdir(parents=True)

@@ -207,3 +207,16 @@ def test_a_file_of_the_home_folder(project: Path, tmp_path: Path) -> None:
     around.environ["HOME"] = str(tmp_path)
     given = inspect_deepspeed(around, load_spec(around, str(project / "job.yaml")), "")
     assert given.file is not None and given.file.value == {"bf16": {"enabled": True}}
+
+
+@pytest.mark.parametrize("section", ["zero_stage: 2", "config: {gradient_clipping: 0.5}"])
+def test_a_script_that_names_the_optimizer_of_offload_is_told_nothing(
+    project: Path, section: str
+) -> None:
+    job(project, f"deepspeed: {{offload: {{optimizer: cpu}}, {section}}}")
+    around = context(project)
+    spec = load_spec(around, str(project / "job.yaml"))
+    assert any("DeepSpeedCPUAdam" in note for note in prepare(around, spec).plan.notes)
+    script = project / str(spec.script)
+    script.write_text("from deepspeed.ops.adam import DeepSpeedCPUAdam\n")
+    assert not any("DeepSpeedCPUAdam" in note for note in prepare(around, spec).plan.notes)

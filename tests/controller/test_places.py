@@ -14,13 +14,11 @@ from hpcrun.controller.checks.places import Places
 from hpcrun.controller.checks.question import Question
 from hpcrun.controller.checks.quota import (
     Left,
-    Mount,
-    mount_of,
-    parse_mounts,
     parse_quota,
     quota_argv,
 )
 from hpcrun.controller.context import Context, load_context
+from hpcrun.controller.mounts import Mount, mount_of, parse_mounts
 
 MOUNTS = parse_mounts(
     "/dev/sda / ext4 rw,relatime 0 0\n"
@@ -30,6 +28,10 @@ MOUNTS = parse_mounts(
     "/dev/gpfs0 /gpfs gpfs rw 0 0\n"
     "beegfs_nodev /bee beegfs rw 0 0\n"
     "/dev/sdb /local xfs rw,usrquota 0 0\n"
+    "auto.scratch /scratch autofs rw 0 0\n"
+    "10.0.0.1@tcp:/scratch /scratch lustre rw 0 0\n"
+    "auto.data /data autofs rw 0 0\n"
+    "tmpfs /scratch/tmp tmpfs rw 0 0\n"
     "garbage\n\n"
 )
 
@@ -42,10 +44,18 @@ def mount(path: str) -> Mount:
 
 @pytest.mark.parametrize(
     ("path", "folder"),
-    [("/", "/"), ("/homes/x", "/"), ("/home", "/home"), ("/home/deep er/x", "/home/deep er")],
+    [
+        ("/", "/"),
+        ("/homes/x", "/"),
+        ("/home", "/home"),
+        ("/home/deep er/x", "/home/deep er"),
+        ("/data/x", "/"),
+        ("/scratch/tmp/x", "/scratch/tmp"),
+    ],
 )
 def test_the_file_system_of_a_path(path: str, folder: str) -> None:
     assert mount(path).folder == folder
+    assert mount("/scratch/x").type == "lustre" and mount_of("/x", []) is None
 
 
 # The forms are those of quota(1) with -w -p, lfs-quota(1) with -q, IBM's mmlsquota -Y and
@@ -224,7 +234,7 @@ def test_the_quota_is_asked_for_on_a_network_file_system(
     folder.mkdir()
     script(folder / "quota", answer)
     network = [Mount("nas:/x", "/", "nfs4")]
-    monkeypatch.setattr(places, "_mounts", lambda: network)
+    monkeypatch.setattr(places, "read_mounts", lambda: network)
     environ = {**context.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     problems, notes = look(structs.replace(context, environ=environ))
     assert [problem in text for text in problems] == [True] * bool(problem)
@@ -251,7 +261,7 @@ def test_a_disk_of_this_machines_own_is_told_where_other_nodes_must_see_it(
     exports: bool,
     said: bool,
 ) -> None:
-    monkeypatch.setattr(places, "_mounts", lambda: [Mount("x", "/", kind)])
+    monkeypatch.setattr(places, "read_mounts", lambda: [Mount("x", "/", kind)])
     monkeypatch.setattr(places, "_OWN_FOLDERS", ())
     monkeypatch.setattr(places, "_exports", lambda: exports)
     _, notes = look(context, nodes)

@@ -8,21 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.init.job import find_script, read_program
-from hpcrun.controller.init.surroundings import fabric_guess, file_system, pythons, scratch_folders
+from hpcrun.controller.init.surroundings import fabric_guess, pythons, scratch_folders
 from hpcrun.errors import InputError
-
-
-def test_file_systems_by_their_mounts() -> None:
-    mounts = [
-        ("/", "ext4"),
-        ("/home", "autofs"),
-        ("/home", "nfs4"),
-        ("/scratch", "lustre"),
-        ("/scratch/tmp", "tmpfs"),
-    ]
-    found = {path: file_system(path, mounts) for path in ("/home/me", "/scratch/a", "/scratch2")}
-    assert found == {"/home/me": "nfs4", "/scratch/a": "lustre", "/scratch2": "ext4"}
-    assert file_system("/scratch/tmp/x", mounts) == "tmpfs" and file_system("/x", []) == ""
 
 
 def test_scratch_folders(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ MEASURED: list[tuple[str, int | None, dict[str, float]]] = [
     ("\x1b]0;title\x07step=10 loss=2.5", 10, {"loss": 2.5}),
     ("\t 10%|#   | 3/30\rstep=10 loss=2.5", 10, {"loss": 2.5}),
     ("step=0 loss=2.5", 0, {"loss": 2.5}),
+    # a name that nobody knows beside others, with no sign
+    ("epoch=1 step=5/120 loss=0.6 host_gb 0.4", 5, {"loss": 0.6, "host_gb": 0.4}),
+    ("step 5 loss 0.6 perf/roofline 0.4", 5, {"loss": 0.6, "perf/roofline": 0.4}),
+    ("[5/120] host_gb 0.4 loss 0.6 lr 0.1", 5, {"host_gb": 0.4, "loss": 0.6, "lr": 0.1}),
 ]
 
 NOT_MEASURED = [
@@ -107,6 +111,10 @@ NOT_MEASURED = [
     "loss scale: 65536",
     "Attempted loss scale: 65536, reducing to 32768",
     "loss: see the wiki",
+    "step 3 see loss_fn 2 lines above the loss",
+    "step 5 loss 0.6 and then host_gb 0.4",
+    "step 5 warmup_steps 100 host_gb 0.4",
+    "train_loop 3 loss 2.5 in step 4",
     # numbers that are none, or that could be read in two ways
     "step=10 loss=1e999",
     "step=10 loss=2.3.1",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hpcrun.metrics.curve import Series, build_series
 from hpcrun.metrics.parse import ParsedRun
@@ -161,6 +162,19 @@ def test_the_whole_runs_time_where_the_log_has_none() -> None:
     told = build_scaling(runs)
     assert [speed.step_seconds for speed in told.speeds] == [1.0, 0.5]
     assert efficiencies(told) == [1.0, 1.0] and "by the whole run's time" in told.notes[0]
+
+
+def test_printed_rates_go_before_the_whole_runs_time() -> None:
+    """The start of a run is in its time: two that train at 100 and 180 samples/s are told so."""
+    runs = [
+        structs.replace(run(gpus, batch=64, samples_per_second=rate), seconds=900.0)
+        for gpus, rate in ((1, 100.0), (2, 180.0))
+    ]
+    told = build_scaling(runs)
+    assert efficiencies(told) == [1.0, 0.9] and told.kind == "strong"
+    assert told.notes[0] == "samples/s as the logs print them"
+    one_has_none = [runs[0], structs.replace(run(2, batch=64), seconds=450.0)]
+    assert "by the whole run's time" in build_scaling(one_has_none).notes[0]
 
 
 def test_nothing_to_measure_by() -> None:

@@ -118,6 +118,9 @@ LOCAL: dict[str, Any] = {"job_id": None}
         # The accounting is late: the record has the end.
         ([DONE], {"account": account("RUNNING")}, ("COMPLETED", True, "record", 0)),
         ([FAILED], {"account": account("RUNNING")}, ("FAILED", True, "record", 3)),
+        # Another cluster of the federation runs it: its own record has the end.
+        ([BEGUN], {"queue": queue("REVOKED")}, ("REVOKED", False, "squeue", None)),
+        ([DONE], {"account": account("REVOKED")}, ("COMPLETED", True, "record", 0)),
         # Then the record alone.
         ([DONE], {}, ("COMPLETED", True, "record", 0)),
         ([FAILED], {}, ("FAILED", True, "record", 3)),

@@ -16,10 +16,12 @@ import msgspec
 import pytest
 
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.job_facts import parse_job_facts
+from hpcrun.slurm.job_output import parse_job_outputs
 from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
 from hpcrun.slurm.sbatch import parse_estimate, parse_sbatch, sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import parse_stdout_path, show_job_argv
+from hpcrun.slurm.scontrol import parse_output_paths, show_job_argv
 from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
 from hpcrun.slurm.states import UNKNOWN
 from tests.versions.book import PARSERS
@@ -158,7 +160,8 @@ def test_what_only_some_releases_refuse(version: str) -> None:
 @pytest.mark.parametrize(
     ("command", "case", "argv"),
     [
-        ("squeue", "mine", squeue_argv()),
+        # They were asked as root, from whom no partition is hidden.
+        ("squeue", "mine", [word for word in squeue_argv() if word != "--all"]),
         ("squeue", "unknown", squeue_argv(["999999"])),
         ("sbatch", "taken", sbatch_argv()),
         ("scancel", "unknown", scancel_argv("999999")),
@@ -205,8 +208,17 @@ def test_names_and_folders_come_through_whole(version: str) -> None:
     assert rows["two words"].work_dir == "/scratch/runs/20261120-081455-a b-7k3q"
     told = {row.job_id: row for row in accounts(version, "jobs")}
     assert told[rows[HELD].job_id].work_dir == "/scratch/runs/new\nline"
-    path = parse_stdout_path(load(version, "scontrol", "running")["stdout"])
-    assert path == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
+    paths = parse_output_paths(load(version, "scontrol", "running")["stdout"])
+    assert paths == ["/scratch/runs/20261120-081455-a b-7k3q/out.log"]
+
+
+@every_version
+def test_errors_that_go_with_the_output_are_no_file_of_their_own(version: str) -> None:
+    for case in ("running", "array-task", "held"):
+        text = load(version, "scontrol", case)["stdout"]
+        (path,) = parse_output_paths(text)
+        (output,), (facts,) = parse_job_outputs(text), parse_job_facts(text)
+        assert output.stdout == output.stderr == facts.stdout == facts.stderr == path
 
 
 @every_version

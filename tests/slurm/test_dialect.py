@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpcrun.slurm.answers import is_silence, refusal_fix
 from hpcrun.slurm.sacct import parse_sacct
 from hpcrun.slurm.sbatch import parse_sbatch
-from hpcrun.slurm.scontrol import parse_stdout_path
+from hpcrun.slurm.scontrol import parse_output_paths
 from hpcrun.slurm.squeue import parse_squeue
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING, is_final, parse_state
 
@@ -80,17 +80,20 @@ def test_a_line_separator_of_unicode_in_a_name_is_no_end_of_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "path"),
+    ("text", "paths"),
     [
-        ("JobId=7 StdIn=/dev/null StdOut=/a/b.out Power=\n", "/a/b.out"),
-        ("JobId=7 StdOut=/a/b.out", "/a/b.out"),
-        ("JobId=7 StdOut=/a/x=1 y.out TresPerNode=gres/gpu:1 ", "/a/x=1 y.out"),
-        ("JobId=7 StdErr=/a/b.err\n", None),
-        ("", None),
+        ("JobId=7 StdIn=/dev/null StdOut=/a/b.out Power=\n", ["/a/b.out"]),
+        ("JobId=7 StdOut=/a/b.out", ["/a/b.out"]),
+        ("JobId=7 StdOut=/a/x=1 y.out TresPerNode=gres/gpu:1 ", ["/a/x=1 y.out"]),
+        ("JobId=7 StdErr=/a/b.err StdIn=/dev/null StdOut=/a/b.out\n", ["/a/b.out", "/a/b.err"]),
+        # As 26.05 writes it where the errors go with the output.
+        ("JobId=7 StdErr= StdIn=/dev/null StdOut=/a/b.out\nJobId=8 StdOut=/c\n", ["/a/b.out"]),
+        ("JobId=7 StdErr=/a/b.err\n", ["/a/b.err"]),
+        ("", []),
     ],
 )
-def test_the_output_file(text: str, path: str | None) -> None:
-    assert parse_stdout_path(text) == path
+def test_the_output_files(text: str, paths: list[str]) -> None:
+    assert parse_output_paths(text) == paths
 
 
 @pytest.mark.parametrize(

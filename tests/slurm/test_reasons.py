@@ -85,12 +85,28 @@ def test_reasons_that_call_for_an_act_say_which() -> None:
         ("ReqNodeNotAvail,_May_be_reserved_for_other_job", "(May be reserved for other job)"),
         ("ReqNodeNotAvail, UnavailableNodes:", "or reserved"),
         ("A reason, that nobody knows", "A reason, that nobody knows"),
-        ("launch failed requeued held", "launch failed requeued held"),
+        ("a_reason_of_a_later_release", "a_reason_of_a_later_release"),
         ("", ""),
     ],
 )
 def test_remarks_and_unknown_reasons_are_shown(reason: str, words: str) -> None:
     assert explain(reason).words.endswith(words)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "job requeued in held state",  # scontrol requeuehold: our own requeue --hold
+        "job requeued in special exit state",
+        "launch failed requeued held",
+        "launch failure limit exceeded requeued held",
+        "user env retrieval failed requeued held",
+    ],
+)
+def test_what_slurm_says_in_sentences_has_words_too(sentence: str) -> None:
+    for reason in (sentence, sentence.replace(" ", "_")):
+        why = explain(reason, "7")
+        assert why.words.startswith("is held") and "scontrol release 7" in why.fix
 
 
 # What scontrol 22.05.8 answered (shortened, and with more limits), for a job of user 0.

@@ -15,11 +15,12 @@ from hpcrun.transport.scripted import ScriptedTransport
 GOES_ON = (
     *("PENDING", "RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "COMPLETING", "REQUEUED"),
     *("REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT"),
-    "RESIZING",
+    # The cluster that took a federation's job says so while another one runs it.
+    *("RESIZING", "REVOKED"),
 )
 IS_OVER = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"),
-    *("DEADLINE", "PREEMPTED", "REVOKED", "LAUNCH_FAILED"),
+    *("DEADLINE", "PREEMPTED", "LAUNCH_FAILED"),
 )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from hpcrun.slurm.sacct import parse_sacct, sacct_argv
 from hpcrun.slurm.sbatch import parse_sbatch
-from hpcrun.slurm.scontrol import parse_stdout_path
+from hpcrun.slurm.scontrol import parse_output_paths
 from hpcrun.slurm.squeue import parse_squeue
 from tests.versions.neutral import neutral
 from tests.versions.rig import ReleaseRig
@@ -26,7 +26,7 @@ from tests.versions.rig import ReleaseRig
 PARSERS: dict[str, Callable[[str], Any]] = {
     "sacct": parse_sacct,
     "sbatch": parse_sbatch,
-    "scontrol": parse_stdout_path,
+    "scontrol": parse_output_paths,
     "squeue": parse_squeue,
 }
 

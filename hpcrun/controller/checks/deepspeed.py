@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 
+from hpcrun.controller.checks.script import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.deepspeed import (
+    CPU_ADAM,
     Given,
     Training,
     compose_deepspeed_config,
@@ -127,11 +129,14 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     read.
     """
     section = spec.deepspeed
-    if section is None or not (section.config_file or section.config):
+    if section is None:
         return Given()
+    own_optimizer = _names_cpu_adam(context, spec)
+    if not (section.config_file or section.config):
+        return Given(own_optimizer=own_optimizer)
     file = _read(context, section.config_file) if section.config_file else None
     if "/" not in python or spec.setup.container is not None:
-        return Given(file=file)
+        return Given(file=file, own_optimizer=own_optimizer)
     training = Training(
         framework=decide_framework(spec),
         precision=spec.precision or said_precision(section, file) or "bf16",
@@ -142,7 +147,12 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     )
     config = compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
-    return Given(file=file, answer=answer, note=note)
+    return Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
+
+
+def _names_cpu_adam(context: Context, spec: JobSpec) -> bool:
+    path = find_program(context, spec, inside=False).path
+    return path is not None and CPU_ADAM.encode() in (content_of(path) or b"")
 
 
 def _read(context: Context, name: str) -> Document:

@@ -15,17 +15,9 @@ from stat import S_ISDIR
 from msgspec import Struct
 
 from hpcrun.controller.checks.question import Question
-from hpcrun.controller.checks.quota import (
-    LOCAL_TYPES,
-    MEMORY_TYPES,
-    Left,
-    Mount,
-    mount_of,
-    parse_mounts,
-    parse_quota,
-    quota_argv,
-)
+from hpcrun.controller.checks.quota import Left, parse_quota, quota_argv
 from hpcrun.controller.context import Context
+from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
 from hpcrun.errors import Problem
 
 # Below these a note: a run's own files are few, its checkpoints are not.
@@ -55,7 +47,7 @@ class Places:
         """Find the folders, and ask for the quota where a command knows it."""
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self._mounts = _mounts()
+        self._mounts = read_mounts()
         self._asked: list[tuple[Place, Mount, Question]] = []
         self._places: list[Place] = []
         self._told: list[Place] = []
@@ -163,13 +155,6 @@ class Places:
 
 def _size(number: int) -> str:
     return f"{number // 10**6} MB" if number >= 10**6 else f"{number // 1000} KB"
-
-
-def _mounts() -> list[Mount]:
-    try:
-        return parse_mounts(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
-    except OSError:
-        return []
 
 
 def _exports() -> bool:

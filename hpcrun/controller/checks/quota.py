@@ -10,21 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-# /proc/mounts writes blanks in paths as octal numbers (proc(5)).
-_OCTAL = re.compile(r"\\([0-7]{3})")
-LOCAL_TYPES = frozenset(
-    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "bcachefs"}
-)
-MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
-
-
-class Mount(Struct, frozen=True):
-    """A mounted file system: what is mounted (a device, SERVER:/export), where, its type."""
-
-    source: str
-    folder: str
-    type: str
-    options: str = ""
+from hpcrun.controller.mounts import LOCAL_TYPES, Mount
 
 
 class Left(Struct, frozen=True):
@@ -32,30 +18,6 @@ class Left(Struct, frozen=True):
 
     bytes: int | None
     files: int | None
-
-
-def parse_mounts(text: str) -> list[Mount]:
-    """Read /proc/self/mounts.
-
-    >>> parse_mounts("nas:/home /my\\\\040home nfs4 rw 0 0")[0].folder
-    '/my home'
-    """
-    mounts = []
-    for line in text.splitlines():
-        words = [_OCTAL.sub(lambda match: chr(int(match[1], 8)), word) for word in line.split(" ")]
-        if len(words) >= 4:
-            mounts.append(Mount(*words[:4]))
-    return mounts
-
-
-def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """Find the file system of a path without links: the innermost, of these the last mounted."""
-    found = None
-    for mount in mounts:
-        inside = path == mount.folder or path.startswith(mount.folder.rstrip("/") + "/")
-        if inside and (found is None or len(mount.folder) >= len(found.folder)):
-            found = mount
-    return found
 
 
 def quota_argv(mount: Mount, user: int) -> list[str] | None:

@@ -188,7 +188,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     path = program.path
     if path is None:
         return
-    data = _content(path)
+    data = content_of(path)
     if data is None or path.suffix in (".pyc", ".pyz") or data.startswith(b"PK\x03\x04"):
         return
     key = "script" if spec.script is not None else "module" if spec.module else "command"
@@ -215,7 +215,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
         )
 
 
-def _content(path: Path) -> bytes | None:
+def content_of(path: Path) -> bytes | None:
     """A file's bytes; None for one that is too long for a script, or cannot be read."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
@@ -306,7 +306,7 @@ def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
             if file in seen:
                 continue
             seen.add(file)
-            data = _content(file) or b""
+            data = content_of(file) or b""
             if b"HPCRUN_" in data:
                 return True
             waiting += [(file.parent, inner) for inner in _imported(data)]

@@ -5,7 +5,6 @@ Effects: reads files, few Slurm commands. Never changes or cancels anything.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,25 +15,18 @@ from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import own_formats
 from hpcrun.controller.curves.sources import STDIN, Source, find_sources
-from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
-from hpcrun.controller.state.status import RunStatus, status_of
-from hpcrun.controller.watch.pace import CALM
-from hpcrun.controller.watch.watched_runs import AFTER_END
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.watch.watched import Status
+from hpcrun.controller.watch.watched_jobs import WatchedJobs
+from hpcrun.controller.watch.watched_runs import WatchedRuns
+from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import find, is_job_id, read_history, refresh
+from hpcrun.runs.store import find, is_job_id
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
 FILES_EVERY = (0.1, 1.0)
 # So often it is looked whether the caller wants to draw for another reason.
 _SLICE = 0.1
-# What comes late from the nodes: so many looks, half a second apart.
-_LATE_LOOKS = 6
-# After the first answer Slurm is asked again so soon, in seconds.
-_SOON = 5.0
-
-Status = RunStatus | ForeignStatus
 
 
 class Followed(Struct, frozen=True):
@@ -89,8 +81,6 @@ class CurveFollower:
                 self._find_outputs()
             self._has_news |= bool(grew) or changed
             is_over = self._is_over()
-            if is_over:
-                self._await_ends()
             waited = every is not None and time.monotonic() - begun >= every
             if is_over or wake() or (waited and self._has_news):
                 self._has_news = False
@@ -124,19 +114,8 @@ class CurveFollower:
             seconds -= _SLICE
 
     def _is_over(self) -> bool:
-        return all(
-            log.is_over or (status is not None and status.verdict.final)
-            for log, status in zip(self._logs, self._states.statuses, strict=True)
-        )
-
-    def _await_ends(self) -> None:
-        """Slurm says that all is over: let the last files arrive from the nodes."""
-        for _ in range(_LATE_LOOKS):
-            for run in self._states.runs:
-                refresh(run)
-            if self._states.has_ends():
-                break
-            self._sleep(0.5)
+        ends = zip(self._logs, self._states.are_over(), strict=True)
+        return all(log.is_over or is_over for log, is_over in ends)
 
 
 def _foreign_jobs(context: Context, words: Sequence[str]) -> dict[str, str]:
@@ -152,76 +131,50 @@ def _foreign_jobs(context: Context, words: Sequence[str]) -> dict[str, str]:
 
 
 class _States:
-    """Knows the jobs' states, and when it is time to ask Slurm again: once for all runs."""
+    """Knows the jobs' states: all runs are watched as one, other jobs each by its id."""
 
     def __init__(
         self, context: Context, sources: Sequence[Source], foreign: dict[str, str]
     ) -> None:
-        self.context = context
-        self.sources = sources
-        self.runs = [source.run for source in sources if source.run is not None]
+        runs = [source.run for source in sources if source.run is not None]
+        self._runs = WatchedRuns(context, runs)
+        self._sources = sources
         self.foreign = [None if each.run else foreign.get(each.name) for each in sources]
-        self.statuses: list[Status | None] = [None] * len(sources)
-        self.ended = self._count_ended()
-        self.asked_since_end = 0
-        self.next = 0.0
+        self._jobs = {job_id: WatchedJobs(context, [job_id]) for job_id in self.foreign if job_id}
 
     def look(self) -> bool:
-        """Ask if it is time; tell whether a state is another than before."""
-        if not self.runs and not any(self.foreign):
-            return False
-        if (ended := self._count_ended()) != self.ended:
-            # Slurm will know in a moment.
-            self.ended, self.asked_since_end, self.next = ended, 0, 0.0
-        if time.monotonic() < self.next:
-            return False
-        before = [_word(status) for status in self.statuses]
-        self._ask()
-        wait = CALM * random.uniform(0.9, 1.1)
-        known = sum(_is_final(each) for each in self.statuses if isinstance(each, RunStatus))
-        if ended > known and self.asked_since_end < len(AFTER_END):
-            wait = AFTER_END[self.asked_since_end]
-            self.asked_since_end += 1
-        elif not any(before):
-            wait = _SOON
-        self.next = time.monotonic() + wait
-        return [_word(status) for status in self.statuses] != before
+        """Ask where it is time to; tell whether a state is another than before."""
+        changed = bool(self._runs.runs and self._runs.look())
+        for job_id, job in list(self._jobs.items()):
+            try:
+                changed |= bool(job.look())
+            except InputError:  # Slurm has forgotten the job: a log file like any other
+                del self._jobs[job_id]
+        return changed
 
-    def has_ends(self) -> bool:
-        """Tell whether every run has written its end; one that was killed outright never does."""
-        return self._count_ended() == len(self.runs)
+    @property
+    def statuses(self) -> list[Status | None]:
+        """What is known now, for each source."""
+        of_runs = {each.run: each for each in self._runs.statuses if isinstance(each, RunStatus)}
+        return [
+            of_runs.get(source.run) if source.run is not None else self._of_job(job_id)
+            for source, job_id in zip(self._sources, self.foreign, strict=True)
+        ]
 
-    def _ask(self) -> None:
-        of_runs: dict[RunFolder, Status] = {}
-        if self.runs:
-            found = status_of(self.context, self.runs)
-            of_runs = dict(zip(self.runs, found, strict=True))
-        for index, source in enumerate(self.sources):
-            job_id = self.foreign[index]
-            if source.run is not None:
-                self.statuses[index] = of_runs[source.run]
-            elif job_id is not None and not _is_final(self.statuses[index]):
-                self._ask_foreign(index, job_id)
+    def are_over(self) -> list[bool]:
+        """Tell of each source whether its job is over, and all that it said has arrived."""
+        return [
+            self._runs.is_over if source.run is not None else self._is_job_over(job_id)
+            for source, job_id in zip(self._sources, self.foreign, strict=True)
+        ]
 
-    def _ask_foreign(self, index: int, job_id: str) -> None:
-        try:
-            found = foreign_status(self.context, job_id)
-        except OutOfReach:
-            return  # unknown is not over
-        except InputError:
-            self.foreign[index] = None  # Slurm has forgotten the job: a log file like any other
-            return
-        live = [status for status in found if not status.verdict.final]
-        self.statuses[index] = (live or found)[0]
+    def _is_job_over(self, job_id: str | None) -> bool:
+        job = self._jobs.get(job_id or "")
+        return job is not None and job.is_over
 
-    def _count_ended(self) -> int:
-        last = [read_history(run).last for run in self.runs]
-        return sum(attempt is not None and attempt.end is not None for attempt in last)
-
-
-def _word(status: Status | None) -> str:
-    return "" if status is None else f"{status.verdict.state} {status.verdict.reason}"
-
-
-def _is_final(status: Status | None) -> bool:
-    return status is not None and status.verdict.final
+    def _of_job(self, job_id: str | None) -> Status | None:
+        """The state of a job; of an array one of its tasks, if any is not over."""
+        job = self._jobs.get(job_id or "")
+        known = job.statuses if job is not None else []
+        live = [status for status in known if not status.verdict.final]
+        return next(iter(live or known), None)

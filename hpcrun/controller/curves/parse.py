@@ -20,6 +20,7 @@ from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats.form import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, RunParser
+from hpcrun.plan.labels import label
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_plan, read_task
 
@@ -107,8 +108,6 @@ def curve_label(context: Context, source: str) -> str:
     task = read_task(RunFolder(context.runs_dir / source))
     if task is None:
         return source
-    from hpcrun.plan.sweep import label  # here: it brings YAML
-
     return f"{task.index}: {label(task.values)}"
 
 

@@ -11,21 +11,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpcrun.assets import home_dir
+from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
 from hpcrun.spec.job import Fabric
 
-# File systems that nodes share, by the type in the mount table; and those of one machine.
+# File systems that nodes share, by the type in the mount table.
 _SHARED = re.compile(
     r"nfs4?|lustre|lustre_lite|gpfs|beegfs|fhgfs|ceph|wekafs|panfs|pvfs2|orangefs|dvs|cifs|smb3?"
     r"|afs|ocfs2|gfs2|9p|virtiofs|daos|quobyte|fuse\.(?:ceph|daos|dfuse|juicefs|glusterfs|sshfs|"
     r"beegfs|gcsfuse|quobyte|weka|moosefs|s3fs|goofys|lizardfs)\S*|glusterfs"
 )
-_LOCAL = re.compile(r"ext[234]|xfs|btrfs|tmpfs|overlay|ramfs|zfs|f2fs|jfs|reiserfs|bcachefs|ntfs3?")
 _SCRATCH_VARIABLES = (
     "SCRATCH", "PSCRATCH", "CSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "SCRATCH_PATH",
     "GLOBALSCRATCH", "GSCRATCH", "VSC_SCRATCH", "CCFRSCRATCH", "WORKDIR", "WORK", "WRKDIR",
@@ -72,7 +72,7 @@ def scratch_folders(environ: Mapping[str, str]) -> list[Folder]:
     user = environ.get("USER", "")
     texts = [f"${name}" for name in _SCRATCH_VARIABLES if environ.get(name, "").startswith("/")]
     texts += [place for place in _SCRATCH_PLACES if user or "$USER" not in place]
-    mounts = _mounts()
+    mounts = read_mounts()
     found: list[Folder] = []
     for text in (*texts, "~"):
         place = text.replace("$USER", user)
@@ -85,7 +85,7 @@ def scratch_folders(environ: Mapping[str, str]) -> list[Folder]:
     return sorted(found, key=lambda folder: {True: 0, None: 1, False: 2}[folder.shared])
 
 
-def _folder(text: str, path: Path, mounts: list[tuple[str, str]]) -> Folder | None:
+def _folder(text: str, path: Path, mounts: Sequence[Mount]) -> Folder | None:
     try:
         if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
             return None
@@ -93,39 +93,13 @@ def _folder(text: str, path: Path, mounts: list[tuple[str, str]]) -> Folder | No
         room = os.statvfs(real)
     except OSError:
         return None
-    kind = file_system(real, mounts)
-    shared = True if _SHARED.fullmatch(kind) else False if _LOCAL.fullmatch(kind) else None
+    mount = mount_of(real, mounts)
+    kind = mount.type if mount is not None else ""
+    is_local = kind in LOCAL_TYPES | MEMORY_TYPES
+    shared = True if _SHARED.fullmatch(kind) else False if is_local else None
     return Folder(
         text=text, path=real, file_system=kind, shared=shared, free=room.f_bavail * room.f_frsize
     )
-
-
-def _mounts() -> list[tuple[str, str]]:
-    """List the mount points and their types; none where /proc does not tell."""
-    try:
-        text = Path("/proc/self/mounts").read_text(errors="surrogateescape")
-    except OSError:
-        return []
-    fields = [line.split(" ") for line in text.splitlines()]
-    return [(_unescape(line[1]), line[2]) for line in fields if len(line) > 2]
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def file_system(path: str, mounts: list[tuple[str, str]]) -> str:
-    """Tell the type of the file system of a path; a later mount hides an earlier one.
-
-    >>> file_system("/scratch/me", [("/", "ext4"), ("/scratch", "lustre")])
-    'lustre'
-    """
-    best, kind = "", ""
-    for point, said in mounts:
-        below = path == point or path.startswith(point.rstrip("/") + "/")
-        if below and len(point) >= len(best) and said != "autofs":
-            best, kind = point, said
-    return kind
 
 
 # ---- fabric ------------------------------------------------------------------------------------

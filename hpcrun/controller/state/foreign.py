@@ -17,8 +17,9 @@ from msgspec import Struct, structs
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.runs.layout import ARRAY
+from hpcrun.runs.layout import ARRAY, RunFolder, SweepFolder
 from hpcrun.runs.records import History
+from hpcrun.runs.store import find
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.job_facts import JobFacts, parse_job_facts
 from hpcrun.slurm.sacct import AccountRow
@@ -47,23 +48,38 @@ def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
     return found
 
 
-def own_name(context: Context, word: str) -> str:
-    """The id of a run's task, as 7_3, where a word is the number that Slurm gave the task itself.
+def find_any(context: Context, word: str | None) -> RunFolder | SweepFolder | None:
+    """Find what a word names, as find() does, and a run's task by the number of the task itself.
 
-    Any other word stays as it is. Asks Slurm only where there are sweeps at all; never raises.
+    Raises InputError as find() does.
     """
-    if not word.isdigit() or not any(name.endswith(ARRAY) for name in _names(context.runs_dir)):
-        return word
+    found = find(context.runs_dir, word)
+    if found is None and word is not None and (own := own_names(context, [word])):
+        found = find(context.runs_dir, own[word])
+    return found
+
+
+def own_names(context: Context, words: Sequence[str]) -> dict[str, str]:
+    """The ids of runs' tasks, as 7_3, by the numbers that Slurm gave the tasks themselves.
+
+    Other words are left out. Asks Slurm once, and only where there are sweeps; never raises.
+    """
+    asked = [word for word in words if word.isdigit() and _is_possible(word)]
+    if not asked or not any(name.endswith(ARRAY) for name in _names(context.runs_dir)):
+        return {}
     try:
-        rows = scheduler.queue(slurm_transport(context), [word]) if _is_possible(word) else []
+        jobs = scheduler.active_jobs(slurm_transport(context), asked, ended=True)
     except OutOfReach:
-        return word
-    folders = {row.job_id: Path(row.work_dir).name for row in rows}
-    if len(folders) != 1:
-        return word
-    job_id, folder = folders.popitem()
-    is_own = job_id != word and folder.endswith(ARRAY) and (context.runs_dir / folder).is_dir()
-    return job_id if is_own else word
+        return {}
+    return {
+        job.number: job.row.job_id
+        for job in jobs
+        # What waits of an array has the array's own number.
+        if job.number in asked
+        and job.row.job_id.partition("_")[0] != job.number
+        and (folder := Path(job.row.work_dir).name).endswith(ARRAY)
+        and (context.runs_dir / folder).is_dir()
+    }
 
 
 def _names(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.state.rows import Row, is_open, kept_row, remember_row, row_of
-from hpcrun.controller.state.status import Answers, Memory, ask, conf_of, judge
+from hpcrun.controller.state.status import Answers, Memory, ask, conf_of, forget_end, judge
 from hpcrun.controller.state.sweeps import SETTLED, SweepRow
 from hpcrun.controller.state.why import WhyWaiting, find_whys
 from hpcrun.errors import HpcrunError
@@ -78,7 +78,7 @@ def whys_of(
 
 def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
     """The folders that get rows: of sweeps either the array's or those of its runs."""
-    sweeps = {name for name in names if name.endswith(ARRAY)}
+    sweeps = {name for name in names if "." in name and name.endswith(ARRAY)}
 
     def has_row(name: str) -> bool:
         if name in sweeps:
@@ -116,7 +116,8 @@ class _Found:
 
     def __init__(self, context: Context, folders: Sequence[Path], memory: Memory | None) -> None:
         self.context = context
-        self.memory: Memory = {} if memory is None else memory
+        self.memory = Memory() if memory is None else memory
+        self.news: set[str | None] = set()
         self.kept: dict[Path, tuple[Seen, SeenRow]] = {}
         self.histories: dict[Path, History] = {}
         self.sweeps: dict[Path, SweepRow] = {}
@@ -129,7 +130,7 @@ class _Found:
                 self.sweeps[folder] = SweepRow(folder)
             except (OSError, HpcrunError) as error:
                 self.broken[folder] = str(error)
-        self.answers = self._ask()
+        self._ask()
 
     def _read(self, run: RunFolder) -> None:
         """Read what there is; one folder that cannot be read must not hide the others."""
@@ -142,7 +143,7 @@ class _Found:
         except (OSError, HpcrunError) as error:
             self.broken[run.path] = str(error)
 
-    def _ask(self) -> dict[str | None, Answers]:
+    def _ask(self) -> None:
         """Ask each Slurm once: about the runs that are not over, and those that may be requeued."""
         default = conf_of(self.context, History(run_id=""))
         runs: dict[str | None, list[tuple[RunFolder, History]]] = {}
@@ -168,10 +169,9 @@ class _Found:
                 pair = (RunFolder(sweep.folder.path), history)
                 runs.setdefault(conf, []).append(pair)
         confs = dict.fromkeys([*runs, *also]) or {default: None}
-        for conf in confs:
-            if conf not in self.memory:
-                self.memory[conf] = ask(self.context, conf, runs.get(conf, []), also.get(conf, ()))
-        return self.memory
+        self.news = {conf for conf in confs if conf not in self.memory}
+        for conf in self.news:
+            self.memory[conf] = ask(self.context, conf, runs.get(conf, []), also.get(conf, ()))
 
     def row(self, folder: Path) -> Row:
         """The row of a run or a sweep, remembered when it is over."""
@@ -180,7 +180,7 @@ class _Found:
         try:
             sweep = self.sweeps.get(folder)
             if sweep is not None:
-                return sweep.row(self.answers.get(conf_of(self.context, sweep.history)))
+                return sweep.row(self.memory.get(conf_of(self.context, sweep.history)))
             return self._run_row(folder)
         except (OSError, HpcrunError) as error:
             return _broken_row(folder, str(error))
@@ -189,7 +189,7 @@ class _Found:
         run = RunFolder(folder)
         if folder in self.kept:
             seen, kept = self.kept[folder]
-            answers = self.answers.get(kept.slurm_conf)
+            answers: Answers | None = self.memory.get(kept.slurm_conf)
             told = answers.rows.get(_tag(run, kept.sweep_id), []) if answers else []
             shown = [row for row in told if row.job_id == kept.job_id]
             again = [row for row in shown if not is_final(row.state)]
@@ -198,11 +198,15 @@ class _Found:
             is_told = seen.by_record and (bool(shown) or (late and is_final(late.state)))
             if not again and not is_told:
                 return kept_row(run, seen, kept)
+            if again and kept.slurm_conf in self.news:
+                forget_end(run)
             self.histories[folder] = read_brief(run)  # requeued since, or told
         history = self.histories[folder]
-        status = judge(self.answers[conf_of(self.context, history)], run, history)
+        conf = conf_of(self.context, history)
+        status = judge(self.memory[conf], run, history)
         row = row_of(status)
-        remember_row(status, row)
+        if conf in self.news:
+            remember_row(status, row)
         return row
 
 

@@ -5,12 +5,15 @@ Effects: reads the end of one log file.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from hpcrun.errors import InputError
 from hpcrun.metrics.lines.line import FORMATS, NEEDLES, Format, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
@@ -21,6 +24,7 @@ from hpcrun.runs.layout import RunFolder
 # back, but not without end: a listing must not wait for one log.
 _TAILS = (1 << 14, 1 << 18)
 _LONGEST = 10_000  # bytes of a line that is read
+_RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
 class Point(Struct, frozen=True):
@@ -42,35 +46,56 @@ def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Point | N
     ``formats`` are the forms of lines that are known, a job's own among them. Never raises: a log
     that cannot be read shows nothing.
     """
-    for path in _candidates(run):
+    for rank, path in _candidates(run):
         try:
             with path.open("rb") as file:
                 info = os.fstat(file.fileno())
                 for tail in _TAILS:
                     file.seek(max(0, info.st_size - tail))
-                    found = _last_in(file.read(tail), tail < info.st_size, formats)
+                    found = _last_in(file.read(tail), tail < info.st_size, formats, rank)
                     if found is not None:
                         return Point(*found, info.st_mtime, path)
                     if tail >= info.st_size:
                         break
         except OSError:
             continue
-        if info.st_size:
-            return None
     return None
 
 
-def _candidates(run: RunFolder) -> list[Path]:
-    """The logs that may show it, by their names alone: rank 0's, the first node's, the batch's."""
+def formats_of(patterns: Sequence[str]) -> Sequence[Format]:
+    """The forms of lines that are known, and before them those that a job names itself."""
+    if patterns:
+        from hpcrun.controller.curves.parse import own_formats  # here: few jobs have any
+
+        with contextlib.suppress(InputError):  # written for another version of hpcrun
+            return *own_formats(patterns, "log_patterns"), *FORMATS
+    return FORMATS
+
+
+def _candidates(run: RunFolder) -> Iterator[tuple[int, Path]]:
+    """The logs that may show it, with the rank whose they are.
+
+    Rank 0's nearly always; the last rank's in Megatron's family; where no rank has one, the first
+    node's and the batch's.
+    """
     newest = max(attempt_indices(run), default=None)
     if newest is None:
-        return []
+        return
     logs = run.logs / str(newest)
-    return [logs / "rank-0.log", logs / "node-0.log", run.batch_log]
+    yield 0, logs / "rank-0.log"
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(logs)  # noqa: PTH208 - names alone are wanted
+    ranks = [int(match[1]) for name in names if (match := _RANK_LOG.fullmatch(name))]
+    if ranks:
+        yield max(ranks), logs / f"rank-{max(ranks)}.log"
+        return
+    yield 0, logs / "node-0.log"
+    yield 0, run.batch_log
 
 
 def _last_in(
-    data: bytes, is_cut: bool, formats: Sequence[Format]
+    data: bytes, is_cut: bool, formats: Sequence[Format], rank: int = 0
 ) -> tuple[int | None, float] | None:
     """Find the last training loss in the end of a log, whose first line may be cut off.
 
@@ -80,7 +105,7 @@ def _last_in(
     lines = data.replace(b"\r", b"\n").split(b"\n")
     found: float | None = None
     for line in reversed(lines[1 if is_cut else 0 : -1]):
-        row = _row(line, formats)
+        row = _row(line, formats, rank)
         if row is None:
             continue
         if found is not None:
@@ -95,10 +120,14 @@ def _last_in(
     return None if found is None else (None, found)
 
 
-def _row(line: bytes, formats: Sequence[Format]) -> Row | None:
+def _row(line: bytes, formats: Sequence[Format], rank: int) -> Row | None:
     """What a line says of training; None for the many that measure nothing, and for other ranks."""
-    if len(line) > _LONGEST or not any(needle in line.lower() for needle in NEEDLES):
+    # A job's own forms, which come first, need no known word.
+    is_known = not formats[0].needle or any(needle in line.lower() for needle in NEEDLES)
+    if len(line) > _LONGEST or not is_known:
         return None
     answer = read_line(line.decode("utf-8", "replace"), formats=formats)
     row = answer[1] if answer is not None else None
-    return row if isinstance(row, Row) and row.split == "train" and not row.rank else None
+    if not isinstance(row, Row) or row.split != "train":
+        return None
+    return row if row.rank in (None, 0, rank) else None

@@ -104,11 +104,11 @@ def row_of(status: RunStatus) -> Row:
         name, nodes, gpus = plan.name, plan.nodes, plan.gpus_per_node
     point = None
     if history.attempts:
-        from hpcrun.controller.state.progress import (
-            last_point,  # the reader of lines takes a moment
-        )
+        # Here: the reader of lines takes a moment.
+        from hpcrun.controller.state.progress import formats_of, last_point
 
-        point = last_point(status.run)
+        told = status.plan or submitted
+        point = last_point(status.run, formats_of(told.log_patterns if told else ()))
     elapsed = elapsed_of(status)
     seconds = gpu_seconds(status, nodes, gpus)
     limit = queue.limit if queue else account.limit if account else ""

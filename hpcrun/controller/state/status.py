@@ -8,30 +8,32 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.state.foreign import find_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import (
-    find,
     find_run,
     list_runs,
     read_history,
     read_plan,
     write_record,
 )
-from hpcrun.runs.verdict import Evidence, Verdict, decide
+from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.sacct import AccountRow
 from hpcrun.slurm.squeue import QueueRow
-from hpcrun.slurm.states import is_final
+from hpcrun.slurm.states import UNKNOWN, is_final
 from hpcrun.transport import Transport
 
 # Jobs that one command is asked about.
@@ -61,7 +63,7 @@ def resolve(context: Context, word: str | None) -> RunFolder:
 
 def resolve_any(context: Context, word: str | None) -> RunFolder | SweepFolder:
     """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
-    found = find(context.runs_dir, word)
+    found = find_any(context, word)
     if found is None:
         raise _no_such_run(context, word)
     return found
@@ -90,22 +92,21 @@ def status_of(
 
     With ``memory`` a Slurm whose answer it holds is not asked again.
     """
+    memory = Memory() if memory is None else memory
     histories = {run.path: read_history(run) for run in runs}
     by_conf: dict[str | None, list[RunFolder]] = {}
     for run in runs:
         by_conf.setdefault(conf_of(context, histories[run.path]), []).append(run)
     found: dict[Path, RunStatus] = {}
     for conf, group in by_conf.items():
-        answers = memory.get(conf) if memory is not None else None
-        if answers is None:
-            answers = ask(context, conf, [(run, histories[run.path]) for run in group])
-        if memory is not None:
-            memory[conf] = answers
+        is_news = conf not in memory
+        pairs = [(run, histories[run.path]) for run in group]
+        answers = memory.once(conf, partial(ask, context, conf, pairs))
         for run in group:
             # Read again: the job may have ended while Slurm was asked.
             status = judge(answers, run, read_history(run))
-            if status.verdict.final and status.verdict.source in ("squeue", "sacct"):
-                remember(run, status.history, status.verdict)
+            if is_news:
+                _remember(run, status.history, status.verdict)
             found[run.path] = structs.replace(status, plan=read_plan(run))
     return [found[run.path] for run in runs]
 
@@ -114,6 +115,8 @@ class Answers(Struct, frozen=True, kw_only=True):
     """What one Slurm said of some runs. ``silence`` is why squeue said nothing, else "".
 
     ``rows`` are squeue's by the last part of their WorkDir, ``accounts`` sacct's by job id.
+    ``asked``: the jobs and arrays that it was asked about. ``secrets``: when those of the runs were
+    written (mtime_ns) that lay there before Slurm was asked.
     """
 
     conf: str | None
@@ -121,10 +124,25 @@ class Answers(Struct, frozen=True, kw_only=True):
     silence: str
     rows: dict[str, list[QueueRow]]
     accounts: dict[str, AccountRow]
+    asked: frozenset[str]
+    secrets: dict[Path, int]
 
 
-# Answers by the slurm.conf: who looks at the files often asks Slurm seldom.
-Memory = dict[str | None, Answers]
+T = TypeVar("T")
+
+
+class Memory(dict[object, Any]):
+    """What Slurm has said: who looks at the files often asks Slurm seldom, and forgets it then.
+
+    Its answers about runs go by the slurm.conf.
+    """
+
+    def once(self, question: object, ask: Callable[[], T]) -> T:
+        """Ask, unless the answer is known."""
+        if question not in self:
+            self[question] = ask()
+        answer: T = self[question]
+        return answer
 
 
 def conf_of(context: Context, history: History) -> str | None:
@@ -147,6 +165,7 @@ def ask(
     # Runs of this machine alone need no Slurm.
     asked = [job_ids[run.path] for run, history in runs if not is_local(history)] + [*also]
     conf_is_gone = conf is not None and not Path(conf).exists()
+    secrets = {run.path: stamp for run, _ in runs if (stamp := _stamp(run.secrets))}
     silence, rows, accounts = "", list[QueueRow](), dict[str, AccountRow]()
     is_slow = False
     if asked and not conf_is_gone:
@@ -169,7 +188,13 @@ def ask(
                 break
             accounts |= {row.job_id: row for row in told}
     return Answers(
-        conf=conf, conf_is_gone=conf_is_gone, silence=silence, rows=queued, accounts=accounts
+        conf=conf,
+        conf_is_gone=conf_is_gone,
+        silence=silence,
+        rows=queued,
+        accounts=accounts,
+        asked=frozenset(_whole_arrays([job_id for job_id in asked if job_id])),
+        secrets=secrets,
     )
 
 
@@ -182,6 +207,11 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
     quiet = answers.silence
     if answers.conf_is_gone and not is_local(history) and not _was_here(history):
         quiet = f"{answers.conf}, by which the job was submitted, is not on this machine"
+    struck = (
+        history.task is not None
+        and account is None
+        and _is_left_over(job_id, tag, answers.rows.get(tag, ()), answers.accounts.values())
+    )
     verdict = decide(
         Evidence(
             history=history,
@@ -190,14 +220,16 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
             queue=row,
             account=account,
             limit=_limit_of(run, history),
-            struck=history.task is not None
-            and account is None
-            and _is_left_over(job_id, tag, answers.rows.get(tag, ()), answers.accounts.values()),
+            struck=struck,
         )
     )
+    if verdict.state == LOST and job_id and job_id.partition("_")[0] not in answers.asked:
+        # It is younger than the answers.
+        verdict = Verdict(
+            state=UNKNOWN, final=False, source="record", reason="submitted a moment ago"
+        )
     if verdict.final and verdict.source in ("squeue", "sacct"):
-        with contextlib.suppress(OSError):
-            run.secrets.unlink(missing_ok=True)  # the job could not do so itself any more
+        _remove_secrets(answers, run, struck=struck)
     return RunStatus(
         run=run,
         history=history,
@@ -208,6 +240,26 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
         job_id=job_id,
         out_of_reach=quiet if not is_local(history) else "",
     )
+
+
+def _remove_secrets(answers: Answers, run: RunFolder, *, struck: bool) -> None:
+    """Remove what the job could not remove itself any more.
+
+    Secrets that came while Slurm was asked, or later, are the next attempt's; what is struck has
+    none.
+    """
+    stamp = _stamp(run.secrets)
+    if stamp and (struck or answers.secrets.get(run.path) == stamp):
+        with contextlib.suppress(OSError):
+            run.secrets.unlink()
+
+
+def _stamp(path: Path) -> int:
+    """When a file was written, in nanoseconds by its file system's clock; 0: it is not there."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
+    except OSError:
+        return 0
 
 
 def _limit_of(run: RunFolder, history: History) -> float | None:
@@ -228,8 +280,12 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
         return None
 
 
-def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
+def _remember(run: RunFolder, history: History, verdict: Verdict) -> None:
     """Keep a final state that Slurm will forget; a run of somebody else's stays as it is."""
+    if verdict.source == "squeue" and not verdict.final and history.seen is not None:
+        forget_end(run)
+    if not verdict.final or verdict.source not in ("squeue", "sacct"):
+        return
     old, count = history.seen, len(history.attempts)
     told = (verdict.state, verdict.reason, count, False)
     if old is None or (old.state, old.reason, old.attempts, old.by_record) != told:
@@ -237,6 +293,12 @@ def remember(run: RunFolder, history: History, verdict: Verdict) -> None:
         with contextlib.suppress(OSError, HpcrunError):
             run.seen.parent.mkdir(exist_ok=True)
             write_record(run.seen, seen)
+
+
+def forget_end(run: RunFolder) -> None:
+    """Forget the end of a run that was requeued: however long it waits now, it is not over."""
+    with contextlib.suppress(OSError):
+        run.seen.unlink(missing_ok=True)
 
 
 def _is_open(history: History) -> bool:

@@ -11,19 +11,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.state.status import conf_of
 from hpcrun.controller.top.log import Progress, TopLog
 from hpcrun.controller.top.queue import Queue
 from hpcrun.controller.top.usage import UsageStep, close_all
 from hpcrun.controller.top.usage_lines import NodeUse
 from hpcrun.errors import InputError
+from hpcrun.plan.labels import label
 from hpcrun.plan.topology import parse_seconds
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
-from hpcrun.runs.records import End
+from hpcrun.runs.records import End, History
 from hpcrun.runs.store import find, is_job_id, read_history, read_task
 from hpcrun.slurm.active import ActiveJob
 from hpcrun.slurm.squeue import QueueRow
@@ -60,6 +62,7 @@ class Top:
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
     ) -> None:
         """Watch all of the user's jobs, or those that the words name. Raises InputError."""
+        job_ids, context = _named(context, words)
         self._context = context
         self._count = count
         self._usage = usage
@@ -67,7 +70,7 @@ class Top:
         self._env = job_environment(context, "clean")
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._version: tuple[int, int] | str | None = "unasked"
-        self._queue = Queue(slurm_transport(context), [_job_id(context, word) for word in words])
+        self._queue = Queue(slurm_transport(context), job_ids)
         self._me = _my_names(context)
         self._watched: dict[str, _Watched] = {}
 
@@ -210,12 +213,28 @@ class _Watched:
         )
 
 
-def _job_id(context: Context, word: str) -> str:
-    """The Slurm id that a word means."""
+def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
+    """The Slurm ids that words mean, and the context with the Slurm whose they are."""
+    named = [_job(context, word) for word in words]
+    default = conf_of(context, History(run_id=""))
+    confs = {conf or default for _, conf in named}
+    if len(confs) > 1:
+        raise InputError(
+            f"{', '.join(words)}: jobs of several Slurms: {', '.join(sorted(map(str, confs)))}",
+            fix="call hpcrun top for each",
+        )
+    if conf := next(iter(confs), None):
+        cluster = structs.replace(context.cluster, slurm_conf=conf)
+        context = structs.replace(context, cluster=cluster)
+    return [job_id for job_id, _ in named], context
+
+
+def _job(context: Context, word: str) -> tuple[str, str | None]:
+    """The Slurm id that a word means, and the slurm.conf by which it was submitted."""
     found = find(context.runs_dir, word)
     if found is None:
         if is_job_id(word):
-            return word
+            return word, None
         raise InputError(
             f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
         )
@@ -226,8 +245,8 @@ def _job_id(context: Context, word: str) -> str:
             f"{word}: not a job of Slurm's: it runs on this machine", fix=f"hpcrun logs -f {word}"
         )
     if isinstance(found, SweepFolder):
-        return submitted.job_id.partition("_")[0]
-    return submitted.job_id
+        return submitted.job_id.partition("_")[0], submitted.slurm_conf
+    return submitted.job_id, submitted.slurm_conf
 
 
 def _my_names(context: Context) -> set[str]:
@@ -260,8 +279,6 @@ def _name(row: QueueRow, run: RunFolder | None) -> str:
     task = read_task(run) if run is not None else None
     if task is None:
         return row.name
-    from hpcrun.plan.sweep import label  # here: it brings YAML
-
     return f"{row.name} {label(task.values)}"
 
 

@@ -5,11 +5,13 @@ Effects: reads the ends of log files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.controller.watch.watched import Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
+from hpcrun.logs.attempts import part_of
 from hpcrun.logs.errors import (
     error_lines,
     is_launchers,
@@ -30,16 +32,23 @@ _LINES = 40
 _LAST_WORDS = 20
 
 
-def read_errors(watched: Watched, files: Sequence[LogFile]) -> Iterator[Lines | Begins]:
-    """Give what went wrong, each piece with a word of whose it is; nothing where nothing did."""
+def read_errors(
+    watched: Watched, files: Sequence[LogFile], attempt: int | None = None
+) -> Iterator[Lines | Begins]:
+    """Give what went wrong, each piece with a word of whose it is; nothing where nothing did.
+
+    It is the last attempt's; ``attempt``: that of the files, so no word of a later one counts.
+    """
     for job_id in dict.fromkeys(file.job_id for file in files):
         own = [file for file in files if file.job_id == job_id]
-        failure = None
+        failure, ours = None, _all
         if isinstance(watched, WatchedRuns):
             last = max((file.attempt for file in own if file.attempt is not None), default=0)
             own = [file for file in own if file.attempt in (last, None)]
             failure = _failure(watched, job_id, last)
-        yield from _of_one(watched.transport, own, failure)
+            is_bounded = attempt is not None and attempt >= 0
+            ours = partial(_of_attempt, attempt=last, is_bounded=is_bounded)
+        yield from _of_one(watched.transport, own, failure, ours)
 
 
 def _failure(watched: WatchedRuns, job_id: str | None, attempt: int) -> Failure | None:
@@ -52,9 +61,23 @@ def _failure(watched: WatchedRuns, job_id: str | None, attempt: int) -> Failure 
     return None
 
 
+def _all(text: bytes) -> bytes:
+    return text
+
+
+def _of_attempt(text: bytes, attempt: int, *, is_bounded: bool) -> bytes:
+    """Of the batch script's log what belongs to an attempt; unbounded: and what came after it."""
+    start, end = part_of(text, attempt)
+    return text[start : end if is_bounded else None]
+
+
 def _of_one(
-    transport: Transport, files: Sequence[LogFile], failure: Failure | None
+    transport: Transport,
+    files: Sequence[LogFile],
+    failure: Failure | None,
+    ours: Callable[[bytes], bytes],
 ) -> Iterator[Lines | Begins]:
+    """Give what one job's files say; ``ours`` takes of the batch script's log what counts."""
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
     ranks.sort(key=lambda file: file.rank != first)
@@ -83,6 +106,8 @@ def _of_one(
         if file.rank is not None:
             continue
         text = _end(transport, file, _END)
+        if file.attempt is None:
+            text = ours(text)
         found, is_less = (text, False) if file.is_err else _of_launcher(text, is_known=bool(told))
         if is_less:
             silent.append(file)

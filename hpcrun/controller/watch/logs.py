@@ -8,21 +8,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
+from hpcrun.controller.state.foreign import find_any
 from hpcrun.controller.state.status import resolve_any
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.controller.watch.since import start_since
 from hpcrun.controller.watch.watched import Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
+from hpcrun.logs.attempts import end_in, part_of
 from hpcrun.logs.ends import start_of_last
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, plain_id, runs_of
+from hpcrun.runs.store import is_job_id, plain_id, runs_of
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -111,15 +115,46 @@ def watched_of(context: Context, word: str | None) -> Watched:
     Raises InputError, OutOfReach.
     """
     word = plain_id(word) if word is not None else None
-    if word is not None and is_job_id(word) and find(context.runs_dir, word) is None:
-        from hpcrun.controller.state.foreign import own_name
+    found = find_any(context, word)
+    if found is None and word is not None and is_job_id(word):
         from hpcrun.controller.watch.watched_job import WatchedJob
 
-        word = own_name(context, word)
-        if find(context.runs_dir, word) is None:
-            return WatchedJob(context, word)
-    found = resolve_any(context, word)
+        return WatchedJob(context, word)
+    found = found or resolve_any(context, word)
     return WatchedRuns(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
+
+
+class _Hosts:
+    """By what names a file's node may be called: its number, and its host in that attempt."""
+
+    def __init__(self, watched: WatchedRuns) -> None:
+        self._folders = {run.run_id: run.attempts for run in watched.runs}
+        self._known: dict[Path, list[str]] = {}
+
+    def names_of(self, file: LogFile) -> set[str]:
+        if file.node is None or file.job_id is None:
+            return set()
+        hosts = self._read(self._folders[file.job_id] / str(file.attempt) / "hostfile")
+        return {str(file.node), *hosts[file.node : file.node + 1]}
+
+    def wanted(self, words: Sequence[str]) -> set[str]:
+        """Read what the user calls the nodes. Raises InputError where no attempt has such a one."""
+        paths = [path for each in self._folders.values() for path in each.glob("[0-9]*/hostfile")]
+        known = sorted({host for path in paths for host in self._read(path)})
+        for word in words:
+            if not word.isdigit() and word not in known:
+                there = f"; there are {', '.join(known)}" if known else ""
+                raise InputError(
+                    f"--node {word}: no such node of the run{there}", fix="--node 0 is the first"
+                )
+        return {str(int(word)) if word.isdigit() else word for word in words}
+
+    def _read(self, path: Path) -> list[str]:
+        if not self._known.get(path):
+            with suppress(FileNotFoundError):
+                lines = path.read_text(errors="replace").splitlines()
+                self._known[path] = [line.split()[0] for line in lines if line.split()]
+        return self._known.get(path, [])
 
 
 def chooser(watched: Watched, query: LogQuery) -> Callable[[Sequence[LogFile]], list[LogFile]]:
@@ -131,8 +166,8 @@ def chooser(watched: Watched, query: LogQuery) -> Callable[[Sequence[LogFile]], 
             f"{option}: hpcrun did not submit this job, whose ranks and nodes share one output",
             fix="--grep picks lines, as in --grep '^3:' for what srun --label says of rank 3",
         )
-    hosts = host_numbers(watched) if isinstance(watched, WatchedRuns) and query.nodes else {}
-    nodes = frozenset(_node_number(word, hosts) for word in query.nodes)
+    hosts = _Hosts(watched) if isinstance(watched, WatchedRuns) and query.nodes else None
+    nodes = hosts.wanted(query.nodes) if hosts is not None else set()
 
     def choose(files: Sequence[LogFile]) -> list[LogFile]:
         last = max((file.attempt for file in files if file.attempt is not None), default=0)
@@ -143,7 +178,7 @@ def chooser(watched: Watched, query: LogQuery) -> Callable[[Sequence[LogFile]], 
                 continue
             if query.ranks and file.rank not in query.ranks:
                 continue
-            if nodes and file.node not in nodes:
+            if hosts is not None and not hosts.names_of(file) & nodes:
                 continue
             if query.err and not is_run and not file.is_err:
                 continue
@@ -176,42 +211,40 @@ def check_chosen(watched: Watched, query: LogQuery, chosen: Sequence[LogFile]) -
         raise InputError(f"--node {','.join(query.nodes)}: {_list('node', there)}")
 
 
-def host_numbers(watched: WatchedRuns) -> dict[str, int]:
-    """Read the names of the nodes, by the newest hostfile: name -> number."""
-    found: dict[str, int] = {}
-    for run in watched.runs:
-        for hostfile in sorted(run.attempts.glob("[0-9]*/hostfile")):
-            lines = hostfile.read_text(errors="replace").splitlines()
-            found |= {line.split()[0]: index for index, line in enumerate(lines) if line.split()}
-    return found
+def new_tail(watched: Watched, query: LogQuery) -> Tail:
+    """Make what reads on in the files; of the batch script's log to the end of the attempt."""
+
+    def ends(file: LogFile, lines: bytes) -> int | None:
+        if file.attempt is not None or query.attempt is None or query.attempt < 0:
+            return None
+        return end_in(lines, query.attempt)
+
+    return Tail(watched.transport, ends)
 
 
 def begin(tail: Tail, files: Sequence[LogFile], query: LogQuery) -> None:
-    """Have the reading begin where --lines and --since say, in each of the files."""
+    """Have the reading begin where --attempt, --lines and --since say, in each of the files."""
     keep = query.keeps if query.pattern is not None else None
     for file in files:
         try:
-            start = 0
-            if query.since is not None:
-                start = start_since(file.path, query.since)
+            start, end = 0, None
             if query.attempt is not None and file.attempt is None:
-                start = max(start, _part_of_attempt(file, query.attempt)[0])
+                start, end = part_of(file.path.read_bytes(), query.attempt)
+            if query.since is not None:
+                start = max(start, start_since(file.path, query.since))
             if query.lines is not None:
-                last = start_of_last(tail.transport, str(file.path), query.lines, keep)
-                start = max(start, last)
+                path = str(file.path)
+                start = max(start, start_of_last(tail.transport, path, query.lines, keep, end=end))
         except FileNotFoundError:
             continue
+        if end is not None:
+            start = min(start, end)
         if start:
             tail.start(file, start)
 
 
-def read(
-    watched: Watched, tail: Tail, files: Sequence[LogFile], attempt: int | None = None
-) -> Iterator[Lines | Begins]:
-    """Give what the files hold now, with a word where another attempt begins.
-
-    With ``attempt``, of the batch script's log what belongs to it.
-    """
+def read(watched: Watched, tail: Tail, files: Sequence[LogFile]) -> Iterator[Lines | Begins]:
+    """Give what the files hold now, with a word where another attempt begins."""
     attempts: dict[tuple[str | None, bool], int] = {}
     for file in files:
         if file.attempt is not None and isinstance(watched, WatchedRuns):
@@ -219,37 +252,8 @@ def read(
             if attempts.get(key, file.attempt) != file.attempt:
                 yield Begins(file, watched.attempt_line(file))
             attempts[key] = file.attempt
-        end = None
-        if attempt is not None and file.attempt is None:
-            end = _part_of_attempt(file, attempt)[1]
         for _, data in tail.finish([file]):
-            # Such a log is short: it comes in one piece.
-            cut = None if end is None else data.find(end)
-            yield Lines(file, data if cut is None or cut < 0 else data[:cut])
-
-
-def _part_of_attempt(file: LogFile, attempt: int) -> tuple[int, bytes | None]:
-    """Where an attempt begins in the batch script's log, and the words with which the next does."""
-    found = [
-        (int(match[1]), match.start(), match.group())
-        for match in re.finditer(
-            rb"^hpcrun: attempt (\d+) (?:of job \S+ )?begins on .*", file.path.read_bytes(), re.M
-        )
-    ]
-    if attempt < 0:
-        return (found[-1][1], None) if found else (0, None)
-    start = next((at for number, at, _ in found if number == attempt), 0)
-    following = (words for number, at, words in found if number > attempt and at > start)
-    return start, next(following, None)
-
-
-def _node_number(word: str, hosts: dict[str, int]) -> int:
-    if word.isdigit():
-        return int(word)
-    if word in hosts:
-        return hosts[word]
-    known = f"; there are {', '.join(hosts)}" if hosts else ""
-    raise InputError(f"--node {word}: no such node of the run{known}", fix="--node 0 is the first")
+            yield Lines(file, data)
 
 
 def _list(what: str, numbers: Sequence[int]) -> str:

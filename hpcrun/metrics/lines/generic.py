@@ -6,7 +6,8 @@ The rule that keeps prose, code and configurations out: after its prefixes a lin
 *items*, with nothing unexplained between them. Items are
 
 - pairs with a sign, whatever their key: ``loss: 2.5``, ``loss=2.5``, ``valid_loss -> 2.5``;
-- pairs without one, ``loss 2.5``, of a known key, or in a cell of their own (``| mem 31 GiB |``);
+- pairs without one, ``loss 2.5``, of a known key, of a name as programs have them behind a place
+  (``step 5 host_memory_gb 0.45``), or in a cell of their own (``| mem 31 GiB |``);
 - counters, ``[10/90]``, ``12/100``; shares, times, rates alone: ``(4%)``, ``37s``, ``24ms/step``;
 - a dict, ``{'loss': 2.5}``; brackets around items; separators; words that name the split.
 
@@ -134,6 +135,8 @@ _PROSE = words("is was are were be has have the a an not no so far than does did
 _OF = words("of from to in on with for by and")
 # What begins a remark behind the values.
 _REMARKS = ",;*<←→✓✔★"
+# A name that no prose has: host_memory_gb, perf/mfu.
+_NAME = pattern_of(r"[A-Za-z]\w*[_/][\w/]*\w")
 _CELL_MARKS = ("|", "\t", ",", "  ", " - ")
 # What marks off a cell: a pair without a sign that nobody knows must stand between two of these.
 _CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ]-[ ])")
@@ -211,9 +214,13 @@ def _is_remark(between: str, rest: str) -> bool:
 
 def _says_enough(found: Found) -> bool:
     """Tell whether a place and a loss came before what is no item ("| saving", ", new best")."""
-    keys = [fold(field.key) for field in found.fields]
-    placed = bool(keys) and (keys[0] in STEP_RANK or keys[0] in EPOCH_RANK)
-    return placed and any(_is_loss(key) for key in keys)
+    return _is_placed(found) and any(_is_loss(fold(field.key)) for field in found.fields)
+
+
+def _is_placed(found: Found) -> bool:
+    """Tell whether the line began with a step or an epoch."""
+    first = fold(found.fields[0].key) if found.fields else ""
+    return first in STEP_RANK or first in EPOCH_RANK
 
 
 def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None:
@@ -287,7 +294,8 @@ def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bo
         if _ends_in_place(key):
             return False  # "loss step 3": the number is the step's
         known = _OF.isdisjoint(parts) and is_known(key, unit)
-        if not (known or _in_cell(text, pair, last_end)):
+        named = _NAME.fullmatch(key) is not None and (found.counters or _is_placed(found))
+        if not (known or named or _in_cell(text, pair, last_end)):
             return False
     elif pair["sign"][0] in " \t" and pair["sign"].strip() == "=":
         found.spaced_sign = True

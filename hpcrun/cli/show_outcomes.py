@@ -1,0 +1,36 @@
+"""What cancel and requeue did about each job: JSON, errors, the exit code.
+
+Effects: prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcrun.cli.output import emit_json, show_error
+from hpcrun.controller.outcome import Outcome
+from hpcrun.controller.targets import worst
+
+
+def end_with(told: Sequence[Outcome], *, done: str, as_json: bool) -> int:
+    """Print all as JSON, in which ``done`` names what was to be done, or else the errors alone.
+
+    Returns the exit code.
+    """
+    errors = {str(one.error): one.error for one in told if one.error is not None}
+    if as_json:
+        emit_json({"runs": [_json(one, done) for one in told]})
+    else:
+        for error in errors.values():
+            show_error(error)
+    return worst(list(errors.values()))
+
+
+def _json(one: Outcome, done: str) -> dict[str, object]:
+    return {
+        "run_id": one.run_id,
+        "job_id": one.job_id,
+        "state_before": one.state,
+        done: one.done,
+        "reason": one.error.message if one.error is not None else one.left or None,
+    }

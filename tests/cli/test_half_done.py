@@ -1,0 +1,162 @@
+"""cancel and requeue that are cut short, refused or overtaken: nothing is left half done."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller, replay
+from tests.cli.test_life import submitted
+from tests.cli.test_slurm_verbs import calls, row
+from tests.cli.test_status import make_run
+
+REFUSED = "echo 'Access/permission denied for job 7' >&2; exit 1\n"
+SILENT = "echo 'scontrol: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put; and a job with a secret to submit."""
+    job = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
+    hpcrun.write("job.yaml", job)
+    hpcrun.environ["A_SECRET"] = "of mine"
+    return Path(hpcrun.environ["PATH"])
+
+
+def script(tools: Path, name: str, body: str) -> Path:
+    """Make a command of some lines of sh; return the file that notes its calls."""
+    asked = tools / f"{name}.asked"
+    (tools / name).unlink(missing_ok=True)
+    (tools / name).write_text(f'#!/bin/sh\necho "$*" >>"{asked}"\n{body}\n')
+    (tools / name).chmod(0o755)
+    return asked
+
+
+def failed(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
+    """Runs that are over, and so have no secrets any more."""
+    runs = submitted(hpcrun, tools, *job_ids)
+    rows = [row(run, job_id, "FAILED") for run, job_id in zip(runs, job_ids, strict=True)]
+    replay(tools, "squeue", (0, "".join(rows), ""))
+    for run, job_id in zip(runs, job_ids, strict=True):
+        assert hpcrun("status", job_id).code == 0
+        assert not (run / "secrets.env").exists()
+    return runs
+
+
+def test_secrets_lie_ready_before_slurm_is_asked_and_a_refusal_takes_them_away(
+    hpcrun: Caller, tools: Path
+) -> None:
+    (run,) = failed(hpcrun, tools, "7")
+    script(tools, "scontrol", f'test -e "{run}/secrets.env" && touch "{tools}/there"\n{REFUSED}')
+    done = hpcrun("requeue", "7")
+    assert done.code == 3 and "permission denied" in done.err
+    assert (tools / "there").exists() and not (run / "secrets.env").exists()
+    # Silence is no refusal: Slurm may have started the job.
+    script(tools, "scontrol", SILENT)
+    assert hpcrun("requeue", "7").code == 4
+    assert (run / "secrets.env").exists()
+
+
+def test_secrets_that_cannot_be_written_keep_no_other_job_from_it(
+    hpcrun: Caller, tools: Path
+) -> None:
+    one, two = failed(hpcrun, tools, "7", "8")
+    (one / "secrets.env").mkdir()  # as good as a full disk, and root cannot write there either
+    asked = script(tools, "scontrol", "")
+    done = hpcrun("requeue", "7", "8", "--json")
+    assert [told["requeued"] for told in done.json["runs"]] == [False, True]
+    assert "secrets.env" in done.json["runs"][0]["reason"]
+    assert calls(asked) == ["requeue 8"] and (two / "secrets.env").is_file()
+
+
+def test_ctrl_c_waits_until_the_job_that_slurm_took_has_all_it_needs(
+    hpcrun: Caller, tools: Path
+) -> None:
+    (run,) = failed(hpcrun, tools, "7")
+    (run / "cancelled.json").write_text("{}")
+    script(tools, "scontrol", "kill -INT $PPID; sleep 0.2")
+    done = hpcrun.process("requeue", "7")
+    assert done.code == 130, done
+    assert (run / "secrets.env").is_file()
+    assert not (run / "cancelled.json").exists() and not (run / "cache/seen.json").exists()
+
+
+def test_what_was_allowed_for_once_is_put_back_though_slurm_falls_silent(
+    hpcrun: Caller, tools: Path
+) -> None:
+    one, two = submitted(hpcrun, tools, "7", "8")
+    for run in (one, two):
+        (run / "secrets.env").unlink()
+        (run / "plan.json").unlink()  # of a job without secrets
+    replay(tools, "squeue", (0, row(one, "7", "RUNNING") + row(two, "8", "RUNNING"), ""))
+    disabled = "echo 'Requested operation is presently disabled for job 8' >&2; exit 1"
+    asked = script(
+        tools, "scontrol", f'case "$*" in *7,8) {disabled} ;; "requeue 8") {SILENT} ;; esac'
+    )
+    done = hpcrun("requeue", "7", "8", "--json")
+    assert done.code == 4
+    # The other one had been taken before.
+    assert [told["requeued"] for told in done.json["runs"]] == [True, False]
+    assert calls(asked)[1:] == ["update JobId=8 Requeue=1", "requeue 8", "update JobId=8 Requeue=0"]
+
+
+def test_a_job_that_waits_on_hold_says_how_it_is_released(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    release, admin = "scontrol release 7", "ask the site's support"
+    held = [("JobHeldUser", release), ("job requeued in held state", release)]
+    for reason, fix in [*held, ("JobHeldAdmin", admin)]:
+        fields = row(run, "7", "PENDING").split("\x1f")
+        replay(tools, "squeue", (0, "\x1f".join([*fields[:2], reason, *fields[3:]]), ""))
+        done = hpcrun("requeue", "7")
+        assert done.code == 0 and "is held" in done.out and fix in done.out
+
+
+def test_what_began_before_scancel_came_is_not_called_cancelled(
+    hpcrun: Caller, tools: Path
+) -> None:
+    one, two = submitted(hpcrun, tools, "7", "8")
+    before, after = tools / "before", tools / "after"
+    before.write_text(row(one, "7", "PENDING") + row(two, "8", "PENDING"))
+    after.write_text(row(one, "7", "RUNNING") + row(two, "8", "CANCELLED"))
+    script(tools, "squeue", f'cat "{before}"')
+    script(tools, "scancel", f'cp "{after}" "{before}"')
+    (tools / "cp").symlink_to("/bin/cp")
+    done = hpcrun("cancel", "--pending", "7", "8")
+    assert done.code == 0 and "job 7 is left alone: it is RUNNING, not PENDING" in done.out
+    assert "job 8 was PENDING and is being cancelled" in done.out
+    assert not (one / "cancelled.json").exists() and (two / "cancelled.json").exists()
+
+
+def test_runs_of_this_machine_end_though_the_disk_is_full(hpcrun: Caller) -> None:
+    """And though the path to their folders is spelled through another link."""
+    link = hpcrun.runs.with_name("link")
+    link.symlink_to(hpcrun.runs)
+    sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    runs = [make_run(hpcrun, f"20261120-081455-train-7k3{end}", None) for end in "qr"]
+    processes = []
+    try:
+        for run in runs:
+            process = subprocess.Popen([*sleep, f"{link}/{run.run_id}/job.sbatch"])
+            processes.append(process)
+            begin = run.attempts / "0" / "begin.json"
+            begin.write_text(begin.read_text().replace('"pid": 1', f'"pid": {process.pid}'))
+            (run.attempts / "0" / "beat").write_text(str(time.time()))
+            here = run.submitted.read_text().replace("elsewhere", os.uname().nodename)
+            run.submitted.write_text(here)
+        # No file takes another byte.
+        full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
+        ids = [run.run_id for run in runs]
+        _, err = hpcrun.start("cancel", *ids, preexec_fn=full).communicate(timeout=60)
+        assert err.count(b"it is being cancelled, but: ") == 2, err
+        assert [process.wait(timeout=10) for process in processes] == [-signal.SIGTERM] * 2
+    finally:
+        for process in processes:
+            process.kill()
