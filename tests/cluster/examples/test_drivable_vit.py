@@ -247,7 +247,10 @@ def test_zero3_in_fp16_goes_on_on_half_the_ranks(example: Project) -> None:
         *zero3, *one, *words, f"checkpoint.resume={run / 'checkpoints' / 'epoch-0001'}"
     )
     met = example.curves(again)["loss"]
-    assert met == pytest.approx({step: loss[step] for step in range(17, 33)}, rel=0.02)
+    # To the digit, until a gradient overflows on one that did not on two.
+    assert list(met) == list(range(17, 33))
+    assert [met[step] for step in (17, 18, 19)] == pytest.approx([loss[17], loss[18], loss[19]])
+    assert met == pytest.approx({step: loss[step] for step in met}, rel=0.05)
 
 
 def assert_parts(told: dict[str, Any]) -> None:
