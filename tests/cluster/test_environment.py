@@ -196,6 +196,25 @@ def test_a_node_command_that_fails_names_the_node(site: Site, command: str, said
     assert left_on_nodes(site) == {}
 
 
+# As DeepSpeed's ranks on CPUs do: csrc/cpu/comm/shm.cpp.
+SHARE_MEMORY = """
+import os
+name = "deepspeed_allreduce_buffer_{}_{MASTER_ADDR}_{MASTER_PORT}_{RANK}"
+path = "/dev/shm/" + name.format(os.getuid(), **os.environ)
+open(path, "w").close()
+print("shared", path, flush=True)
+"""
+
+
+def test_deepspeeds_buffers_leave_the_memory_of_the_nodes(site: Site) -> None:
+    write_job(site, {}, SHARE_MEMORY)
+    run = run_job(site)
+    _, _, path = (run.folder / "logs/0/rank-0.log").read_text().partition("shared ")
+    assert path.startswith("/dev/shm/deepspeed_")
+    left = [site.rig.on_node(name, ["ls", "/dev/shm"]).stdout for name in site.rig.node_names]
+    assert Path(path.strip()).name not in str(left)
+
+
 def test_a_full_disk_is_named(site: Site) -> None:
     """A copy that does not fit ends the job; it is never trained on."""
     last = site.rig.node_names[-1]

@@ -184,7 +184,9 @@ def test_a_chain_of_jobs_is_the_one_job(example: Project) -> None:
         + "\n\nSEEN = []\n\n\ndef break_down() -> None:\n    SEEN.append(1)\n"
         "    if len(SEEN) > 40:\n        raise OSError('the disk is gone')\n"
     )
-    zero3 = ["--set", "deepspeed.zero_stage=3"]
+    # Small parameters would be kept whole by every rank.
+    gathers = "deepspeed.config.zero_optimization.stage3_param_persistence_threshold=0"
+    zero3 = ["--set", "deepspeed.zero_stage=3", "--set", gathers]
     second = submit("stage2", "--after", first["job_id"], *two, *zero3, *SHORT)
     data.write_text(mended)
     example.try_hpcrun("wait", "--cluster", "sandbox", first["job_id"], second["job_id"])
