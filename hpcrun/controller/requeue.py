@@ -124,11 +124,10 @@ def _start_anew(
     """
     errors: dict[int, HpcrunError] = {}
     for place, known in jobs.items():
-        if isinstance(known, RunStatus) and known.verdict.final and known.plan is not None:
-            try:
-                write_secrets(context, known.plan, known.run)
-            except HpcrunError as failure:
-                errors[place] = failure
+        try:
+            _give_secrets(context, known)
+        except HpcrunError as failure:
+            errors[place] = failure
     asked = [known for place, known in jobs.items() if place not in errors]
     again = {known.job_id or "": _again(known) for known in asked}
     refused = _ask(transport, again, hold=hold) if again else {}
@@ -138,7 +137,17 @@ def _start_anew(
             errors[place] = error
         if isinstance(known, RunStatus):
             _tidy(known, error)
+            # Who asked Slurm just before that may have taken them away.
+            if error is None and not known.run.secrets.exists():
+                with contextlib.suppress(HpcrunError):
+                    _give_secrets(context, known)
     return errors
+
+
+def _give_secrets(context: Context, known: Known) -> None:
+    """Write the secrets of a run that is over. Raises InputError."""
+    if isinstance(known, RunStatus) and known.verdict.final and known.plan is not None:
+        write_secrets(context, known.plan, known.run)
 
 
 def _tidy(status: RunStatus, error: HpcrunError | None) -> None:

@@ -65,6 +65,13 @@ def test_secrets_lie_ready_before_slurm_is_asked_and_a_refusal_takes_them_away(
     assert (run / "secrets.env").exists()
 
 
+def test_a_watcher_with_an_older_answer_takes_no_secrets_away(hpcrun: Caller, tools: Path) -> None:
+    (run,) = failed(hpcrun, tools, "7")
+    script(tools, "scontrol", f'rm "{run}/secrets.env"')
+    assert hpcrun("requeue", "7").code == 0
+    assert (run / "secrets.env").is_file()
+
+
 def test_secrets_that_cannot_be_written_keep_no_other_job_from_it(
     hpcrun: Caller, tools: Path
 ) -> None:
