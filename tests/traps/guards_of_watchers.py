@@ -96,8 +96,8 @@ GUARDS = [
     guard(
         46,
         HARNESS,
-        '        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
-        '        export MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        ' || MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
+        ' || export MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1\n',
         f"{RENDEZVOUS}::test_a_failure_to_find_the_address_ends_the_job",
     ),
     guard(
