@@ -44,7 +44,7 @@ def test_what_the_checks_refuse_slurm_would_never_start(limited: Site) -> None:
         more = ["submit", "job.yaml", f"--set=resources.{key}={value + 1}"]
         ours = limited.hpcrun(*more)
         assert (ours.returncode, ours.stdout) == (2, "")
-        assert f"job.yaml: resources.{key}: {value + 1}: partition " in ours.stderr
+        assert f"--set: resources.{key}: {value + 1}: partition " in ours.stderr
         slurms = limited.hpcrun(*more, "--no-check", "--json")
         if slurms.returncode != 0:
             assert slurms.returncode == 3 and "Slurm refused the job: " in slurms.stderr
