@@ -140,7 +140,7 @@ def dry_run(
 
 
 def find(
-    word: str, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
+    word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Run:
     """Find a run by its id, the unique start or end of that, or its Slurm id ("123", "123_4").
 
@@ -149,18 +149,18 @@ def find(
     from hpcrun.controller.state.status import resolve
 
     context = _context(cluster, cwd)
-    return Run(resolve(context, word), context)
+    return Run(resolve(context, str(word)), context)
 
 
 def find_sweep(
-    word: str, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
+    word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
     from hpcrun.controller.state.status import resolve_any
     from hpcrun.runs.layout import SweepFolder
 
     context = _context(cluster, cwd)
-    found = resolve_any(context, word)
+    found = resolve_any(context, str(word))
     if not isinstance(found, SweepFolder):
         raise InputError(f"{word}: a run, and no sweep", fix=f"hpcrun.find({word!r})")
     return Sweep(found, context)

@@ -64,6 +64,21 @@ def _ask(transport: Transport, argv: Sequence[str]) -> Result:
     return result
 
 
+def _order(transport: Transport, argv: Sequence[str]) -> Result:
+    """Give an order; its OutOfReach says so where the order may have arrived all the same."""
+    try:
+        return _ask(transport, argv)
+    except OutOfReach as silence:
+        was_sent = "does not answer" in silence.message and not was_never_sent(silence.message)
+        if not (silence.maybe_done or was_sent):
+            raise
+        raise OutOfReach(
+            f"{silence.message}; it may have been done all the same",
+            fix="hpcrun status tells",
+            maybe_done=True,
+        ) from silence
+
+
 def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "no message"
@@ -235,7 +250,7 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
     """
     # A word of a command line has no end, but a site's wrapper may have one.
     for start in range(0, len(job_ids), 500):
-        result = _ask(transport, scancel_argv(*job_ids[start : start + 500], pending=pending))
+        result = _order(transport, scancel_argv(*job_ids[start : start + 500], pending=pending))
         is_over = is_unknown_job(result.stderr) or "already complet" in result.stderr
         if "ermission" in result.stderr or "ccess" in result.stderr:
             raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
@@ -299,7 +314,7 @@ def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> d
 
 
 def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
-    result = _ask(transport, argv)
+    result = _order(transport, argv)
     refused = {key: said for key, said in parse_refusals(result.stderr).items() if key in job_ids}
     if result.exit_code != 0 and not refused:
         return dict.fromkeys(job_ids, _last_line(result.stderr))

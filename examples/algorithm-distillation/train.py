@@ -55,7 +55,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     output.add_argument("--eval-repeats", type=int, default=16, help="lives for each unseen goal")
     output.add_argument("--save-every", type=int, default=50, help="steps")
     output.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
-    output.add_argument("--resume-from", type=Path, help="folder, for a run that has none yet")
+    output.add_argument("--resume-from", type=Path, help="for a run with no checkpoint yet")
     output.add_argument("--log-dir", default=".", help="TensorBoard's files go below it")
     return parser.parse_args(argv)
 
@@ -94,10 +94,11 @@ def save(accelerator: Accelerator, folder: Path, step: int) -> None:
 def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
     """Load the newest checkpoint of ``folder``, else of ``other``, if there is one; give its step.
 
-    Raises SystemExit where ``other`` has none.
+    ``other`` may be a checkpoint itself. Raises SystemExit where ``other`` has none.
     """
     own = sorted(folder.glob("step-*"))
-    found = own or (sorted(other.glob("step-*")) if other else [])
+    found = own or ([other] if other and other.name.startswith("step-") and other.is_dir() else [])
+    found = found or (sorted(other.glob("step-*")) if other else [])
     # Rank 0 decides for all: another node may see the folder as it was a moment ago.
     (newest,) = broadcast_object_list([found[-1] if found else None])
     if newest is None:

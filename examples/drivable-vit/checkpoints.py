@@ -34,8 +34,12 @@ def save(engine: Any, folder: Path, tag: str, facts: dict[str, Any], *, latest: 
     dist.barrier()
     if dist.get_rank() == 0:
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(folder / tag, ignore_errors=True)
+        old = folder / f"{tag}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        if (folder / tag).exists():
+            (folder / tag).rename(old)  # a kill between here and there loses neither
         partial.rename(folder / tag)
+        shutil.rmtree(old, ignore_errors=True)
         if latest:
             pointer = folder / "latest.partial"
             pointer.write_text(tag, encoding="utf-8")

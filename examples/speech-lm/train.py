@@ -29,7 +29,11 @@ from data import CORPORA, PAD, collate, floor, keep_short, mix, record
 
 @dataclass
 class Arguments(TrainingArguments):
-    """What this script takes: the Trainer's own arguments, with these defaults, and its own."""
+    """What this script takes: the Trainer's own arguments, with these defaults, and its own.
+
+    Of the Trainer's, ``bf16``, ``fp16``, ``gradient_checkpointing``, ``dataloader_pin_memory`` and
+    the evaluation's batch follow from others and are not to be given.
+    """
 
     learning_rate: float = 3e-4
     lr_scheduler_type: str = "cosine"

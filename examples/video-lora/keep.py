@@ -34,10 +34,12 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
 def resume(accelerator: Accelerator, folder: Path, other: Path | None) -> int:
     """Load the newest checkpoint of ``folder``, else of ``other``, if there is one; give its step.
 
-    DeepSpeed loads what as many ranks have saved. Raises SystemExit where ``other`` has none.
+    ``other`` may be a checkpoint itself. DeepSpeed loads what as many ranks have saved. Raises
+    SystemExit where ``other`` has none.
     """
     own = sorted(folder.glob(f"{PREFIX}*"))
-    found = own or (sorted(other.glob(f"{PREFIX}*")) if other else [])
+    found = own or ([other] if other and other.name.startswith(PREFIX) and other.is_dir() else [])
+    found = found or (sorted(other.glob(f"{PREFIX}*")) if other else [])
     # Rank 0 decides for all: another node may see the folder as it was a moment ago.
     (newest,) = broadcast_object_list([found[-1] if found else None])
     if newest is None:

@@ -46,7 +46,7 @@ def read_args(words: list[str] | None = None) -> argparse.Namespace:
     learn.add_argument("--workers", type=int, default=0, help="processes that make clips")
     keep = parser.add_argument_group("what is kept")
     keep.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
-    keep.add_argument("--resume-from", type=Path, help="folder, for a run that has none yet")
+    keep.add_argument("--resume-from", type=Path, help="for a run with no checkpoint yet")
     keep.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
     keep.add_argument("--wandb", action="store_true", help="log to Weights & Biases as well")
     keep.add_argument("--check-base", action="store_true", help="hash all weights, on every rank")

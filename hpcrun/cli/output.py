@@ -17,12 +17,12 @@ from hpcrun.errors import HpcrunError, SpecError
 
 def say(text: str = "") -> None:
     """Print a line of the answer."""
-    click.echo(_printable(text))
+    click.echo(_printable(text), color=None if wants_colour() else False)
 
 
 def note(text: str) -> None:
     """Print a line that is not part of the answer, to standard error."""
-    click.echo(_printable(text), err=True)
+    click.echo(_printable(text), err=True, color=None if wants_colour() else False)
 
 
 def emit_json(value: Any) -> None:
@@ -155,10 +155,15 @@ def is_terminal() -> bool:
 
 
 def has_colour() -> bool:
-    """Tell whether the output is a terminal that wants colours (no-color.org)."""
+    """Tell whether the output is a terminal that wants colours."""
+    return is_terminal() and wants_colour()
+
+
+def wants_colour() -> bool:
+    """Tell whether a terminal would want colours (no-color.org)."""
     import os
 
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def has_unicode() -> bool:

@@ -53,7 +53,7 @@ def command(
     from hpcrun.controller.clean import check_named, find_old, remove
     from hpcrun.controller.targets import find_targets
     from hpcrun.controller.wait import seconds
-    from hpcrun.errors import InputError
+    from hpcrun.errors import InputError, OutOfReach
 
     asks = not (yes or dry_run)
     if asks and (as_json or not sys.stdin or not sys.stdin.isatty()):
@@ -96,8 +96,11 @@ def command(
         emit_json(_json(units, going, gone, dry_run=dry_run))
     for error in errors:
         show_error(error)
-    stuck = named is not None and len(going) < len(units)
-    return 1 if errors or stuck else 0
+    if errors:
+        return 1
+    if any(unit.is_silent for unit in units):
+        return OutOfReach.exit_code
+    return 1 if named is not None and len(going) < len(units) else 0
 
 
 def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:

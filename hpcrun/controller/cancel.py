@@ -9,14 +9,24 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.outcome import Known, Outcome, begin, conf_of, find_known, not_mine
+from hpcrun.controller.outcome import (
+    Known,
+    Outcome,
+    begin,
+    conf_of,
+    find_known,
+    interrupted,
+    not_mine,
+)
 from hpcrun.controller.state.status import RunStatus, is_local
+from hpcrun.controller.submit import signals_wait
 from hpcrun.controller.targets import Targets, user_name
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
@@ -43,22 +53,21 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
             else:
                 wanted.setdefault(conf_of(one), []).append(len(told))
         told.append(first)
-    asked: dict[int, HpcrunError | None] = {}
-    for conf, places in wanted.items():
-        words = dict.fromkeys(_word(*known[place], whole) for place in places)
-        error: HpcrunError | None = None
-        try:
-            scheduler.cancel_all(slurm_transport(context, conf), list(words), pending=pending)
-        except HpcrunError as failure:
-            error = failure
-        asked |= dict.fromkeys(places, error)
-    begun = _begun_meanwhile(context, targets) if pending and asked else {}
-    for place, error in asked.items():
-        if error is None and told[place].job_id in begun:
-            left = f"it is {begun[told[place].job_id]}, not PENDING"
-            told[place] = structs.replace(told[place], left=left)
-        else:
-            told[place] = _recorded(known[place][1], told[place], error)
+    try:
+        for conf, places in wanted.items():
+            with signals_wait():
+                error = _cancel(context, conf, [known[place] for place in places], whole, pending)
+                begun = _begun_meanwhile(context, targets) if pending and error is None else {}
+                for place in places:
+                    state = begun.get(told[place].job_id)
+                    if state is None:
+                        told[place] = _recorded(known[place][1], told[place], error)
+                    else:
+                        told[place] = structs.replace(
+                            told[place], left=f"it is {state}, not PENDING"
+                        )
+    except KeyboardInterrupt as pressed:
+        raise interrupted(told, "cancelled") from pressed
     return told + unknown
 
 
@@ -67,7 +76,9 @@ def _look_at(known: Known, *, pending: bool) -> Outcome:
     first = begin(known)
     if first.over:
         return first
-    error = not_mine(known, "ask OWNER to cancel it")
+    error: HpcrunError | None = not_mine(known, "ask OWNER to cancel it")
+    if error is None and pending and isinstance(known, RunStatus) and known.out_of_reach:
+        error = OutOfReach(f"{first.name}: {known.out_of_reach}", fix="try again later")
     if error is None and pending and first.state != "PENDING":
         return structs.replace(first, left=f"it is {first.state}, not PENDING")
     is_here = isinstance(known, RunStatus) and is_local(known.history)
@@ -76,6 +87,22 @@ def _look_at(known: Known, *, pending: bool) -> Outcome:
             f"{first.name}: no Slurm job of it is known", fix="hpcrun status tells when it is"
         )
     return structs.replace(first, error=error)
+
+
+def _cancel(
+    context: Context,
+    conf: str | None,
+    known: Sequence[tuple[str, Known]],
+    whole: set[str],
+    pending: bool,
+) -> HpcrunError | None:
+    """Have one Slurm cancel jobs; say what went wrong."""
+    words = dict.fromkeys(_word(*one, whole) for one in known)
+    try:
+        scheduler.cancel_all(slurm_transport(context, conf), list(words), pending=pending)
+    except HpcrunError as failure:
+        return failure
+    return None
 
 
 def _word(word: str, known: Known, whole: set[str]) -> str:

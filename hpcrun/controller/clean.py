@@ -50,7 +50,8 @@ class Unit(Struct, kw_only=True):
     """What goes as a whole: a run, or a sweep with all its runs.
 
     ``ended_at`` is in seconds since the epoch; ``states`` counts its runs by state. ``kept`` says
-    why it stays; while that is empty it may go. ``size`` is in bytes, None while not measured.
+    why it stays; while that is empty it may go; ``is_silent``: since Slurm does not answer.
+    ``size`` is in bytes, None while not measured.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Unit(Struct, kw_only=True):
     ended_at: float = 0.0
     states: dict[str, int] = {}
     kept: str = ""
+    is_silent: bool = False
     size: int | None = None
 
     @property
@@ -73,6 +75,7 @@ class _Past(Struct, frozen=True):
     state: str
     ended_at: float
     kept: str = ""
+    is_silent: bool = False
 
 
 def find_old(
@@ -149,17 +152,21 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
         if seen is None:
             asked.append(run)
         else:
-            past[run.path] = structs.replace(seen, kept=live.reason(run))
+            kept, is_silent = live.reason(run)
+            past[run.path] = structs.replace(seen, kept=kept, is_silent=is_silent)
     for start in range(0, len(asked), _AT_ONCE):
         for status in status_of(context, asked[start : start + _AT_ONCE]):
-            past[status.run.path] = _past_of(
+            found = _past_of(
                 status.run, status.history, status.verdict.state, final=status.verdict.final
             )
+            is_silent = bool(status.out_of_reach) and not status.verdict.final
+            past[status.run.path] = structs.replace(found, is_silent=is_silent)
     for unit in units:
         ends = [past[run.path] for run in unit.runs]
         unit.states = dict(Counter(end.state for end in ends))
         unit.ended_at = max((end.ended_at for end in ends), default=created_at(unit.name))
         unit.kept = next((end.kept for end in ends if end.kept), "")
+        unit.is_silent = any(end.is_silent for end in ends)
 
 
 def _remembered(run: RunFolder) -> _Past | None:
@@ -248,7 +255,7 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     going = {path for unit in units for path in unit.paths}
     live = LiveJobs(context)
     for unit in units:
-        reason = next(filter(None, map(live.reason, unit.runs)), "")
+        reason = next((why for why, _ in map(live.reason, unit.runs) if why), "")
         if reason:
             going -= set(unit.paths)
             yield unit, HpcrunError(f"{unit.name}: it stays: {reason}")

@@ -198,7 +198,7 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
     it, and some load the user's login shell by su.
     """
     # Which Slurm, and the user's token where a site has no munge (auth/jwt).
-    named = {name: context.environ[name] for name in _OF_SLURM if name in context.environ}
+    named = {name: context.environ[name] for name in _OF_SLURM if context.environ.get(name)}
     if context.cluster.slurm_conf:
         named["SLURM_CONF"] = context.cluster.slurm_conf
     if kind == "clean":

@@ -23,21 +23,22 @@ class LiveJobs:
         self._context = context
         self._states: dict[str | None, dict[str, str] | str] = {}
 
-    def reason(self, run: RunFolder) -> str:
-        """Say why a run may not be over after all: it has a job, or Slurm is silent; else ""."""
+    def reason(self, run: RunFolder) -> tuple[str, bool]:
+        """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
         submitted = read_submitted(run, read_task(run))
         if submitted is None or submitted.job_id is None:
-            return ""
+            return "", False
         conf = submitted.slurm_conf
         if conf is not None and not Path(conf).exists():
             # That Slurm is gone, as a sandbox's; or the run was submitted on another machine.
             is_here = submitted.host == os.uname().nodename
-            return "" if is_here else f"{conf}, by which it was submitted, is not on this machine"
+            away = f"{conf}, by which it was submitted, is not on this machine"
+            return "" if is_here else away, False
         known = self._of(conf)
         if isinstance(known, str):
-            return f"Slurm may run it again, and does not answer: {known}"
+            return f"Slurm may run it again, and does not answer: {known}", True
         state = known.get(folder_of_job(run))
-        return f"it is {state}" if state else ""
+        return f"it is {state}" if state else "", False
 
     def _of(self, conf: str | None) -> dict[str, str] | str:
         if conf not in self._states:

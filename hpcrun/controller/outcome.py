@@ -5,6 +5,8 @@ Effects: reads files, Slurm commands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
@@ -64,6 +66,14 @@ def begin(known: Known) -> Outcome:
         state=known.verdict.state,
         over=known.verdict.final,
     )
+
+
+def interrupted(told: Sequence[Outcome], what: str) -> KeyboardInterrupt:
+    """Say what Slurm had done before Ctrl-C, to which nothing is lost of it."""
+    names = [one.name for one in told if one.done]
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    text = f"Slurm had been told already: {', '.join(names[:5])}{rest}: {what} all the same"
+    return KeyboardInterrupt(text) if names else KeyboardInterrupt()
 
 
 def not_mine(known: Known, fix: str) -> InputError | None:

@@ -12,7 +12,15 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.outcome import Known, Outcome, begin, conf_of, find_known, not_mine
+from hpcrun.controller.outcome import (
+    Known,
+    Outcome,
+    begin,
+    conf_of,
+    find_known,
+    interrupted,
+    not_mine,
+)
 from hpcrun.controller.state.status import RunStatus, is_local
 from hpcrun.controller.submit import check_secrets, signals_wait, write_secrets
 from hpcrun.controller.targets import Targets
@@ -42,7 +50,7 @@ def requeue_all(
     wanted: dict[str | None, list[int]] = {}
     for _, one in known:
         first = begin(one)
-        left = _left_alone(one, failed=failed, in_sweep=first.run_id in inside)
+        left = _left_alone(one, failed=failed, hold=hold, in_sweep=first.run_id in inside)
         error = None if left else _obstacle(context, one)
         if not left and error is None:
             wanted.setdefault(conf_of(one), []).append(len(told))
@@ -51,23 +59,31 @@ def requeue_all(
         transport = slurm_transport(context, conf)
         for start in range(0, len(places), _AT_ONCE):
             some = {place: known[place][1] for place in places[start : start + _AT_ONCE]}
-            with signals_wait():
-                errors = _start_anew(context, transport, some, hold=hold)
-            for place in some:
-                error = errors.get(place)
-                told[place] = structs.replace(told[place], done=error is None, error=error)
+            try:
+                with signals_wait():
+                    errors = _start_anew(context, transport, some, hold=hold)
+                    for place in some:
+                        error = errors.get(place)
+                        told[place] = structs.replace(told[place], done=error is None, error=error)
+            except KeyboardInterrupt as pressed:
+                raise interrupted(told, "started anew") from pressed
     return told + unknown
 
 
-def _left_alone(known: Known, *, failed: bool, in_sweep: bool) -> str:
+def _left_alone(known: Known, *, failed: bool, hold: bool, in_sweep: bool) -> str:
     """Say why nothing is to be done about a job; "" where something is."""
     verdict = known.verdict
-    if verdict.ok or not verdict.final if failed else in_sweep and verdict.final:
+    is_unknown = isinstance(known, RunStatus) and known.out_of_reach and not verdict.final
+    if failed and not is_unknown and (verdict.ok or not verdict.final):
+        return f"it is {verdict.state}"
+    if in_sweep and not failed and verdict.final:
         return f"it is {verdict.state}"
     if verdict.state not in WAITING or not_mine(known, ""):
         return ""
     why = explain(verdict.reason, known.job_id or "")
-    return "it waits already" + (f", and {why.words}: {why.fix}" if " held" in why.words else "")
+    if " held" in why.words:
+        return f"it waits already, and {why.words}: {why.fix}"
+    return "" if hold else "it waits already"
 
 
 def _obstacle(context: Context, known: Known) -> HpcrunError | None:
@@ -84,6 +100,11 @@ def _obstacle(context: Context, known: Known) -> HpcrunError | None:
         if known.out_of_reach:
             later = f"try again later; or {again}" if verdict.final else "try again later"
             return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)
+    if verdict.state in WAITING:
+        return InputError(
+            f"{name} waits already: there is nothing to start anew",
+            fix=f"scontrol hold {known.job_id} keeps it waiting",
+        )
     if verdict.state == UNKNOWN or known.job_id is None:
         return InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
     if verdict.final and verdict.source != "squeue":

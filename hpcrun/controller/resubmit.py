@@ -134,6 +134,9 @@ def submit_again(again: Again) -> Submission | SweepSubmission:
 def _failed(found: RunFolder | SweepFolder, statuses: Sequence[RunStatus]) -> list[RunStatus]:
     left = [status for status in statuses if status.verdict.final and not status.verdict.ok]
     if not left:
+        silent = next((status.out_of_reach for status in statuses if not status.verdict.final), "")
+        if silent:
+            raise OutOfReach(f"--failed: nobody knows what failed: {silent}", fix="try again later")
         name = found.sweep_id if isinstance(found, SweepFolder) else found.run_id
         states = ", ".join(dict.fromkeys(status.verdict.state for status in statuses))
         raise InputError(f"--failed: {name} has no run that failed: {states}")
@@ -150,9 +153,10 @@ def _check_over(status: RunStatus, *, fresh: bool) -> None:
                 f"{name}: nobody knows whether it is over: {status.out_of_reach}",
                 fix="try again later, or --fresh for a run with checkpoints of its own",
             )
+        first = "wait" if verdict.state == "COMPLETING" else "cancel"
         raise InputError(
             f"{name} is {verdict.state}: two runs would write the same checkpoints",
-            fix=f"hpcrun cancel {status.job_id or status.run.run_id} first, or --fresh for "
+            fix=f"hpcrun {first} {status.job_id or status.run.run_id} first, or --fresh for "
             "checkpoints of its own",
         )
     submitted = status.history.submitted

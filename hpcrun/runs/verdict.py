@@ -23,6 +23,8 @@ RUNAWAY = 3600.0
 GRACE = 30.0
 # Slurm counts from the job's start in whole seconds, the job from its script's first act.
 _CLOCK = 2.0
+# Reasons of Slurm's to end a job that never ran; others of a cancelled job are why it waited.
+_ENDS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
 # Ends that are hpcrun's own words: it died without a trace; Slurm never took it.
 LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
@@ -82,8 +84,7 @@ def decide(evidence: Evidence) -> Verdict:
             state=queue.state,
             final=is_final(queue.state),
             source="squeue",
-            # NonZeroExitCode says nothing that FAILED does not.
-            reason="" if queue.reason in ("None", "NonZeroExitCode") else queue.reason,
+            reason=_reason(queue),
             exit_code=exit_code if is_final(queue.state) else None,
         )
         return _with_disagreement(verdict, evidence.history)
@@ -226,6 +227,15 @@ def _local(evidence: Evidence) -> Verdict:
             reason=f"no sign of life for {evidence.now - seen:.0f} s and no end record",
         )
     return Verdict(state="RUNNING", final=False, source="record")
+
+
+def _reason(queue: QueueRow) -> str:
+    """Say why a job waits, or why it ended; NonZeroExitCode says nothing that FAILED does not.
+
+    Slurm leaves the reason for which a job waited where it was, also when it is over.
+    """
+    waited = queue.state in ("COMPLETED", "CANCELLED") and queue.reason not in _ENDS
+    return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 
 
 def _with_disagreement(verdict: Verdict, history: History) -> Verdict:

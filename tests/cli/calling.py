@@ -6,13 +6,17 @@ Effects: processes, and this process's standard streams, environment and current
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +87,25 @@ class Caller:
             stdin=subprocess.DEVNULL,
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
+
+    def on_terminal(
+        self, *argv: str, columns: int = 80, rows: int = 40, env: Mapping[str, str] | None = None
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        """Start a process on a terminal of its own; give it with the terminal's other side."""
+        main, side = pty.openpty()
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        program = argv if argv[0] == sys.executable else (sys.executable, "-m", "hpcrun", *argv)
+        process = subprocess.Popen(
+            program,
+            cwd=self.project,
+            env=self.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", **(env or {})},
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+        )
+        os.close(side)
+        return process, main
 
     def process(self, *argv: str) -> Done:
         """Run hpcrun as a process of its own, to its end."""

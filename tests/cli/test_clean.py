@@ -68,6 +68,7 @@ def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
     assert hpcrun("status").code == 0
     replay(tools, "squeue", captured("squeue", "no-controller"))
     done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
+    assert done.code == 4
     told = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
     assert told.pop(unseen.name) == (False, "it is UNKNOWN")
     # A job that was over may have been started again meanwhile, by scontrol requeue.

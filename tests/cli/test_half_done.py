@@ -167,3 +167,56 @@ def test_runs_of_this_machine_end_though_the_disk_is_full(hpcrun: Caller) -> Non
     finally:
         for process in processes:
             process.kill()
+
+
+GARBAGE = "echo '<html>oops</html>'"
+
+
+@pytest.mark.parametrize(
+    "words", [["cancel", "--pending"], ["requeue", "--failed"], ["resubmit", "--failed"]]
+)
+def test_a_condition_that_nobody_can_judge_is_no_success(
+    hpcrun: Caller, tools: Path, words: list[str]
+) -> None:
+    submitted(hpcrun, tools, "7")
+    for name in ("squeue", "sacct", "scontrol", "scancel"):
+        script(tools, name, GARBAGE)
+    done = hpcrun(*words, "7")
+    assert done.code == 4 and "squeue answered what is no" in done.err, done
+    assert not (tools / "scancel.asked").exists() and not done.out
+
+
+def test_a_waiting_job_is_not_said_to_be_held(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    (run / "secrets.env").unlink()
+    replay(tools, "squeue", (0, row(run, "7", "PENDING"), ""))
+    asked = script(tools, "scontrol", "")
+    done = hpcrun("requeue", "--hold", "7")
+    assert done.code == 2 and "scontrol hold 7 keeps it waiting" in done.err
+    assert calls(asked) == []
+
+
+def test_what_was_ordered_may_have_been_done_though_slurm_fell_silent(
+    hpcrun: Caller, tools: Path
+) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    script(tools, "scancel", "echo 'Socket timed out on send/recv operation' >&2; exit 1")
+    done = hpcrun("cancel", "7")
+    assert done.code == 4 and "it may have been done all the same" in done.err
+    assert "hpcrun status tells" in done.err
+    script(tools, "scancel", SILENT)
+    assert "all the same" not in hpcrun("cancel", "7").err  # it was never sent
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+def test_ctrl_c_says_what_was_done(hpcrun: Caller, tools: Path, verb: str) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    (run / "secrets.env").unlink()
+    (run / "plan.json").unlink()  # of a job without secrets
+    replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))
+    script(tools, "scancel" if verb == "cancel" else "scontrol", "kill -INT $PPID; sleep 0.2")
+    done = hpcrun.process(verb, "7")
+    assert done.code == 130, done
+    assert "Slurm had been told already: job 7" in done.err
+    assert (run / "cancelled.json").exists() == (verb == "cancel")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -307,17 +305,7 @@ class Terminal:
     """hpcrun on a terminal of its own."""
 
     def __init__(self, caller: Caller, *argv: str) -> None:
-        self.fd, inner = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "hpcrun", *argv],
-            cwd=caller.project,
-            env=caller.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-        )
-        os.close(inner)
+        self.process, self.fd = caller.on_terminal(*argv)
         self.shown = ""
 
     def until(self, text: str) -> None:

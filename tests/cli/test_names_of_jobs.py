@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun import find
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.cli.test_status import SEPARATOR, answers, queued, write_sweep
@@ -77,6 +78,19 @@ def test_the_number_of_a_task_itself_finds_its_run_for_every_verb(
     assert (told["run_id"], told["cancelled"]) == (f"{RUN}.0-7k3q", True)
     assert ended.read_text() == "40_0\n" and asked.read_text().count("\n") == 2
     assert (sweep.runs / f"{RUN}.0-7k3q" / "cancelled.json").exists()
+
+
+def test_the_number_of_a_task_itself_finds_its_curve_and_its_handle(
+    sweep: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = sweep.runs / f"{RUN}.0-7k3q" / "logs" / "0" / "rank-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1 loss 2.5\nstep 2 loss 2.0\n")
+    (told,) = sweep("parse", "41", "--json").json["runs"]
+    assert (told["source"], told["points"]) == (f"{RUN}.0-7k3q", 2)
+    for name in ("PATH", "HOME", "HPCRUN_SANDBOX_DIR"):
+        monkeypatch.setenv(name, sweep.environ[name])
+    assert find(41, cwd=sweep.project).id == f"{RUN}.0-7k3q"
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel", "wait"])

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import click
 import pytest
 
 from hpcrun.runs.layout import RunFolder
-from tests.cli.calling import ROOT, Caller
+from tests.cli.calling import Caller
 from tests.cli.test_status import answers, make_run, queued, several, tools, write_sweep
 
 __all__ = ["several", "tools"]  # fixtures
@@ -22,20 +21,9 @@ __all__ = ["several", "tools"]  # fixtures
 
 def drawn(hpcrun: Caller, columns: int, *argv: str, **env: str) -> str:
     """What a terminal of so many columns gets."""
-    import pty
-
-    main, side = pty.openpty()
-    subprocess.run(["stty", "cols", str(columns), "rows", "40"], stdin=side, check=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hpcrun", *argv],
-        cwd=hpcrun.project,
-        env=hpcrun.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color"} | env,
-        stdin=side,
-        stdout=side,
-        stderr=side,
-        start_new_session=True,
+    process, main = hpcrun.on_terminal(
+        *argv, columns=columns, env={"TERM": "xterm-256color", **env}
     )
-    os.close(side)
     got = b""
     while True:
         try:
@@ -83,6 +71,13 @@ def test_a_c_locale_gets_ascii(several: Caller) -> None:
         assert several.process(*argv).out.isascii()
 
 
+def test_who_wants_no_colours_gets_none(several: Caller) -> None:
+    assert "\x1b[" in drawn(several, 80, "status")
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b[" not in drawn(several, 80, "status", **env)
+        assert "\x1b[" not in drawn(several, 80, "status", "nothing-like-it", **env)
+
+
 def test_watch_needs_a_terminal(several: Caller) -> None:
     done = several("status", "--watch")
     assert done.code == 2 and "--watch draws on a terminal" in done.err
@@ -103,20 +98,10 @@ class Watching:
     """hpcrun status --watch on a terminal, with other seconds between its looks."""
 
     def __init__(self, hpcrun: Caller, *argv: str, files: float = 0.1, slurm: float = 600) -> None:
-        import pty
-
-        self.main, side = pty.openpty()
-        subprocess.run(["stty", "cols", "120", "rows", "40"], stdin=side, check=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WATCH, str(files), str(slurm), str(8 * slurm), *argv],
-            cwd=hpcrun.project,
-            env=hpcrun.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            start_new_session=True,
+        seconds = (str(files), str(slurm), str(8 * slurm))
+        self.process, self.main = hpcrun.on_terminal(
+            sys.executable, "-c", WATCH, *seconds, *argv, columns=120
         )
-        os.close(side)
         self.got = b""
 
     def pictures(self, count: int) -> list[str]:
@@ -189,20 +174,8 @@ def test_a_watch_asks_less_often_while_no_state_changes(several: Caller, tools: 
 
 
 def test_watch_ends_by_ctrl_c_and_leaves_the_terminal_clean(several: Caller, tools: Path) -> None:
-    import pty
-
     calls = tools / "squeue.calls"
-    main, side = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hpcrun", "status", "--watch"],
-        cwd=several.project,
-        env=several.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
-        stdin=side,
-        stdout=side,
-        stderr=side,
-        start_new_session=True,
-    )
-    os.close(side)
+    process, main = several.on_terminal("status", "--watch")
     got = b""
     while b"Ctrl-C ends this" not in got:
         got += os.read(main, 65536)  # ends with an error when the process does

@@ -314,3 +314,12 @@ def test_a_job_of_another_program_is_not_asked_for_records() -> None:
     history = History(run_id="7")
     made = decide(Evidence(history=history, now=NOW, queue=queue("FAILED")))
     assert (made.state, made.notes) == ("FAILED", [])
+
+
+def test_what_a_job_waited_for_is_no_reason_of_its_end() -> None:
+    for state in ("COMPLETED", "CANCELLED"):
+        assert verdict(queue=queue(state, "Resources")).reason == ""
+    never = verdict(queue=queue("CANCELLED", "DependencyNeverSatisfied"))
+    assert never.reason == "DependencyNeverSatisfied"
+    assert verdict(queue=queue("NODE_FAIL", "NodeDown")).reason == "NodeDown"
+    assert verdict(queue=queue("PENDING", "Resources")).reason == "Resources"

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.state.foreign import find_any
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.store import find, is_job_id, runs_of
@@ -53,7 +54,7 @@ def _sources_of(context: Context, word: str | None, *, is_awaited: bool) -> list
             raise InputError(f"{word}: a folder", fix="name the log files in it")
         if path.exists() and not path.is_dir():
             return [Source(word, (path,))]
-    run = find(context.runs_dir, word)
+    run = find_any(context, word)
     if isinstance(run, SweepFolder):
         return [Source(each.run_id, run=each) for each in runs_of(run)]
     if run is not None:

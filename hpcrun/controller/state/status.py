@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.state.foreign import find_any
+from hpcrun.controller.state.foreign import find_any, own_names
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
@@ -56,6 +56,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 def resolve(context: Context, word: str | None) -> RunFolder:
     """Find the run that a word names; none means the newest. Raises InputError."""
     run = find_run(context.runs_dir, word)
+    if run is None and word is not None and (own := own_names(context, [word])):
+        run = find_run(context.runs_dir, own[word])
     if run is None:
         raise _no_such_run(context, word)
     return run

@@ -34,10 +34,23 @@ def sandbox() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def cluster_like_it(request: pytest.FixtureRequest) -> Iterator[str]:
     """A sandbox with the partitions, GPU types and limits of the profile of a module's example."""
-    name = request.path.stem.removeprefix("test_").replace("_", "-")
     place = Path(f"/tmp/hpl{os.getpid()}")
-    with _up(place, "--like", str(EXAMPLES / name / "hpcrun.yaml")):
+    with _up(place, "--like", str(EXAMPLES / example_of(request) / "hpcrun.yaml")):
         yield str(place)
+
+
+@pytest.fixture(scope="module")
+def small(
+    request: pytest.FixtureRequest, sandbox: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Project, Path]:
+    """The project of a module's example, and its run of the job small, with the SMALL_WORDS."""
+    made = copy_of(example_of(request), tmp_path_factory.mktemp("small"), environment(sandbox))
+    return made, made.train("small", *getattr(request.module, "SMALL_WORDS", ()))
+
+
+def example_of(request: pytest.FixtureRequest) -> str:
+    """Name the example that a module tests."""
+    return request.path.stem.removeprefix("test_").replace("_", "-")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import Project, copy_of, environment
+from tests.cluster.examples.project import Project
 
 pytestmark = pytest.mark.timeout(1800)  # on a machine that is busy with other work
 
@@ -142,13 +142,6 @@ def second_half(curve: dict[float, float]) -> dict[float, float]:
 @pytest.fixture
 def example(project: Callable[[str], Project]) -> Project:
     return project("drivable-vit")
-
-
-@pytest.fixture(scope="module")
-def small(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
-    """The project, and its run of the job small as it is."""
-    made = copy_of("drivable-vit", tmp_path_factory.mktemp("small"), environment(sandbox))
-    return made, made.train("small", timeout=1200)
 
 
 def test_it_trains_on_two_nodes(small: tuple[Project, Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.examples.project import EXAMPLES, Project, copy_of, environment
+from tests.cluster.examples.project import EXAMPLES, Project
 from tests.source import ROOT
 from tests.torch_extensions import extensions
 
@@ -27,13 +27,6 @@ NOTHING = 4.2
 @pytest.fixture
 def example(project: Callable[[str], Project]) -> Project:
     return project("speech-lm")
-
-
-@pytest.fixture(scope="module")
-def small(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
-    """The project, and its run of the job small as it is."""
-    made = copy_of("speech-lm", tmp_path_factory.mktemp("small"), environment(sandbox))
-    return made, made.train("small", timeout=1200)
 
 
 def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Path]) -> None:

@@ -12,7 +12,7 @@ from statistics import mean
 
 import pytest
 
-from tests.cluster.examples.project import EXAMPLES, Project, copy_of, environment
+from tests.cluster.examples.project import EXAMPLES, Project
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site
 from tests.cluster.sshd import Lab, lab
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(1800)
 NOTHING, SINGLE_PIXELS = 2.0, math.pi / 2
 SMALL = ["--frames", "6", "--height", "16", "--width", "16", "--layers", "2", "--heads", "4",
          "--head-dim", "32", "--patch", "4", "--lr", "0.01"]  # fmt: skip
+SMALL_WORDS = ["--", "--check-base"]
 KEY = "0123456789abcdef0123456789abcdef01234567"  # of the form that W&B's have
 
 # In one process without a launcher: trains with each seed, and with a learning rate of 0 beside it;
@@ -76,13 +77,6 @@ def assert_only_adapters_changed(text: str, ranks: int) -> None:
 @pytest.fixture
 def example(project: Callable[[str], Project]) -> Project:
     return project("video-lora")
-
-
-@pytest.fixture(scope="module")
-def small(sandbox: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
-    """The project, and its run of the job small as it is."""
-    made = copy_of("video-lora", tmp_path_factory.mktemp("small"), environment(sandbox))
-    return made, made.train("small", "--", "--check-base", timeout=1200)
 
 
 def test_only_the_adapters_change_on_two_nodes(small: tuple[Project, Path]) -> None:
