@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 T = TypeVar("T", bound=ast.AST)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # What reads a command line; the word tells how far its options can be known.
 _ARGPARSE = "argparse"
@@ -179,14 +180,20 @@ class _Argparse:
         ]
         made = [call for call in calls if called(call) == "ArgumentParser"]
         self._read_constructors(made)
+        self._aliases = _Names(nodes)
+        for value, name in _assignments(nodes):
+            if isinstance(value, ast.Attribute) and value.attr == "add_argument":
+                self._aliases.add(name, self._aliases.function_of(value))
+        handed_on = _handed_on(nodes)
         for call in calls:
             name = called(call)
-            if name == "add_argument":
+            if name == "add_argument" or self._aliases.has(call.func):
                 self._read_option(call)
             elif name == "add_config_arguments":
                 self.options += [Option([option]) for option in _DEEPSPEED_OPTIONS]
             elif name == "parse_args":
-                self._expect(not call.keywords and all(map(_is_command_line, call.args)))
+                words = (_is_command_line(arg) or id(arg) in handed_on for arg in call.args)
+                self._expect(not call.keywords and all(words))
                 self._expect(not self._may_not_count(call))  # what it refuses may be caught
         self._expect(any(called(call) == "parse_args" for call in calls))
         self._follow_names(nodes, made)
@@ -239,11 +246,14 @@ class _Argparse:
         functions = {id(call.func) for call in nodes.of(ast.Call)}
         for attribute in nodes.of(ast.Attribute):
             self._expect(attribute.attr not in ("parse_known_args", "add_subparsers", "required"))
-            self._expect(attribute.attr != "add_argument" or id(attribute) in functions)
+            is_named = id(attribute) in functions or id(attribute) in assigned
+            self._expect(attribute.attr != "add_argument" or is_named)
             self._expect(attribute.attr != "argv" or id(attribute) in command_line)
         for name in nodes.of(ast.Name):
-            if name.id in owners and isinstance(name.ctx, ast.Load):
+            if isinstance(name.ctx, ast.Load) and owners.has(name):
                 self._expect(id(name) in handed or attributes.get(id(name)) in _HARMLESS)
+            elif isinstance(name.ctx, ast.Load) and self._aliases.has(name):
+                self._expect(id(name) in functions)
         for call in nodes.of(ast.Call):
             if call in made or called(call) in makers:
                 self._expect(id(call) in assigned or attributes.get(id(call)) in _HARMLESS)
@@ -271,25 +281,90 @@ def _assignments(nodes: _Nodes) -> Iterator[tuple[ast.expr, str]]:
             yield annotated.value, annotated.target.id
 
 
-def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[set[str], set[str]]:
+class _Names:
+    """Names that mean one thing in the functions where they are given it; elsewhere another."""
+
+    def __init__(self, nodes: _Nodes) -> None:
+        self._functions: list[_Function] = [
+            *nodes.of(ast.FunctionDef),
+            *nodes.of(ast.AsyncFunctionDef),
+        ]
+        self._scopes: dict[str, list[_Function | None]] = {}
+
+    def add(self, name: str, scope: _Function | None) -> None:
+        """Note that a name has the meaning in a function; None: in the module."""
+        self._scopes.setdefault(name, []).append(scope)
+
+    def has(self, node: ast.expr) -> bool:
+        """Tell whether an expression is one of the names, where it has the meaning."""
+        scopes = self._scopes.get(node.id, ()) if isinstance(node, ast.Name) else ()
+        return any(scope is None or _is_within(node, scope) for scope in scopes)
+
+    def function_of(self, node: ast.expr) -> _Function | None:
+        """The innermost function that an expression stands in; None: the module itself."""
+        around = [function for function in self._functions if _is_within(node, function)]
+        return max(around, key=lambda function: function.lineno, default=None)
+
+
+def _is_within(node: ast.expr, function: _Function) -> bool:
+    return function.lineno <= node.lineno <= (function.end_lineno or 0)
+
+
+def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[_Names, set[str]]:
     """Names of the parser and of its groups, and of the functions that return them."""
     groups = ("add_argument_group", "add_mutually_exclusive_group")
-    owners: set[str] = set()
+    owners = _Names(nodes)
     makers: set[str] = set()
     for _ in range(2):  # a function that returns it, and the name that its caller gives it
         for value, name in _assignments(nodes):
             if isinstance(value, ast.Call) and (
                 value in made or called(value) in groups or called(value) in makers
             ):
-                owners.add(name)
+                owners.add(name, owners.function_of(value))
         for node in nodes.of(ast.Return):
-            if isinstance(node.value, ast.Name) and node.value.id in owners:
-                makers |= {
-                    function.name
-                    for function in nodes.of(ast.FunctionDef)
-                    if function.lineno <= node.lineno <= (function.end_lineno or 0)
-                }
+            if node.value is not None and owners.has(node.value):
+                maker = owners.function_of(node.value)
+                makers |= {maker.name} if maker is not None else set()
     return owners, makers
+
+
+def _handed_on(nodes: _Nodes) -> set[int]:
+    """Names that stand for the command line: parameters that nobody here gives anything else.
+
+    As in ``def main(words=None): args = parser.parse_args(words)``, called by ``main()``. Returns
+    the ids of the nodes.
+    """
+    calls, found = nodes.of(ast.Call), nodes.of(ast.Name)
+    takers = {
+        function.name: function
+        for function in nodes.of(ast.FunctionDef)
+        if len(function.args.args) == 1 and _defaults(function) == ["None"]
+    }
+    while True:
+        names = _Names(nodes)
+        for function in takers.values():
+            names.add(function.args.args[0].arg, function)
+        wrong = {
+            called(call)
+            for call in calls
+            for word in (*call.args, *(keyword.value for keyword in call.keywords))
+            if not (_is_command_line(word) or names.has(word))
+        }
+        wrong |= {
+            function.name
+            for function in takers.values()
+            for name in found
+            if isinstance(name.ctx, ast.Store)
+            and name.id == function.args.args[0].arg
+            and _is_within(name, function)
+        }
+        if not wrong & takers.keys():
+            return {id(name) for name in found if names.has(name)}
+        takers = {name: function for name, function in takers.items() if name not in wrong}
+
+
+def _defaults(function: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(default) for default in function.args.defaults]
 
 
 def _is_command_line(node: ast.expr) -> bool:

@@ -36,6 +36,12 @@ PLAIN = [
     "p.add_argument('--x', nargs='+')",
     "import deepspeed\np = deepspeed.add_config_arguments(p)",
     "def show():\n    p.print_help()",
+    "add = p.add_argument\nadd('--lr')",
+    "def options():\n    g = p.add_argument_group('g')\n    g.add_argument('--lr')\n"
+    "def other(size):\n    g = Geometry(size)\n    return use(g)",
+    "def main(words=None):\n    return p.parse_args(words)\nmain()",
+    "def read(words=None):\n    return p.parse_args(words)\n"
+    "def main(argv=None):\n    read(argv)\nmain()",
 ]
 NOT_PLAIN = [
     "p.parse_known_args()",
@@ -53,7 +59,13 @@ NOT_PLAIN = [
     "p2 = argparse.ArgumentParser(parents=[p])",
     "p.fromfile_prefix_chars = '@'",
     "p._actions.clear()",
-    "add = p.add_argument\nadd('--lr')",
+    "add = p.add_argument\nadd('--lr')\nothers(add)",
+    "add = p.add_argument\nadd(*names)",
+    "g = p.add_argument_group('g')\ndef other():\n    use(g)",
+    "def main(words=None):\n    return p.parse_args(words)\nmain(['--lr', '1'])",
+    "def main(words=None):\n    words = words or more\n    return p.parse_args(words)\nmain()",
+    "def main(words=None):\n    return p.parse_args(words)\ndef run(argv):\n    main(argv)",
+    "def main(words=[]):\n    return p.parse_args(words)\nmain()",
     "p.add_argument('--x', required=True).required = False",
     "try:\n    p.parse_args()\nexcept SystemExit:\n    pass",
 ]
@@ -330,3 +342,9 @@ def test_what_is_no_secret_is_not_told(name: str, value: str) -> None:
 def test_the_profiles_secrets_are_told_too() -> None:
     [note] = secret_notes({}, [], [], {"HF_TOKEN": "hf_" + KEY})
     assert note.startswith("the profile's env.HF_TOKEN: ")
+
+
+def test_an_alias_of_add_argument_adds_options() -> None:
+    found = facts(f"{HEAD}add = p.add_argument\nadd('--lr', required=True)\n{TAIL}")
+    assert [(option.names, option.required) for option in found.options] == [(["--lr"], True)]
+    assert argument_notes(["--lr", "1", "--nonsense"], "a.py", found) != []
