@@ -117,8 +117,9 @@ def draft_job(
         )
     if framework == "deepspeed" and "deepspeed_config" not in takes:
         notes.append(
-            f"{script} takes no --deepspeed_config: let it read the file HPCRUN_DEEPSPEED_CONFIG "
-            "names, so that the batch and the ZeRO stage are the job's"
+            f"{script} takes no --deepspeed_config that can be seen: let it read the file "
+            'HPCRUN_DEEPSPEED_CONFIG names, or add its argument to args with "{deepspeed_config}", '
+            "so that the batch and the ZeRO stage are the job's"
         )
     passed = {option for option, _ in args}
     required = [
