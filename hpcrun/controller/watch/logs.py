@@ -5,6 +5,7 @@ Effects: reads files, few Slurm commands.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -229,7 +230,7 @@ def begin(tail: Tail, files: Sequence[LogFile], query: LogQuery) -> None:
         try:
             start, end = 0, None
             if query.attempt is not None and file.attempt is None:
-                start, end = part_of(file.path.read_bytes(), query.attempt)
+                start, end = _part_of_file(file.path, query.attempt)
             if query.since is not None:
                 start = max(start, start_since(file.path, query.since))
             if query.lines is not None:
@@ -241,6 +242,18 @@ def begin(tail: Tail, files: Sequence[LogFile], query: LogQuery) -> None:
             start = min(start, end)
         if start:
             tail.start(file, start)
+
+
+def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
+    """Find an attempt in the batch script's log without having all of it in memory."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return 0, 0
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as text,
+        ):
+            return part_of(text, attempt)
 
 
 def read(watched: Watched, tail: Tail, files: Sequence[LogFile]) -> Iterator[Lines | Begins]:
