@@ -1,12 +1,13 @@
 """Options and fixtures of all tests.
 
-Effects: makes temporary folders, and sets this process's garbage collector.
+Effects: makes temporary folders, and sets this process's garbage collector and SIGHUP.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/golden anew; look at the difference before it is committed",
     )
+
+
+def pytest_configure() -> None:
+    """Let SIGHUP end what tests start: nohup, by which they may run, has every child ignore it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)

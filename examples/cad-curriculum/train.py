@@ -33,8 +33,8 @@ import torch
 import torch.distributed as dist
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, DistributedSampler
-from transformers import get_cosine_schedule_with_warmup
 
 from check_ranks import check_ranks, model_hash
 from data import Shapes, floor
@@ -146,15 +146,21 @@ def make_engine(
         model=model,
         model_parameters=[{"params": trained, "lr": args.lr[stage - 1]}],
         config=config,
-        lr_scheduler=lambda optimizer: get_cosine_schedule_with_warmup(
-            optimizer, num_warmup_steps=max(1, steps // 10), num_training_steps=steps
-        ),
+        lr_scheduler=lambda optimizer: LambdaLR(optimizer, lambda step: rate(step, steps)),
     )[0]
     if resumed is not None:
         path, _ = engine.load_checkpoint(str(resumed.folder), resumed.tag)
         if path is None:  # DeepSpeed only warns, and would begin anew
             raise SystemExit(f"{resumed.folder}/{resumed.tag}: nothing there to resume from")
     return engine
+
+
+def rate(step: int, steps: int) -> float:
+    """Give the learning rate at a step, of its peak: up in the first tenth, then down a cosine."""
+    warmup = max(1, steps // 10)
+    if step < warmup:
+        return step / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 def train_stage(

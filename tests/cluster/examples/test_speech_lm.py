@@ -33,26 +33,26 @@ def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Pa
     example, run = small
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     # Who fills "auto": the job, the Trainer and DeepSpeed's engine have one batch.
-    assert "  batch     16 effective\n" in example.hpcrun(
+    assert "  batch     32 effective\n" in example.hpcrun(
         "status", "--cluster", "sandbox", run.name
     )
-    assert "Trainer: 2 x 2 x 4 = 16 recordings a step\n" in log
-    assert "DeepSpeed: 16 recordings a step, ZeRO-3, DeepSpeedCPUAdam\n" in log
+    assert "Trainer: 4 x 2 x 4 = 32 recordings a step\n" in log
+    assert "DeepSpeed: 32 recordings a step, ZeRO-3, DeepSpeedCPUAdam\n" in log
     assert (
         "corpus talk: 512 recordings, the longest has 985 tokens; 177 of more than 128 are " in log
     )
     curves = example.curves(run)
-    assert list(curves["loss"]) == list(range(1, 31))
+    assert list(curves["loss"]) == list(range(1, 21))
     losses = list(curves["loss"].values())
     floor = float(log.partition("loss on the mixture: ")[2].partition("\n")[0])
     assert losses[0] > NOTHING - 0.1
-    assert floor - 0.1 < mean(losses[-5:]) < floor + 0.5
+    assert floor - 0.1 < mean(losses[-5:]) < floor + 0.8
     assert max(curves["longest"].values()) <= 128
     # Each corpus is learned; the control, without the second one, is below.
-    assert list(curves["eval_talk_loss"]) == [15, 30]
-    assert curves["eval_read_loss"][30] < 1.0 and curves["eval_talk_loss"][30] < 1.6
+    assert list(curves["eval_talk_loss"]) == [10, 20]
+    assert curves["eval_read_loss"][20] < 1.0 and curves["eval_talk_loss"][20] < 2.0
     # The parameters and the optimizer's states are shared out; DeepSpeed has made as many steps.
-    kept = run / "checkpoints" / "checkpoint-30" / "global_step30"
+    kept = run / "checkpoints" / "checkpoint-20" / "global_step20"
     assert len(list(kept.glob("zero_pp_rank_?_mp_rank_00_model_states.pt"))) == 4
     assert len(list(kept.glob("zero_pp_rank_?_mp_rank_00_optim_states.pt"))) == 4
 
@@ -70,8 +70,8 @@ def test_one_gpu_and_another_zero_stage_take_the_same_recordings(
         "--", "--max_steps", "4", "--eval_strategy", "no", "--save_strategy", "no", timeout=1200,
     )  # fmt: skip
     log = example.hpcrun("logs", "--cluster", "sandbox", other.name)
-    assert "Trainer: 2 x 8 x 1 = 16 recordings a step\n" in log
-    assert "DeepSpeed: 16 recordings a step, ZeRO-2, AdamW\n" in log
+    assert "Trainer: 4 x 8 x 1 = 32 recordings a step\n" in log
+    assert "DeepSpeed: 32 recordings a step, ZeRO-2, AdamW\n" in log
     alone = example.curves(other)
     for name in ("num_input_tokens_seen", "longest", "padding"):
         assert [alone[name][step] for step in range(1, 5)] == [
