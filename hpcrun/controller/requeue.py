@@ -118,12 +118,13 @@ def _again(known: Known) -> str:
     return f"hpcrun resubmit {known.job_id or known.run.run_id} makes a new run of it"
 
 
-def _secrets_error(context: Context, status: RunStatus, name: str) -> InputError | None:
+def _secrets_error(context: Context, status: RunStatus, name: str) -> HpcrunError | None:
     """A run that is over has no secrets any more, and one that may not be requeued loses them."""
     plan = status.plan
     if plan is None or not plan.secrets:
         return None
-    if not status.verdict.final and "no-requeue" in dict(plan.directives):
+    stays_over = "no-requeue" in dict(plan.directives)
+    if not status.verdict.final and stays_over:
         return InputError(
             f"{name} has secrets, which a job without slurm: {{requeue: true}} removes as it stops",
             fix=f"hpcrun cancel {status.job_id}, then hpcrun resubmit {status.job_id}",
@@ -132,6 +133,8 @@ def _secrets_error(context: Context, status: RunStatus, name: str) -> InputError
         try:
             check_secrets(context, plan)
         except InputError as error:
+            if stays_over:  # secrets would not help
+                return _over_for_good(status.job_id or "", _again(status))
             return InputError(f"{name}: {error.message}", fix="export them and try again")
     return None
 
@@ -222,9 +225,13 @@ def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> 
 
 def _refusal(job_id: str, said: str, again: str) -> SchedulerRefused:
     if "already finished" in said:
-        return SchedulerRefused(
-            f"job {job_id} is over, and was submitted with --no-requeue, as hpcrun does unless "
-            "the job says slurm: {requeue: true}",
-            fix=again,
-        )
+        return _over_for_good(job_id, again)
     return SchedulerRefused(f"scontrol requeue {job_id}: {said}", fix=again)
+
+
+def _over_for_good(job_id: str, again: str) -> SchedulerRefused:
+    return SchedulerRefused(
+        f"job {job_id} is over, and was submitted with --no-requeue, as hpcrun does unless "
+        "the job says slurm: {requeue: true}",
+        fix=again,
+    )

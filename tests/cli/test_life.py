@@ -144,10 +144,19 @@ def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
     assert hpcrun("status", "7").code == 0
     assert not (run / "secrets.env").exists()
     value = hpcrun.environ.pop("A_SECRET")
+    # Its secrets are not asked for, since they would not help.
     done = hpcrun("requeue", "7")
+    assert done.code == 3 and "--no-requeue" in done.err and "hpcrun resubmit 7" in done.err
+    hpcrun.environ["A_SECRET"] = value
+    hpcrun.write("job.yaml", f"{words}slurm: {{requeue: true}}\n")
+    (run,) = submitted(hpcrun, tools, "8")
+    replay(tools, "squeue", (0, row(run, "8", "FAILED"), ""))
+    assert hpcrun("status", "8").code == 0
+    del hpcrun.environ["A_SECRET"]
+    done = hpcrun("requeue", "8")
     assert done.code == 2 and "A_SECRET: not set in your environment" in done.err
     hpcrun.environ["A_SECRET"] = value
-    assert hpcrun("requeue", "7").code == 0
+    assert hpcrun("requeue", "8").code == 0
     assert (run / "secrets.env").read_text() == "export A_SECRET='of mine'\n"
     assert (run / "secrets.env").stat().st_mode & 0o777 == 0o600
 
