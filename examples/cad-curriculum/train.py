@@ -41,7 +41,8 @@ from data import Shapes, floor
 from model import SIZES, CadModel
 
 INPUTS = {1: "text", 2: "text and points", 3: "text, points and pictures"}
-HELD_OUT = 128  # shapes to evaluate with, drawn from a seed of their own
+HELD_OUT = 128  # shapes to evaluate with at least, drawn from a seed of their own
+EVAL_BATCH = 8  # of a rank
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,9 @@ def train_stage(
     engine = make_engine(args, config, stage, before, resumed, steps * epochs)
     start = resumed or before
     step, first_epoch = start.step if start else 0, resumed.epoch if resumed else 0
-    held_out = Shapes(HELD_OUT, args.seed + 1, stage)
-    lowest = floor(stage, [held_out.shape(index) for index in range(HELD_OUT)])
+    at_once = EVAL_BATCH * dist.get_world_size()  # whole batches: their means are the whole's
+    held_out = Shapes(math.ceil(HELD_OUT / at_once) * at_once, args.seed + 1, stage)
+    lowest = floor(stage, [held_out.shape(index) for index in range(len(held_out))])
     tell(f"stage {stage} learns from {INPUTS[stage]}: {epochs} epochs of {steps} steps; no loss "
          f"can be below {lowest:.3f}")  # fmt: skip
     saved = resumed
@@ -192,6 +194,7 @@ def train_stage(
         batch = iter(loader)
         for _ in range(steps):
             began = time.perf_counter()
+            lr = engine.get_lr()[0]  # after the step it is the next one's
             loss = train_step(engine, batch, accumulated)
             step += 1
             log(
@@ -199,7 +202,7 @@ def train_stage(
                 epoch=epoch + 1,
                 step=step,
                 loss=loss,
-                lr=engine.get_lr()[0],
+                lr=lr,
                 grad_norm=float(engine.get_global_grad_norm() or math.nan),
                 samples_per_second=engine.train_batch_size() / (time.perf_counter() - began),
             )
@@ -234,8 +237,8 @@ def evaluate(engine: Any, shapes: Shapes) -> dict[str, float]:
     newest = {1: None, 2: "points", 3: "pictures"}[shapes.stage]
     ranks, rank = dist.get_world_size(), dist.get_rank()
     total = torch.zeros(2, device=engine.device)
-    mine = range(rank, len(shapes) // ranks * ranks, ranks)  # as many on each rank: ZeRO-3 gathers
-    loader = DataLoader(torch.utils.data.Subset(shapes, mine), batch_size=8)
+    mine = range(rank, len(shapes), ranks)
+    loader = DataLoader(torch.utils.data.Subset(shapes, mine), EVAL_BATCH)
     for batch in loader:
         item = to_device(batch, engine.device)
         total[0] += engine(**item)

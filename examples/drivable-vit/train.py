@@ -93,7 +93,7 @@ class Log:
             is_val = name.startswith("val_")
             self.board.add_scalar(f"val/{name[4:]}" if is_val else f"train/{name}", value, step)
 
-    def step(self, epoch: int, loss: Tensor) -> None:
+    def step(self, epoch: int, loss: Tensor, lr: float) -> None:
         """Tell of every n-th optimizer step; ``loss`` is this rank's, and the mean is told."""
         engine = self.engine
         if engine.global_steps % self.every:
@@ -105,7 +105,7 @@ class Log:
         self.start_clock()
         values = {
             "loss": mean,
-            "lr": engine.get_lr()[0],
+            "lr": lr,
             "grad_norm": float(engine.get_global_grad_norm() or 0.0),
             "samples_per_second": samples / seconds,
         }
@@ -131,10 +131,11 @@ def train_epoch(engine: Any, loader: DataLoader[Any], epoch: int, steps: int, lo
             logits = engine(to_model(pictures, engine)).float()
             # In nats per pixel: 0.69 for one who knows nothing.
             loss = F.binary_cross_entropy_with_logits(logits, drivable.to(engine.device))
+            lr = engine.get_lr()[0]  # after the step it is the next one's
             engine.backward(loss)  # divides by the number of accumulated micro batches
             engine.step()  # steps with the last of them
             total += loss.detach() / engine.gradient_accumulation_steps()
-        log.step(epoch, total)
+        log.step(epoch, total, lr)
 
 
 @torch.no_grad()

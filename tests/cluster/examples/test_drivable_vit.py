@@ -85,14 +85,16 @@ for name, layers in {"alone": (0, 0), "cross_view": (1, 0), "temporal": (0, 1)}.
     told[name] = [(seen.grad[0, moment, view] != 0).any().item()
                   for moment, view in ((1, 1), (1, 0), (0, 1))]
 def kept(**options):
-    tried, total = model(1, 1, **options), 0
+    tried = model(1, 1, **options)
+    weights, storages = {each.data_ptr() for each in tried.parameters()}, {}
     def count(tensor):
-        nonlocal total
-        total += tensor.numel() * tensor.element_size()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:  # they are there anyhow
+            storages[storage.data_ptr()] = storage.nbytes()
         return tensor
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         tried(pictures[None]).sum().backward()
-    return total, [each.grad for each in tried.parameters()]
+    return sum(storages.values()), [each.grad for each in tried.parameters()]
 plain, grads = kept()
 less, same = kept(activation_checkpointing=True)
 told |= {"kept": plain, "kept_less": less, "same_gradients": all(map(torch.equal, grads, same))}
