@@ -224,6 +224,10 @@ def test_after(hpcrun: Caller, tools: Path) -> None:
     assert dependency(run.name) == dependency("7") == "afterok:7"
     replay(tools, "squeue", (0, row(run, "4711", "RUNNING"), ""))
     assert dependency("4711") == "afterok:4711"  # a job that hpcrun does not know
+    never = row(run, "7", "PENDING", reason="DependencyNeverSatisfied")
+    replay(tools, "squeue", (0, never, ""))
+    refused = submit(hpcrun, "--after", "7")
+    assert refused.code == 2 and "will itself never start" in refused.err
     replay(tools, "squeue", (0, row(run, "7", "COMPLETED"), ""))
     assert dependency("7") is None
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))

@@ -42,6 +42,12 @@ def dependency_on(context: Context, word: str) -> Dependency:
         if status.verdict.final or status.job_id is None:
             which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
             raise InputError(f"--after {word}: that run{which} is {status.verdict.state}")
+        if status.verdict.reason == "DependencyNeverSatisfied":
+            raise InputError(
+                f"--after {word}: job {status.job_id} will itself never start, since what it waits "
+                "for did not end well",
+                fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
+            )
     job_id = waiting[0].job_id or ""
     # afterok of an array waits for all its tasks, of a heterogeneous job for its leader.
     if len(statuses) > 1:
