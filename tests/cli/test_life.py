@@ -334,3 +334,17 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     shutil.rmtree(folder)
     gone = hpcrun("resubmit", "8")
     assert gone.code == 2 and "that the run began from (--after) are gone" in gone.err
+
+
+def test_a_resubmission_that_is_shown_is_as_the_schema_says(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    shown = hpcrun("resubmit", "7", "--dry-run", "--json").json
+    check_json("resubmit", shown)
+    assert json.loads(shown["resubmitted.json"])["run_id"] == run.name
+    hpcrun.write("job.yaml", "command: [hostname]\nsweep: {env.A: [1, 2]}\n")
+    replay(tools, "sbatch", (0, "9\n", ""))
+    assert submit(hpcrun).code == 0
+    shown = hpcrun("resubmit", "9", "--fresh", "--dry-run", "--json").json
+    check_json("resubmit", shown)
+    assert [one["values"] for one in shown["runs"]] == [{"env.A": "1"}, {"env.A": "2"}]
