@@ -169,11 +169,16 @@ def find_sweep(
 def newest(
     count: int = 20, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> list[Run]:
-    """List the newest runs, newest first, runs of sweeps among them; Slurm is not asked."""
+    """List the newest runs, newest first, runs of sweeps among them; Slurm is not asked.
+
+    Raises InputError for a ``count`` that is no number, or less than 0.
+    """
     from hpcrun.controller.state.status import newest as newest_folders
 
+    if not hasattr(count, "__index__") or count < 0:
+        raise InputError(f"count: {count!r}: expected how many runs", fix="as in newest(20)")
     context = _context(cluster, cwd)
-    return [Run(folder, context) for folder in newest_folders(context, max(0, count))]
+    return [Run(folder, context) for folder in newest_folders(context, count)]
 
 
 def parse(

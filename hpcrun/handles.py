@@ -238,7 +238,7 @@ def status_of(runs: Iterable[Run]) -> list[Status]:
     """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
     from hpcrun.controller.state.status import status_of as statuses_of
 
-    runs = list(runs)
+    runs = _listed(runs, "status_of")
     told: dict[Path, RunStatus] = {}
     for context, folders in _by_cluster(runs):
         told |= {each.run.path: each for each in statuses_of(context, folders)}
@@ -257,7 +257,8 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     from hpcrun.controller.watch.follow import wait_all
     from hpcrun.controller.watch.watched_runs import WatchedRuns
 
-    runs = list(runs)
+    runs = _listed(runs, "wait")
+    _check_timeout(timeout)
     end = None if timeout is None else monotonic() + timeout
     watched = [
         WatchedRuns(context, folders, deadline=end) for context, folders in _by_cluster(runs)
@@ -309,6 +310,21 @@ def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool)
             yield prefix + line.decode("utf-8", "replace")
     for data, prefix in begun.values():
         yield prefix + data.decode("utf-8", "replace")
+
+
+def _listed(runs: Iterable[Run], function: str) -> list[Run]:
+    """List what a function of many runs was given. Raises InputError for a single one."""
+    if not isinstance(runs, Iterable):
+        raise InputError(f"{runs!r}: expected a list of runs", fix=f"hpcrun.{function}([run])")
+    return list(runs)
+
+
+def _check_timeout(timeout: object) -> None:
+    """Raise InputError for what is no number of seconds; nan is none."""
+    from numbers import Real
+
+    if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
+        raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
 
 
 def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:

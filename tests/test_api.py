@@ -247,6 +247,19 @@ def test_only_runs_are_waited_for() -> None:
             call(["x"])  # type: ignore[list-item]
 
 
+def test_numbers_and_lists_are_asked_for_by_name(project: Caller) -> None:
+    run = hpcrun.submit(JOB)
+    for name in ("wait", "status_of"):
+        with pytest.raises(InputError, match=rf"expected a list of runs\n.*hpcrun.{name}\(\[run"):
+            getattr(hpcrun, name)(run)
+    for timeout in ("x", float("nan")):
+        with pytest.raises(InputError, match=r"timeout: .*: expected seconds"):
+            run.wait(timeout=timeout)  # type: ignore[arg-type]
+    for count in ("5", -1, 2.5):
+        with pytest.raises(InputError, match=f"count: {count!r}: expected how many runs"):
+            hpcrun.newest(count)  # type: ignore[arg-type]
+
+
 def test_silence_is_told_and_not_raised(project: Caller) -> None:
     run = hpcrun.submit(JOB)
     status = run.status()  # there is no squeue here

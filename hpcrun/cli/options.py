@@ -109,6 +109,17 @@ def asked_overrides(options: dict[str, Any]) -> list[str]:
     return overrides
 
 
+def check_follow(verb: str, *, follow: bool, as_json: bool) -> None:
+    """Raise InputError where lines of a log would stand below the answer in JSON."""
+    from hpcrun.errors import InputError
+
+    if follow and as_json:
+        raise InputError(
+            "--follow shows the log as it is, which is no JSON",
+            fix=f"hpcrun {verb} --json, then hpcrun logs -f --json JOB",
+        )
+
+
 def _as_yaml(value: str | int) -> str:
     r"""Write an option's value for --set, so that nothing in it has a meaning in YAML.
 

@@ -1,11 +1,12 @@
 """What the state of runs looks like, on the terminal and as JSON.
 
-Effects: prints.
+Effects: reads files, prints.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.controller.state.words import failure_text
 from hpcrun.plan.labels import label
 from hpcrun.runs.records import Attempt, End
+from hpcrun.runs.store import holds_any
 from hpcrun.runs.verdict import Verdict
 
 _COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
@@ -232,5 +234,7 @@ def _show_next(status: RunStatus) -> None:
         verbs.append((f"logs {word}", "its output") if well else (f"logs --err {word}", _WRONG))
         verbs += [(f"parse {word}", "its loss curve")] * trains
         if not well and status.job_id:
-            verbs.append((f"resubmit {word}", "again, on from its checkpoints"))
+            goes_on = status.plan is not None and holds_any(Path(status.plan.checkpoint_dir))
+            why = "again, on from its checkpoints" if goes_on else "again"
+            verbs.append((f"resubmit {word}", why))
     show_next(*verbs)

@@ -165,8 +165,8 @@ def _row(job: TopJob, own: Sequence[str], widths: Sequence[int], look: Look) -> 
     reason = _reason(job)
     if reason:
         head = _joined(own[:3], widths[:3], look)
-        text = cut(f"{head.rstrip()}: {printable(reason, ascii_only=look.ascii_only)}", look.width)
-        return _styled(text, look, fg="yellow")
+        text = f"{head.rstrip()}: {printable(reason, ascii_only=look.ascii_only)}"
+        return _styled(_cut(text, look.width, look), look, fg="yellow")
     curve = sparkline(job.progress.recent, widths[5]) if widths[5] else ""
     if look.ascii_only:
         curve = curve.translate(_TO_ASCII)

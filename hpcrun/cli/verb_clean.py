@@ -55,6 +55,7 @@ def command(
     from hpcrun.controller.wait import seconds
     from hpcrun.errors import InputError, OutOfReach
 
+    age = seconds(older_than)
     asks = not (yes or dry_run)
     if asks and (as_json or not sys.stdin or not sys.stdin.isatty()):
         raise InputError(
@@ -69,7 +70,7 @@ def command(
         check_named(named.runs)
     units = find_old(
         where,
-        older_than=seconds(older_than),
+        older_than=age,
         keep=keep,
         failed=failed,
         named=[*named.runs, *named.sweeps] if named is not None else (),

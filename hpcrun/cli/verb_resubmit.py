@@ -12,6 +12,7 @@ import click
 from hpcrun.cli.options import (
     WordsAfterDashes,
     asked_overrides,
+    check_follow,
     cluster_option,
     context,
     job_options,
@@ -68,6 +69,7 @@ def command(
     from hpcrun.controller.state.status import resolve_any
     from hpcrun.controller.sweep import PreparedSweep
 
+    check_follow("resubmit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
     again = prepare_again(
         where,

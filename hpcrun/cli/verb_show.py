@@ -33,6 +33,11 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     from hpcrun.runs.layout import SECRETS, SweepFolder
     from hpcrun.spec.dump import dump_job
 
+    if name is not None and as_json:
+        raise InputError(
+            "--file prints the file as it is, which is no JSON",
+            fix=f"hpcrun show RUN --file {name} without --json",
+        )
     where = context(cluster)
     is_job = what is not None and (
         what in list_jobs(where.project, where.environ) or what.endswith((".yaml", ".yml"))

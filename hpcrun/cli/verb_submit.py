@@ -12,6 +12,7 @@ import click
 from hpcrun.cli.options import (
     WordsAfterDashes,
     asked_job,
+    check_follow,
     cluster_option,
     context,
     job_options,
@@ -54,6 +55,7 @@ def command(
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.submit import submit
 
+    check_follow("submit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
     spec, words, origin = asked_job(ctx, where, job, options)
     first = None

@@ -18,7 +18,7 @@ from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
 from hpcrun.controller.prepare import Prepared, prepare, read_spec
 from hpcrun.controller.state.status import RunStatus, status_of
-from hpcrun.controller.submit import Submission, submit
+from hpcrun.controller.submit import Submission, named_after, submit
 from hpcrun.controller.successors import linked, owner_run, successors_of
 from hpcrun.controller.sweep import (
     PreparedSweep,
@@ -33,7 +33,7 @@ from hpcrun.plan.types import Dependency, Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted
-from hpcrun.runs.store import runs_of
+from hpcrun.runs.store import holds_any, runs_of
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.origin import Origin
 
@@ -87,7 +87,7 @@ def prepare_again(
     elif code == "then":
         notes.append("the code is today's: the earlier run ran it in place")
     folders = [None if fresh else _checkpoints(context, status) for status in statuses]
-    after = _began_from(plan)
+    after = _after(where, plan)
     code = "now" if where.code is None else "then"
     made: Prepared | PreparedSweep
     if isinstance(found, SweepFolder):
@@ -97,6 +97,7 @@ def prepare_again(
             for run, status, folder in zip(made.runs, statuses, folders, strict=True)
         ]
         made = structs.replace(made, runs=runs)
+        _check_began_from(after, [run.plan for run in made.runs])
     else:
         spec = _spec_of(where, found, overrides)
         origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
@@ -110,6 +111,7 @@ def prepare_again(
             checkpoint_dir=folders[0],
         )
         made = _with_origin(prepared, statuses[0], code, folders[0])
+        _check_began_from(after, [made.plan])
     if any(folders):
         notes += _run_dir_notes(made.spec)
     return Again(
@@ -226,11 +228,7 @@ def _checkpoints(context: Context, status: RunStatus) -> str | None:
     Raises InputError where another run uses it now, or it cannot be written.
     """
     folder = Path(_plan_of(status).checkpoint_dir)
-    try:
-        has_any = any(folder.iterdir())
-    except OSError:
-        has_any = False
-    if not has_any:
+    if not holds_any(folder):
         return None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
@@ -248,17 +246,30 @@ def _checkpoints(context: Context, status: RunStatus) -> str | None:
     return str(folder)
 
 
-def _began_from(plan: Plan) -> Dependency | None:
-    """What the earlier run began from (--after): the new one does too. Raises InputError."""
+def _after(context: Context, plan: Plan) -> Dependency | None:
+    """What the earlier run came after: so does the new one, and waits for it while it lives."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
-    if not Path(folder).is_dir():
+    owner = owner_run(Path(folder))
+    job_id = None
+    for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
+        submitted, verdict = before.history.submitted, before.verdict
+        is_here = submitted is not None and submitted.cluster == context.cluster.name
+        if is_here and not verdict.final and verdict.state != "UNKNOWN":
+            job_id = before.job_id
+    return Dependency(job_id, folder)
+
+
+def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
+    """What no word of the job names, or is on its way, need not be there. Raises InputError."""
+    folder = next(filter(None, map(named_after, plans)), None)
+    is_coming = after is not None and after.job_id is not None
+    if folder is not None and not is_coming and not Path(folder).is_dir():
         raise InputError(
-            f"{folder}: the checkpoints that the run began from (--after) are gone",
+            f"{folder}: the checkpoints that the run begins from (--after) are not there",
             fix="hpcrun submit it with --after and a run that has some",
         )
-    return Dependency(None, folder)
 
 
 def _with_origin(

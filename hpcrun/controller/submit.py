@@ -21,7 +21,7 @@ from hpcrun.assets import user_name
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.environment import after_checkpoint_dir
+from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
@@ -132,7 +132,7 @@ def submit(context: Context, prepared: Prepared) -> Submission:
 
 def begun_from(context: Context, plans: Sequence[Plan]) -> AbstractContextManager[None]:
     """Note in the run that these come after that they begin from its checkpoints, if they do."""
-    folders = [_named_after(plan) for plan in plans]
+    folders = [named_after(plan) for plan in plans]
     if not any(folders):
         return contextlib.nullcontext()
     from hpcrun.controller.successors import linked  # here: few jobs begin from another's
@@ -140,12 +140,16 @@ def begun_from(context: Context, plans: Sequence[Plan]) -> AbstractContextManage
     return linked(context, [Path(plan.run_dir) for plan in plans], folders, reads=True)
 
 
-def _named_after(plan: Plan) -> str | None:
-    """The checkpoint folder of the run before, where the job's own words have it."""
+def named_after(plan: Plan) -> str | None:
+    """The checkpoint folder of the run before, where the job's own words name it."""
     folder = after_checkpoint_dir(plan.environment)
+    if folder is None:
+        return None
     own = [section.variables.values() for section in plan.environment if section.block != "run"]
+    setup = plan.setup
     words = [*plan.program, *(value for values in own for value in values)]
-    return folder if folder is not None and any(folder in word for word in words) else None
+    words += [*setup.commands, *setup.node_commands, *(source for source, _ in setup.stage)]
+    return folder if any(folder in word or AFTER_VARIABLE in word for word in words) else None
 
 
 @contextlib.contextmanager

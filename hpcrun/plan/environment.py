@@ -13,6 +13,8 @@ from hpcrun.plan.topology import Topology
 from hpcrun.plan.types import Place, Section
 from hpcrun.spec.cluster import Cluster
 
+AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
+
 
 def run_section(values: dict[str, str]) -> Section:
     """What hpcrun decided, for scripts that would rather read variables than take arguments."""
@@ -44,8 +46,8 @@ def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
     >>> after_checkpoint_dir([run_section({"after_checkpoint_dir": "/r/checkpoints"})])
     '/r/checkpoints'
     """
-    name = "HPCRUN_AFTER_CHECKPOINT_DIR"
-    return next((one.variables[name] for one in sections if name in one.variables), None)
+    values = (one.variables.get(AFTER_VARIABLE) for one in sections)
+    return next((value for value in values if value is not None), None)
 
 
 def process_section(

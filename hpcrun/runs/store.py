@@ -322,6 +322,14 @@ def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     return RunFolder(runs_dir / name) if name is not None and not index else None
 
 
+def holds_any(folder: Path) -> bool:
+    """Tell whether there is anything in a folder; no for one that cannot be read."""
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
+
+
 def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     runs_dir, names = lookup.runs_dir, lookup.names
 

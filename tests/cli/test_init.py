@@ -247,7 +247,8 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
     [
         ("nothing.py", "no such script"),
         (".", "a folder"),
-        ("bad.py", "bad.py:1: no Python"),
+        ("bad.py", "bad.py:1: cannot be read as Python 3."),
+        ("bad.sh", "bad.sh:1: no Python"),
         ("bytes.py", "not UTF-8"),
         ("/etc/hostname", "outside the project"),
         ("a\nb.py", "'a\\nb.py': a name with a control character"),
@@ -255,10 +256,12 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
 )
 def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, said: str) -> None:
     bare.write("bad.py", "def (")
+    bare.write("bad.sh", "exec python train.py")
     (bare.project / "bytes.py").write_bytes(b"x = '\xff'\n")
     done = bare("init", script, "--yes")
     assert done.code == 2 and said in done.err
-    assert files(bare) == ["bad.py", "bytes.py"]
+    assert ("a shell script is a command" in done.err) == (script == "bad.sh")
+    assert files(bare) == ["bad.py", "bad.sh", "bytes.py"]
 
 
 def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:

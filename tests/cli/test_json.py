@@ -162,6 +162,20 @@ def test_slurm_out_of_reach(hpcrun: Caller) -> None:
     assert error["exit_code"] == 4 and "sbatch: command not found" in error["message"]
 
 
+@pytest.mark.parametrize("verb", ["submit", "resubmit"])
+def test_no_log_stands_below_the_answer(hpcrun: Caller, verb: str) -> None:
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    error = error_of(hpcrun(verb, "job.yaml", "--json", "--follow"))
+    assert error["exit_code"] == 2
+    assert error["fix"] == f"hpcrun {verb} --json, then hpcrun logs -f --json JOB"
+    assert not hpcrun.runs.exists()
+
+
+def test_a_file_as_it_is_is_no_json(hpcrun: Caller) -> None:
+    error = error_of(hpcrun("show", "7", "--file", "job.sbatch", "--json"))
+    assert error["exit_code"] == 2 and "without --json" in error["fix"]
+
+
 def test_words_of_the_job_ask_for_nothing(hpcrun: Caller) -> None:
     done = hpcrun("submit", "--nodes", "0", "--", "echo", "--json")
     assert done.code == 2 and done.err.startswith("Usage: ")

@@ -333,4 +333,51 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     assert (first / "successors" / f"{again.name}.json").exists()
     shutil.rmtree(folder)
     gone = hpcrun("resubmit", "8")
-    assert gone.code == 2 and "that the run began from (--after) are gone" in gone.err
+    assert gone.code == 2 and "that the run begins from (--after) are not there" in gone.err
+    # What names them nowhere needs none: it gets the same words as the first time.
+    other = follow("12", "resubmit", "10")
+    assert folder in (other / "job.sbatch").read_text()
+    assert follow("13", "resubmit", "8", "--set", "args=[]").exists()
+    replay(tools, "squeue", (0, states + row(other, "12", "FAILED"), ""))
+    assert hpcrun("resubmit", "12", "--fresh", "--dry-run").code == 0
+    # While the first is on its way it is waited for, as at the first time.
+    waits = "#SBATCH --dependency=afterok:7\n"
+    assert waits not in hpcrun("resubmit", "8", "--set", "args=[]", "--dry-run").out
+    replay(tools, "squeue", (0, states.replace("7\x1fFAILED", "7\x1fPENDING"), ""))
+    assert waits in hpcrun("resubmit", "8", "--dry-run").out
+
+
+def test_a_command_that_reads_the_variable_begins_from_it_too(hpcrun: Caller, tools: Path) -> None:
+    (first,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(first, "7", "COMPLETED"), ""))
+    words = ("--after", "7", "--json", "--", "sh", "-c", "ls $HPCRUN_AFTER_CHECKPOINT_DIR")
+    replay(tools, "sbatch", (0, "8\n", ""))
+    run = Path(hpcrun("submit", *words).json["run_dir"])
+    replay(tools, "squeue", (0, row(run, "8", "FAILED"), ""))
+    done = hpcrun("resubmit", "8", "--dry-run")
+    assert done.code == 2 and f"{first}/checkpoints: the checkpoints" in done.err, done
+
+
+def test_status_promises_no_checkpoints_that_are_not_there(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    (run / "attempts" / "0").mkdir(parents=True)
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    assert hpcrun("status", "7").out.endswith("  hpcrun resubmit 7    again\n")
+    (run / "checkpoints").mkdir()
+    assert hpcrun("status", "7").out.endswith("  hpcrun resubmit 7    again\n")
+    (run / "checkpoints" / "step1").touch()
+    assert hpcrun("status", "7").out.endswith("again, on from its checkpoints\n")
+
+
+def test_a_resubmission_that_is_shown_is_as_the_schema_says(hpcrun: Caller, tools: Path) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    shown = hpcrun("resubmit", "7", "--dry-run", "--json").json
+    check_json("resubmit", shown)
+    assert json.loads(shown["resubmitted.json"])["run_id"] == run.name
+    hpcrun.write("job.yaml", "command: [hostname]\nsweep: {env.A: [1, 2]}\n")
+    replay(tools, "sbatch", (0, "9\n", ""))
+    assert submit(hpcrun).code == 0
+    shown = hpcrun("resubmit", "9", "--fresh", "--dry-run", "--json").json
+    check_json("resubmit", shown)
+    assert [one["values"] for one in shown["runs"]] == [{"env.A": "1"}, {"env.A": "2"}]

@@ -245,6 +245,8 @@ def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
     [
         (("--grep", "("), "--grep (: no regular expression: missing )"),
         (("--rank", "9"), "--rank 9: no log of it; there are logs of ranks 0-3"),
+        (("--rank", "0", "--node", "n2"), "--rank 0: not on n2, which has ranks 2-3"),
+        (("--rank", "0", "--node", "7"), "--node 7: no log of it; there are logs of nodes 0-1"),
         (("--rank", "3-1"), "--rank 3-1: no rank"),
         (("--rank", "x"), "--rank x: no rank"),
         (("--node", "n9"), "--node n9: no such node of the run; there are n1, n2"),

@@ -204,6 +204,12 @@ def test_no_row_is_wider_than_the_window(width: int, ascii_only: bool) -> None:
     assert not ascii_only or all(row.isascii() for row in rows)
 
 
+def test_a_reason_that_is_cut_says_so() -> None:
+    for look, mark in ((Look(30, 24), "…"), (Look(30, 24, ascii_only=True), "..")):
+        row = table([job(state="PENDING")], look)[1][0]
+        assert cells(row) <= 30 and row.endswith(mark)
+
+
 def test_what_the_table_says() -> None:
     jobs = [job(), job(nodes=99), job(state="PENDING")]
     narrow = ["\n".join(block) for block in table(jobs, Look(79, 24))]

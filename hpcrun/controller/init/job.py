@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,12 @@ def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFa
         try:
             ast.parse(text)
         except SyntaxError as error:
+            if path.suffix == ".py":
+                ours = ".".join(map(str, sys.version_info[:2]))
+                raise InputError(
+                    f"{name}:{error.lineno}: cannot be read as Python {ours}: {error.msg}",
+                    fix=f"mend that line, then hpcrun init {name}",
+                ) from error
             raise InputError(
                 f"{name}:{error.lineno}: no Python: {error.msg}",
                 fix="init drafts jobs of Python scripts; a shell script is a command: "

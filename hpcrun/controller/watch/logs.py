@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.state.foreign import find_any
@@ -201,15 +201,20 @@ def check_chosen(watched: Watched, query: LogQuery, chosen: Sequence[LogFile]) -
         there = sorted({file.attempt for file in files if file.attempt is not None})
         if query.attempt not in there:
             raise InputError(f"--attempt {query.attempt}: {_list('attempt', there)}")
-    if not chosen and query.ranks:
-        there = sorted({file.rank for file in files if file.rank is not None})
-        raise InputError(
-            f"--rank {_ranges(sorted(query.ranks))}: {_list('rank', there)}",
-            fix="" if there else "without --rank the launcher's and the batch script's words show",
-        )
-    if not chosen and query.nodes:
+    if chosen:
+        return
+    of_nodes = chooser(watched, structs.replace(query, ranks=frozenset()))(files)
+    if query.nodes and not of_nodes:
+        files = chooser(watched, structs.replace(query, ranks=frozenset(), nodes=()))(files)
         there = sorted({file.node for file in files if file.node is not None})
         raise InputError(f"--node {','.join(query.nodes)}: {_list('node', there)}")
+    if query.ranks:
+        there = sorted({file.rank for file in of_nodes if file.rank is not None})
+        said = _not_on(query.nodes, there) if query.nodes else _list("rank", there)
+        raise InputError(
+            f"--rank {_ranges(sorted(query.ranks))}: {said}",
+            fix="" if there else "without --rank the launcher's and the batch script's words show",
+        )
 
 
 def new_tail(watched: Watched, query: LogQuery) -> Tail:
@@ -274,6 +279,20 @@ def _list(what: str, numbers: Sequence[int]) -> str:
         return f"no log of it; there is none of any {what} yet"
     some = f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {_ranges(numbers)}"
     return f"no log of it; there are logs of {some}"
+
+
+def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
+    """Say which ranks the wanted nodes have.
+
+    >>> _not_on(["node2"], [2, 3]), _not_on(["0", "1"], [4])
+    ('not on node2, which has ranks 2-3', 'not on nodes 0, 1, which have rank 4 alone')
+    """
+    named = ", ".join(nodes)
+    if nodes[0].isdigit():
+        named = f"node{'s' if len(nodes) > 1 else ''} {named}"
+    some = f"ranks {_ranges(ranks)}" if ranks else "no log of any rank"
+    some = f"rank {ranks[0]} alone" if len(ranks) == 1 else some
+    return f"not on {named}, which {'have' if len(nodes) > 1 else 'has'} {some}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
