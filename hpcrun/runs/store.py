@@ -269,12 +269,17 @@ def find(
 
     123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may start
     counting anew) means the newer one. Who looks for many words gives their ``lookup``. Raises
-    InputError for a word that fits several runs.
+    InputError for a word that fits several runs, and for an empty one.
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)
         task = read_task(newest) if newest is not None else None
         return sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
+    if not word.strip():
+        raise InputError(
+            "an empty name: no run is called so",
+            fix="is a variable in the command not set? hpcrun status lists the runs",
+        )
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
         return RunFolder(runs_dir / word)
     sweep_id = sweep_id_of(word) or word
