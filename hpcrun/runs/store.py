@@ -217,6 +217,13 @@ def _names(runs_dir: Path) -> list[str]:
         return []
 
 
+def no_runs_in(runs_dir: Path) -> str:
+    """Say that there are no runs yet, or that their folder is missing: it may not be mounted."""
+    if runs_dir.is_dir():
+        return f"no runs yet in {runs_dir}"
+    return f"no runs yet in {runs_dir}, which does not exist (is its file system mounted?)"
+
+
 def _newness(name: str) -> tuple[str, str, int]:
     """The newest is the greatest; of a sweep the first task is.
 
