@@ -30,6 +30,7 @@ from hpcrun.runs.layout import (
     SweepFolder,
     sweep_folder,
     sweep_id_of,
+    task_run_id,
 )
 from hpcrun.runs.records import (
     Attempt,
@@ -166,11 +167,25 @@ def read_task(folder: RunFolder) -> Task | None:
 def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
     """The run's own record, or what the record of its sweep's one sbatch says of the task."""
     if task is None:
-        return read_record(folder.submitted, Submitted)
+        return own_record(read_record(folder.submitted, Submitted), folder.run_id)
     whole = read_record(sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
-    if whole is None or whole.job_id is None:
-        return whole
-    return structs.replace(whole, job_id=f"{whole.job_id}_{task.index}")
+    return own_record(whole and record_of_task(whole, task.index), folder.run_id)
+
+
+def record_of_task(whole: Submitted, index: int) -> Submitted:
+    """What the record of a sweep's one sbatch says of one of its tasks."""
+    return structs.replace(
+        whole,
+        job_id=whole.job_id and f"{whole.job_id}_{index}",
+        run_id=whole.run_id and task_run_id(whole.run_id, index),
+    )
+
+
+def own_record(record: Submitted | None, id_: str) -> Submitted | None:
+    """Take the job from a record that was copied with its folder: it works in the original."""
+    if record is None or record.run_id in (None, id_):
+        return record
+    return structs.replace(record, job_id=None)
 
 
 def read_sweep(folder: SweepFolder) -> Sweep:
