@@ -81,6 +81,10 @@ def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str,
 
 def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | None = None) -> Path:
     """Find a job by its name, or a file by its path, from ``cwd``. Raises InputError."""
+    if not name.strip():
+        raise InputError(
+            "an empty name: no job is called so", fix="hpcrun jobs lists what there is"
+        )
     path = Path(name) if cwd is None else cwd / name
     is_script = path.suffix in _SCRIPTS and path.is_file()
     if not is_script and (name.endswith((".yaml", ".yml")) or "/" in name):

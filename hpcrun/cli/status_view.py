@@ -21,7 +21,7 @@ from hpcrun.controller.state.rows import row_of
 from hpcrun.controller.state.status import Memory, resolve_any, status_of
 from hpcrun.controller.state.why import Waiting, find_whys
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, plain_id, read_sweep, runs_of
+from hpcrun.runs.store import find, is_job_id, no_runs_in, plain_id, read_sweep, runs_of
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.states import WAITING
 
@@ -104,7 +104,7 @@ def _show_listing(
     elif listing.rows:
         print_list(listing, whys)
     else:
-        say(f"no runs yet in {context.runs_dir}; hpcrun jobs lists what can be submitted")
+        say(f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted")
     is_over = all(row.verdict.final for row in listing.rows)
     states = [(row.id, row.verdict.state, row.states) for row in listing.rows]
     return Shown(is_over, listing.out_of_reach, is_needed=not is_over, states=states)

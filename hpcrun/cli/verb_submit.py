@@ -59,7 +59,7 @@ def command(
     where = context(cluster, debug=options["debug"])
     spec, words, origin = asked_job(ctx, where, job, options)
     first = None
-    if after:
+    if after is not None:
         from hpcrun.controller.state.dependency import dependency_on
 
         first = dependency_on(where, after)

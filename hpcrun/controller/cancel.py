@@ -26,6 +26,7 @@ from hpcrun.controller.outcome import (
     not_mine,
 )
 from hpcrun.controller.state.status import RunStatus, is_local
+from hpcrun.controller.state.words import job_of_another
 from hpcrun.controller.submit import signals_wait
 from hpcrun.controller.targets import Targets, user_name
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
@@ -74,9 +75,14 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
 def _look_at(known: Known, *, pending: bool) -> Outcome:
     """What is to be done about a job: nothing decided yet means that it is to be cancelled."""
     first = begin(known)
+    error: HpcrunError | None = None
+    if isinstance(known, RunStatus):
+        error = job_of_another(known.history, "cancel")
+    if error is not None:
+        return structs.replace(first, over=False, error=error)
     if first.over:
         return first
-    error: HpcrunError | None = not_mine(known, "ask OWNER to cancel it")
+    error = not_mine(known, "ask OWNER to cancel it")
     if error is None and pending and isinstance(known, RunStatus) and known.out_of_reach:
         error = OutOfReach(f"{first.name}: {known.out_of_reach}", fix="try again later")
     if error is None and pending and first.state != "PENDING":

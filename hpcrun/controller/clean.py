@@ -14,6 +14,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -27,6 +28,7 @@ from hpcrun.controller.successors import successors_of
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import (
     ARRAY,
+    OWN_FILES,
     RUN_ID,
     RunFolder,
     SweepFolder,
@@ -42,6 +44,7 @@ from hpcrun.runs.verdict import is_over
 # Runs in one question to Slurm.
 _AT_ONCE = 500
 _TRASH = ".trash-"
+_NO_RUN = "it is called like a run and has none of a run's files: hpcrun did not make it"
 # Of a clean that was killed; one that is at work still is younger (in seconds).
 _TRASH_AGE = 600.0
 
@@ -89,8 +92,8 @@ def find_old(
     """Find runs that ended ``older_than`` seconds ago, newest first, those that stay among them.
 
     ``named``: only these, whatever their age. ``keep`` spares the newest. ``failed``: only those
-    of which nothing ended well. Somebody else's runs and links are left out. Slurm's silence
-    spares all that a job may revive, also what was seen to be over.
+    of which nothing ended well. Somebody else's runs and links are left out; what only has a run's
+    name stays. Slurm's silence spares all that a job may revive, also what was seen to be over.
     """
     units = list(_units(context.runs_dir))
     if named:
@@ -98,8 +101,10 @@ def find_old(
         units = [unit for unit in units if wanted & set(unit.paths)]
     else:
         limit = time.time() - older_than
-        units = [unit for unit in units[keep:] if created_at(unit.name) <= limit]
-    _find_ends(context, units)
+        spared = {unit.name for unit in islice((unit for unit in units if not unit.kept), keep)}
+        old = (unit for unit in units if created_at(unit.name) <= limit)
+        units = [unit for unit in old if unit.name not in spared]
+    _find_ends(context, [unit for unit in units if not unit.kept])
     if not named:
         units = [unit for unit in units if unit.kept or unit.ended_at <= limit]
     if failed:
@@ -138,7 +143,20 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             paths = [run.path for run in folders]
             # The sweep's own folder last: as long as it is there its runs can be told.
             paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
-            yield Unit(name=name, paths=paths, runs=folders, is_sweep=is_sweep)
+            yield Unit(
+                name=name,
+                paths=paths,
+                runs=folders,
+                is_sweep=is_sweep,
+                ended_at=created_at(name),
+                kept=next((_NO_RUN for path in paths if not _is_made(path)), ""),
+            )
+
+
+def _is_made(folder: Path) -> bool:
+    """Tell whether hpcrun made a folder; of one that is empty there is nothing to lose."""
+    names = os.listdir(folder)  # noqa: PTH208 - names alone are wanted
+    return not names or not OWN_FILES.isdisjoint(names)
 
 
 def _find_ends(context: Context, units: Sequence[Unit]) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, read_text, slurm_transport
+from hpcrun.controller.state.words import job_of_another
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RUN_ID
 from hpcrun.runs.store import find_run, read_history, write_file
@@ -89,7 +90,10 @@ def _of_job(context: Context, word: str) -> FoundHosts:
     """Ask Slurm for a job's nodes, by its id or a run's."""
     job_id, conf = word, None
     run = find_run(context.runs_dir, word) if RUN_ID.fullmatch(word) or word.isdigit() else None
-    submitted = read_history(run).submitted if run is not None else None
+    history = read_history(run) if run is not None else None
+    if history is not None and (error := job_of_another(history, "hostfile")) is not None:
+        raise error
+    submitted = history.submitted if history is not None else None
     if run is not None and submitted is not None:
         if submitted.job_id is None:
             raise InputError(

@@ -22,6 +22,7 @@ from hpcrun.controller.outcome import (
     not_mine,
 )
 from hpcrun.controller.state.status import RunStatus, is_local
+from hpcrun.controller.state.words import job_of_another
 from hpcrun.controller.submit import check_secrets, signals_wait, write_secrets
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
@@ -95,6 +96,8 @@ def _obstacle(context: Context, known: Known) -> HpcrunError | None:
         return error
     if isinstance(known, RunStatus):
         submitted = known.history.submitted
+        if (error := job_of_another(known.history, "requeue")) is not None:
+            return error
         if submitted is not None and is_local(known.history):
             return InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
         if known.out_of_reach:

@@ -18,6 +18,7 @@ from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
 from hpcrun.controller.prepare import Prepared, prepare, read_spec
 from hpcrun.controller.state.status import RunStatus, status_of
+from hpcrun.controller.state.words import job_of_another
 from hpcrun.controller.submit import Submission, named_after, submit
 from hpcrun.controller.successors import linked, owner_run, successors_of
 from hpcrun.controller.sweep import (
@@ -149,6 +150,9 @@ def _check_over(status: RunStatus, *, fresh: bool) -> None:
     """Two runs that write to one checkpoint folder destroy it. Raises InputError, OutOfReach."""
     verdict = status.verdict
     name = f"job {status.job_id}" if status.job_id else status.run.run_id
+    error = job_of_another(status.history, "resubmit")
+    if error is not None:  # the original may still write the same checkpoints
+        raise error
     if not (verdict.final or fresh):
         if status.out_of_reach:
             raise OutOfReach(

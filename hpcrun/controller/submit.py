@@ -259,6 +259,7 @@ def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submit
     """Say who took the run, when and from where, and what a listing shows of its plan."""
     return Submitted(
         job_id=job_id,
+        run_id=plan.run_id,
         cluster=context.cluster.name,
         slurm_conf=slurm_transport(context).env.get("SLURM_CONF"),
         submitted_at=time.time(),

@@ -22,7 +22,8 @@ _WORTH = 64
 class JobIds:
     """The folders that Slurm jobs were submitted from, each a run's or a sweep's array's.
 
-    A cluster may count anew, or two may share the folder: then the newest is meant.
+    A cluster may count anew, or two may share the folder: then the newest is meant. A copy of a
+    folder has no job of its own.
     """
 
     def __init__(self, runs_dir: Path, names: Sequence[str]) -> None:
@@ -67,11 +68,13 @@ class JobIds:
 
 
 def _submitted_as(folder: Path) -> str | None:
-    """The job's id as its record has it; "" for a run without Slurm, None without a record."""
-    from hpcrun.runs.store import read_record  # here: the store itself looks runs up
+    """The job's id as its record has it; "" for a run without Slurm and for a copy of another's
+    folder, None without a record."""
+    from hpcrun.runs.store import own_record, read_record  # here: the store itself looks runs up
 
     with contextlib.suppress(HpcrunError):
         record = read_record(folder / SUBMITTED, Submitted)
+        record = own_record(record, sweep_id_of(folder.name) or folder.name)
         return None if record is None else record.job_id or ""
     return None
 

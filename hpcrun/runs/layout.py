@@ -18,6 +18,9 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
 SECRETS = "secrets.env"
 # What sbatch answered; in the folder of a run, or of a sweep for all its runs.
 SUBMITTED = "submitted.json"
+# By them a folder is known to be of a submission, also of one that was killed: one of these is made
+# before all else.
+OWN_FILES = frozenset({"attempts", "plan.json", "job.sbatch", "sweep.json", SUBMITTED})
 # The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
 ARRAY = ".array"
 # The id of a sweep's task: head, number, tail; the sweep's own id is head and tail.

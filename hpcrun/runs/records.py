@@ -12,10 +12,12 @@ class Submitted(Struct, frozen=True, kw_only=True):
     """Who took the run: a Slurm job, or this machine (``job_id`` None, ``hpcrun run``).
 
     What a listing needs of the plan stands here too, so that it opens one file less; None in the
-    records of older versions, and where the runs of a sweep may differ.
+    records of older versions, and where the runs of a sweep may differ. ``run_id`` is what was
+    submitted, a run or a sweep: a copy of its folder has another name, and ``job_id`` None.
     """
 
     job_id: str | None
+    run_id: str | None = None
     cluster: str
     slurm_conf: str | None
     submitted_at: float
@@ -72,6 +74,8 @@ class Successor(Struct, frozen=True, kw_only=True):
 class SeenRow(Struct, frozen=True, kw_only=True):
     """What a listing shows of a run that is over; ``stamp`` is its attempts' folder's mtime_ns.
 
+    ``run_id``: whose row it is, which another folder may have a copy of.
+
     Times are in seconds: ``ended_at`` since the epoch, ``elapsed`` of the last attempt.
     ``gpu_seconds`` are of all attempts. None: not known.
     """
@@ -92,6 +96,7 @@ class SeenRow(Struct, frozen=True, kw_only=True):
     loss: float | None
     sweep_id: str | None = None
     values: dict[str, str] = {}
+    run_id: str | None = None
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -182,6 +187,12 @@ class History(Struct, frozen=True, kw_only=True):
     cancelled: Cancelled | None = None
     seen: Seen | None = None
     attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def copy_of(self) -> str | None:
+        """The run whose folder this one was copied from; None for all others."""
+        made_as = self.submitted.run_id if self.submitted is not None else None
+        return made_as if made_as != self.run_id else None
 
     @property
     def last(self) -> Attempt | None:

@@ -30,6 +30,7 @@ from hpcrun.runs.layout import (
     SweepFolder,
     sweep_folder,
     sweep_id_of,
+    task_run_id,
 )
 from hpcrun.runs.records import (
     Attempt,
@@ -166,11 +167,25 @@ def read_task(folder: RunFolder) -> Task | None:
 def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
     """The run's own record, or what the record of its sweep's one sbatch says of the task."""
     if task is None:
-        return read_record(folder.submitted, Submitted)
+        return own_record(read_record(folder.submitted, Submitted), folder.run_id)
     whole = read_record(sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
-    if whole is None or whole.job_id is None:
-        return whole
-    return structs.replace(whole, job_id=f"{whole.job_id}_{task.index}")
+    return own_record(whole and record_of_task(whole, task.index), folder.run_id)
+
+
+def record_of_task(whole: Submitted, index: int) -> Submitted:
+    """What the record of a sweep's one sbatch says of one of its tasks."""
+    return structs.replace(
+        whole,
+        job_id=whole.job_id and f"{whole.job_id}_{index}",
+        run_id=whole.run_id and task_run_id(whole.run_id, index),
+    )
+
+
+def own_record(record: Submitted | None, id_: str) -> Submitted | None:
+    """Take the job from a record that was copied with its folder: it works in the original."""
+    if record is None or record.run_id in (None, id_):
+        return record
+    return structs.replace(record, job_id=None)
 
 
 def read_sweep(folder: SweepFolder) -> Sweep:
@@ -215,6 +230,13 @@ def _names(runs_dir: Path) -> list[str]:
         return os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def no_runs_in(runs_dir: Path) -> str:
+    """Say that there are no runs yet, or that their folder is missing: it may not be mounted."""
+    if runs_dir.is_dir():
+        return f"no runs yet in {runs_dir}"
+    return f"no runs yet in {runs_dir}, which does not exist (is its file system mounted?)"
 
 
 def _newness(name: str) -> tuple[str, str, int]:
@@ -269,12 +291,17 @@ def find(
 
     123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may start
     counting anew) means the newer one. Who looks for many words gives their ``lookup``. Raises
-    InputError for a word that fits several runs.
+    InputError for a word that fits several runs, and for an empty one.
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)
         task = read_task(newest) if newest is not None else None
         return sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
+    if not word.strip():
+        raise InputError(
+            "an empty name: no run is called so",
+            fix="is a variable in the command not set? hpcrun status lists the runs",
+        )
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
         return RunFolder(runs_dir / word)
     sweep_id = sweep_id_of(word) or word

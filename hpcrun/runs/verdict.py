@@ -77,6 +77,8 @@ def decide(evidence: Evidence) -> Verdict:
     time limits and dead nodes, the records know exit codes and outlive Slurm's memory.
     """
     last, queue, account = evidence.history.last, evidence.queue, evidence.account
+    if evidence.history.copy_of is not None:
+        return _of_copy(evidence)
     end = last.end if last else None
     exit_code = end.exit_code if end else None
     if queue is not None and queue.state != UNKNOWN:
@@ -137,6 +139,26 @@ def decide(evidence: Evidence) -> Verdict:
             state=UNKNOWN, final=False, source="record", reason=f"Slurm does not answer; {told}"
         )
     return _by_record(evidence)
+
+
+def _of_copy(evidence: Evidence) -> Verdict:
+    """A copy of a run's folder has no job: only an end that was copied with it tells anything."""
+    history, last, seen = evidence.history, evidence.history.last, evidence.history.seen
+    told = f"a copy of {history.copy_of}, whose job it was"
+    end = last.end if last is not None else None
+    if seen is not None and seen.attempts == len(history.attempts):
+        code = end.exit_code if end is not None else None
+        return Verdict(
+            state=seen.state,
+            final=True,
+            source="record",
+            reason=seen.reason,
+            exit_code=code,
+            notes=[told],
+        )
+    if end is not None:
+        return _by_record(evidence, told)
+    return Verdict(state=NOT_SUBMITTED, final=True, source="record", reason=told)
 
 
 def _by_record(evidence: Evidence, note: str = "") -> Verdict:

@@ -62,6 +62,33 @@ def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> 
     }
 
 
+def test_clean_leaves_what_only_has_a_runs_name(hpcrun: Caller, tools: Path) -> None:
+    over, kept = submitted(hpcrun, tools, "1", "2")
+    replay(tools, "squeue", (0, row(over, "1", "FAILED") + row(kept, "2", "FAILED"), ""))
+    replay(tools, "sacct", (0, "", ""))
+    data = hpcrun.runs / "20261101-000000-data-keep"
+    data.mkdir()
+    (data / "notes.txt").write_text("precious")
+    later = data.rename(hpcrun.runs / f"20991101-{data.name[9:]}")
+    data.mkdir()
+    (data / "notes.txt").write_text("precious")
+    half = hpcrun.runs / "20261101-000000-half-keep"  # of a submission that was killed
+    (half / "attempts").mkdir(parents=True)
+    bare = hpcrun.runs / "20261101-000000-bare-keep"
+    bare.mkdir()
+
+    for argv in (("--older-than", "0s", "--keep", "1"), (data.name,), (later.name,)):
+        done = hpcrun("clean", "-y", *argv)
+        assert done.code == (0 if len(argv) > 1 else 1)
+        name = argv[0] if len(argv) == 1 else data.name
+        why = "it is called like a run and has none of a run's files: hpcrun did not make it"
+        assert f"stays: {name}: {why}" in done.err, done
+    left = sorted(path.name for path in hpcrun.runs.iterdir() if not path.name.startswith("."))
+    # The newest that is spared is a run.
+    assert left == sorted([kept.name, data.name, later.name])
+    assert (data / "notes.txt").read_text() == "precious"
+
+
 def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
     seen, unseen = submitted(hpcrun, tools, "1", "2")
     rows = row(seen, "1", "COMPLETED") + row(unseen, "2", "RUNNING")

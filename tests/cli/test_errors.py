@@ -55,6 +55,8 @@ def a_project(hpcrun: Caller) -> None:
             ["moon: no such cluster", "hpcrun init --cluster moon --user"],
         ),
         (["submit", "good.yaml", "--cluster", "sandbox"], ["the sandbox is not up"]),
+        (["submit", ""], ["an empty name: no job is called so"]),
+        (["submit", "good.yaml", "--after", ""], ["--after: no run is named"]),
         (["submit", "good.yaml", "--after", "nothing"], ["nothing: no such run"]),
         (["run", "zero2-8gpu-2node"], ["here is one machine"]),
         (["status", "nothing"], ["nothing: no such run in "]),
@@ -75,6 +77,22 @@ def a_project(hpcrun: Caller) -> None:
 )
 def test_command_line(hpcrun: Caller, argv: list[str], said: list[str]) -> None:
     is_clear(hpcrun(*argv), *said)
+
+
+@pytest.mark.parametrize("name", ["", " "])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("cancel", "clean -y", "compare", "logs", "parse", "requeue", "resubmit", "show"),
+        *("status", "top", "wait"),
+    ],
+)
+def test_an_empty_name_means_no_run(hpcrun: Caller, verb: str, name: str) -> None:
+    """As of a variable that is not set; there is one run, whose id begins with it."""
+    run = hpcrun.runs / "20261120-081455-train-7k3q"
+    (run / "attempts").mkdir(parents=True)
+    is_clear(hpcrun(*verb.split(), name), "an empty name: no run is called so", "fix: ")
+    assert run.exists()
 
 
 def test_a_current_folder_that_is_gone(hpcrun: Caller) -> None:

@@ -87,7 +87,7 @@ def test_one_that_cannot_be_cancelled_does_not_keep_the_others_from_it(
         ("7_[0-99999999]", "no list of tasks"),
         ("7_[0-9999999]", "more than 100000 tasks"),
         ("nowhere", "no such run"),
-        ("", "no such run"),
+        ("", "an empty name"),
     ],
 )
 def test_words_that_name_nothing(hpcrun: Caller, tools: Path, word: str, said: str) -> None:

@@ -286,6 +286,8 @@ def test_many_short_runs_cost_slurm_a_few_questions(
     ]
     for run in runs:
         shutil.copytree(followed.run, run, dirs_exist_ok=True)
+        record = (run / "submitted.json").read_text()
+        (run / "submitted.json").write_text(record.replace(followed.run.name, run.name))
     context = load_context(followed.hpcrun.environ, followed.hpcrun.project)
     follower = CurveFollower(context, [run.name for run in runs])
     follower.wait(0.0)

@@ -358,3 +358,15 @@ def test_a_slow_slurm_is_mentioned(
     for argv in (["status", "15"], ["wait", "15", "--timeout", "0"], ["cancel", "--pending", "15"]):
         done = several(*argv)
         assert done.err.count("Slurm takes its time to answer; waiting for it ...") == 1, done
+
+
+def test_a_runs_folder_that_is_missing_is_told_from_an_empty_one(hpcrun: Caller) -> None:
+    """It may be on a file system that is not mounted here."""
+    missing = f"no runs yet in {hpcrun.runs}, which does not exist (is its file system mounted?)"
+    done = hpcrun("status")
+    assert done.code == 0 and done.out.startswith(f"{missing}; hpcrun jobs lists"), done
+    for verb in ("logs", "parse"):
+        done = hpcrun(verb)
+        assert done.code == 2 and missing in done.err, done
+    hpcrun.runs.mkdir()
+    assert hpcrun("status").out.startswith(f"no runs yet in {hpcrun.runs}; hpcrun jobs lists")

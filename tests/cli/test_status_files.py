@@ -130,7 +130,7 @@ def test_a_jobs_own_log_patterns_are_known_to_a_listing(hpcrun: Caller, tools: P
     hpcrun.write("job.yaml", f"command: [hostname]\n{words}")
     replay(tools, "sbatch", (0, "519\n", ""))
     folder = Path(submit(hpcrun, "--json").json["run_dir"])
-    record = json.loads((folder / "submitted.json").read_text())
+    record = json.loads((folder / "submitted.json").read_text()) | {"run_id": None}
     shutil.rmtree(hpcrun.runs)
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", log="@7 L 2.5\n@8 L 2.25\n")
     answers(tools, "squeue", rest=queued(run, "519", "RUNNING"))

@@ -285,6 +285,13 @@ def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
     assert caught.value.fix == "give more of the id"
 
 
+@pytest.mark.parametrize("word", ["", "  ", "\t"])
+def test_an_empty_word_is_no_runs_beginning(tmp_path: Path, word: str) -> None:
+    create_run_folder(tmp_path / "20261120-081455-train-7k3q")
+    with pytest.raises(InputError, match="an empty name: no run is called so"):
+        find(tmp_path, word)
+
+
 def test_no_runs_at_all(tmp_path: Path) -> None:
     assert find_run(tmp_path / "nothing", None) is None
     assert find_run(tmp_path / "nothing", "7") is None

@@ -16,7 +16,7 @@ from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.state.foreign import find_any
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.store import find, is_job_id, runs_of
+from hpcrun.runs.store import find, is_job_id, no_runs_in, runs_of
 
 STDIN = Path("/dev/stdin")
 
@@ -60,7 +60,7 @@ def _sources_of(context: Context, word: str | None, *, is_awaited: bool) -> list
     if run is not None:
         return [Source(run.run_id, run=run)]
     if word is None:
-        raise InputError(f"no runs yet in {context.runs_dir}", fix="hpcrun parse FILE")
+        raise InputError(no_runs_in(context.runs_dir), fix="hpcrun parse FILE")
     if is_job_id(word):
         named = tuple(map(Path, scheduler.output_paths(slurm_transport(context), word)))
         there = named if is_awaited else tuple(path for path in named if path.is_file())

@@ -21,7 +21,7 @@ def dependency_on(context: Context, word: str) -> Dependency:
 
     Raises InputError for a run that will never end well.
     """
-    if not word:
+    if not word.strip():
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
     run = find(context.runs_dir, word)
     if run is None and not is_job_id(word):

@@ -136,7 +136,7 @@ class _Found:
         """Read what there is; one folder that cannot be read must not hide the others."""
         try:
             seen = read_seen(run)
-            if seen is not None and seen.row is not None and seen.row.stamp == attempts_stamp(run):
+            if seen is not None and seen.row is not None and _is_kept(run, seen.row):
                 self.kept[run.path] = seen, seen.row
             else:
                 self.histories[run.path] = read_brief(run, seen)
@@ -208,6 +208,11 @@ class _Found:
         if conf in self.news:
             remember_row(status, row)
         return row
+
+
+def _is_kept(run: RunFolder, kept: SeenRow) -> bool:
+    """Tell whether a row that is remembered is this run's, with all its attempts."""
+    return kept.run_id in (None, run.run_id) and kept.stamp == attempts_stamp(run)
 
 
 def _as_history(run_id: str, seen: Seen, kept: SeenRow) -> History:

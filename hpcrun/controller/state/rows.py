@@ -185,8 +185,11 @@ def remember_row(status: RunStatus, row: Row) -> None:
     ended_at = end.ended_at if end else time.time() if verdict.source == "squeue" else None
     if not verdict.final or status.out_of_reach or (by_record and not _is_sure(status)):
         return
+    if history.copy_of is not None:  # what it shows is another's
+        return
     kept = SeenRow(
         stamp=attempts_stamp(status.run),
+        run_id=status.run.run_id,
         job_id=job_id_of(history) or status.job_id,
         slurm_conf=row.slurm_conf,
         name=row.name,

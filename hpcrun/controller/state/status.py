@@ -26,6 +26,7 @@ from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import (
     find_run,
     list_runs,
+    no_runs_in,
     read_history,
     read_plan,
     write_record,
@@ -74,8 +75,7 @@ def resolve_any(context: Context, word: str | None) -> RunFolder | SweepFolder:
 def _no_such_run(context: Context, word: str | None) -> InputError:
     if word is None:
         return InputError(
-            f"no runs yet in {context.runs_dir}",
-            fix="hpcrun submit JOB; hpcrun jobs lists them",
+            no_runs_in(context.runs_dir), fix="hpcrun submit JOB; hpcrun jobs lists them"
         )
     return InputError(
         f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"

@@ -11,15 +11,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import structs
-
 from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.status import Answers, judge
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.brief import attempts_stamp, read_task_brief
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import History, Submitted, Sweep, SweepSeen, Task, TaskEnd
-from hpcrun.runs.store import read_record, write_record
+from hpcrun.runs.store import own_record, read_record, record_of_task, write_record
 from hpcrun.runs.verdict import LOST, Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, is_final
 
@@ -38,7 +36,8 @@ class SweepRow:
         self.folder = SweepFolder(path)
         seen = read_record(self.folder.seen, SweepSeen) if self.folder.seen.exists() else None
         self.seen = seen or SweepSeen(ends={})
-        self.submitted = read_record(self.folder.submitted, Submitted)
+        submitted = read_record(self.folder.submitted, Submitted)
+        self.submitted = own_record(submitted, self.folder.sweep_id)
         record = read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
         self.tasks = record.tasks if record else 0
@@ -46,7 +45,7 @@ class SweepRow:
     @property
     def history(self) -> History:
         """What is known of the array itself, as of a run."""
-        return History(run_id=self.folder.path.name, submitted=self.submitted)
+        return History(run_id=self.folder.sweep_id, submitted=self.submitted)
 
     @property
     def is_settled(self) -> bool:
@@ -129,9 +128,7 @@ class SweepRow:
         if answers is None:
             return UNKNOWN, None, ""
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
-        submitted = self.submitted
-        if submitted is not None and submitted.job_id is not None:
-            submitted = structs.replace(submitted, job_id=f"{submitted.job_id}_{index}")
+        submitted = self.submitted and record_of_task(self.submitted, index)
         history = read_task_brief(run, task, submitted)
         status = judge(answers, run, history)
         verdict = status.verdict

@@ -1,4 +1,4 @@
-"""What is known of a run's end, in words.
+"""What is known of a run's end, and of whose job it is, in words.
 
 Pure.
 """
@@ -6,8 +6,9 @@ Pure.
 from __future__ import annotations
 
 from hpcrun.controller.state.status import RunStatus
+from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan
-from hpcrun.runs.records import Failure
+from hpcrun.runs.records import Failure, History
 
 
 def failure_text(status: RunStatus) -> str:
@@ -26,3 +27,13 @@ def culprit(plan: Plan | None, failure: Failure) -> str:
         return f"rank {failure.rank} on {failure.host}"
     what = "command" if plan is not None and plan.launcher == "none" else "launcher"
     return f"the {what} on {failure.host}"
+
+
+def job_of_another(history: History, verb: str) -> InputError | None:
+    """Say that a folder is a copy, whose job is the original's; None for all others."""
+    if history.copy_of is None:
+        return None
+    return InputError(
+        f"{history.run_id}: a copy of {history.copy_of}, and no job is its own",
+        fix=f"hpcrun {verb} {history.copy_of}",
+    )

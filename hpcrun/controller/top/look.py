@@ -17,6 +17,7 @@ from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.state.status import conf_of
+from hpcrun.controller.state.words import job_of_another
 from hpcrun.controller.top.log import Progress, TopLog
 from hpcrun.controller.top.queue import Queue
 from hpcrun.controller.top.usage import UsageStep, close_all
@@ -239,7 +240,10 @@ def _job(context: Context, word: str) -> tuple[str, str | None]:
             f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
         )
     run = found.run(0) if isinstance(found, SweepFolder) else found
-    submitted = read_history(run).submitted
+    history = read_history(run)
+    if (error := job_of_another(history, "top")) is not None:
+        raise error
+    submitted = history.submitted
     if submitted is None or submitted.job_id is None:
         raise InputError(
             f"{word}: not a job of Slurm's: it runs on this machine", fix=f"hpcrun logs -f {word}"
