@@ -21,7 +21,7 @@ from hpcrun.controller.top.log import Progress, TopLog
 from hpcrun.controller.top.queue import Queue
 from hpcrun.controller.top.usage import UsageStep, close_all
 from hpcrun.controller.top.usage_lines import NodeUse
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.labels import label
 from hpcrun.plan.topology import parse_seconds
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
@@ -61,7 +61,10 @@ class Top:
     def __init__(
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
     ) -> None:
-        """Watch all of the user's jobs, or those that the words name. Raises InputError."""
+        """Watch all of the user's jobs, or those that the words name.
+
+        Raises InputError, OutOfReach.
+        """
         job_ids, context = _named(context, words)
         self._context = context
         self._count = count
@@ -223,7 +226,10 @@ def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
             f"{', '.join(words)}: jobs of several Slurms: {', '.join(sorted(map(str, confs)))}",
             fix="call hpcrun top for each",
         )
-    if conf := next(iter(confs), None):
+    conf = next(iter(confs), None)
+    if conf and conf != default:
+        if not Path(conf).exists():
+            raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
         cluster = structs.replace(context.cluster, slurm_conf=conf)
         context = structs.replace(context, cluster=cluster)
     return [job_id for job_id, _ in named], context
