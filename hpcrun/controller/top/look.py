@@ -6,6 +6,7 @@ of the first running jobs (controller/top/usage.py). Never changes or cancels an
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from hpcrun.runs.records import End, History
 from hpcrun.runs.store import find, is_job_id, read_history, read_task
 from hpcrun.slurm.active import ActiveJob
 from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.times import is_unlimited
 
 # So many jobs have a usage step: each costs an srun process here, and this is a login node.
 MOST_STEPS = 8
@@ -208,7 +210,7 @@ class _Watched:
             run=self.run,
             name=self._name,
             elapsed=elapsed,
-            limit=_seconds(self.row.limit),
+            limit=math.inf if is_unlimited(self.row.limit) else _seconds(self.row.limit),
             end=self._end,
             progress=Progress() if self._log is None else self._log.progress(),
             uses=[] if self.step is None else self.step.uses(),
@@ -289,8 +291,8 @@ def _name(row: QueueRow, run: RunFolder | None) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Read Slurm's time; None for what is none, as INVALID; infinite: UNLIMITED."""
+    """Read Slurm's time; None for what is none, as INVALID."""
     try:
-        return parse_seconds(text) if text[:1].isdigit() or text == "UNLIMITED" else None
+        return parse_seconds(text) if text[:1].isdigit() else None
     except ValueError:
         return None
