@@ -183,7 +183,7 @@ def _reason(job: TopJob) -> str:
     reason = job.row.reason
     if job.row.state != "PENDING" or reason in ("", "None"):
         return ""
-    return explain(reason, job.row.job_id).words
+    return explain(reason, job.row.job_id, own=job.run is not None).words
 
 
 def _joined(

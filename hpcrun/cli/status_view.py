@@ -116,7 +116,7 @@ def _show_foreign(context: Context, job_id: str, *, as_json: bool, memory: Memor
 
     statuses = memory.once("job", partial(foreign_in_detail, context, job_id))
     waiting = [
-        Waiting(status.job_id, status.queue.reason, status.queue.start, None)
+        Waiting(status.job_id, status.queue.reason, status.queue.start, None, own=False)
         for status in statuses
         if status.queue is not None and status.queue.state in WAITING
     ]
