@@ -55,6 +55,21 @@ def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None
         assert "waits for nodes to become free; no start is foreseen" in told and "2282" not in told
 
 
+@pytest.mark.parametrize(("encoding", "name"), [("", "Größe"), ("ascii", "Gr??e")])
+def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: str) -> None:
+    run = make_run(hpcrun, RUN, "15")
+    row = queued(run, "15", "RUNNING").replace(f"{SEPARATOR}train", f"{SEPARATOR}Größe")
+    run.submitted.write_text(run.submitted.read_text().replace('"train"', '"Größe"'))
+    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
+    answers(tools, "squeue", ("--format=%A", f"15{SEPARATOR}{row}"), rest=row)
+    hpcrun.environ["LC_ALL"] = "C"
+    if encoding:
+        hpcrun.environ["PYTHONIOENCODING"] = encoding
+    else:
+        assert name in hpcrun.process("status").out
+    assert f"15   {name} " in hpcrun.process("top", "--no-usage").out
+
+
 @pytest.mark.parametrize(
     ("reason", "words", "fix"),
     [
