@@ -101,7 +101,9 @@ def end_line(status: Status) -> str:
 def _failure(status: Status) -> str:
     if not isinstance(status, RunStatus):
         # Slurm's code:signal, where it alone tells.
-        said = say_exit_code(status.account.exit_code) if status.account is not None else ""
+        # Slurm's code:signal, where it alone tells.
+        known = say_exit_code(status.account.exit_code) if status.account is not None else ""
+        said = f"exit code {status.verdict.exit_code}" if status.verdict.exit_code else known
         return f", {said}" if said else ""
     last = status.history.last
     end = last.end if last else None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.controller.checks import places
+from hpcrun.controller.checks.quota import Left
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.cli.test_status import SEPARATOR, answers, make_run, queued, waiting
@@ -32,6 +34,23 @@ def test_a_run_that_its_dependency_ended_says_so_in_words(hpcrun: Caller, tools:
         assert "DependencyNeverSatisfied" not in done.out + done.err
         assert "--err" not in done.out + done.err
     assert "  hpcrun status 15\n" in done.err
+
+
+@pytest.mark.parametrize("state", ["FAILED", "RUNNING", "COMPLETED", "PENDING"])
+def test_a_full_disk_is_told_of_one_run(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    run = make_run(hpcrun, RUN, "15", log="step 1\n")
+    answers(tools, "squeue", rest=queued(run, "15", state))
+    told = f"disk: the file system of {run.path} is full: no space is left"
+    assert told not in hpcrun("status", "15").out
+    monkeypatch.setattr(places, "_room", lambda folder: Left(0, None))
+    is_told = state in ("FAILED", "RUNNING")
+    assert (f"  note      {told}" in hpcrun("status", "15").out) == is_told
+    notes = hpcrun("status", "15", "--json").json["runs"][0]["notes"]
+    assert any(note.startswith(told) for note in notes) == is_told
+    assert told not in hpcrun("status").out and told in hpcrun("logs", "--err", "15").err
+    assert told not in hpcrun("logs", "15").err
 
 
 @pytest.mark.parametrize("limit", ["365-00:00:00", "UNLIMITED"])
