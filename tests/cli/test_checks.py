@@ -135,14 +135,6 @@ def test_an_estimate_tells_its_notes_as_json(hpcrun: Caller) -> None:
     assert len(told["notes"]) == 1
 
 
-def test_a_start_in_another_century_is_none(hpcrun: Caller) -> None:
-    said = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
-    replay(hpcrun.project.parent / "bin", "sbatch", (0, "", said))
-    hpcrun.write("job.yaml", GOOD)
-    told = hpcrun("submit", "job.yaml", "--test-only").out
-    assert "start     no start is foreseen" in told and "2282" not in told
-
-
 def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
     sweep = GOOD + "sweep: {lr: [1, 2, 3]}\nargs: [--data=data/x.txt, --lr, '{lr}']\n"
     (hpcrun.project / "data").mkdir()

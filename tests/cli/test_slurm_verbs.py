@@ -137,7 +137,9 @@ def _job_id(run: Path) -> str:
     return str(json.loads((run / "submitted.json").read_text())["job_id"])
 
 
-@pytest.mark.parametrize("words", ["submit job.yaml", "submit words.yaml", "status 7", "cancel 7"])
+@pytest.mark.parametrize(
+    "words", ["submit job.yaml", "submit words.yaml", "status 7", "cancel 7", "top"]
+)
 def test_a_slurm_conf_that_is_not_there(hpcrun: Caller, tools: Path, words: str) -> None:
     asked = [replay(tools, name, (0, "7\n", "")) for name in ("sbatch", "squeue", "scontrol")]
     words_job = 'command: [echo, "{word}"]\nresources: {gpus_per_node: 0}\n'

@@ -10,7 +10,7 @@ import pytest
 from hpcrun.controller.checks import places
 from hpcrun.controller.checks.quota import Left
 from hpcrun.runs.layout import RunFolder
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, replay
 from tests.cli.test_status import SEPARATOR, answers, make_run, queued, waiting
 
 RUN = "20261120-081455-train-7k3q"
@@ -59,7 +59,7 @@ def test_a_job_without_a_limit_has_none_anywhere(hpcrun: Caller, tools: Path, li
     row = queued(run, "15", "RUNNING").replace("1-00:00:00", limit)
     row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
     answers(tools, "squeue", ("--format=%A", f"15{SEPARATOR}{row}"), rest=row)
-    assert "  time      1:00:00 without a limit" in hpcrun("status", "15").out
+    assert " without a limit" in hpcrun("status", "15").out
     assert "LIMIT" not in hpcrun("status").out and "365d" not in hpcrun("top", "--no-usage").out
     assert hpcrun("status", "--json").json["runs"][0]["limit_seconds"] is None
     assert hpcrun("top", "--no-usage", "--json").json["jobs"][0]["limit_seconds"] is None
@@ -72,6 +72,13 @@ def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None
     for words in (("status", "15"), ("status",)):
         told = hpcrun(*words).out
         assert "waits for nodes to become free; no start is foreseen" in told and "2282" not in told
+
+
+def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
+    said = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
+    replay(tools, "sbatch", (0, "", said))
+    told = hpcrun("submit", "--test-only", "--", "true").out
+    assert "start     no start is foreseen" in told and "2282" not in told
 
 
 @pytest.mark.parametrize(("encoding", "name"), [("", "Größe"), ("ascii", "Gr??e")])

@@ -155,6 +155,9 @@ def test_the_slurm_of_a_run_is_asked(hpcrun: Caller, tools: Path) -> None:
     assert all(set(confs) == {str(own)} for confs in asked.values()), asked
     done = hpcrun("top", "7", "8")
     assert done.code == 2 and "jobs of several Slurms" in done.err, done
+    own.unlink()
+    done = hpcrun("top", "7")
+    assert done.code == 4 and f"{own}, by which the job was submitted, is not" in done.err, done
 
 
 def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJob:
