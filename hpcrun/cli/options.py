@@ -5,12 +5,15 @@ Effects: reads the environment and files, through the controller.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+
+from hpcrun.errors import SpecError
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
@@ -18,6 +21,16 @@ if TYPE_CHECKING:
     from hpcrun.spec.origin import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# The keys of a job that options of job_options() change.
+_PATHS = {
+    "nodes": "resources.nodes",
+    "gpus_per_node": "resources.gpus_per_node",
+    "time": "resources.time",
+    "partition": "resources.partition",
+    "account": "resources.account",
+    "name": "name",
+}
 
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster profile to use.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -47,7 +60,8 @@ class WordsAfterDashes(click.Command):
 
 
 def job_options(command: F) -> F:
-    """The options that change a job on the command line."""
+    """The options that change a job on the command line; what is wrong with one is told by it."""
+    command = _blames_options(command)
     for option in (
         click.option("--name", help="The run's name."),
         click.option("--account", help="The account to charge."),
@@ -73,6 +87,31 @@ def job_options(command: F) -> F:
     return command
 
 
+def _blames_options(command: F) -> F:
+    @functools.wraps(command)
+    def told(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except SpecError as error:
+            raise _by_option(error, options) from error
+
+    return cast("F", told)
+
+
+def _by_option(error: SpecError, options: dict[str, Any]) -> SpecError:
+    """Blame the options that were typed, which the job has as --set."""
+    said = [override.partition("=")[0].strip() for override in options["overrides"]]
+    for option, path in _PATHS.items():
+        if options[option] is None or path in said:
+            continue
+        word = "--" + option.replace("_", "-")
+        for problem in error.problems:
+            if problem.source == "--set" and problem.path == path:
+                problem.source, problem.path = word, ""
+            problem.message = problem.message.replace(f"(--set {path})", f"({word})")
+    return SpecError(error.problems, fix=error.fix, notes=error.notes)
+
+
 def asked_job(
     ctx: click.Context, context: Context, job: str | None, options: dict[str, Any]
 ) -> tuple[JobSpec, list[str], Origin]:
@@ -96,14 +135,7 @@ def asked_job(
 def asked_overrides(options: dict[str, Any]) -> list[str]:
     """What job_options() change in a job, as --set has it."""
     overrides = list(options["overrides"])
-    for option, path in (
-        ("nodes", "resources.nodes"),
-        ("gpus_per_node", "resources.gpus_per_node"),
-        ("time", "resources.time"),
-        ("partition", "resources.partition"),
-        ("account", "resources.account"),
-        ("name", "name"),
-    ):
+    for option, path in _PATHS.items():
         if options[option] is not None:
             overrides.append(f"{path}={_as_yaml(options[option])}")
     return overrides

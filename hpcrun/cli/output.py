@@ -187,6 +187,12 @@ def _printable(text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
+def as_wide(text: str) -> str:
+    """What the output's encoding lacks becomes a question mark: for rows of a fixed width."""
+    encoding = _encoding()
+    return text.encode(encoding, "replace").decode(encoding)
+
+
 def _encoding() -> str:
     """The encoding of the output; closed output has none."""
     return (sys.stdout and sys.stdout.encoding) or "ascii"

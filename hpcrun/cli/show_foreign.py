@@ -14,7 +14,9 @@ from hpcrun.cli.output import pairs, say, show_next, table
 from hpcrun.cli.show_status import state_line, verdict_json, why_json, why_lines
 from hpcrun.controller.state.foreign import ForeignStatus
 from hpcrun.controller.state.why import WhyWaiting
-from hpcrun.slurm.states import parse_exit_code
+from hpcrun.controller.state.words import reason_text
+from hpcrun.slurm.states import parse_exit_code, say_exit_code
+from hpcrun.slurm.times import say_limit
 
 
 def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def show_foreign(
     rows = []
     for status in statuses:
         row, why = status.queue or status.account, whys.get(status.job_id)
-        remark = why.text() if why else status.verdict.reason
+        remark = why.text() if why else reason_text(status.verdict)
         elapsed, nodes = (row.elapsed, row.node_list) if row else ("", "")
         rows.append([status.job_id, status.verdict.state, elapsed, nodes or "-", remark])
     table(["JOBID", "STATE", "TIME", "NODES", ""], rows)
@@ -73,10 +75,13 @@ def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
     if facts is not None:
         rows += [("account", facts.account), ("qos", facts.qos)]
         gpus = "" if facts.gpus is None else f", {facts.gpus} GPU{'s' if facts.gpus != 1 else ''}"
-        rows.append(("asks for", f"{facts.nodes} nodes, {facts.cpus} CPUs{gpus}"))
+        rows.append(("asks for", f"{_many(facts.nodes, 'node')}, {_many(facts.cpus, 'CPU')}{gpus}"))
     if row is not None:
-        rows += [("time", f"{row.elapsed} of {row.limit}"), ("nodes", row.node_list)]
-    rows.append(("exit code", _exit_code(status)))
+        rows += [
+            ("time", f"{row.elapsed} {say_limit(row.limit)}".strip()),
+            ("nodes", row.node_list),
+        ]
+    rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
     if row is not None:
         rows.append(("folder", row.work_dir))
     if facts is not None:
@@ -88,6 +93,13 @@ def _show_one(status: ForeignStatus, why: WhyWaiting | None) -> None:
     if not status.verdict.final:
         verbs.append((f"cancel {status.job_id}", "end it"))
     show_next(*verbs)
+
+
+def _many(number: str, noun: str) -> str:
+    """Write a number, or the least and the most, as scontrol does, with its noun."""
+    least, _, most = number.partition("-")
+    number = least if least == most else number
+    return f"{number} {noun}" + ("s" if number != "1" else "")
 
 
 def _exit_code(status: ForeignStatus) -> str:

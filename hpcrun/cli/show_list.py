@@ -15,6 +15,7 @@ from hpcrun.cli.show_status import duration, row_json, state_colour
 from hpcrun.controller.state.listing import Listing
 from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.why import WhyWaiting
+from hpcrun.controller.state.words import reason_text
 from hpcrun.plan.labels import label
 from hpcrun.report.text import cells as cells_of
 from hpcrun.report.text import cut
@@ -133,7 +134,7 @@ def _remark(row: Row, why: WhyWaiting | None) -> str:
     if why is not None:
         parts.append(why.text())
     elif row.verdict.reason or row.remark:
-        parts.append(row.remark or row.verdict.reason)
+        parts.append(row.remark or reason_text(row.verdict))
     parts += row.verdict.notes
     return "".join(char if char.isprintable() else "?" for char in "; ".join(parts))
 

@@ -69,12 +69,22 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
         return
     say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
     rows = [
-        ("start", estimate.start.replace("T", " ")),
+        ("start", _start(estimate)),
         ("nodes", f"{estimate.nodes or '?'}, {count(estimate.processors, 'processor')}"),
     ]
     if estimate.partition:
         rows.append(("partition", estimate.partition))
     pairs([*rows, *(("note", text) for text in plan.notes)])
+
+
+def _start(estimate: Estimate) -> str:
+    from datetime import datetime  # here: it is for estimates alone
+
+    from hpcrun.controller.state.why import NOT_FORESEEN, is_foreseen, parse_time
+
+    start = parse_time(estimate.start)
+    is_known = start is None or is_foreseen(start, datetime.now())
+    return estimate.start.replace("T", " ") if is_known else NOT_FORESEEN
 
 
 def show_files(files: Sequence[RenderedFile], *, as_json: bool, notes: Sequence[str] = ()) -> None:

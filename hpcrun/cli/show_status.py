@@ -17,11 +17,12 @@ from hpcrun.cli.output import pairs, say, show_next
 from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.state.why import WhyWaiting
-from hpcrun.controller.state.words import failure_text
+from hpcrun.controller.state.words import failure_text, reason_text
 from hpcrun.plan.labels import label
 from hpcrun.runs.records import Attempt, End
 from hpcrun.runs.store import holds_any
 from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.times import say_limit
 
 _COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
 
@@ -166,7 +167,7 @@ def show_one(status: RunStatus, row: Row, why: WhyWaiting | None = None) -> None
 def _time_text(status: RunStatus, row: Row) -> str:
     """Say how long it has run, of how long it may, and what that makes in GPU hours."""
     limit = status.queue.limit if status.queue else status.account.limit if status.account else ""
-    may = "without a limit" if limit == "UNLIMITED" else f"of {limit}" if limit else ""
+    may = say_limit(limit)
     ran = duration(row.elapsed)
     if row.elapsed is None:
         ran = "not known" if status.history.attempts else "0:00"
@@ -178,7 +179,7 @@ def state_line(verdict: Verdict) -> str:
     """The state with its reason, and who says so."""
     by = {"seen": "as Slurm said before", "record": "by its own records"}
     source = by.get(verdict.source, f"by {verdict.source}")
-    reason = f" ({verdict.reason})" if verdict.reason else ""
+    reason = f" ({reason_text(verdict)})" if verdict.reason else ""
     return f"{state_text(verdict)}{reason}, {source}"
 
 

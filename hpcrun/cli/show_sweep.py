@@ -201,5 +201,4 @@ def no_follow() -> InputError:
 
 
 def _reason(status: RunStatus) -> str:
-    reason = status.verdict.reason
-    return explain(reason, status.job_id or "").words if status.queue and reason else reason
+    return explain(status.verdict.reason, status.job_id or "").words

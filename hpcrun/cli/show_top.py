@@ -111,7 +111,7 @@ def _fields(job: TopJob, look: Look) -> tuple[str, ...]:
     value = "" if progress.value is None else format_value(progress.value)
     left = "" if progress.seconds_left is None else f"{format_duration(progress.seconds_left)} left"
     texts = (job.row.job_id, job.name, _time(job), step, value, "", _speed(job), left)
-    return tuple(printable(text, ascii_only=look.ascii_only) for text in texts)
+    return tuple(printable(text) for text in texts)
 
 
 def _time(job: TopJob) -> str:
@@ -165,7 +165,7 @@ def _row(job: TopJob, own: Sequence[str], widths: Sequence[int], look: Look) -> 
     reason = _reason(job)
     if reason:
         head = _joined(own[:3], widths[:3], look)
-        text = f"{head.rstrip()}: {printable(reason, ascii_only=look.ascii_only)}"
+        text = f"{head.rstrip()}: {printable(reason)}"
         return _styled(_cut(text, look.width, look), look, fg="yellow")
     curve = sparkline(job.progress.recent, widths[5]) if widths[5] else ""
     if look.ascii_only:
@@ -183,7 +183,7 @@ def _reason(job: TopJob) -> str:
     reason = job.row.reason
     if job.row.state != "PENDING" or reason in ("", "None"):
         return ""
-    return explain(reason, job.row.job_id).words
+    return explain(reason, job.row.job_id, own=job.run is not None).words
 
 
 def _joined(
@@ -223,7 +223,7 @@ def _use_rows(job: TopJob, look: Look) -> list[str]:
 
 
 def _node(use: NodeUse, width: int, look: Look) -> str:
-    parts = [f"  {pad(_cut(printable(use.node, ascii_only=look.ascii_only), width, look), width)}"]
+    parts = [f"  {pad(_cut(printable(use.node), width, look), width)}"]
     known = [gpu.utilization for gpu in use.gpus]
     if use.gpus:
         parts.append("GPU " + " ".join(map(_percent, known)) + "%")
@@ -266,7 +266,7 @@ def _all_nodes(uses: Sequence[NodeUse], look: Look) -> str:
     if fullest is not None:
         used, total = fullest.memory_used or 0, fullest.memory_total or 0
         parts.append(f"mem up to {_gib(used)}/{_gib(total)} GiB")
-    text = printable("  ".join(part for part in parts if part), ascii_only=look.ascii_only)
+    text = printable("  ".join(part for part in parts if part))
     text = _cut(text, look.width, look)
     return _styled(text, look, fg="yellow") if is_idle else _dim(text, look)
 

@@ -18,7 +18,7 @@ from hpcrun.cli.show_status import show_one, status_json
 from hpcrun.controller.context import Context
 from hpcrun.controller.state.listing import list_rows, whys_of
 from hpcrun.controller.state.rows import row_of
-from hpcrun.controller.state.status import Memory, resolve_any, status_of
+from hpcrun.controller.state.status import Memory, RunStatus, resolve_any, status_of
 from hpcrun.controller.state.why import Waiting, find_whys
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import find, is_job_id, no_runs_in, plain_id, read_sweep, runs_of
@@ -75,8 +75,10 @@ def show(
     runs = runs_of(found) if isinstance(found, SweepFolder) else [found]
     statuses = status_of(context, runs, memory)
     silent = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
-    rows = [row_of(status) for status in statuses]
     is_one = not isinstance(found, SweepFolder)
+    if is_one:
+        statuses = [_with_disk(statuses[0])]
+    rows = [row_of(status) for status in statuses]
     ask_whys = partial(whys_of, context, rows, count_ahead=is_one)
     whys = memory.once("whys", ask_whys) if not silent else {}
     if as_json:
@@ -91,6 +93,18 @@ def show(
     final = [status.verdict.final for status in statuses]
     states = [(row.id, row.verdict.state) for row in rows]
     return Shown(all(final), silent, is_needed=not all(final), states=states)
+
+
+def _with_disk(status: RunStatus) -> RunStatus:
+    """Note a full disk, of which a run that cannot write its output says nothing."""
+    verdict = status.verdict
+    if verdict.ok or verdict.state in WAITING:
+        return status
+    from hpcrun.controller.checks.places import say_full  # here: most runs end well
+
+    said = say_full(status.run.path)
+    notes = [*verdict.notes, *([said] if said else [])]
+    return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
 
 
 def _show_listing(
@@ -116,7 +130,7 @@ def _show_foreign(context: Context, job_id: str, *, as_json: bool, memory: Memor
 
     statuses = memory.once("job", partial(foreign_in_detail, context, job_id))
     waiting = [
-        Waiting(status.job_id, status.queue.reason, status.queue.start, None)
+        Waiting(status.job_id, status.queue.reason, status.queue.start, None, own=False)
         for status in statuses
         if status.queue is not None and status.queue.state in WAITING
     ]

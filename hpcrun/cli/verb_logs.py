@@ -143,15 +143,28 @@ def _show(
         hidden = None if extracts else choose
         code = watch_logs(watched, printer, choose=hidden, tail=tail, again=again)
         if extracts:
+            _tell_full_disk(watched)
             printer.show_all(read_errors(watched, choose(watched.files()) or files, query.attempt))
         return code
     if not files:
         note(_nothing(watched))
+    if query.err:
+        _tell_full_disk(watched)
     if not extracts:
         printer.show_all(read(watched, tail, files))
     elif not printer.show_all(read_errors(watched, files, query.attempt)) and files:
         note("no word of an error in these logs")
     return 0
+
+
+def _tell_full_disk(watched: Watched) -> None:
+    """Say that a run's disk is full, of which its logs can say nothing."""
+    from hpcrun.cli.output import note
+    from hpcrun.controller.checks.places import say_full
+    from hpcrun.controller.watch.watched_runs import WatchedRuns
+
+    if isinstance(watched, WatchedRuns) and (said := say_full(watched.runs[0].path)):
+        note(said)
 
 
 def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:

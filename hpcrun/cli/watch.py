@@ -14,13 +14,14 @@ from hpcrun.cli.show_logs import LogPrinter
 from hpcrun.controller.context import Context
 from hpcrun.controller.secrets import masker_of
 from hpcrun.controller.state.status import RunStatus
-from hpcrun.controller.state.words import culprit
+from hpcrun.controller.state.words import culprit, reason_text
 from hpcrun.controller.watch.follow import Choose, State, follow
 from hpcrun.controller.watch.watched import Status, Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.logs.tail import Tail
 from hpcrun.plan.labels import label
 from hpcrun.runs.layout import RunFolder
+from hpcrun.slurm.states import say_exit_code
 
 
 def watch(
@@ -94,15 +95,16 @@ def end_line(status: Status) -> str:
     )
     if not verdict.ok:
         text += _failure(status)
-    return text + (f" ({verdict.reason})" if verdict.reason else "") + _values(status)
+    return text + (f" ({reason_text(verdict)})" if verdict.reason else "") + _values(status)
 
 
 def _failure(status: Status) -> str:
     if not isinstance(status, RunStatus):
         # Slurm's code:signal, where it alone tells.
-        known = status.account.exit_code if status.account is not None else ""
-        code = status.verdict.exit_code or known
-        return f", exit code {code}" if code else ""
+        # Slurm's code:signal, where it alone tells.
+        known = say_exit_code(status.account.exit_code) if status.account is not None else ""
+        said = f"exit code {status.verdict.exit_code}" if status.verdict.exit_code else known
+        return f", {said}" if said else ""
     last = status.history.last
     end = last.end if last else None
     if end is None:
@@ -129,4 +131,6 @@ def verdict_line(status: Status) -> str:
         text += f"\n  note: {extra}"
     trains = status.plan is not None and status.plan.launcher != "none"
     following = "logs --err" if not verdict.ok else "parse" if trains else "logs"
+    if verdict.state == "CANCELLED" and not status.history.attempts:
+        following = "status"  # it has no output
     return f"{text}\n  hpcrun {following} {status.job_id or status.run.run_id}"

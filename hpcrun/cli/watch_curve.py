@@ -20,6 +20,7 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
 from hpcrun.controller.state.status import RunStatus
+from hpcrun.controller.state.words import reason_text
 from hpcrun.controller.watch.watched import Status
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
@@ -100,7 +101,7 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
 def _bottom(followed: Followed) -> str:
     states = [
         f"{_name(status)} {status.verdict.state}"
-        + (f" ({status.verdict.reason})" if status.verdict.reason else "")
+        + (f" ({reason_text(status.verdict)})" if status.verdict.reason else "")
         for status in followed.statuses
         if status is not None
     ]

@@ -18,6 +18,7 @@ import click
 from msgspec import structs
 
 from hpcrun.cli.output import (
+    as_wide,
     emit_json,
     has_colour,
     has_unicode,
@@ -61,7 +62,7 @@ def print_snapshot(
         width, _ = width_and_height()
         for block in table(jobs, Look(width, 0, has_colour(), not has_unicode())):
             for row in block:
-                say(row)
+                say(as_wide(row))
         if top.left_out:
             say(f"and {count_of(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}")
         if not jobs:
@@ -82,7 +83,7 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
                 news = top.look(now)
                 is_due = news or screen.is_stale or now - drawn >= _DRAW
                 if is_due and (top.is_known or top.out_of_reach):
-                    screen.draw(_picture(context, top, now))
+                    screen.draw([as_wide(row) for row in _picture(context, top, now)])
                     drawn = now
                 is_empty = top.is_known and not top.jobs(now)
                 if words and is_empty:

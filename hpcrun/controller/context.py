@@ -227,8 +227,28 @@ def _clean_path(context: Context) -> str:
     return ":".join(dict.fromkeys((*_SYSTEM_PATH, folder)))
 
 
+def slurm_conf_of(context: Context) -> str | None:
+    """The slurm.conf of the context's Slurm; None: the system's."""
+    return job_environment(context).get("SLURM_CONF")
+
+
+def check_slurm_conf(context: Context) -> None:
+    """Insist on the slurm.conf that the profile names: Slurm would look for it for a minute.
+
+    Raises InputError.
+    """
+    conf = context.cluster.slurm_conf
+    if conf and not Path(conf).exists():
+        raise InputError(
+            f"{context.cluster_source}: slurm_conf: {conf}: no such file",
+            fix="name the slurm.conf of this cluster, or leave the key out to take the system's",
+        )
+
+
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTransport:
-    """Reach the context's Slurm, or the one whose slurm.conf is named."""
+    """Reach the context's Slurm, or the one whose slurm.conf is named. Raises InputError."""
+    if slurm_conf is None:
+        check_slurm_conf(context)
     inherited = job_environment(context)
     env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:

@@ -18,7 +18,13 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.assets import user_name
-from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.context import (
+    Context,
+    check_slurm_conf,
+    job_environment,
+    slurm_conf_of,
+    slurm_transport,
+)
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
@@ -123,6 +129,7 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     Raises SchedulerRefused (the run folder is taken away again), and OutOfReach when it stays
     unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
     """
+    check_slurm_conf(context)
     folder = Path(prepared.plan.run_dir)
     with whole_or_nothing(folder, [folder]), begun_from(context, [prepared.plan]):
         run = write_run(context, prepared)
@@ -261,7 +268,7 @@ def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submit
         job_id=job_id,
         run_id=plan.run_id,
         cluster=context.cluster.name,
-        slurm_conf=slurm_transport(context).env.get("SLURM_CONF"),
+        slurm_conf=slurm_conf_of(context),
         submitted_at=time.time(),
         host=os.uname().nodename,
         user=user_name(context.environ),

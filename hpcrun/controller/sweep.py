@@ -13,7 +13,7 @@ import msgspec
 
 from hpcrun.assets import Templates
 from hpcrun.controller.checks.submission import Checks
-from hpcrun.controller.context import Context
+from hpcrun.controller.context import Context, check_slurm_conf
 from hpcrun.controller.prepare import (
     Prepared,
     all_at_once,
@@ -166,6 +166,7 @@ def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
 
     Raises as submit() does; whatever goes wrong before Slurm has it, all folders are taken away.
     """
+    check_slurm_conf(context)
     check_secrets(context, sweep.plan)
     folder = sweep_folder(context.runs_dir, sweep.plan.run_id)
     written = [folder.path, *(Path(run.plan.run_dir) for run in sweep.runs)]

@@ -133,6 +133,17 @@ _REASONS: dict[str, Why] = {
     "InvaildReason": Why("Slurm gives no valid reason"),
 }
 
+# The same of jobs that hpcrun did not submit: their users have no options or keys of its.
+_OF_OTHERS: dict[str, Why] = {
+    "DependencyNeverSatisfied": Why(
+        "the job that it waits for did not end as it should: it will never start",
+        "hpcrun cancel {job}, and submit it without this dependency",
+    ),
+    "JobArrayTaskLimit": Why("waits for other tasks of its array: so many may run at a time"),
+    "QOSNotAllowed": Why("its QOS may not be used here", "name another: --qos"),
+    "InvalidQOS": Why("its QOS is not valid (any more)", "name another: --qos"),
+}
+
 # In plain words: many of it, and it times minutes.
 _RESOURCES = {
     **dict.fromkeys(("Cpu", "CPU"), ("CPUs", "CPU-minutes")),
@@ -192,10 +203,13 @@ def parse_limit(reason: str) -> Limit | None:
     )
 
 
-def explain(reason: str, job_id: str = "", numbers: Numbers | None = None) -> Why:
+def explain(
+    reason: str, job_id: str = "", numbers: Numbers | None = None, *, own: bool = True
+) -> Why:
     """Say why a job waits; a reason that no list knows is shown as it is.
 
-    ``numbers`` are those of the limit that the reason names, where they are known.
+    ``numbers`` are those of the limit that the reason names, where they are known; ``own``: hpcrun
+    has submitted the job.
 
     >>> explain("QOSMaxGRESPerUser", numbers=Numbers("8", "8", "GPUs")).words
     'your QOS allows 8 GPUs at once; 8 are in use'
@@ -203,13 +217,16 @@ def explain(reason: str, job_id: str = "", numbers: Numbers | None = None) -> Wh
     'scontrol release 7'
     >>> explain("ReqNodeNotAvail, UnavailableNodes:n1").words
     'a node that it needs is down, drained or reserved (UnavailableNodes:n1)'
+    >>> explain("JobArrayTaskLimit", own=False).words
+    'waits for other tasks of its array: so many may run at a time'
     >>> explain("SomethingNew").words
     'SomethingNew'
     """
     # squeue adds a remark to some, and older ones write it with underscores.
     code, _, remark = reason.partition(",")
     remark = remark.replace("_", " ").strip() if code in _REASONS else ""
-    known = _REASONS.get(code if remark else reason.replace("_", " "))
+    name = code if remark else reason.replace("_", " ")
+    known = _REASONS.get(name) if own else _OF_OTHERS.get(name, _REASONS.get(name))
     limit = parse_limit(reason)
     if known is None and limit is not None:
         known = _of_limit(limit, numbers)

@@ -76,6 +76,18 @@ def parse_exit_code(text: str) -> int | None:
     return int(code) or (128 + int(signal) if signal.isdigit() and int(signal) else 0)
 
 
+def say_exit_code(text: str) -> str:
+    """Say Slurm's ``code:signal`` in words; "" where it is none.
+
+    >>> say_exit_code("3:0"), say_exit_code("0:9"), say_exit_code("0:0"), say_exit_code("")
+    ('exit code 3', 'signal 9', 'exit code 0', '')
+    """
+    code, _, signal = text.partition(":")
+    if not code.isdigit():
+        return ""
+    return f"signal {signal}" if int(code) == 0 and signal not in ("", "0") else f"exit code {code}"
+
+
 def is_final(state: str) -> bool:
     """Tell whether Slurm will do nothing more with a job in this state.
 

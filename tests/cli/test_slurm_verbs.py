@@ -137,6 +137,20 @@ def _job_id(run: Path) -> str:
     return str(json.loads((run / "submitted.json").read_text())["job_id"])
 
 
+@pytest.mark.parametrize(
+    "words", ["submit job.yaml", "submit words.yaml", "status 7", "cancel 7", "top"]
+)
+def test_a_slurm_conf_that_is_not_there(hpcrun: Caller, tools: Path, words: str) -> None:
+    asked = [replay(tools, name, (0, "7\n", "")) for name in ("sbatch", "squeue", "scontrol")]
+    words_job = 'command: [echo, "{word}"]\nresources: {gpus_per_node: 0}\n'
+    hpcrun.write("words.yaml", words_job + "sweep: {word: [a, b]}\n")
+    with (hpcrun.project / "hpcrun.yaml").open("a") as profile:
+        profile.write("slurm_conf: /nope.conf\n")
+    done = hpcrun(*words.split())
+    assert done.code == 2 and "hpcrun.yaml: slurm_conf: /nope.conf: no such file" in done.err, done
+    assert not any(map(calls, asked)) and not [*hpcrun.runs.glob("*")]
+
+
 @pytest.mark.parametrize("case", ["no-controller", "no-munge", "no-slurm-conf"])
 def test_status_while_slurm_is_silent(hpcrun: Caller, tools: Path, case: str) -> None:
     replay(tools, "sbatch", (0, "7\n", ""))

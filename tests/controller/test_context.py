@@ -179,9 +179,14 @@ def test_which_slurm_conf(tmp_path: Path, clean_environ: Environ) -> None:
     assert conf() is None
     clean_environ["SLURM_CONF"] = "/mine/slurm.conf"
     assert conf() == "/mine/slurm.conf"
-    profile(tmp_path / "hpcrun.yaml", "c", "slurm_conf: /profile/slurm.conf\n")
-    assert conf() == "/profile/slurm.conf"
+    own = tmp_path / "slurm.conf"
+    profile(tmp_path / "hpcrun.yaml", "c", f"slurm_conf: {own}\n")
+    # A run's own is another Slurm's, whatever the profile names.
     assert conf("/of/the/run/slurm.conf") == "/of/the/run/slurm.conf"
+    with pytest.raises(InputError, match=rf"hpcrun.yaml: slurm_conf: {own}: no such file"):
+        conf()
+    own.touch()
+    assert conf() == str(own)
 
 
 def test_a_home_that_nobody_says_is_the_systems() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.controller.checks import places
-from hpcrun.controller.checks.places import Places
+from hpcrun.controller.checks.places import Places, say_full
 from hpcrun.controller.checks.question import Question
 from hpcrun.controller.checks.quota import (
     Left,
@@ -215,7 +215,23 @@ def test_a_file_system_that_tells_nothing_is_not_full(
     silent = Room(0, 0)
     silent.f_blocks = silent.f_files = 0
     monkeypatch.setattr(os, "statvfs", lambda _: silent)
-    assert look(context) == ([], [])
+    assert look(context) == ([], []) and say_full(context.runs_dir) == ""
+    assert say_full(Path("/no/such")) == ""
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (Room(1000, 1), ""),
+        (Room(0, 1), "no space is left"),
+        (Room(64, 1), "64 KB are left"),
+        (Room(1000, 0), "no more files fit"),
+    ],
+)
+def test_a_disk_that_is_full_now(monkeypatch: pytest.MonkeyPatch, room: Room, said: str) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    told = f"disk: the file system of /runs/x is full: {said}; make room there"
+    assert say_full(Path("/runs/x")) == (told if said else "")
 
 
 @pytest.mark.parametrize(

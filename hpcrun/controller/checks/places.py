@@ -23,6 +23,8 @@ from hpcrun.errors import Problem
 # Below these a note: a run's own files are few, its checkpoints are not.
 LITTLE_SPACE = 10**9  # bytes
 FEW_FILES = 1000
+# Some file systems are full a little before their last byte.
+NEXT_TO_NONE = 10**6
 # seconds; a quota server that is slow is not waited for.
 PATIENCE = 2.0
 # Each machine has its own of these.
@@ -72,11 +74,7 @@ class Places:
                 self._told.append(place)
                 self._refuse(place, said, "name a folder that you can write")
         for place in self._one_each():
-            with contextlib.suppress(OSError):
-                info = os.statvfs(place.there)
-                # Some network file systems tell nothing, which is no sign of a full disk.
-                space = info.f_bavail * info.f_frsize if info.f_blocks else None
-                self._measure(place, Left(space, info.f_favail if info.f_files else None), "")
+            self._measure(place, _room(place.there), "")
         if nodes > 1 and not sandbox:
             self._look_for_nodes(nodes)
 
@@ -151,6 +149,28 @@ class Places:
                 f"seems; the {nodes} nodes must all see it at this path"
             )
             return
+
+
+def say_full(folder: Path) -> str:
+    """Say that nothing more can be written to a folder now; "" where it can, or nobody knows."""
+    left = _room(folder)
+    what = ""
+    if left.files == 0:
+        what = "no more files fit"
+    if left.bytes is not None and left.bytes < NEXT_TO_NONE:
+        what = f"{_size(left.bytes)} are left" if left.bytes else "no space is left"
+    return f"disk: the file system of {folder} is full: {what}; make room there" if what else ""
+
+
+def _room(folder: Path) -> Left:
+    """What the file system of a folder has left; with project quotas that is often the quota's."""
+    try:
+        info = os.statvfs(folder)
+    except OSError:
+        return Left(None, None)
+    # Some network file systems tell nothing, which is no sign of a full disk.
+    space = info.f_bavail * info.f_frsize if info.f_blocks else None
+    return Left(space, info.f_favail if info.f_files else None)
 
 
 def _size(number: int) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context, job_environment
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import own_formats
 from hpcrun.controller.curves.sources import STDIN, Source, find_sources
@@ -22,6 +22,7 @@ from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.store import find, is_job_id
+from hpcrun.transport.local import LocalTransport
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
 FILES_EVERY = (0.1, 1.0)
@@ -97,7 +98,7 @@ class CurveFollower:
         return not any(log.is_missing() for log in self._logs)
 
     def _growing(self, source: Source) -> GrowingLog:
-        return GrowingLog(slurm_transport(self._context), source, self._own)
+        return GrowingLog(LocalTransport(job_environment(self._context)), source, self._own)
 
     def _find_outputs(self) -> None:
         """Ask anew for the output of jobs that have none: %N in its name is known when they run."""

@@ -21,7 +21,7 @@ from hpcrun.runs.records import Attempt, Seen, SeenRow
 from hpcrun.runs.store import read_plan, write_record
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import WAITING
-from hpcrun.slurm.times import parse_duration
+from hpcrun.slurm.times import is_unlimited, parse_duration
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0
@@ -122,7 +122,7 @@ def row_of(status: RunStatus) -> Row:
         verdict=status.verdict,
         submitted_at=submitted.submitted_at if submitted else None,
         elapsed=elapsed,
-        limit=parse_duration(limit),
+        limit=None if is_unlimited(limit) else parse_duration(limit),
         nodes=nodes,
         gpus_per_node=gpus,
         step=point.step if point else None,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
 from hpcrun.controller.state.foreign import find_any, own_names
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
@@ -151,7 +151,7 @@ def conf_of(context: Context, history: History) -> str | None:
     """The slurm.conf by which a run was submitted: it tells which Slurm to ask."""
     if history.submitted is not None:
         return history.submitted.slurm_conf
-    return slurm_transport(context).env.get("SLURM_CONF")
+    return slurm_conf_of(context)
 
 
 def ask(

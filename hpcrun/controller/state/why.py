@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
@@ -20,21 +20,27 @@ from hpcrun.transport import Transport
 
 # So many limits are asked about for one listing; the rest is told without numbers.
 _LIMITS = 3
+NOT_FORESEEN = "no start is foreseen"
 
 
 class Waiting(Struct, frozen=True):
-    """A job that waits, as squeue showed it: its reason code and its expected start, or "N/A"."""
+    """A job that waits, as squeue showed it: its reason code and its expected start, or "N/A".
+
+    ``own``: hpcrun has submitted it.
+    """
 
     job_id: str
     reason: str
     start: str
     slurm_conf: str | None
+    own: bool = True
 
 
 class WhyWaiting(Struct, frozen=True):
     """Why a job waits. ``start`` is when Slurm expects it to start, as it writes it, or None.
 
-    ``ahead`` counts the jobs of its partition that go first, where it was asked.
+    ``ahead`` counts the jobs of its partition that go first, where it was asked; ``expected`` says
+    the start as people do.
     """
 
     words: str
@@ -47,7 +53,7 @@ class WhyWaiting(Struct, frozen=True):
         """All in one line."""
         parts = [self.words]
         if self.expected:
-            parts.append(f"expected to start {self.expected}")
+            parts.append(self.expected)
         return "; ".join(parts) + (f" ({self.fix})" if self.fix else "")
 
 
@@ -80,14 +86,15 @@ def _of_one_slurm(
         more = told.get(job.job_id)
         limit = parse_limit(job.reason)
         numbers = limits.find(limit, more) if limit is not None and more is not None else None
-        why = explain(job.reason, job.job_id, numbers)
+        why = explain(job.reason, job.job_id, numbers, own=job.own)
         words = why.words
         if more is not None and job.reason == "Dependency":
             words = say_dependency(more.dependency) or words
         start = parse_time(job.start)
-        expected = say_time(start, datetime.now()) if start and start > datetime.now() else ""
-        if job.reason == "BeginTime" and expected:
-            words, expected = f"is not to start before {expected}", ""
+        now = datetime.now()
+        expected = say_start(start, now) if start and start > now else ""
+        if job.reason == "BeginTime" and start and expected:
+            words, expected = f"is not to start before {say_time(start, now)}", ""
         ahead = None
         if count_ahead and more is not None and _in_line(job):
             ahead = _count_ahead(transport, more)
@@ -177,6 +184,23 @@ def parse_time(text: str) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:
         return None
+
+
+def is_foreseen(start: datetime, now: datetime) -> bool:
+    """Tell whether an expected start means anything: Slurm gives one decades away for "never"."""
+    return start - now < timedelta(days=366)
+
+
+def say_start(start: datetime, now: datetime) -> str:
+    """Say when a job is expected to start.
+
+    >>> now = datetime(2026, 11, 20, 13, 0)
+    >>> say_start(datetime(2026, 11, 20, 18, 5), now), say_start(datetime(2282, 1, 31), now)
+    ('expected to start 18:05', 'no start is foreseen')
+    """
+    if not is_foreseen(start, now):
+        return NOT_FORESEEN
+    return f"expected to start {say_time(start, now)}"
 
 
 def say_time(then: datetime, now: datetime) -> str:

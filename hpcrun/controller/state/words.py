@@ -9,6 +9,13 @@ from hpcrun.controller.state.status import RunStatus
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan
 from hpcrun.runs.records import Failure, History
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.reasons import explain
+
+
+def reason_text(verdict: Verdict) -> str:
+    """Say why a job has ended, in plain words; of one that has not, Slurm's own word."""
+    return explain(verdict.reason).words if verdict.final else verdict.reason
 
 
 def failure_text(status: RunStatus) -> str:

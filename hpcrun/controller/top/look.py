@@ -6,6 +6,7 @@ of the first running jobs (controller/top/usage.py). Never changes or cancels an
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from hpcrun.controller.top.log import Progress, TopLog
 from hpcrun.controller.top.queue import Queue
 from hpcrun.controller.top.usage import UsageStep, close_all
 from hpcrun.controller.top.usage_lines import NodeUse
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.labels import label
 from hpcrun.plan.topology import parse_seconds
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
@@ -30,6 +31,7 @@ from hpcrun.runs.records import End, History
 from hpcrun.runs.store import find, is_job_id, read_history, read_task
 from hpcrun.slurm.active import ActiveJob
 from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.times import is_unlimited
 
 # So many jobs have a usage step: each costs an srun process here, and this is a login node.
 MOST_STEPS = 8
@@ -62,7 +64,10 @@ class Top:
     def __init__(
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
     ) -> None:
-        """Watch all of the user's jobs, or those that the words name. Raises InputError."""
+        """Watch all of the user's jobs, or those that the words name.
+
+        Raises InputError, OutOfReach.
+        """
         job_ids, context = _named(context, words)
         self._context = context
         self._count = count
@@ -206,7 +211,7 @@ class _Watched:
             run=self.run,
             name=self._name,
             elapsed=elapsed,
-            limit=_seconds(self.row.limit),
+            limit=math.inf if is_unlimited(self.row.limit) else _seconds(self.row.limit),
             end=self._end,
             progress=Progress() if self._log is None else self._log.progress(),
             uses=[] if self.step is None else self.step.uses(),
@@ -224,7 +229,10 @@ def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
             f"{', '.join(words)}: jobs of several Slurms: {', '.join(sorted(map(str, confs)))}",
             fix="call hpcrun top for each",
         )
-    if conf := next(iter(confs), None):
+    conf = next(iter(confs), None)
+    if conf and conf != default:
+        if not Path(conf).exists():
+            raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
         cluster = structs.replace(context.cluster, slurm_conf=conf)
         context = structs.replace(context, cluster=cluster)
     return [job_id for job_id, _ in named], context
@@ -287,8 +295,8 @@ def _name(row: QueueRow, run: RunFolder | None) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Read Slurm's time; None for what is none, as INVALID; infinite: UNLIMITED."""
+    """Read Slurm's time; None for what is none, as INVALID."""
     try:
-        return parse_seconds(text) if text[:1].isdigit() or text == "UNLIMITED" else None
+        return parse_seconds(text) if text[:1].isdigit() else None
     except ValueError:
         return None

@@ -1,0 +1,115 @@
+"""hpcrun status, wait and top: the words for what Slurm says by codes and by odd numbers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcrun.controller.checks import places
+from hpcrun.controller.checks.quota import Left
+from hpcrun.runs.layout import RunFolder
+from tests.cli.calling import Caller, replay
+from tests.cli.test_status import SEPARATOR, answers, make_run, queued, waiting
+
+RUN = "20261120-081455-train-7k3q"
+
+
+@pytest.fixture
+def tools(hpcrun: Caller) -> Path:
+    """Where commands are put that stand in for Slurm's."""
+    folder = Path(hpcrun.environ["PATH"])
+    for name in ("sacct", "scontrol"):
+        answers(folder, name)
+    return folder
+
+
+def test_a_run_that_its_dependency_ended_says_so_in_words(hpcrun: Caller, tools: Path) -> None:
+    run = make_run(hpcrun, RUN, "15", attempts=0)
+    answers(tools, "squeue", rest=queued(run, "15", "CANCELLED", "DependencyNeverSatisfied"))
+    for words in (("status", "15"), ("status",), ("wait", "15"), ("logs", "-f", "15")):
+        done = hpcrun(*words)
+        assert "the job that it waits for did not end as it should" in done.out + done.err, done
+        assert "DependencyNeverSatisfied" not in done.out + done.err
+        assert "--err" not in done.out + done.err
+    assert "  hpcrun status 15\n" in done.err
+
+
+@pytest.mark.parametrize("state", ["FAILED", "RUNNING", "COMPLETED", "PENDING"])
+def test_a_full_disk_is_told_of_one_run(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    run = make_run(hpcrun, RUN, "15", log="step 1\n")
+    answers(tools, "squeue", rest=queued(run, "15", state))
+    told = f"disk: the file system of {run.path} is full: no space is left"
+    assert told not in hpcrun("status", "15").out
+    monkeypatch.setattr(places, "_room", lambda folder: Left(0, None))
+    is_told = state in ("FAILED", "RUNNING")
+    assert (f"  note      {told}" in hpcrun("status", "15").out) == is_told
+    notes = hpcrun("status", "15", "--json").json["runs"][0]["notes"]
+    assert any(note.startswith(told) for note in notes) == is_told
+    assert told not in hpcrun("status").out and told in hpcrun("logs", "--err", "15").err
+    assert told not in hpcrun("logs", "15").err
+
+
+@pytest.mark.parametrize("limit", ["365-00:00:00", "UNLIMITED"])
+def test_a_job_without_a_limit_has_none_anywhere(hpcrun: Caller, tools: Path, limit: str) -> None:
+    run = make_run(hpcrun, RUN, "15")
+    row = queued(run, "15", "RUNNING").replace("1-00:00:00", limit)
+    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
+    answers(tools, "squeue", ("--format=%A", f"15{SEPARATOR}{row}"), rest=row)
+    assert " without a limit" in hpcrun("status", "15").out
+    assert "LIMIT" not in hpcrun("status").out and "365d" not in hpcrun("top", "--no-usage").out
+    assert hpcrun("status", "--json").json["runs"][0]["limit_seconds"] is None
+    assert hpcrun("top", "--no-usage", "--json").json["jobs"][0]["limit_seconds"] is None
+
+
+def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
+    run = make_run(hpcrun, RUN, "15", attempts=0)
+    row = queued(run, "15", "PENDING", "Resources").replace("N/A", "2282-01-31T00:00:00")
+    answers(tools, "squeue", rest=row)
+    for words in (("status", "15"), ("status",)):
+        told = hpcrun(*words).out
+        assert "waits for nodes to become free; no start is foreseen" in told and "2282" not in told
+
+
+def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
+    said = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
+    replay(tools, "sbatch", (0, "", said))
+    told = hpcrun("submit", "--test-only", "--", "true").out
+    assert "start     no start is foreseen" in told and "2282" not in told
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("", "Größe"), ("ascii", "Gr??e")])
+def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: str) -> None:
+    run = make_run(hpcrun, RUN, "15")
+    row = queued(run, "15", "RUNNING").replace(f"{SEPARATOR}train", f"{SEPARATOR}Größe")
+    run.submitted.write_text(run.submitted.read_text().replace('"train"', '"Größe"'))
+    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
+    answers(tools, "squeue", ("--format=%A", f"15{SEPARATOR}{row}"), rest=row)
+    hpcrun.environ["LC_ALL"] = "C"
+    if encoding:
+        hpcrun.environ["PYTHONIOENCODING"] = encoding
+    else:
+        assert name in hpcrun.process("status").out
+    assert f"15   {name} " in hpcrun.process("top", "--no-usage").out
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "fix"),
+    [
+        ("JobArrayTaskLimit", "waits for other tasks of its array", ""),
+        ("DependencyNeverSatisfied", "it will never start", "submit it without this dependency"),
+    ],
+)
+def test_other_jobs_are_not_told_of_hpcruns_options(
+    hpcrun: Caller, tools: Path, reason: str, words: str, fix: str
+) -> None:
+    row = queued(RunFolder(Path("/elsewhere")), "7_3", "PENDING", reason)
+    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
+    numbered = ("--format=%A", f"9{SEPARATOR}{row}")
+    answers(tools, "squeue", numbered, ("%E", waiting("7_3")), rest=row)
+    told = hpcrun("status", "7_3").out
+    assert words in told and fix in told and "--after" not in told and "sweep" not in told
+    assert words in hpcrun("top", "--no-usage").out
