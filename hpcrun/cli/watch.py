@@ -101,7 +101,6 @@ def end_line(status: Status) -> str:
 def _failure(status: Status) -> str:
     if not isinstance(status, RunStatus):
         # Slurm's code:signal, where it alone tells.
-        # Slurm's code:signal, where it alone tells.
         known = say_exit_code(status.account.exit_code) if status.account is not None else ""
         said = f"exit code {status.verdict.exit_code}" if status.verdict.exit_code else known
         return f", {said}" if said else ""
