@@ -7,12 +7,14 @@ arguments. So the same script trains with ZeRO-3 and offload, with ZeRO-2, and w
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import datasets
 import torch
+import torch.distributed as dist
 from accelerate.utils import broadcast_object_list
 from tqdm.auto import tqdm
 from transformers import (
@@ -189,5 +191,14 @@ def main() -> None:
     trainer.train(resume_from_checkpoint=begin)
 
 
+def leave_together() -> None:
+    """End when all ranks do: gloo may abort a process that holds its group while others leave."""
+    gc.collect()  # the trainer, DeepSpeed's engine and the model refer to each other
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 if __name__ == "__main__":
     main()
+    leave_together()
