@@ -37,7 +37,7 @@ def test_two_nodes_train_with_everything_in_host_memory(small: tuple[Project, Pa
         "status", "--cluster", "sandbox", run.name
     )
     assert "Trainer: 4 x 2 x 4 = 32 recordings a step\n" in log
-    assert "DeepSpeed: 32 recordings a step, ZeRO-3, DeepSpeedCPUAdam\n" in log
+    assert "DeepSpeed: 32 recordings a step, ZeRO-3, AdamW\n" in log
     assert (
         "corpus talk: 512 recordings, the longest has 985 tokens; 177 of more than 128 are " in log
     )
@@ -79,6 +79,16 @@ def test_one_gpu_and_another_zero_stage_take_the_same_recordings(
         ]
     for step in range(1, 5):  # from other first weights: ZeRO-3 draws them shard by shard
         assert alone["loss"][step] == pytest.approx(curves["loss"][step], abs=0.15)
+
+
+@pytest.mark.thorough
+def test_deepspeeds_own_adam_on_the_host_makes_the_same_steps(small: tuple[Project, Path]) -> None:
+    example, run = small
+    curves = example.curves(run)
+    other = example.train("small", "--set", "deepspeed.config=null", timeout=1200)
+    log = example.hpcrun("logs", "--cluster", "sandbox", other.name)
+    assert "ZeRO-3, DeepSpeedCPUAdam\n" in log
+    assert example.curves(other)["loss"] == pytest.approx(curves["loss"], rel=0.01)
 
 
 @pytest.fixture(scope="module")
