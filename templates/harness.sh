@@ -139,30 +139,10 @@ finish() {
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
     fi
     rm -f -- "$dir/environment" # the same values, for a hostfile's hosts: hosts.sh may be dead
-    clean_nodes
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "$HPCRUN_RUN_DIR/local.sh" && clean_nodes "$host" "$stopped"
     say "attempt $attempt ended with exit code $code"
     exit "$code"
-}
-
-# clean_nodes: where a node's processes were killed, its folder on its own disk is still there. (In
-# a job that is being stopped no step can begin any more: Slurm has asked the processes to end, and
-# they have cleaned up themselves.)
-clean_nodes() {
-    local records=("$dir"/local/*[0-9])
-    [ -e "${records[0]}" ] || return 0
-    if [ -z "${SLURM_JOB_ID-}" ]; then
-        SLURM_NODEID='' clean
-    elif [ -z "$stopped" ]; then
-        timeout 60 srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
-            --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean </dev/null
-    fi
-}
-
-# clean: on each node, as a step of its own.
-clean() {
-    # shellcheck disable=SC1091 # it lies beside this file
-    . "$HPCRUN_RUN_DIR/local.sh" &&
-        take_folder_away "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/${SLURM_NODEID:-0}"
 }
 
 first_failure() {
@@ -390,7 +370,11 @@ mode=$1
 shift
 attempt_dir=${HPCRUN_RUN_DIR-}/attempts/${HPCRUN_ATTEMPT:-0}
 case $mode in
-batch | launch | node | rank | clean) "$mode" "$@" ;;
+batch | launch | node | rank) "$mode" "$@" ;;
+clean)
+    # shellcheck disable=SC1091 # it lies beside this file
+    . "${BASH_SOURCE[0]%/*}/local.sh" && clean_node "$host" "$@"
+    ;;
 address | session | task)
     # shellcheck disable=SC1091 # it lies beside this file
     . "${BASH_SOURCE[0]%/*}/hosts.sh" && "$mode" "$@"

@@ -164,6 +164,38 @@ take_folder_away() {
     [ -e "$folder" ] || rm -f -- "$1"
 }
 
+# clean_nodes HOST STOPPED: where a node's processes were killed, its folder is still there as the
+# attempt ends on HOST. (In a job that is being STOPPED no step can begin any more: Slurm has asked
+# the processes to end, and they have cleaned up themselves.) A step on those nodes alone: another
+# one may be out of reach, and Slurm takes half a minute to find out.
+clean_nodes() {
+    local hosts record count=0 names=''
+    mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST-}" 2>/dev/null)
+    for record in "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local"/*[0-9]; do
+        [ -e "$record" ] || return 0
+        count=$((count + 1))
+        names+=${names:+,}${hosts[${record##*/}]-}
+    done
+    if [ -z "${SLURM_JOB_ID-}" ]; then
+        clean_node "$1" "$1"
+    elif [ -z "$2" ]; then
+        timeout 60 srun --overlap --nodelist="$names" --nodes="$count" --ntasks="$count" \
+            --ntasks-per-node=1 bash -- "$HPCRUN_RUN_DIR/harness.sh" clean \
+            "${hosts[@]}" </dev/null
+    fi
+}
+
+# clean_node HOST HOSTS...: HOST's folder, on HOST; HOSTS are the job's, in the order of their ranks.
+clean_node() {
+    local host=$1 node=0
+    shift
+    until [ $# -eq 0 ] || [ "$1" = "$host" ]; do
+        node=$((node + 1))
+        shift
+    done
+    take_folder_away "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$node"
+}
+
 # meet_nodes NODES: wait until all nodes are as far.
 meet_nodes() {
     local records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local ready
