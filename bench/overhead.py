@@ -1,8 +1,8 @@
 """What hpcrun's harness costs a job: from the batch script's start to the user's first line.
 
 The same two-node program is started by hpcrun and by a script as people write it, in turns, on the
-same Slurm. The difference is taken round by round, of many, since
-torchrun begins half a second later now and then, whoever starts it.
+same Slurm. The difference is taken round by round, of many, since torchrun begins half a second
+later now and then, whoever starts it.
 """
 
 from __future__ import annotations
