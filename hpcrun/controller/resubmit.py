@@ -260,7 +260,8 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
     for before in status_of(context, [owner] if owner is not None and owner.path.is_dir() else []):
         submitted, verdict = before.history.submitted, before.verdict
         is_here = submitted is not None and submitted.cluster == context.cluster.name
-        if is_here and not verdict.final and verdict.state != "UNKNOWN":
+        can_end = verdict.state != "UNKNOWN" and verdict.reason != "DependencyNeverSatisfied"
+        if is_here and can_end and not verdict.final:
             job_id = before.job_id
     return Dependency(job_id, folder)
 

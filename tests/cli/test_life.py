@@ -345,6 +345,9 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     assert waits not in hpcrun("resubmit", "8", "--set", "args=[]", "--dry-run").out
     replay(tools, "squeue", (0, states.replace("7\x1fFAILED", "7\x1fPENDING"), ""))
     assert waits in hpcrun("resubmit", "8", "--dry-run").out
+    never = row(first, "7", "PENDING", reason="DependencyNeverSatisfied")
+    replay(tools, "squeue", (0, never + row(second, "8", "FAILED"), ""))
+    assert "are not there" in hpcrun("resubmit", "8", "--dry-run").err
 
 
 def test_a_command_that_reads_the_variable_begins_from_it_too(hpcrun: Caller, tools: Path) -> None:

@@ -294,11 +294,11 @@ def test_controller_away(site: Site) -> None:
         site.rig.start_controller()
         end_slurmstepd(site)
         _, err = logs.communicate(timeout=150)
-        assert logs.returncode == 1
+        assert logs.returncode == 1, err
         assert "UNKNOWN" in err
         assert "FAILED, exit code 5" in err
-        out, _ = good.communicate(timeout=150)
-        assert good.returncode == 0
+        out, err = good.communicate(timeout=150)
+        assert good.returncode == 0, out + err
     assert (site.status(bad)["state"], site.status(bad)["exit_code"]) == ("FAILED", 5)
     answer = json.loads(out)
     assert json.loads(site.hpcrun("status", "--json", answer["job_id"]).stdout)["runs"][0][
@@ -312,8 +312,9 @@ def end_slurmstepd(site: Site) -> None:
     rig, names = site.rig, ",".join(site.rig.node_names)
 
     def completing() -> bool:
-        states = rig.run("squeue", "-h", "--states=all", "-o", "%T").stdout.split()
-        return set(states) <= {"COMPLETING", "FAILED", "COMPLETED"}
+        asked = rig.run("squeue", "-h", "--states=all", "-o", "%T")
+        states = set(asked.stdout.split())
+        return asked.returncode == 0 and states <= {"COMPLETING", "FAILED", "COMPLETED"}
 
     until(completing, "slurmctld to hear of the jobs' ends")
     for pid, command in (process for name in rig.node_names for process in rig.processes(name)):
