@@ -170,6 +170,7 @@ launch() {
     [ "${#hosts[@]}" -eq "$HPCRUN_NODES" ] ||
         die "the job wants $HPCRUN_NODES node(s) and has ${#hosts[@]}: ${hosts[*]-}"
 
+    [ -z "${SLURM_JOB_ID-}" ] || [ "$HPCRUN_NODES" -gt 1 ] || show_node "$host" >/dev/null
     MASTER_ADDR=127.0.0.1
     [ "$HPCRUN_NODES" -eq 1 ] || MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1
     MASTER_PORT=$(free_port)
@@ -218,16 +219,32 @@ first_address() {
 
 # node_address NAME: by Slurm's NodeAddr, resolved if that is a name.
 node_address() {
-    local address found
-    address=$1
-    [[ ! " $(scontrol --oneliner show node "$1" 2>/dev/null)" =~ \ NodeAddr=([^ ]+) ]] ||
-        address=${BASH_REMATCH[1]}
+    local address=$1 found
+    [[ ! " $(show_node "$1")" =~ \ NodeAddr=([^ ]+) ]] || address=${BASH_REMATCH[1]}
     if [[ $address =~ ^[0-9.]+$ || $address == *:* ]]; then
         printf '%s\n' "$address"
         return
     fi
     found=$(getent ahostsv4 "$address" || getent ahosts "$address")
     printf '%s\n' "${found%%[[:space:]]*}"
+}
+
+# show_node NAME: what Slurm says of it. A slurmctld that is being restarted is waited for: srun would
+# give up in seconds, and end a job that has waited for hours. And then until it has heard from the
+# nodes: before that it puts a step off for minutes.
+show_node() {
+    local answer tries=0
+    until answer=$(scontrol --oneliner show node "$1" 2>&1); do
+        case $answer in
+        *"slurm controller"* | *"timed out"* | *"Zero Bytes"*) ;;
+        *) return 1 ;;
+        esac
+        [ $tries -gt 0 ] || say "Slurm does not answer, so the launch waits for it" >&2
+        [ $((tries += 1)) -le 120 ] || return 1
+        sleep 5
+    done
+    [ $tries -eq 0 ] || sleep 20
+    printf '%s\n' "$answer"
 }
 
 is_loopback() { [[ $1 == 127.* || $1 == ::1 ]]; }

@@ -257,11 +257,12 @@ def test_requeued_job(site: Site, calls: Calls) -> None:
 def test_controller_away(site: Site) -> None:
     """Jobs end while slurmctld is away for longer than it would remember them."""
     bad = site.submit("--", *hold(site, "go", exit_code=5))
-    site.wait_for(bad, "attempts/0/hostfile")
+    # Its step runs: where slurmctld goes away before that, the launch is what waits.
+    site.wait_for(bad, "logs/0/node-0.log")
     wait = ["submit", "--wait", "--json", "--", *hold(site, "go")]
     with following(site, "logs", "-f", bad.run_id) as logs, following(site, *wait) as good:
         runs = site.rig.shared / "runs"
-        until(lambda: len(list(runs.glob("*/attempts/0/hostfile"))) == 2, "both to run")
+        until(lambda: len(list(runs.glob("*/logs/0/node-0.log"))) == 2, "both to run")
         site.rig.stop_controller()
         away = time.monotonic()
         before = set(runs.iterdir())
@@ -298,9 +299,10 @@ def test_controller_away(site: Site) -> None:
         assert "UNKNOWN" in err
         assert "FAILED, exit code 5" in err
         out, err = good.communicate(timeout=150)
-        assert good.returncode == 0, out + err
+        answer = json.loads(out)
+        told = site.hpcrun("status", answer["job_id"]).stdout
+        assert good.returncode == 0, err + told
     assert (site.status(bad)["state"], site.status(bad)["exit_code"]) == ("FAILED", 5)
-    answer = json.loads(out)
     assert json.loads(site.hpcrun("status", "--json", answer["job_id"]).stdout)["runs"][0][
         "state"
     ] == ("COMPLETED")

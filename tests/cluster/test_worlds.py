@@ -278,6 +278,30 @@ def test_a_hostfile_that_is_missing(bare_site: Site) -> None:
 
 
 @pytest.mark.slow
+def test_slurmctld_is_away_as_jobs_are_launched(bare_site: Site) -> None:
+    """srun gives it up after some 14 seconds, and would end a job that has waited for hours."""
+    go = bare_site.project / "go"
+    setup = {"commands": [f"until [ -e '{go}' ]; do sleep 0.1; done"]}
+    job = write_job(bare_site, "away", launcher="srun", framework="torch", setup=setup)
+    runs = {}
+    for nodes in (1, 2):
+        words = ["--nodes", str(nodes), *TWO_BY_ONE[2:], "--", "--world", "sockets"]
+        runs[nodes] = bare_site.submit(job, *words)
+    for run in runs.values():
+        bare_site.wait_for(run, "attempts/0/begin.json")
+    bare_site.rig.stop_controller()
+    try:
+        go.touch()
+        waits = "Slurm does not answer, so the launch waits for it"
+        until(lambda: all(waits in run.log() for run in runs.values()), "the launches")
+    finally:
+        bare_site.rig.start_controller()
+    for nodes, run in runs.items():
+        insist(bare_site, run)
+        check_world(run, ranks=nodes)
+
+
+@pytest.mark.slow
 def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
     """Between the allocation and the launch: Slurm cannot start the step there, and says so."""
     rig = bare_site.rig
