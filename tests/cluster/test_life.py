@@ -86,10 +86,10 @@ def test_a_requeue_is_no_end_and_a_shell_has_the_jobs_environment(site: Site) ->
         (told,) = answer(site, "requeue", run.job_id)["runs"]
         assert not told["requeued"] and told["reason"] == "it waits already"
         assert waiting.poll() is None
-        start = site.rig.run("scontrol", "update", f"jobid={run.job_id}", "StartTime=now")
-        assert start.returncode == 0
+        site.start_again(run.job_id)
         out, err = waiting.communicate(timeout=60)
-    assert (waiting.returncode, out) == (0, f"job {run.job_id}: COMPLETED\n"), err
+    told = out + err + run.log() + site.hpcrun("status", run.job_id).stdout
+    assert (waiting.returncode, out) == (0, f"job {run.job_id}: COMPLETED\n"), told
     attempts = [attempt["end"]["exit_code"] for attempt in site.status(run)["attempts"]]
     assert attempts == [143, 0]
 

@@ -142,7 +142,7 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     until(lambda: (runs[1] / "attempts/0/launched").exists(), "the one that runs again")
     assert site.rig.run("scontrol", "requeue", f"{job_id}_1").returncode == 0
     waits_to_be(1, "PENDING")
-    assert site.rig.run("scontrol", "update", f"jobid={job_id}_1", "StartTime=now").returncode == 0
+    site.start_again(f"{job_id}_1")
 
     until(lambda: (runs[2] / "attempts/0/launched").exists(), "the one that is ended")
     assert site.hpcrun("cancel", runs[2].name).returncode == 0

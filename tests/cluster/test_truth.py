@@ -230,7 +230,7 @@ def test_requeued_job(site: Site, calls: Calls) -> None:
         assert process.poll() is None
         # The end of an attempt is a reason to ask, for a while; a wait in the queue is none.
         assert len(calls.take()) <= 6
-        site.rig.run("scontrol", "update", f"jobid={run.job_id}", "StartTime=now")
+        site.start_again(run.job_id)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     assert [json.loads(line)["step"] for line in out.splitlines() if line.startswith("{")] == [

@@ -6,7 +6,6 @@ and which attempt they belong to, so a mixed world shows, and so does a port tha
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import time
@@ -90,7 +89,7 @@ def test_a_requeued_job_meets_none_of_its_former_self(bare_site: Site) -> None:
                 done = rig.run("scontrol", "requeue", run.job_id)
                 assert done.returncode == 0, done.stderr
             for run in runs:
-                start_again(rig, run, attempt + 1)
+                bare_site.start_again(run.job_id)
     assert len(ports) == 6
     for run in runs:
         insist(bare_site, run)
@@ -99,20 +98,6 @@ def test_a_requeued_job_meets_none_of_its_former_self(bare_site: Site) -> None:
 def wait_for_ranks(run: Submitted, attempt: int) -> None:
     """Wait until both ranks of an attempt have told what they see."""
     until(lambda: len(told_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
-
-
-def start_again(rig: Rig, run: Submitted, attempt: int) -> None:
-    """Wait until a requeued job begins; Slurm would leave it for two minutes."""
-
-    begin = run.folder / f"attempts/{attempt}/begin.json"
-    for _ in range(12):
-        # In vain while the job is still ending.
-        rig.run("scontrol", "update", f"jobid={run.job_id}", "StartTime=now")
-        with contextlib.suppress(AssertionError):
-            until(begin.exists, f"attempt {attempt}", timeout=7)
-            return
-    shown = rig.run("scontrol", "show", "job", run.job_id).stdout
-    pytest.fail(f"attempt {attempt} did not begin:\n{shown}")
 
 
 def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
