@@ -326,9 +326,7 @@ class Track:
         self.place = self.axis.pass_at(self.place.run, epoch)
         for column in (*self.axis.columns.values(), *self.columns.values()):
             column.truncate(self.place, resumed.step)
-        replayed = 0
-        if reached.epoch == resumed.epoch:
-            replayed = max(0, reached.step - resumed.step + 1)
+        replayed = self.counter.replayed
         self.restarts.append(Restart(self.attempt, reached.step, resumed.step, replayed))
 
     def _note_another_run(self) -> None:
