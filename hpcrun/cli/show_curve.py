@@ -99,9 +99,7 @@ def known_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
     raise InputError(f"--metric {name}: not in the log", fix=f"there is {named}")
 
 
-def check_files(
-    context: Context, logs: Sequence[str], files: Mapping[str, str | None]
-) -> None:
+def check_files(context: Context, logs: Sequence[str], files: Mapping[str, str | None]) -> None:
     """Look at the files to write before anything is read: -f may take days until it writes them.
 
     Raises InputError for one that cannot be written, for one name of two, and for a log that would

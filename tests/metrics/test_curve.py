@@ -130,6 +130,26 @@ class TestOneLog:
         assert curve.steps("loss") == [*range(1, 9)] * 2
         assert ["the next epoch, or another run" in note for note in curve.notes] == [True]
 
+    def test_many_runs_in_a_log_are_one_note(self) -> None:
+        lengths = (8, 9, 8, 30, 7)
+        curve = build([line for length in lengths for line in losses(range(1, 1 + length))])
+        assert curve.summary("loss").count == sum(lengths)  # type: ignore[union-attr]
+        (note,) = curve.notes
+        assert "begins again after step 8 and at 2 other places: taken as another run" in note
+
+    @pytest.mark.parametrize(
+        ("back_to", "restarts", "said"),
+        [(30, 1, "falls from 0.5 to 0.3: the run was resumed"), (1, 0, "to 0.01: taken as ano")],
+    )
+    def test_epochs_that_fall_where_there_are_no_steps(
+        self, back_to: int, restarts: int, said: str
+    ) -> None:
+        parts = [*range(1, 51), *range(back_to, 90)]
+        curve = build([Line((("loss", 2.5),), epoch=part / 100) for part in parts])
+        assert curve.steps("loss") == [None] * len(parts)
+        assert curve.restarts == (Restart(0, None, None, 0),) * restarts
+        assert [said in note for note in curve.notes] == [True]
+
     def test_a_log_that_was_resumed_without_a_word(self) -> None:
         curve = build(losses(range(0, 200, 10)) + losses(range(120, 300, 10), 50.0))
         assert curve.steps("loss") == [*range(0, 300, 10)]
