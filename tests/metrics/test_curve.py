@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Curve, Restart, quantile
 from hpcrun.metrics.curves.build import CurveBuilder
+from hpcrun.metrics.curves.tracks import MOST_COLUMNS
 from hpcrun.metrics.row import Mark
 from tests.metrics.rows import Line, at, both, build, pieces_of
 
@@ -183,6 +184,15 @@ class TestOneLog:
         drifts = (0, 100, 160)
         lines = [at(0, step - drift, 1.0) for step in range(200, 900, 20) for drift in drifts]
         assert build(lines).restarts == ()
+
+    def test_lines_that_each_name_their_own_metric_do_not_fill_the_memory(self) -> None:
+        lines = [
+            Line(tuple((f"m{step}_{metric}", 1.0) for metric in range(100)), step=step)
+            for step in range(120)
+        ]
+        curve = build([*lines, *losses(range(120, 130))])
+        assert len(curve.metrics) == MOST_COLUMNS + 1 and len(curve.steps("loss")) == 10
+        assert ["10,000 metrics and more" in note for note in curve.notes] == [True]
 
     def test_a_closing_summary_without_a_step_is_left_out(self) -> None:
         assert both(build([at(0, 1, 3.0), at(0, None, 9.0)]), "loss") == ([1], [3.0])

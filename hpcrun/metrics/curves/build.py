@@ -35,7 +35,7 @@ from hpcrun.metrics.curves.join import Joiner, side_of
 from hpcrun.metrics.curves.passes import Verdict
 from hpcrun.metrics.curves.placed import AFTER, BEFORE, DRAWN, OWN, Rows, split
 from hpcrun.metrics.curves.tally import BY_EPOCH, IN_ORDER, Tally
-from hpcrun.metrics.curves.tracks import Axis, Key
+from hpcrun.metrics.curves.tracks import MOST_COLUMNS, Axis, Key
 from hpcrun.metrics.curves.training_bar import Bar
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Frame, Placed
@@ -140,6 +140,12 @@ class CurveBuilder:
             notes.append(
                 "losses stand in lumps between the drawings of the progress bar, as a program "
                 "prints that buffers its output: at which steps is not known, their order counts"
+            )
+        counts = [len(axis.columns), *(len(track.columns) for track in axis.tracks)]
+        if max(counts) >= MOST_COLUMNS:
+            notes.append(
+                f"{MOST_COLUMNS:,} metrics and more: of those that came later only the losses, the "
+                "gradient norm, rates and memory are kept"
             )
         total = None
         if axis.counts_steps and not within_epoch:

@@ -28,11 +28,14 @@ from hpcrun.metrics.curves.placed import (
     split,
 )
 from hpcrun.metrics.curves.repeats import Repeats
+from hpcrun.metrics.names import MEASURED
 
 # Metric, how its rows found their steps; and the rank that printed them.
 Key = tuple[str, str]
 Voice = tuple[str, str, "int | None"]
 _MOST_RANKS = 16
+# Columns of one log: a log whose lines name a metric of their own each must not fill the memory.
+MOST_COLUMNS = 10_000
 
 
 class Axis:
@@ -365,6 +368,9 @@ class Track:
             for index, name in enumerate(each.names):
                 parts.setdefault((name, each.side, each.rank), []).append((each, index, rise))
         for voice, parted in parts.items():
+            is_new = voice not in self.columns and voice[0] not in MEASURED
+            if is_new and len(self.columns) >= MOST_COLUMNS:
+                continue
             if len(parted) > 1 and not in_turn([each for each, *_ in parted]):
                 yield self._column(voice), [merge([(each, index) for each, index, _ in parted])]
             else:
