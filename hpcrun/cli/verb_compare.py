@@ -5,6 +5,7 @@ Effects: those of the controller and of the reports' writers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,8 @@ def command(
         raise InputError(
             "compare what?", fix="name two or more log files, runs or jobs, or a sweep"
         )
+    if target is not None and not math.isfinite(target):
+        raise InputError(f"--target {target}: no number to reach", fix="as in --target 2.5")
     where, files = context(cluster), {"plot": plot, "html": html}
     check_files(where, logs, files)
     runs = _with_gpus(parse(where, logs), gpus)

@@ -275,6 +275,14 @@ def test_lost_steps_are_not_told_where_they_are_not_known() -> None:
     assert "attempt 0: resumed" in html_text([run])
 
 
+def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
+    series = {"loss": build_series([*range(100)], [2.345] * 99 + [1.072])}
+    several = [runs.built(f"a-long-name-{name}.log", series) for name in ("one", "two")]
+    text = report(several, width=20, height=10, colour=False)
+    assert max(map(cells, text.splitlines())) <= 20
+    assert text.count("1.072 @99") == 2 and "2.345" in text
+
+
 def test_time_to_go_is_not_told_where_it_is_not_known() -> None:
     (run,) = runs.running()
     assert "to go" not in told(
