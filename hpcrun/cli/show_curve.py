@@ -6,6 +6,7 @@ Effects: prints; reads and writes files.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -96,6 +97,36 @@ def known_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
     close = difflib.get_close_matches(name, known, 3, 0.4)
     named = ", ".join(close or sorted(known)[:12])
     raise InputError(f"--metric {name}: not in the log", fix=f"there is {named}")
+
+
+def check_files(context: Context, logs: Sequence[str], files: Mapping[str, str | None]) -> None:
+    """Look at the files to write before anything is read: -f may take days until it writes them.
+
+    Raises InputError for one that cannot be written, for one name of two, and for a log that would
+    be replaced by its own report.
+    """
+    read = [path for log in logs if (path := context.cwd / log).is_file()]
+    taken: dict[str, str] = {}
+    for option, name in files.items():
+        if name is None:
+            continue
+        path, said = context.cwd / name, f"--{option} {name}"
+        if path.is_file() and any(path.samefile(log) for log in read):
+            raise InputError(f"{said}: this is the log to read", fix="name another file")
+        other = taken.setdefault(os.path.realpath(path), option)
+        if other != option and not path.is_relative_to("/dev"):
+            raise InputError(f"{said}: --{other} names the same file", fix="name another file")
+        if option == "tensorboard":
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{said}: a file", fix="name a folder, there or not")
+        elif path.is_dir():
+            raise InputError(f"{said}: a folder", fix="name a file in it")
+        elif not path.parent.is_dir():
+            raise InputError(f"{said}: no such folder", fix=f"mkdir -p {path.parent}")
+        if option == "plot":
+            from hpcrun.report.image import picture_suffix
+
+            picture_suffix(path)
 
 
 def write_files(

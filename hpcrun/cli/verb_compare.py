@@ -5,6 +5,7 @@ Effects: those of the controller and of the reports' writers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def command(
         say,
         width_and_height,
     )
-    from hpcrun.cli.show_curve import known_metric, labelled, write_files
+    from hpcrun.cli.show_curve import check_files, known_metric, labelled, write_files
     from hpcrun.controller.curves.facts import with_code
     from hpcrun.controller.curves.parse import parse
     from hpcrun.errors import InputError
@@ -78,7 +79,10 @@ def command(
         raise InputError(
             "compare what?", fix="name two or more log files, runs or jobs, or a sweep"
         )
-    where = context(cluster)
+    if target is not None and not math.isfinite(target):
+        raise InputError(f"--target {target}: no number to reach", fix="as in --target 2.5")
+    where, files = context(cluster), {"plot": plot, "html": html}
+    check_files(where, logs, files)
     runs = _with_gpus(parse(where, logs), gpus)
     if len(runs) < 2:
         raise InputError(
@@ -105,7 +109,7 @@ def command(
         look = Look(*width_and_height(), has_colour(), not has_unicode())
         say(report(named, told, look, by=by, per_gpu=per_gpu, is_window=is_terminal()))
     drawn_over = "step" if by == "samples" else by
-    for written in write_files(where, runs, {"plot": plot, "html": html}, by=drawn_over):
+    for written in write_files(where, runs, files, by=drawn_over):
         note(f"wrote {written}")
     return 0 if any(run.curve.metrics for run in runs) else 1
 

@@ -53,10 +53,11 @@ def command(
     The exit code is 1 when no metric is found; with -f also when a run ended badly.
     """
     from hpcrun.cli.output import note
-    from hpcrun.cli.show_curve import show, write_files
+    from hpcrun.cli.show_curve import check_files, show, write_files
 
     files = {"plot": plot, "html": html, "csv": csv, "tensorboard": tensorboard}
     where = context(cluster)
+    check_files(where, logs, files)
     if follow:
         from hpcrun.cli.watch_curve import watch_curve
 

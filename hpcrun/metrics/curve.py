@@ -74,8 +74,8 @@ class Restart(Struct, frozen=True):
     """A further attempt of a run, or a resumption within one log.
 
     ``lost_at``: the last step that was logged before; ``resumed_at``: the first one after, None
-    if this attempt logged no training loss; ``replayed``: how many steps were done again (0 where
-    the log has no steps).
+    if this attempt logged no training loss, or none with a step; ``replayed``: how many steps were
+    done again (0 where the log has no steps).
     """
 
     attempt: int

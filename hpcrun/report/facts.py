@@ -165,7 +165,9 @@ def running_facts(run: ParsedRun) -> Iterator[Fact]:
     if (hours := gpu_hours(run)) is not None:
         yield "GPU hours", f"{format_value(hours)} ({count_of(run.gpus or 0, 'GPU')})"
     if curve.restarts:
-        yield "restarts", f"{len(curve.restarts)}, {count_of(steps_lost(curve), 'step')} lost"
+        lost = steps_lost(curve)
+        said = "" if lost is None else f", {count_of(lost, 'step')} lost"
+        yield "restarts", f"{len(curve.restarts)}{said}"
 
 
 def steps_text(curve: Curve, series: Series) -> str:
@@ -266,9 +268,10 @@ def gpu_hours(run: ParsedRun) -> float | None:
     return run.gpus * run.seconds / 3600
 
 
-def steps_lost(curve: Curve) -> int:
-    """Count the steps that were done again after restarts."""
-    return sum(restart.replayed for restart in curve.restarts)
+def steps_lost(curve: Curve) -> int | None:
+    """Count the steps that were done again after restarts; None where the log does not tell."""
+    known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
+    return sum(known) if known else None
 
 
 def point_text(point: Point | None) -> str:
@@ -324,4 +327,5 @@ def _running_columns(run: ParsedRun) -> Iterator[Fact]:
         yield "GPU hours", format_value(hours)
     if curve.restarts:
         yield "restarts", f"{len(curve.restarts)}"
-        yield "steps lost", f"{steps_lost(curve)}"
+        if (lost := steps_lost(curve)) is not None:
+            yield "steps lost", f"{lost}"

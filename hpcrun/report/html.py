@@ -20,7 +20,7 @@ from typing import Any
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Point
-from hpcrun.metrics.names import MEMORY_BYTES
+from hpcrun.metrics.names import LOSS, MEMORY_BYTES
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.facts import columns_of, learning_facts, main_metric, point_text, running_facts
 from hpcrun.report.page_data import page_data
@@ -103,7 +103,7 @@ def _shown(run: ParsedRun) -> dict[str, Any]:
         "restarts": [
             f"attempt {restart.attempt}: "
             + (
-                "no training loss"
+                ("no training loss" if run.curve.steps(LOSS)[:1] != [None] else "resumed")
                 if restart.resumed_at is None
                 else f"from step {restart.resumed_at}"
             )

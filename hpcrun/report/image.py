@@ -89,6 +89,17 @@ _STYLE: Any = {
 }
 
 
+def picture_suffix(path: Path) -> str:
+    """Return the suffix that names the kind of a picture. Raises InputError for another one."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{path}: not a kind of picture: {suffix or 'no suffix'}",
+            fix=f"end its name in one of {', '.join(SUFFIXES)}",
+        )
+    return suffix
+
+
 def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> None:
     """Draw the runs into a file, in the form that its suffix names.
 
@@ -97,12 +108,7 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
     Raises InputError for another suffix, where nothing can be drawn, without matplotlib, and for a
     place that cannot be written.
     """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(
-            f"{path}: not a kind of picture: {suffix or 'no suffix'}",
-            fix=f"end its name in one of {', '.join(SUFFIXES)}",
-        )
+    suffix = picture_suffix(path)
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg

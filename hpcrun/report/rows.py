@@ -18,13 +18,15 @@ def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Loo
     ``facts``: each run's texts by their headings; "-" stands for one that it lacks.
     """
     headings = list(dict.fromkeys(heading for each in facts for heading in each))
-    sources = distinct(names, max(12, look.width // 3), look)
-    name_width = min(widest(sources), max(1, look.width - 2))
     marks = [line_mark(index, look, several=True) for index in range(len(names))]
     sizes = {
         heading: widest([heading, *(each.get(heading, "-") for each in facts)])
         for heading in headings
     }
+    # In a very narrow window the names give way: a number that is cut off is another number.
+    room = look.width - 4 - max(sizes.values(), default=0)
+    sources = distinct(names, max(4, min(max(12, look.width // 3), room)), look)
+    name_width = min(widest(sources), max(1, look.width - 2))
     rows: list[str] = []
     while headings:
         chosen: list[str] = []

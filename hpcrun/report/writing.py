@@ -20,8 +20,9 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Give a file to write to, which takes its place under ``path`` when all is written.
 
     An existing file is replaced, its mode kept; a link is followed. What is no plain file (a pipe,
-    /dev/stdout) is written to directly. Raises InputError naming the place where it cannot be
-    written; what stood there before is then untouched, and nothing is left beside it.
+    /dev/stdout) is written to directly; whose reader has gone raises BrokenPipeError, as printing
+    does. Raises InputError naming the place where it cannot be written; what stood there before is
+    then untouched, and nothing is left beside it.
     """
     try:
         if path.exists() and (path.is_relative_to("/dev") or not (path.is_file() or path.is_dir())):
@@ -39,6 +40,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise cannot_write(path, error) from error
 

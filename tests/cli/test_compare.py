@@ -86,6 +86,8 @@ def test_what_cannot_be_compared(logs: Caller, words: list[str], said: str, fix:
 def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
     told = compared(logs, "a.log", "b.log", "--metric", "LR")
     assert told["metric"] == "lr"
+    done = logs("compare", "a.log", "b.log", "--target", "nan")
+    assert done.code == 2 and "--target nan: no number to reach" in done.err
     told = compared(logs, "a.log", "b.log", "--target", "2.4")
     assert told["target"]["level"] == 2.4
     steps = [reached["step"] for reached in told["target"]["reached"]]

@@ -79,6 +79,47 @@ def test_a_file_that_cannot_be_written(hpcrun: Caller, log: Path) -> None:
     assert done.code == 2 and "no/folder/out.csv: no such folder" in done.err
 
 
+@pytest.mark.parametrize("verb", ["parse", "compare"])
+def test_a_log_is_not_replaced_by_its_own_report(hpcrun: Caller, log: Path, verb: str) -> None:
+    before = log.read_bytes()
+    (hpcrun.project / "link").symlink_to("train.log")
+    for name in ("train.log", "./train.log", "link"):
+        done = hpcrun(verb, "train.log", "train.log", "--html", name)
+        assert (done.code, done.out) == (2, ""), done
+        assert f"--html {name}: this is the log to read" in done.err
+    assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--plot", "loss.jpg"], "not a kind of picture: .jpg"),
+        (["--csv", "no/folder/out.csv"], "no such folder"),
+        (["--html", "."], "a folder"),
+        (["--tensorboard", "other.log"], "a file"),
+        (["--csv", "a.out", "--html", "a.out"], "--csv a.out: --html names the same file"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_a_log_is_followed(
+    hpcrun: Caller, log: Path, words: list[str], why: str
+) -> None:
+    (hpcrun.project / "other.log").touch()
+    done = hpcrun("parse", "-f", "train.log", *words)
+    assert (done.code, done.out, why in done.err) == (2, "", True), done
+
+
+def test_the_reader_of_a_file_in_a_pipe_may_go(hpcrun: Caller, log: Path) -> None:
+    argv = [sys.executable, "-m", "hpcrun", "parse", "train.log", "--full", "--csv", "/dev/stdout"]
+    environ = hpcrun.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        argv, cwd=hpcrun.project, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout and run.stderr
+        run.stdout.close()
+        assert run.stderr.read() == b""
+        assert run.wait(60) == 141
+
+
 def test_another_metric_is_drawn(hpcrun: Caller, log: Path) -> None:
     done = hpcrun("parse", "train.log", "--metric", "Grad_Norm")
     assert done.code == 0 and done.out.startswith("train.log: grad_norm by step")
@@ -123,7 +164,7 @@ def test_a_pattern_of_ones_own(hpcrun: Caller) -> None:
     done = hpcrun("parse", "a.log", "--json", "--pattern", pattern)
     assert done.json["runs"][0]["metrics"]["loss"]["last"] == {"step": 2, "value": 3.25}
     done = hpcrun("parse", "a.log", "--pattern", "(")
-    assert done.code == 2 and "--pattern (" in done.err
+    assert done.code == 2 and "--pattern (: missing )" in done.err
 
 
 def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Curve, Restart, quantile
 from hpcrun.metrics.curves.build import CurveBuilder
+from hpcrun.metrics.curves.tracks import MOST_COLUMNS
 from hpcrun.metrics.row import Mark
 from tests.metrics.rows import Line, at, both, build, pieces_of
 
@@ -130,6 +131,26 @@ class TestOneLog:
         assert curve.steps("loss") == [*range(1, 9)] * 2
         assert ["the next epoch, or another run" in note for note in curve.notes] == [True]
 
+    def test_many_runs_in_a_log_are_one_note(self) -> None:
+        lengths = (8, 9, 8, 30, 7)
+        curve = build([line for length in lengths for line in losses(range(1, 1 + length))])
+        assert curve.summary("loss").count == sum(lengths)  # type: ignore[union-attr]
+        (note,) = curve.notes
+        assert "begins again after step 8 and at 2 other places: taken as another run" in note
+
+    @pytest.mark.parametrize(
+        ("back_to", "restarts", "said"),
+        [(30, 1, "falls from 0.5 to 0.3: the run was resumed"), (1, 0, "to 0.01: taken as ano")],
+    )
+    def test_epochs_that_fall_where_there_are_no_steps(
+        self, back_to: int, restarts: int, said: str
+    ) -> None:
+        parts = [*range(1, 51), *range(back_to, 90)]
+        curve = build([Line((("loss", 2.5),), epoch=part / 100) for part in parts])
+        assert curve.steps("loss") == [None] * len(parts)
+        assert curve.restarts == (Restart(0, None, None, 0),) * restarts
+        assert [said in note for note in curve.notes] == [True]
+
     def test_a_log_that_was_resumed_without_a_word(self) -> None:
         curve = build(losses(range(0, 200, 10)) + losses(range(120, 300, 10), 50.0))
         assert curve.steps("loss") == [*range(0, 300, 10)]
@@ -163,6 +184,15 @@ class TestOneLog:
         drifts = (0, 100, 160)
         lines = [at(0, step - drift, 1.0) for step in range(200, 900, 20) for drift in drifts]
         assert build(lines).restarts == ()
+
+    def test_lines_that_each_name_their_own_metric_do_not_fill_the_memory(self) -> None:
+        lines = [
+            Line(tuple((f"m{step}_{metric}", 1.0) for metric in range(100)), step=step)
+            for step in range(120)
+        ]
+        curve = build([*lines, *losses(range(120, 130))])
+        assert len(curve.metrics) == MOST_COLUMNS + 1 and len(curve.steps("loss")) == 10
+        assert ["10,000 metrics and more" in note for note in curve.notes] == [True]
 
     def test_a_closing_summary_without_a_step_is_left_out(self) -> None:
         assert both(build([at(0, 1, 3.0), at(0, None, 9.0)]), "loss") == ([1], [3.0])

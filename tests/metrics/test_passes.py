@@ -63,6 +63,25 @@ def test_one_row_an_epoch() -> None:
     assert counter.first_epoch == 1
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_epochs_that_are_done_again_are_counted_whole(first: int) -> None:
+    counter = Counter()
+    for epoch in range(3):
+        verdicts(counter, range(first, first + 100), epoch)
+    verdicts(counter, range(first, first + 40), 3)
+    assert verdicts(counter, range(first + 50, first + 60), 1) == ["SUSPECT", "AGAIN"]
+    assert counter.replayed == 50 + 100 + 40
+
+
+def test_the_next_epoch_after_a_restart_does_nothing_again() -> None:
+    counter = Counter()
+    for epoch in range(3):
+        verdicts(counter, range(1, 101), epoch)
+    counter.expect_restart()
+    assert verdicts(counter, range(1, 10), 3) == ["AGAIN"]
+    assert counter.replayed == 0
+
+
 def test_an_epoch_that_grows_while_the_steps_go_on_is_no_pass() -> None:
     counter = Counter()
     assert [counter.take(step, step / 100).name for step in range(50, 300, 50)] == ["ON"] * 5

@@ -20,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from hpcrun.metrics.curve import build_series
+from hpcrun.metrics.curve import Restart, build_series
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.facts import main_metric, trend_text
+from hpcrun.report.html import html_text
 from hpcrun.report.plot import Look
 from hpcrun.report.terminal import metric_plot, report
 from hpcrun.report.text import cells, shorten
@@ -262,6 +263,24 @@ def test_the_table_has_what_matters() -> None:
     assert rows.index("warning: stall at step 1100") < rows.index(
         "note: ranks 0 to 3 print the same steps: rank 0 speaks for all"
     )
+
+
+def test_lost_steps_are_not_told_where_they_are_not_known() -> None:
+    bare = {"loss": build_series([None, None], [3.0, 2.0])}
+    restarts = (Restart(0, None, None, 0),)
+    run = runs.built("a.log", bare, curve={"restarts": restarts})
+    assert re.search(r"restarts +1$", told([run]), re.MULTILINE)
+    both = told([run, run])
+    assert "restarts" in both and "steps lost" not in both
+    assert "attempt 0: resumed" in html_text([run])
+
+
+def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
+    series = {"loss": build_series([*range(100)], [2.345] * 99 + [1.072])}
+    several = [runs.built(f"a-long-name-{name}.log", series) for name in ("one", "two")]
+    text = report(several, width=20, height=10, colour=False)
+    assert max(map(cells, text.splitlines())) <= 20
+    assert text.count("1.072 @99") == 2 and "2.345" in text
 
 
 def test_time_to_go_is_not_told_where_it_is_not_known() -> None:

@@ -96,6 +96,7 @@ def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
     made = []
     for pattern in patterns:
         try:
+            re.compile(pattern)  # first: what is no pattern has no names either
             made.append(own_format(where.lstrip("-"), pattern))
         except (re.error, ValueError) as error:
             fix = r"give its values names, as in 'it (?P<step>\d+) L (?P<loss>\S+)'"

@@ -30,10 +30,12 @@ from typing import NamedTuple
 
 from hpcrun.metrics.curve import Curve, Restart
 from hpcrun.metrics.curves.column import Column
+from hpcrun.metrics.curves.falling_epochs import FallingEpochs
 from hpcrun.metrics.curves.join import Joiner, side_of
-from hpcrun.metrics.curves.placed import AFTER, BEFORE, DRAWN, OWN, split
+from hpcrun.metrics.curves.passes import Verdict
+from hpcrun.metrics.curves.placed import AFTER, BEFORE, DRAWN, OWN, Rows, split
 from hpcrun.metrics.curves.tally import BY_EPOCH, IN_ORDER, Tally
-from hpcrun.metrics.curves.tracks import Axis, Key
+from hpcrun.metrics.curves.tracks import MOST_COLUMNS, Axis, Key
 from hpcrun.metrics.curves.training_bar import Bar
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Frame, Placed
@@ -128,17 +130,23 @@ class CurveBuilder:
         restarts = axis.restarts + axis.fresh_restarts(
             self._attempt, self._attempt == self._first_attempt
         )
-        notes = {**axis.notes, **(axis.lead.notes if axis.lead else {})}
+        notes = axis.falls.joined(axis.lead.falls if axis.lead else None).notes()
         if axis.processes > 1:
-            notes[
+            notes.append(
                 f"each step stands {axis.processes} times in the log, with different values and "
                 "no rank: several processes print it; the last value of each step counts"
-            ] = None
+            )
         if axis is self._axes.in_order and self._training is not None:
-            notes[
+            notes.append(
                 "losses stand in lumps between the drawings of the progress bar, as a program "
                 "prints that buffers its output: at which steps is not known, their order counts"
-            ] = None
+            )
+        counts = [len(axis.columns), *(len(track.columns) for track in axis.tracks)]
+        if max(counts) >= MOST_COLUMNS:
+            notes.append(
+                f"{MOST_COLUMNS:,} metrics and more: of those that came later only the losses, the "
+                "gradient norm, rates and memory are kept"
+            )
         total = None
         if axis.counts_steps and not within_epoch:
             total = axis.total
@@ -240,6 +248,7 @@ class _Log:
     def __init__(self, attempt: int, axes: Sequence[Axis], tally: Tally) -> None:
         self.joiner = Joiner(tally)
         self._by_step, self._by_epoch, self._in_order = (axis.open(attempt) for axis in axes)
+        self._falling = FallingEpochs()
 
     def add(self, pieces: Sequence[Frame | Placed]) -> None:
         frames: list[Frame] = []
@@ -277,4 +286,15 @@ class _Log:
         if placing.by_epoch:
             self._by_epoch.feed(placing.by_epoch)
         if placing.in_order:
+            self._note_falls(placing.in_order)
             self._in_order.feed_in_order(placing.in_order)
+
+    def _note_falls(self, rows: Sequence[Rows]) -> None:
+        """Note where rows without steps go back to an earlier epoch."""
+        axis = self._in_order.axis
+        for verdict, end, begun in self._falling.take(rows):
+            said = "taken as another run in the same file, not as a requeue"
+            if verdict is Verdict.AGAIN:
+                axis.restarts.append(Restart(self._in_order.attempt, None, None, 0))
+                said = "the run was resumed; without steps, what it did again stands there twice"
+            axis.falls.add("the epoch falls from", f"{end:g} to {begun:g}", said)

@@ -120,6 +120,8 @@ class Counter:
         self.fallen_from: At | None = None
         self.fallen_to: At | None = None
         self._resumes = self._begins = False
+        # Epoch -> the last step of it that was seen, where the counter starts with each.
+        self._ends: dict[int, int] = {}
         # The last steps that were highest, and those since a fall that may mean something.
         self._recent: list[int] = []
         self._climb: list[At] = []
@@ -130,6 +132,16 @@ class Counter:
         """Whether what a fall means is not known yet."""
         return bool(self._climb)
 
+    @property
+    def replayed(self) -> int:
+        """How many steps are done again after a fall, those of whole epochs included."""
+        reached, resumed = self.fallen_from, self.fallen_to
+        if reached is None or resumed is None or reached < resumed:
+            return 0
+        first = 0 if self.begun is not None and self.begun.step == 0 else 1
+        ends = (self._ends.get(epoch, 0) for epoch in range(resumed.epoch, reached.epoch))
+        return sum(end + 1 - first for end in ends) + reached.step - resumed.step + 1
+
     def expect_restart(self, *, in_new_log: bool = False) -> None:
         """Take note that the job was restarted here, as the log says, or a new log shows."""
         self._resumes = self.highest is not None
@@ -139,6 +151,7 @@ class Counter:
         """Copy the counter."""
         other = copy.copy(self)
         other._recent, other._climb = self._recent.copy(), self._climb.copy()
+        other._ends = self._ends.copy()
         return other
 
     def skips(self, steps: Sequence[int], first: float | None, last: float | None) -> bool:
@@ -230,6 +243,8 @@ class Counter:
         self._start_pass(at)
 
     def _start_pass(self, at: At) -> None:
+        if self.highest is not None:
+            self._ends[self.highest.epoch] = self.highest.step
         self.highest = at
         self._recent = [at.step]
 

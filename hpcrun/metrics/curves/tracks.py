@@ -16,6 +16,7 @@ from operator import itemgetter
 
 from hpcrun.metrics.curve import Restart
 from hpcrun.metrics.curves.column import Column
+from hpcrun.metrics.curves.falls import Falls
 from hpcrun.metrics.curves.passes import Counter, Pass, Verdict, never_falls, rises
 from hpcrun.metrics.curves.placed import (
     LEVEL_OF_LOSS,
@@ -27,11 +28,14 @@ from hpcrun.metrics.curves.placed import (
     split,
 )
 from hpcrun.metrics.curves.repeats import Repeats
+from hpcrun.metrics.names import MEASURED
 
 # Metric, how its rows found their steps; and the rank that printed them.
 Key = tuple[str, str]
 Voice = tuple[str, str, "int | None"]
 _MOST_RANKS = 16
+# Columns of one log: a log whose lines name a metric of their own each must not fill the memory.
+MOST_COLUMNS = 10_000
 
 
 class Axis:
@@ -45,7 +49,7 @@ class Axis:
         self._processes = 1
         self.columns: dict[Key, Column] = {}
         self.restarts: list[Restart] = []
-        self.notes: dict[str, None] = {}
+        self.falls = Falls()
         self.place = Pass()
         self.counter = Counter()
         self.level = 0
@@ -71,7 +75,7 @@ class Axis:
         if lead := self.lead:
             self._total, self._processes = self.total, self.processes
             self.place, self.counter, self.level = lead.place, lead.counter, lead.level
-            self.notes.update(lead.notes)
+            self.falls = self.falls.joined(lead.falls)
         self.tracks = []
 
     @property
@@ -162,7 +166,7 @@ class Track:
         self.counter.expect_restart(in_new_log=True)
         self.level = axis.level
         self.restarts: list[Restart] = []
-        self.notes: dict[str, None] = {}
+        self.falls = Falls()
         # The first step that this log counts.
         self.first_step: int | None = None
         # How many steps there will be, by the rows that count.
@@ -226,7 +230,7 @@ class Track:
         other.counter = self.counter.copy()
         other._ranks = {key: ranks.copy() for key, ranks in self._ranks.items()}
         other._repeats = {form: copy.copy(repeats) for form, repeats in self._repeats.items()}
-        other.restarts, other.notes = self.restarts.copy(), self.notes.copy()
+        other.restarts, other.falls = self.restarts.copy(), self.falls.joined(None)
         other._held = None if self._held is None else self._held.copy()
         return other
 
@@ -326,9 +330,7 @@ class Track:
         self.place = self.axis.pass_at(self.place.run, epoch)
         for column in (*self.axis.columns.values(), *self.columns.values()):
             column.truncate(self.place, resumed.step)
-        replayed = 0
-        if reached.epoch == resumed.epoch:
-            replayed = max(0, reached.step - resumed.step + 1)
+        replayed = self.counter.replayed
         self.restarts.append(Restart(self.attempt, reached.step, resumed.step, replayed))
 
     def _note_another_run(self) -> None:
@@ -338,10 +340,8 @@ class Track:
         what = "another run in the same file"
         if last.step == self.total:
             what = "the next epoch, or another run in the same file"
-        self.notes[
-            f"the step counter begins again after step {last.step}: "
-            f"taken as {what}, not as a requeue"
-        ] = None
+        meaning = f"taken as {what}, not as a requeue"
+        self.falls.add("the step counter begins again after", f"step {last.step}", meaning)
 
     def _put(self, rows: list[Rows]) -> None:
         if self._held is None:
@@ -368,6 +368,9 @@ class Track:
             for index, name in enumerate(each.names):
                 parts.setdefault((name, each.side, each.rank), []).append((each, index, rise))
         for voice, parted in parts.items():
+            is_new = voice not in self.columns and voice[0] not in MEASURED
+            if is_new and len(self.columns) >= MOST_COLUMNS:
+                continue
             if len(parted) > 1 and not in_turn([each for each, *_ in parted]):
                 yield self._column(voice), [merge([(each, index) for each, index, _ in parted])]
             else:
