@@ -195,6 +195,7 @@ def test_two_records_on_a_line() -> None:
     [
         ("Epoch 3/20", Mark(epoch=3.0)),
         ("Epoch: 3", Mark(epoch=3.0)),
+        ("Epoch: 03 | Epoch Time: 0m 12s", Mark(epoch=3.0)),
         ("===== Starting epoch 0 ... =====", Mark(epoch=0.0)),
         ("begin training epoch 1", Mark(epoch=1.0)),
         ("Beginning of Epoch 1/16, Total Micro Batches 460", Mark(epoch=1.0)),

@@ -45,17 +45,19 @@ NUMBER = (
     r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
     r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
 )
+_ABBREVIATED = r"(?:[Vv]al|[Vv]alid|[Aa]vg|[Tt]r)\.(?=[ ]\w)"
 _WORD = (
-    r"[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){0,80}(?:\([^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
+    rf"(?:{_ABBREVIATED}|[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){{0,80}})"
+    r"(?:\([^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
 )
-KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/%]{{1,16}}[ ]?[)\]])?"
+KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/%]{{1,24}}[ ]?[)\]])?"
 # Units that may stand a blank behind their number; others must touch it.
 _SPACED_UNIT = (
     r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
     r"(?:tok|toks|tokens?|samples?|seqs|sequences|imgs?|images?|examples?|steps?|its?|iters?|words)"
     r"(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
     r"(?:ms|us|s|secs?)/(?:step|it|iter|iteration|batch|epoch)|"
-    r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?"
+    r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?|k?W"
     r")(?![\w/])"
 )
 CLOCK = (
@@ -133,6 +135,8 @@ _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Words that no key has, and some that one has only before a sign.
 _PROSE = words("is was are were be has have the a an not no so far than does did we you this")
 _OF = words("of from to in on with for by and")
+# Keys whose word may be a split's: stage=train, msg="training".
+_OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
 # What begins a remark behind the values.
 _REMARKS = ",;*<←→✓✔★"
 # A name that no prose has: host_memory_gb, perf/mfu.
@@ -201,7 +205,7 @@ def scan(text: str) -> Found | None:
             ends = "|" in between or " - " in between or _is_remark(between, text[place:])
             return found if ends and _says_enough(found) else None
         place = last_end = moved
-        if aside := _ASIDE.match(text, place):
+        if found.fields and (aside := _ASIDE.match(text, place)):
             place = aside.end()
     return found
 
@@ -354,7 +358,7 @@ def _add_word(pair: re.Match[str], key: str, split: str, found: Found) -> bool:
     if pair["word"] and key.partition(" ")[0].lower() in SPLITS:
         return False
     if word.lower() in SPLITS:
-        if fold(key) not in SPLIT_SPELLINGS:
+        if fold(key) not in _OF_SPLITS:
             return False
     elif pair["word"] and is_known(word):
         return False

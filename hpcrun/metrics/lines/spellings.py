@@ -140,6 +140,7 @@ _RANK_OF_TIME = 40
 # Words that only say how a number was taken, and how far they lead away from the plain metric.
 _MODIFIERS = {
     **dict.fromkeys(words("cur curr current now step batch iter iteration local reduced"), 1),
+    **dict.fromkeys(words("set main"), 1),
     **dict.fromkeys(
         words("metrics minibatch optim optimizer opt perf trainer stats device gpu"), 1
     ),

@@ -80,7 +80,9 @@ def _are_names(cells: list[str], kind: str) -> bool:
         return True
     # Blanks part words of prose, too.
     if kind in ("words", "columns"):
-        return placed and measured and all(is_known(cell) or "_" in cell for cell in cells)
+        return (
+            placed and measured and all(is_known(cell) or {"_", "/"} & set(cell) for cell in cells)
+        )
     return placed and measured and len(set(folded)) == len(folded)
 
 
