@@ -195,6 +195,7 @@ def test_two_records_on_a_line() -> None:
     [
         ("Epoch 3/20", Mark(epoch=3.0)),
         ("Epoch: 3", Mark(epoch=3.0)),
+        ("Epoch 3 Summary:", Mark(epoch=3.0)),
         ("Epoch: 03 | Epoch Time: 0m 12s", Mark(epoch=3.0)),
         ("===== Starting epoch 0 ... =====", Mark(epoch=0.0)),
         ("begin training epoch 1", Mark(epoch=1.0)),
@@ -261,6 +262,13 @@ def test_marks(line: str, mark: Mark | None) -> None:
         ("║ epoch ║ loss ║", "║ 1 ║ 2.5 ║", {"loss": 2.5}),
         ("step train_loss val_loss", "10 2.5 2.6", {"loss": 2.5, "eval_loss": 2.6}),
         ("step,loss", "10,nan", {"loss": math.nan}),
+        (",step,loss", "0,10,2.5", {"loss": 2.5}),
+        ("# step loss", "10 2.5", {"loss": 2.5}),
+        (
+            "epoch       main/loss   val/loss",
+            "1           2.5         2.75",
+            {"loss": 2.5, "eval_loss": 2.75},
+        ),
     ],
 )
 def test_tables(head: str, row: str, values: dict[str, float]) -> None:

@@ -39,6 +39,7 @@ MESSAGE = "step=1 loss=2"
         ("\x1b[36m(TaskRunner pid=625502)\x1b[0m ", None, None),
         ("trainer-1  | ", None, None),
         ("stderr: ", None, None),
+        ("GPU 3: ", 3, None),
         ("INFO:root:", None, None),
         ("INFO: ", None, None),
         ("[INFO] ", None, None),

@@ -58,7 +58,10 @@ _PREFIX = pattern_of(
     | -[ ](?P<process> \d{{1,6}} )[ ]-[ ][\w.]{{1,80}}[ ]-[ ][\w.]{{1,80}}:\d{{1,6}}   # levanter
       [ ]-[ ]{_LEVEL}[ ]::
     | {_DATE} (?=[ ]{_LEVEL}\b)
-    | (?: [a-z][\w.]{{1,40}} [ ] )? {_LEVEL}
+    | (?i: gpu|worker|process|device ) [ ]? \#? (?P<named> \d{{1,6}} ) : (?=\s)
+    | [a-z_]\w{{0,40}} (?: ::\w{{1,40}} ){{1,8}} : (?=\s)                         # tracing of Rust
+    | \{{ [\w./-]{{1,80}}\.py:\d{{1,6}} \}} (?=\s)                                # Airflow
+    | (?: [a-z][\w.]{{1,40}} [ ] | [ ]{{1,40}} )? {_LEVEL}
       (?: [ ]{{0,4}} : [\w.]{{1,80}} : | [ ]? : (?!\d) | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
     | (?P<between> (?: - | \| (?! [ ]{{3}} ) ) [ \t]                             # " - name - "
         (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
@@ -146,7 +149,7 @@ def strip_prefixes(text: str) -> Line:
             tag = name
         elif found["label"]:
             label = int(found["label"])
-        elif told := found["mpi"] or found["process"]:
+        elif told := found["mpi"] or found["process"] or found["named"]:
             rank = int(told)
         start = found.end()
         if text[start : start + 1] in (" ", "\t"):

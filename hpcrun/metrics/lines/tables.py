@@ -36,7 +36,8 @@ def read_head(text: str) -> Table | None:
     """
     if _YOLO_HEAD.match(text):
         return Table("yolo", tuple(text.split()))
-    for kind, cells in _ways_to_part(text.strip().translate(_DRAWN)):
+    text = text.strip().removeprefix("# ").lstrip()  # numpy's savetxt
+    for kind, cells in _ways_to_part(text.translate(_DRAWN)):
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
             return Table(kind, tuple(cells))
     return None
@@ -71,6 +72,8 @@ def _own_name(cell: str) -> str:
 
 
 def _are_names(cells: list[str], kind: str) -> bool:
+    if kind == "csv" and cells[0] in ("", "Unnamed: 0"):
+        cells = cells[1:]  # the index that pandas writes
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
@@ -104,7 +107,8 @@ def read_row(text: str, table: Table) -> Row | None:
     for column, cell in zip(table.columns, cells, strict=True):
         value = number_or_word(cell)
         if isinstance(value, float):
-            fields.append(Field(column, value))
+            if column:
+                fields.append(Field(column, value))
         elif len(cell) > 40 or (cell and like_a_loss(column) and cell[0].isdigit()):
             return None
     return build_row(fields, Shape(), sure=any(like_a_loss(field.key) for field in fields))
