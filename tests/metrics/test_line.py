@@ -263,6 +263,16 @@ def test_marks(line: str, mark: Mark | None) -> None:
         ("step train_loss val_loss", "10 2.5 2.6", {"loss": 2.5, "eval_loss": 2.6}),
         ("step,loss", "10,nan", {"loss": math.nan}),
         (",step,loss", "0,10,2.5", {"loss": 2.5}),
+        (
+            "E    #       LOSS NER  ENTS_F",
+            "  0     200        9.5   10.00",
+            {"LOSS NER": 9.5, "ENTS_F": 10},
+        ),
+        (
+            "epoch    train_loss    valid_loss     dur",
+            "1        2.5       2.75  0.12",
+            {"loss": 2.5, "eval_loss": 2.75, "dur": 0.12},
+        ),
         ("# step loss", "10 2.5", {"loss": 2.5}),
         (
             "epoch       main/loss   val/loss",

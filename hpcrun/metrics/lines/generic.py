@@ -166,8 +166,11 @@ def read_generic(text: str, split: str = "", bar: str | None = None) -> Row | No
     return build_row([field for field in found.fields if field.key[0] != "/"], shape)
 
 
-def scan(text: str) -> Found | None:
-    """Take a line apart into items; None if something on it is none."""
+def scan(text: str, *, again: bool = True) -> Found | None:
+    """Take a line apart into items; None if something on it is none.
+
+    Of a cell that cannot be read to its end nothing counts: ``again`` without it.
+    """
     if (
         text[:2] == "+ "
         or _OPTIONS.match(text)
@@ -185,6 +188,8 @@ def scan(text: str) -> Found | None:
         if moved is None or len(found.fields) > _MOST_FIELDS:
             between = text[max(last_end, 0) : place]
             ends = "|" in between or " - " in between or _is_remark(between, text[place:])
+            if again and not ends and (cell := text.rfind("|", 0, place)) > 0:
+                ends, found = True, scan(text[:cell], again=False) or Found([], [])
             return found if ends and _says_enough(found) else None
         place = last_end = moved
         if found.fields and (aside := _ASIDE.match(text, place)):
