@@ -187,6 +187,8 @@ def test_two_records_on_a_line() -> None:
         (0, (("loss", 7.5),)),
     ]
     assert row_of(line) == told[0]
+    cut = "[default1]:step 18 loss [default0]:step 16 loss 2.5"  # what torchrun's tee begins with
+    assert [row_of(record) is not None for record in records(cut)] == [False, True]
     assert records("[rank0]: [rank0]: step=1 loss=2") == ["[rank0]: [rank0]: step=1 loss=2"]
 
 
