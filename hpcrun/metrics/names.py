@@ -77,10 +77,10 @@ _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
     "global_iter num_updates train_num_updates valid_num_updates step steps train_step "
     "training_step current_steps current_step optimizer_step opt_step _step step_idx step_num "
-    "global_steps iteration iter iters iterations it itr niter iter_num train_iter "
+    "global_steps update_step iteration iter iters iterations it itr niter iter_num train_iter "
     "train_iteration training_iteration total_timesteps timesteps timestep time_total_timesteps "
     "num_timesteps step_i updates batch batches minibatch mini_batch batch_idx "
-    "micro_step episode round"
+    "micro_step episode round update"
 )
 _EPOCHS = (
     "epoch train_epoch epoch_num current_epoch ep trainer_epoch epoch_idx cur_epoch end_of_epoch "

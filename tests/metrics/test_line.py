@@ -187,6 +187,8 @@ def test_two_records_on_a_line() -> None:
         (0, (("loss", 7.5),)),
     ]
     assert row_of(line) == told[0]
+    cut = "[default1]:step 18 loss [default0]:step 16 loss 2.5"  # what torchrun's tee begins with
+    assert [row_of(record) is not None for record in records(cut)] == [False, True]
     assert records("[rank0]: [rank0]: step=1 loss=2") == ["[rank0]: [rank0]: step=1 loss=2"]
 
 
@@ -195,6 +197,8 @@ def test_two_records_on_a_line() -> None:
     [
         ("Epoch 3/20", Mark(epoch=3.0)),
         ("Epoch: 3", Mark(epoch=3.0)),
+        ("Epoch 3 Summary:", Mark(epoch=3.0)),
+        ("Epoch: 03 | Epoch Time: 0m 12s", Mark(epoch=3.0)),
         ("===== Starting epoch 0 ... =====", Mark(epoch=0.0)),
         ("begin training epoch 1", Mark(epoch=1.0)),
         ("Beginning of Epoch 1/16, Total Micro Batches 460", Mark(epoch=1.0)),
@@ -260,6 +264,23 @@ def test_marks(line: str, mark: Mark | None) -> None:
         ("║ epoch ║ loss ║", "║ 1 ║ 2.5 ║", {"loss": 2.5}),
         ("step train_loss val_loss", "10 2.5 2.6", {"loss": 2.5, "eval_loss": 2.6}),
         ("step,loss", "10,nan", {"loss": math.nan}),
+        (",step,loss", "0,10,2.5", {"loss": 2.5}),
+        (
+            "E    #       LOSS NER  ENTS_F",
+            "  0     200        9.5   10.00",
+            {"LOSS NER": 9.5, "ENTS_F": 10},
+        ),
+        (
+            "epoch    train_loss    valid_loss     dur",
+            "1        2.5       2.75  0.12",
+            {"loss": 2.5, "eval_loss": 2.75, "dur": 0.12},
+        ),
+        ("# step loss", "10 2.5", {"loss": 2.5}),
+        (
+            "epoch       main/loss   val/loss",
+            "1           2.5         2.75",
+            {"loss": 2.5, "eval_loss": 2.75},
+        ),
     ],
 )
 def test_tables(head: str, row: str, values: dict[str, float]) -> None:

@@ -25,7 +25,9 @@ NUMBER = (
     r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b"
 )
 # Keys of a nested dict whose content is the row's own.
-_OPENED = words("metrics logs log values scalars stats data results metric train_metrics")
+_OPENED = words(
+    "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
+)
 
 _ITEM = pattern_of(
     rf"""

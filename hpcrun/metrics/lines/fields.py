@@ -139,16 +139,19 @@ class _Place(Struct, gc=False):
 
 
 def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
-    """Find where the fields stand; None if a step is named but is none."""
+    """Find where the fields stand; None if a step is named but is none.
+
+    What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
+    """
     place = _Place(split=shape.split)
-    step_rank = epoch_rank = 1000
+    step_rank = epoch_rank = broken_rank = 1000
     for field in fields:
         key = fold(field.key)
         if key in STEP_RANK and (not field.unit or metric_of(field.key, field.unit) is None):
             step = None if field.unit else to_count(field.value)
             if step is None:
-                return None
-            if STEP_RANK[key] < step_rank:
+                broken_rank = min(broken_rank, STEP_RANK[key])
+            elif STEP_RANK[key] < step_rank:
                 step_rank, place.step = STEP_RANK[key], step
                 place.total = None if field.of is None else to_count(field.of)
             place.split = place.split or field.split
@@ -161,6 +164,8 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
             place.rank = to_count(field.value)
         elif key in SPLIT_SPELLINGS and isinstance(field.value, str):
             place.split = SPLITS.get(field.value.lower(), place.split)
+    if broken_rank < step_rank:
+        return None
     counters = list(shape.counters)
     if len(counters) > 1 and place.epoch is None:
         place.epoch = float(counters[0][0])

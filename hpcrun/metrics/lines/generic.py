@@ -24,6 +24,7 @@ from msgspec import Struct
 from hpcrun.metrics.lines.dicts import finite, read_dict
 from hpcrun.metrics.lines.fields import Field, Shape, build_row, is_known
 from hpcrun.metrics.lines.spellings import metric_of
+from hpcrun.metrics.lines.vocabulary import CLOCK, END, KEY, NUMBER, SPACED_UNIT
 from hpcrun.metrics.names import (
     EPOCH_RANK,
     LOSS,
@@ -39,45 +40,19 @@ from hpcrun.patterns import pattern_of
 
 _MOST_FIELDS = 2000
 
-# Bounded repeats: a line that nearly fits costs no more than one that does.
-NUMBER = (
-    r"[+-]?(?:\d{1,3}(?:,\d{3}){1,6}(?!,?\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{1,40}|\.(?![\w.]))?"
-    r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
-    r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
-)
-_WORD = (
-    r"[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){0,80}(?:\([^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
-)
-KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/%]{{1,16}}[ ]?[)\]])?"
-# Units that may stand a blank behind their number; others must touch it.
-_SPACED_UNIT = (
-    r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
-    r"(?:tok|toks|tokens?|samples?|seqs|sequences|imgs?|images?|examples?|steps?|its?|iters?|words)"
-    r"(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
-    r"(?:ms|us|s|secs?)/(?:step|it|iter|iteration|batch|epoch)|"
-    r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?"
-    r")(?![\w/])"
-)
-CLOCK = (
-    r"-+:--(?::--)?(?!\w)|"
-    r"(?:\d{1,4}[ ]days?,?[ ])?(?:\d{4}-\d\d-\d\d[T ])?"
-    r"\d{1,4}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?![\w:])"
-    r"|\d{1,4}[dh][ ]?\d{1,2}[hm](?:[ ]?\d{1,2}(?:\.\d{1,6})?[ms])?(?:[ ]?\d{1,2}s)?(?!\w)"
-    r"|\d{1,4}m[ ]?\d{1,2}(?:\.\d{1,6})?s(?!\w)"
-)
-_END = r"(?=[\s,;|)\]}(\[:•·&*]|\.(?:\s|\Z)|\Z|[–—→~]|[^\x00-\x7f])"
-
 _PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
-    (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=) ) [ \t]{{0,40}} )
+    (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=)|： ) [ \t]{{0,40}} )
       | [ \t]{{1,40}} \#? | (?= \[ [ ]{{0,8}} \d ) )
     (?: (?P<clock> {CLOCK} )
       | ['"]? (?P<number> {NUMBER} ) ['"]?
-        (?: (?P<unit> [A-Za-zµ%][\w%]{{0,10}} (?:/[A-Za-z]{{1,10}}){{0,2}}
+        (?: (?P<unit3> [kKMB][ ](?:tok(?:en)?|sample|seq|im(?:a?g|age))s?/s(?:ec)? )
+          | (?P<unit> [A-Za-zµ%][\w%]{{0,10}} (?:/[A-Za-z]{{1,10}}){{0,2}}
                     | (?:/[a-zA-Z]{{1,8}}){{1,2}} )
-          | [ ] (?P<unit2> {_SPACED_UNIT} ) (?! [ ]?[:=] )
-          | [ ]{{0,8}} (?: / | \bof\b ) [ ]{{0,8}} (?P<of> {NUMBER} ) )?
+          | [ ] (?P<unit2> {SPACED_UNIT} ) (?! [ ]?[:=] )
+          | [ ]{{0,8}} (?: / | \bof\b ) [ ]{{0,8}} (?P<of> {NUMBER} )
+            (?: [ ]? (?P<unit4> [KMGT]i?B ) )? )?
       | \[ [ ]{{0,8}} (?P<listed> {NUMBER} )
         (?: [ ]{{0,8}}/[ ]{{0,8}} (?P<listed_of> \d{{1,15}} )
           | (?: [,\s]{{1,8}} (?:{NUMBER}) ){{1,64}} )?
@@ -90,7 +65,7 @@ _PAIR = pattern_of(
           | \( [\d.,e+\- ]{{1,200}} \)
           | (?P<quoted> '[^']{{0,200}}' | "[^"]{{0,200}}" )
           | (?P<word> [^\s,;|="'(){{}}\[\]/][^\s,;|="'(){{}}\[\]]{{0,200}} ) (?! \( ) )
-    ) {_END}
+    ) {END}
     """,
     re.VERBOSE,
 )
@@ -117,7 +92,7 @@ _GLUED = pattern_of(
 )
 _ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
-    rf"(?P<unit>%|{_SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){_END}"
+    rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
 _BAR_DRAWN = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\|")
 _HEADING = pattern_of(
@@ -131,8 +106,14 @@ _NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
 _OPEN_CLOSE = pattern_of(r"[\[\]()<>]+")
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Words that no key has, and some that one has only before a sign.
-_PROSE = words("is was are were be has have the a an not no so far than does did we you this")
+_PROSE = words(
+    "is was are were be has have the a an not no so far than does did we you this about around only"
+)
 _OF = words("of from to in on with for by and")
+_OPTIONS = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]")  # a command line
+_UNITS = ("unit", "unit2", "unit3", "unit4")
+# Keys whose word may be a split's: stage=train, msg="training".
+_OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
 # What begins a remark behind the values.
 _REMARKS = ",;*<←→✓✔★"
 # A name that no prose has: host_memory_gb, perf/mfu.
@@ -185,9 +166,17 @@ def read_generic(text: str, split: str = "", bar: str | None = None) -> Row | No
     return build_row([field for field in found.fields if field.key[0] != "/"], shape)
 
 
-def scan(text: str) -> Found | None:
-    """Take a line apart into items; None if something on it is none."""
-    if text[:2] == "+ " or text.lstrip()[:2] == "# " or (text[:1] in "\"'{" and text[:1] != "{"):
+def scan(text: str, *, again: bool = True) -> Found | None:
+    """Take a line apart into items; None if something on it is none.
+
+    Of a cell that cannot be read to its end nothing counts: ``again`` without it.
+    """
+    if (
+        text[:2] == "+ "
+        or _OPTIONS.match(text)
+        or text.lstrip()[:2] == "# "
+        or (text[:1] in "\"'{" and text[:1] != "{")
+    ):
         return None
     found = Found([], [])
     place, end, last_end = 0, len(text), -1
@@ -199,9 +188,11 @@ def scan(text: str) -> Found | None:
         if moved is None or len(found.fields) > _MOST_FIELDS:
             between = text[max(last_end, 0) : place]
             ends = "|" in between or " - " in between or _is_remark(between, text[place:])
+            if again and not ends and (cell := text.rfind("|", 0, place)) > 0:
+                ends, found = True, scan(text[:cell], again=False) or Found([], [])
             return found if ends and _says_enough(found) else None
         place = last_end = moved
-        if aside := _ASIDE.match(text, place):
+        if found.fields and (aside := _ASIDE.match(text, place)):
             place = aside.end()
     return found
 
@@ -274,7 +265,7 @@ def _is_next_key(text: str, pair: re.Match[str]) -> bool:
 def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bool:
     """Put a pair down; False if it is none."""
     number = pair["number"] or pair["listed"] or pair["wrapped"]
-    unit, of = pair["unit"] or pair["unit2"] or "", pair["of"] or pair["listed_of"]
+    unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
         told = _add_of_split(pair, number, found)
         if told is not None:
@@ -295,7 +286,7 @@ def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bo
             return False  # "loss step 3": the number is the step's
         known = _OF.isdisjoint(parts) and is_known(key, unit)
         named = _NAME.fullmatch(key) is not None and (found.counters or _is_placed(found))
-        if not (known or named or _in_cell(text, pair, last_end)):
+        if not (known or named or _in_cell(text, pair, last_end, found)):
             return False
     elif pair["sign"][0] in " \t" and pair["sign"].strip() == "=":
         found.spaced_sign = True
@@ -354,7 +345,7 @@ def _add_word(pair: re.Match[str], key: str, split: str, found: Found) -> bool:
     if pair["word"] and key.partition(" ")[0].lower() in SPLITS:
         return False
     if word.lower() in SPLITS:
-        if fold(key) not in SPLIT_SPELLINGS:
+        if fold(key) not in _OF_SPLITS:
             return False
     elif pair["word"] and is_known(word):
         return False
@@ -379,11 +370,16 @@ def _add(found: Found, key: str, number: str, unit: str, of: str | None, split: 
     return True
 
 
-def _in_cell(text: str, pair: re.Match[str], last_end: int) -> bool:
-    """Tell whether a pair without a sign stands in a cell of its own."""
+def _in_cell(text: str, pair: re.Match[str], last_end: int, found: Found) -> bool:
+    """Tell whether a pair without a sign stands in a cell of its own.
+
+    Words of prose are told from a name by their number, the less the more the line has shown.
+    """
     parts = pair["key"].count(" ") + 1
     between = text[max(last_end, 0) : pair.start()]
     if last_end >= 0 and not any(mark in between for mark in _CELL_MARKS):
         return False
     most = 3 if "|" in between or "\t" in between else 2 if " - " in between else 1
+    if most == 1 and "," in between and _says_enough(found):
+        most = 2
     return parts <= most and _CELL_END.match(text, pair.end()) is not None

@@ -91,7 +91,7 @@ def read_line(
 # A second record on one line: processes write side by side, and a line end comes late.
 _NEXT_RECORD = pattern_of(
     r"(?<=[^\s\[({|>:\]])(?=\[(?:(?:default|rank)[ _]?\d{1,6}\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d))"
-    r"|(?<=\})(?=\{['\"])"
+    r"|(?<=[a-z] )(?=\[default\d{1,6}\]:)|(?<=\})(?=\{['\"])"
 )
 
 

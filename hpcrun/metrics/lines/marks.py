@@ -19,6 +19,8 @@ _EPOCH = pattern_of(
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ]|train(?:ing)?[ ])?"
     r"|train(?:ing)?[ ])?"
     r"epoch(?![ ]=[ ])[\s:#=]{0,8}\[?(?P<epoch>\d{1,9})(?:\s{0,4}(?:/|of)\s{0,4}\d{1,9})?\]?"
+    r"(?: (?:summary|results|metrics|statistics)(?=:|\s{0,8}\Z))?"
+    r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s)?"
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<|~…-]{0,200}",
     re.IGNORECASE,
 )

@@ -35,7 +35,11 @@ _NO_HOST = r"(?!\w*(?:loss|step|iter|epoch|acc|lr|top|map|norm|val|train|batch|p
 
 _PREFIX = pattern_of(
     rf"""
-      \[ \d{{1,6}} , (?P<mpi> \d{{1,6}} ) \] <std(?:out|err)> :                # mpirun --tag-output
+      \[ \d{{1,6}} , (?:mpirank:)? (?P<mpi> \d{{1,6}} ) (?:,[\w-]{{1,40}})? \]
+      <std(?:out|err)> :                                # mpirun --tag-output, SageMaker
+    | \[ (?:debug|info|warning|error) [ ]{{1,8}} \] (?: [ ] [^\W\d][^\W\d :-]{{0,40}}  # structlog
+        (?: [ ][^\W\d]{{1,40}} ){{0,5}} (?= [ ]{{1,60}} (?:\[[\w.]{{1,60}}\][ ])? \w{{1,60}}= ) [ ]*
+        (?: \[[\w.]{{1,60}}\] )? )?
     | \[ (?P<tag> [^\[\]]{{1,200}} ) \] (?P<colon> : )?                           # [rank0]: [INFO]
     | \( (?: [^()\s]{{1,80}}[ ] )? pid=\d+ (?:,[ ]ip=[\d.]+)? \)                 # ray
       (?: [ ]\[repeated[^\]]{{0,80}}\] )?
@@ -44,26 +48,30 @@ _PREFIX = pattern_of(
     | {_NO_HOST} [a-z][a-z0-9.-]{{0,62}}\d[a-z0-9.-]{{0,20}} : [ ]               # pdsh by name
       (?= \s* (?: [^\s\d] | \d+ (?: [/:a-z] | [ ][a-z|-] ) ) )
     | [a-z][\w.-]{{1,60}}\d [ ]{{1,20}} \| [ ] (?=\S)                            # docker compose
-    | std(?:out|err) : (?=\s)
+    | std(?:out|err) (?: : | [ ][FP] ) (?=\s)                                    # kubelet
     | (?! \w*(?:step|iter|iteration|epoch|batch|update|it)s? : )
       [\w.-]{{1,80}} : \d{{1,6}} \t                                              # OLMo's logger
     | \( [\w./-]{{1,100}}(?:\.py[ ]|:)\d{{1,6}} \) :? (?=\s)                     # Swin, ESPnet
     | [A-Za-z]\w{{0,60}} (?: \.[\w$]{{1,60}} ){{1,10}} (?=[ ]-[ ])                # log4j
-    | [ ]{{0,8}} [IWEFD]\d{{4}}[ ]+\d\d:\d\d:\d\d\.\d+ (?:[ ]+\d+)?             # glog, absl
-      [ ]+[^\s\]]{{1,120}}:\d+\]
+    | [ ]{{0,8}} [IWEFD](?:20\d\d)?\d{{4}}[ ]+\d\d:\d\d:\d\d(?:\.\d+)?           # glog, absl
+      (?:[ ]+\d+)? (?:[ ]+[\w.]{{1,40}})? [ ]+[^\s\]]{{1,120}}:\d+\]
     | {_WEEKDAY} [ ] {_MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {_CLOCK}
       (?: [ ][A-Z]{{3,4}} )? [ ] \d{{4}} (?=\s)
     | (?: {_DATE} [T ,_-][ ]? )? {_CLOCK} [:,]? (?=\s|\[)                        # a time
     | -[ ](?P<process> \d{{1,6}} )[ ]-[ ][\w.]{{1,80}}[ ]-[ ][\w.]{{1,80}}:\d{{1,6}}   # levanter
       [ ]-[ ]{_LEVEL}[ ]::
     | {_DATE} (?=[ ]{_LEVEL}\b)
-    | (?: [a-z][\w.]{{1,40}} [ ] )? {_LEVEL}
+    | (?i: gpu|worker|process|device ) [ ]? \#? (?P<named> \d{{1,6}} ) : (?=\s)
+    | [a-z_]\w{{0,40}} (?: ::\w{{1,40}} ){{1,8}} : (?=\s)                         # tracing of Rust
+    | \{{ [\w./-]{{1,80}}\.py:\d{{1,6}} \}} (?=\s)                                # Airflow
+    | (?: [a-z][\w.]{{1,40}} [ ] | [ ]{{1,40}} )? {_LEVEL}
       (?: [ ]{{0,4}} : [\w.]{{1,80}} : | [ ]? : (?!\d) | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
     | (?P<between> (?: - | \| (?! [ ]{{3}} ) ) [ \t]                             # " - name - "
         (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
               | [A-Za-z_<] [\w.<>/-]{{0,100}} (?: :[\w<>]{{1,60}} :\d{{1,6}} )? )
             [ \t]+ (?= [-|][ \t] ) )? )
-    | [\w./-]{{1,100}}\.(?:py|cc|cpp|cu|rs|go):\d+ (?::\w{{1,60}})? [\]:]? (?=\s)  # a source line
+    | [\w./-]{{1,100}}\.(?:py|cc|cpp|cu|rs|go):\d+                        # a source line
+      (?: :\w{{1,60}} | [ ]in[ ]\w{{1,60}}[ ]-- )? [\]:]? (?=\s)
     | (?: [\w.-]{{1,60}} [ ] )? [\w./-]{{1,60}} \[\d{{1,8}}\] : (?=\s)               # syslog
     """,
     re.VERBOSE | re.ASCII,
@@ -144,7 +152,7 @@ def strip_prefixes(text: str) -> Line:
             tag = name
         elif found["label"]:
             label = int(found["label"])
-        elif told := found["mpi"] or found["process"]:
+        elif told := found["mpi"] or found["process"] or found["named"]:
             rank = int(told)
         start = found.end()
         if text[start : start + 1] in (" ", "\t"):
@@ -166,7 +174,7 @@ _STAMP = pattern_of(
         (?: (?P<day1> \d{{1,2}} )[ -](?P<name1> {_MONTH} )
           | (?P<name2> {_MONTH} )[ ]{{1,2}}(?P<day2> \d{{1,2}} ) )
         (?: ,?[ -](?P<year1> (?:19|20)\d\d ) )?[ ,]{{1,2}}
-      | \b[IWEFD](?P<glog_month> \d\d )(?P<glog_day> \d\d )[ ]{{1,2}}
+      | \b[IWEFD](?P<glog_year> 20\d\d )?(?P<glog_month> \d\d )(?P<glog_day> \d\d )[ ]{{1,2}}
     )
     (?P<clock> \d\d:\d\d (?: :\d\d (?:[.,]\d{{1,9}})? )? )
     (?P<half> [ ]?[AP]M\b )?
@@ -261,7 +269,8 @@ def _date(found: re.Match[str]) -> tuple[int | None, int, int] | None:
     if found["year"]:
         return int(found["year"]), int(found["month"]), int(found["day"])
     if found["glog_month"]:
-        return None, int(found["glog_month"]), int(found["glog_day"])
+        year = found["glog_year"]
+        return int(year) if year else None, int(found["glog_month"]), int(found["glog_day"])
     if found["first"]:
         month, day = int(found["first"]), int(found["second"])
         if month > 12:

@@ -140,6 +140,7 @@ _RANK_OF_TIME = 40
 # Words that only say how a number was taken, and how far they lead away from the plain metric.
 _MODIFIERS = {
     **dict.fromkeys(words("cur curr current now step batch iter iteration local reduced"), 1),
+    **dict.fromkeys(words("set main"), 1),
     **dict.fromkeys(
         words("metrics minibatch optim optimizer opt perf trainer stats device gpu"), 1
     ),
@@ -150,6 +151,8 @@ _MODIFIERS = {
 # An lr may be that of an optimizer's first group.
 _OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler")
 
+# Splits that are named so only beside another word.
+_SHORT_SPLITS = {"tr": "train", "va": "eval"}
 _UNIT_IN_KEY = pattern_of(
     r"^(?P<key>.*?\w)[ _]*(?:[(\[][ ]?(?P<unit>[\w/%]{1,16})[ ]?[)\]]|[ ]in[ ](?P<said>\w{1,8}))$"
 )
@@ -199,7 +202,9 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
         return None
     split, left, away = "", [], 0
     for part in parts:
-        named = "train" if part == "tr" and len(parts) > 1 else SPLITS.get(part)
+        named = SPLITS.get(part)
+        if named is None and len(parts) > 1:
+            named = _SHORT_SPLITS.get(part)
         if named is None:
             left.append(part)
         elif split not in ("", named):
@@ -225,6 +230,8 @@ def _with_unit(key: str, unit: str) -> Spelling | None:
     """Return what a key names whose value carries a unit, None if the two do not go together."""
     if "/" in unit and (rate := spelling_of(unit)):
         return rate
+    if unit[1:2] == " " and (rate := spelling_of(unit[2:])):  # 12.3K tokens/s
+        return Spelling(rate.name, _COUNTS[unit[0].lower()], rank=rate.rank)
     lower, folded = unit.lower(), fold(key)
     known = _look_up(folded, _TABLE)
     if known and lower in _COUNTS and known.name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):

@@ -24,6 +24,8 @@ _YOLO_HEAD = pattern_of(r"\s{1,12}Epoch\s{1,12}(?:gpu_mem|GPU_mem)\s")
 _YOLO_ROW = pattern_of(
     r"\s{0,12}(?P<epoch>\d{1,7})/(?P<of>\d{1,7})\s+(?P<memory>[\d.]{1,10})(?P<unit>[GMK]?)(?P<cells>(?:\s+[\w.+-]{1,14}){3,40})(?=:|\s*\Z|\s+\d+%)"
 )
+# spaCy: spacy/training/loggers.py (console_logger).
+_SPACY_HEAD = pattern_of(r"E\s{2,8}#\s{2,12}LOSS\s")
 
 
 def read_head(text: str) -> Table | None:
@@ -36,7 +38,10 @@ def read_head(text: str) -> Table | None:
     """
     if _YOLO_HEAD.match(text):
         return Table("yolo", tuple(text.split()))
-    for kind, cells in _ways_to_part(text.strip().translate(_DRAWN)):
+    text = text.strip().removeprefix("# ").lstrip()  # numpy's savetxt
+    if _SPACY_HEAD.match(text):
+        return Table("columns", ("epoch", "step", *_BLANKS.split(text)[2:]))
+    for kind, cells in _ways_to_part(text.translate(_DRAWN)):
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
             return Table(kind, tuple(cells))
     return None
@@ -71,6 +76,8 @@ def _own_name(cell: str) -> str:
 
 
 def _are_names(cells: list[str], kind: str) -> bool:
+    if kind == "csv" and cells[0] in ("", "Unnamed: 0"):
+        cells = cells[1:]  # the index that pandas writes
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
@@ -78,9 +85,11 @@ def _are_names(cells: list[str], kind: str) -> bool:
     measured = any(like_a_loss(cell) or like_a_score(cell) for cell in cells)
     if kind in ("csv", "tabs") and all(like_a_loss(cell) or like_a_score(cell) for cell in cells):
         return True
-    # Blanks part words of prose, too.
-    if kind in ("words", "columns"):
-        return placed and measured and all(is_known(cell) or "_" in cell for cell in cells)
+    if kind in ("words", "columns"):  # blanks part words of prose, too
+        odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
+        # Of single words, wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
+        wide = kind == "columns" and len(cells) > 3 and " " not in "".join(cells)
+        return placed and measured and len(odd) <= int(wide and "_" in "".join(cells))
     return placed and measured and len(set(folded)) == len(folded)
 
 
@@ -102,7 +111,8 @@ def read_row(text: str, table: Table) -> Row | None:
     for column, cell in zip(table.columns, cells, strict=True):
         value = number_or_word(cell)
         if isinstance(value, float):
-            fields.append(Field(column, value))
+            if column:
+                fields.append(Field(column, value))
         elif len(cell) > 40 or (cell and like_a_loss(column) and cell[0].isdigit()):
             return None
     return build_row(fields, Shape(), sure=any(like_a_loss(field.key) for field in fields))

@@ -132,7 +132,8 @@ IMAGENET = (
         needle=" ",
         pattern=compiled(
             r"(?P<key>(?:(?i:average|training|train|validation|val|test|total)\s)?(?i:loss|cost|score))"
-            r"(?: \(for one batch\))? (?:at|after) (?:(?P<place>(?i:step|iteration|iter|epoch))\s+"
+            r"(?: \(for one batch\))? (?:at|after|of|for) "
+            r"(?:(?P<place>(?i:step|iteration|iter|epoch))\s+"
             r"(?P<number>⟨N⟩)|(?P<number2>\d+) (?P<place2>step|iteration|epoch)s?)"
             r"(?:\s*[:=]| is)\s*(?P<value>⟨N⟩)\Z"
         ),
