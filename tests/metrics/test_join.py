@@ -45,6 +45,20 @@ class TestBars:
             lines += [bar(step - step % 3 - 1), at(0, None, 1.0), bar(step)]
         assert build(lines).steps("loss") == [*range(10, 90, 10)]
 
+    def test_the_printed_epochs_tell_whether_the_bar_before_lags_behind(self) -> None:
+        """Steps too fast for the bar: it is drawn for the dictionaries alone, after each."""
+        lines = [bar(0)]
+        for step in range(1, 20):
+            lines += [at(0, None, 1.0, epoch=step / 8), bar(step)]
+        curve = build(lines)
+        assert curve.steps("loss") == curve.steps("epoch") == [*range(1, 20)]
+        # A loop that prints while the bar stands at the steps that are done; rounded, no epoch
+        # tells, and the bar before counts.
+        lines = [bar(0)]
+        for step in range(1, 20):
+            lines += [at(0, None, 1.0, epoch=round(step / 800, 2)), bar(step)]
+        assert build(lines).steps("loss") == [*range(19)]
+
     def test_other_bars_count_no_steps(self) -> None:
         loading = [bar(n, 2, "Loading checkpoint shards") for n in range(3)]
         mapping = [bar(n, 700, "Map") for n in (0, 700)]

@@ -8,9 +8,10 @@ placed in four ways at once, and which one to believe is decided when the curve 
 (``Tally.choose``):
 
 - BEFORE: the step of the last row before them that counts steps;
-- AFTER: that of the next such row. Of the two the one is right that lies at regular steps: an
-  evaluation every 250 steps that stands between 249 and 250 belongs to 250. A row before the first
-  step, or after the last one, has only one neighbour;
+- AFTER: that of the next such row. Of the two the one is right in which steps grow as the epochs
+  that the rows print, or that lies at regular steps: an evaluation every 250 steps that stands
+  between 249 and 250 belongs to 250. A row before the first step, or after the last one, has only
+  one neighbour;
 - by epoch: rows of which there is one for each whole epoch, printed or marked, where no counter
   counts through all epochs;
 - by their order alone, where the rows come in lumps, several to a step: a log written by a process
@@ -263,7 +264,7 @@ class Joiner:
         if rows.on_bar:
             rows = rows.at(rows.offsets, rows.steps, DRAWN, 0)
         else:
-            self._tally.place(rows.kind, rows.side, rows.steps)
+            self._tally.place(rows.kind, rows.side, rows.steps, _printed_epochs(rows))
         placing.by_step.append(rows)
 
     def _release(self, offset: int | None, step: int) -> list[Rows]:
@@ -274,7 +275,7 @@ class Joiner:
             offsets = rows.offsets if offset is None else [offset]
             sides = [(AFTER, 0), (BEFORE, rows.level)] if has_none_before else [(AFTER, 0)]
             for side, level in sides:
-                self._tally.place(rows.kind, side, [step])
+                self._tally.place(rows.kind, side, [step], _printed_epochs(rows))
                 if offset is None and not has_none_before:
                     self._tally.excuse(rows.kind, side)
                 released.append(rows.at(offsets, [step], side, level))
@@ -285,6 +286,10 @@ class Joiner:
 def side_of(bar: Bar) -> str:
     """Name the side of what a bar tells of its own."""
     return f"bar {bar.description} {bar.total}"
+
+
+def _printed_epochs(rows: Rows) -> Sequence[float]:
+    return rows.columns[rows.names.index(EPOCH)] if EPOCH in rows.names else ()
 
 
 def _without_summary(rows: Rows) -> Rows:

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, compress, islice, pairwise
@@ -15,6 +16,10 @@ from hpcrun.metrics.curves.placed import AFTER, BEFORE, Kind
 BY_EPOCH, IN_ORDER = "epoch", "order"
 # This share of a metric's rows must have steps of their own for these to be believed.
 _ENOUGH = 0.9
+# Steps lie in proportion to the epochs if they are less than this away from it on average. Epochs
+# that are rounded too much do not tell.
+_STRAYS = 0.25
+_TELLING = 4
 # Steps that are looked at for whether they are regular; kinds of rows that are told apart.
 _LOOKED_AT = 512
 _MOST_KINDS = 256
@@ -29,6 +34,8 @@ class _Count:
         self.moves = dict.fromkeys((BEFORE, AFTER, BY_EPOCH), 0)
         self.last: dict[str, int] = {}
         self.steps: dict[str, list[int]] = {BEFORE: [], AFTER: []}
+        # The epochs that these rows print, as many as steps where all of them do.
+        self.epochs: dict[str, list[float]] = {BEFORE: [], AFTER: []}
 
 
 class Tally:
@@ -51,8 +58,10 @@ class Tally:
         """Count rows without a step."""
         self._of(kind).rows += rows
 
-    def place(self, kind: Kind, way: str, steps: Sequence[int]) -> None:
-        """Count the steps that one way of placing gives such rows."""
+    def place(
+        self, kind: Kind, way: str, steps: Sequence[int], epochs: Sequence[float] = ()
+    ) -> None:
+        """Count the steps that one way of placing gives such rows; they print these epochs."""
         if not steps:
             return
         count = self._of(kind)
@@ -61,7 +70,9 @@ class Tally:
         count.last[way] = steps[-1]
         seen = count.steps.get(way)
         if seen is not None and len(seen) < _LOOKED_AT:
-            seen.extend(islice(compress(steps, moves), _LOOKED_AT - len(seen)))
+            room = _LOOKED_AT - len(seen)
+            seen.extend(islice(compress(steps, moves), room))
+            count.epochs[way].extend(islice(compress(epochs, moves), room))
 
     def excuse(self, kind: Kind, way: str) -> None:
         """Count a row as well placed though its step is that of the one before: the last row."""
@@ -82,6 +93,10 @@ class Tally:
         if BY_EPOCH in good and not counts_all:
             return BY_EPOCH
         if {BEFORE, AFTER} <= good:
+            strays = {way: _strays(counts, way) for way in (BEFORE, AFTER)}
+            better, worse = sorted(strays, key=lambda way: strays[way])
+            if strays[better] < _STRAYS and strays[better] + 0.1 < strays[worse]:
+                return better
             regular = {way: _regularity(counts, way) for way in (BEFORE, AFTER)}
             return AFTER if regular[AFTER] > regular[BEFORE] + 0.25 else BEFORE
         return next((way for way in (BEFORE, AFTER, BY_EPOCH) if way in good), IN_ORDER)
@@ -90,6 +105,27 @@ class Tally:
         if len(self._counts) < _MOST_KINDS:
             return self._counts.setdefault(kind, _Count())
         return self._counts.get(kind) or _Count()
+
+
+def _strays(counts: Iterable[_Count], way: str) -> float:
+    """Return how far steps lie from where the printed epochs have them on average, in steps.
+
+    >>> count = _Count()
+    >>> count.steps[BEFORE], count.steps[AFTER] = [0, 1, 2, 3], [1, 2, 3, 4]
+    >>> count.epochs[BEFORE] = count.epochs[AFTER] = [0.125, 0.25, 0.375, 0.5]
+    >>> _strays([count], BEFORE), _strays([count], AFTER)
+    (0.375, 0.0)
+    """
+    told = [
+        (epoch, step)
+        for count in counts
+        if len(count.steps[way]) == len(count.epochs[way])
+        for epoch, step in zip(count.epochs[way], count.steps[way], strict=True)
+    ]
+    if len(told) < _TELLING or max(told)[0] <= 0:
+        return math.inf
+    last_epoch, last = max(told)
+    return sum(abs(step - last * epoch / last_epoch) for epoch, step in told) / len(told)
 
 
 def _regularity(counts: Iterable[_Count], way: str) -> float:
