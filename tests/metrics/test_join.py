@@ -52,6 +52,11 @@ class TestBars:
             lines += [at(0, None, 1.0, epoch=step / 8), bar(step)]
         curve = build(lines)
         assert curve.steps("loss") == curve.steps("epoch") == [*range(1, 20)]
+        lines = []
+        for step, drawn in ((8, 8), (16, 16), (24, 24), (32, 31)):
+            lines += [bar(drawn), at(0, None, 1.0, epoch=step / 8), bar(step)]
+            lines += [bar(drawn), at(0, None, 2.0, name="eval_loss", epoch=step / 8), bar(step)]
+        assert build(lines).steps("eval_loss") == [8, 16, 24, 32]
         # A loop that prints while the bar stands at the steps that are done; rounded, no epoch
         # tells, and the bar before counts.
         lines = [bar(0)]

@@ -234,6 +234,7 @@ class Joiner:
 
     def _place_among(self, rows: Rows, steps: Steps, placing: Placing) -> None:
         """Give rows the steps before them and after them."""
+        has_epochs = rows.epochs is not None
         level = LEVEL_OF_LOSS if rows.level and LOSS in rows.names else 0
         count = len(rows.offsets)
         places = [bisect_right(steps.offsets, offset) for offset in rows.offsets]
@@ -241,7 +242,7 @@ class Joiner:
         late = bisect_right(places, len(steps.steps) - 1)
         if early and steps.steps and not rows.on_bar:
             at = [steps.offsets[0]] * early, [steps.steps[0]] * early
-            self._put(placing, rows.cut(0, early).at(*at, BEFORE, level))
+            self._put(placing, rows.cut(0, early).at(*at, BEFORE, level), has_epochs)
         if early < count:
             rest = rows.cut(early, count)
             before = [steps.steps[at - 1] if at else self._last for at in places[early:]]
@@ -249,22 +250,24 @@ class Joiner:
             if rest.epochs is None:
                 epochs = [steps.epochs[at - 1] if at else self._last_epoch for at in places[early:]]
                 rest = rest.in_epochs(epochs)
-            self._put(placing, rest.at(rest.offsets, known, BEFORE, level))
+            self._put(placing, rest.at(rest.offsets, known, BEFORE, level), has_epochs)
         if rows.on_bar:
             return
         if late:
             after = [steps.offsets[at] for at in places[:late]]
             known = [steps.steps[at] for at in places[:late]]
-            self._put(placing, rows.cut(0, late).at(after, known, AFTER, 0))
+            self._put(placing, rows.cut(0, late).at(after, known, AFTER, 0), has_epochs)
         if late < count:
             last = rows.cut(count - 1, count)
             self._waiting[rows.kind] = (last.at(last.offsets, [], OWN, level), early == count)
 
-    def _put(self, placing: Placing, rows: Rows) -> None:
+    def _put(self, placing: Placing, rows: Rows, has_epochs: bool) -> None:
+        """``has_epochs``: of the rows' own, and not those of the step that they were given."""
         if rows.on_bar:
             rows = rows.at(rows.offsets, rows.steps, DRAWN, 0)
         else:
-            self._tally.place(rows.kind, rows.side, rows.steps, _printed_epochs(rows))
+            epochs = rows.epochs if has_epochs else None
+            self._tally.place(rows.kind, rows.side, rows.steps, epochs or ())
         placing.by_step.append(rows)
 
     def _release(self, offset: int | None, step: int) -> list[Rows]:
@@ -275,7 +278,7 @@ class Joiner:
             offsets = rows.offsets if offset is None else [offset]
             sides = [(AFTER, 0), (BEFORE, rows.level)] if has_none_before else [(AFTER, 0)]
             for side, level in sides:
-                self._tally.place(rows.kind, side, [step], _printed_epochs(rows))
+                self._tally.place(rows.kind, side, [step], rows.epochs or ())
                 if offset is None and not has_none_before:
                     self._tally.excuse(rows.kind, side)
                 released.append(rows.at(offsets, [step], side, level))
@@ -286,10 +289,6 @@ class Joiner:
 def side_of(bar: Bar) -> str:
     """Name the side of what a bar tells of its own."""
     return f"bar {bar.description} {bar.total}"
-
-
-def _printed_epochs(rows: Rows) -> Sequence[float]:
-    return rows.columns[rows.names.index(EPOCH)] if EPOCH in rows.names else ()
 
 
 def _without_summary(rows: Rows) -> Rows:
