@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import structs
@@ -99,11 +100,14 @@ def known_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:
     raise InputError(f"--metric {name}: not in the log", fix=f"there is {named}")
 
 
+_WRITTEN_BY = {"plot": "matplotlib", "html": "plotly", "tensorboard": "tensorboard"}
+
+
 def check_files(context: Context, logs: Sequence[str], files: Mapping[str, str | None]) -> None:
     """Look at the files to write before anything is read: -f may take days until it writes them.
 
-    Raises InputError for one that cannot be written, for one name of two, and for a log that would
-    be replaced by its own report.
+    Raises InputError for one that cannot be written, for one name of two, for a log that would be
+    replaced by its own report, and where the package is missing that writes the file.
     """
     read = [path for log in logs if (path := context.cwd / log).is_file()]
     taken: dict[str, str] = {}
@@ -111,6 +115,11 @@ def check_files(context: Context, logs: Sequence[str], files: Mapping[str, str |
         if name is None:
             continue
         path, said = context.cwd / name, f"--{option} {name}"
+        package = _WRITTEN_BY.get(option)
+        if package is not None and find_spec(package) is None:
+            raise InputError(
+                f"--{option} needs the package {package}", fix="pip install 'hpcrun[plot]'"
+            )
         if path.is_file() and any(path.samefile(log) for log in read):
             raise InputError(f"{said}: this is the log to read", fix="name another file")
         other = taken.setdefault(os.path.realpath(path), option)

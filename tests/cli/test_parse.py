@@ -108,6 +108,30 @@ def test_what_cannot_be_written_is_told_before_a_log_is_followed(
     assert (done.code, done.out, why in done.err) == (2, "", True), done
 
 
+@pytest.mark.parametrize(
+    ("option", "package"),
+    [("--plot", "matplotlib"), ("--html", "plotly"), ("--tensorboard", "tensorboard")],
+)
+def test_a_package_that_is_missing_is_told_before_a_log_is_read(
+    hpcrun: Caller, log: Path, option: str, package: str
+) -> None:
+    code = (
+        "import importlib.util as util, sys\n"
+        "found = util.find_spec\n"
+        f"util.find_spec = lambda name, *_: None if name == '{package}' else found(name)\n"
+        "from hpcrun.cli.start import main\n"
+        "main()\n"
+    )
+    argv = [sys.executable, "-c", code, "parse", "-f", "train.log", option, "out.svg"]
+    environ = hpcrun.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        argv, cwd=hpcrun.project, env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option} needs the package {package}" in done.stderr
+    assert "pip install 'hpcrun[plot]'" in done.stderr
+
+
 def test_the_reader_of_a_file_in_a_pipe_may_go(hpcrun: Caller, log: Path) -> None:
     argv = [sys.executable, "-m", "hpcrun", "parse", "train.log", "--full", "--csv", "/dev/stdout"]
     environ = hpcrun.environ | {"PYTHONPATH": str(ROOT)}
