@@ -1,7 +1,4 @@
-"""Write docs/reference.md: all verbs, all keys, all variables, from the code that knows them.
-
-Effects: writes docs/reference.md.
-"""
+"""Write docs/reference.md: all verbs, all keys, all variables, from the code that knows them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What programs call: submit jobs, find runs, wait for them, read their metrics.
-
-Effects: those of the controller.
-"""
+"""What programs call: submit jobs, find runs, wait for them, read their metrics."""
 
 from __future__ import annotations
 

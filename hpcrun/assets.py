@@ -1,7 +1,4 @@
-"""Finds jobs and templates: the project's own, then the user's, then those that hpcrun ships.
-
-Effects: reads folders.
-"""
+"""Finds jobs and templates: the project's own, then the user's, then those that hpcrun ships."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Every error that hpcrun raises on purpose, on one page.
 
-Pure.
-
     HpcrunError                   exit 1   something failed; the base of all
       InputError                  exit 2   what the user gave is wrong: a file, an option, a value
         SpecError                 exit 2   a job or cluster file, with all its problems at once

@@ -1,7 +1,4 @@
-"""What programs hold in their hands: runs and sweeps that were submitted, and their states.
-
-Effects: those of the controller.
-"""
+"""What programs hold in their hands: runs and sweeps that were submitted, and their states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Regular expressions that are compiled when they are first used.
 
-Pure.
-
 There are seventy for the lines of logs alone, of which one log needs a few: to compile them all
 takes half as long as a listing of runs may take.
 """

@@ -1,7 +1,4 @@
-"""Runs Slurm's commands over a transport and says what their answers mean.
-
-Effects: commands on the cluster.
-"""
+"""Runs Slurm's commands over a transport and says what their answers mean."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Types that JSON is read into, made ready for threads.
-
-Effects: a lock.
-"""
+"""Types that JSON is read into, made ready for threads."""
 
 from __future__ import annotations
 

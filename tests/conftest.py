@@ -1,7 +1,4 @@
-"""Options and fixtures of all tests.
-
-Effects: makes temporary folders, and sets this process's garbage collector and SIGHUP.
-"""
+"""Options and fixtures of all tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The documented JSON of each verb: docs/json/VERB.schema.json, checked strictly.
-
-Effects: reads the schemas.
-"""
+"""The documented JSON of each verb: docs/json/VERB.schema.json, checked strictly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a test needs of its machine: a developer's may lack it, CI's may not.
-
-Effects: none but pytest's.
-"""
+"""What a test needs of its machine: a developer's may lack it, CI's may not."""
 
 from __future__ import annotations
 

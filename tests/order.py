@@ -3,8 +3,6 @@
 pytest-xdist's worksteal gives each worker a run of the list, as many tests as the others; a worker
 that is done takes half of what another has left, from the end. A list as it stands in the folders
 gives one worker all clusters, and the last long test to a worker that ends alone.
-
-Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A small selection of combinations in which every two values of two factors meet.
-
-Pure.
-"""
+"""A small selection of combinations in which every two values of two factors meet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The house's own source as the guard tests read it.
-
-Effects: reads files.
-"""
+"""The house's own source as the guard tests read it."""
 
 from __future__ import annotations
 

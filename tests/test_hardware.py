@@ -1,7 +1,4 @@
-"""What a node says of its network and GPUs: hardware.sh over a /sys of the test's own.
-
-Effects: files, processes.
-"""
+"""What a node says of its network and GPUs: hardware.sh over a /sys of the test's own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""setup.sh and local.sh: what job.sbatch and node.sh call, in a real bash, without Slurm.
-
-Effects: files, processes.
-"""
+"""setup.sh and local.sh: what job.sbatch and node.sh call, in a real bash, without Slurm."""
 
 from __future__ import annotations
 

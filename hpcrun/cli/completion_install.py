@@ -1,7 +1,4 @@
-"""The completion script of a shell: made for this hpcrun, and put where the shell reads it.
-
-Effects: reads templates; writes the user's own files.
-"""
+"""The completion script of a shell: made for this hpcrun, and put where the shell reads it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What stands on a command line that is being typed, and how an answer is written for the shell.
-
-Pure.
-"""
+"""What stands on a command line that is being typed, and how an answer is written for the shell."""
 
 from __future__ import annotations
 

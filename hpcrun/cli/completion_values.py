@@ -1,7 +1,4 @@
-"""The words that could stand on a command line: runs, jobs, clusters, keys of a job.
-
-Effects: reads folders and a few small files; never asks Slurm.
-"""
+"""The words that could stand on a command line: runs, jobs, clusters, keys of a job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the command line says when it fails: to people in words, with --json as one JSON object.
-
-Effects: prints to standard error.
-"""
+"""What the command line says when it fails: to people in words, with --json as one JSON object."""
 
 from __future__ import annotations
 

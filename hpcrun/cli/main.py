@@ -1,7 +1,4 @@
-"""The command line: finds the verb and imports only that one.
-
-Effects: those of the verb; the process's exit code.
-"""
+"""The command line: finds the verb and imports only that one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options and arguments that several verbs share.
-
-Effects: reads the environment and files, through the controller.
-"""
+"""Options and arguments that several verbs share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The only module that prints.
-
-Effects: standard output and standard error.
-"""
+"""The only module that prints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is said when Slurm takes long.
-
-Effects: a thread; standard error.
-"""
+"""What is said when Slurm takes long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Asking the user, on a terminal; everywhere else the default is taken, and told.
-
-Effects: standard input, standard error.
-"""
+"""Asking the user, on a terminal; everywhere else the default is taken, and told."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What parsed runs look like: on the terminal, as JSON, in files.
-
-Effects: prints; reads and writes files.
-"""
+"""What parsed runs look like: on the terminal, as JSON, in files."""
 
 from __future__ import annotations
 

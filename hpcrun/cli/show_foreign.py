@@ -1,7 +1,4 @@
-"""What jobs look like that hpcrun did not submit, on the terminal and as JSON.
-
-Effects: prints.
-"""
+"""What jobs look like that hpcrun did not submit, on the terminal and as JSON."""
 
 from __future__ import annotations
 

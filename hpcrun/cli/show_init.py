@@ -1,7 +1,4 @@
-"""What `hpcrun init` shows: the cluster as it was found, what changed, what was written.
-
-Effects: prints.
-"""
+"""What `hpcrun init` shows: the cluster as it was found, what changed, what was written."""
 
 from __future__ import annotations
 

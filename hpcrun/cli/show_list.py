@@ -1,7 +1,4 @@
-"""What the listing of runs looks like, on the terminal and as JSON.
-
-Effects: prints.
-"""
+"""What the listing of runs looks like, on the terminal and as JSON."""
 
 from __future__ import annotations
 

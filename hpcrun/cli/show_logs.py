@@ -1,7 +1,4 @@
-"""Lines of logs on the terminal, in a pipe, or as JSON: prefixed, filtered, without secrets.
-
-Effects: prints.
-"""
+"""Lines of logs on the terminal, in a pipe, or as JSON: prefixed, filtered, without secrets."""
 
 from __future__ import annotations
 

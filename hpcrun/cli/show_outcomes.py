@@ -1,7 +1,4 @@
-"""What cancel and requeue did about each job: JSON, errors, the exit code.
-
-Effects: prints.
-"""
+"""What cancel and requeue did about each job: JSON, errors, the exit code."""
 
 from __future__ import annotations
 

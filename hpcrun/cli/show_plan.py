@@ -1,7 +1,4 @@
-"""What a submission and a dry run look like.
-
-Effects: prints.
-"""
+"""What a submission and a dry run look like."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the state of runs looks like, on the terminal and as JSON.
-
-Effects: reads files, prints.
-"""
+"""What the state of runs looks like, on the terminal and as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sweeps on the command line: what they look like, submitted and on their way.
-
-Effects: prints; those of the controller.
-"""
+"""Sweeps on the command line: what they look like, submitted and on their way."""
 
 from __future__ import annotations
 

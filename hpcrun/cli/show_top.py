@@ -1,7 +1,4 @@
-"""What hpcrun top shows: a table with a block for each job, or JSON.
-
-Effects: none.
-"""
+"""What hpcrun top shows: a table with a block for each job, or JSON."""
 
 from __future__ import annotations
 

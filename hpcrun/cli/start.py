@@ -1,7 +1,4 @@
-"""Where the command line begins: Ctrl-C while its libraries are imported is no traceback.
-
-Effects: the handler of SIGINT; those of the verb.
-"""
+"""Where the command line begins: Ctrl-C while its libraries are imported is no traceback."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What hpcrun status shows: a listing, a run, a sweep, or a job that hpcrun did not submit.
-
-Effects: prints; those of the controller.
-"""
+"""What hpcrun status shows: a listing, a run, a sweep, or a job that hpcrun did not submit."""
 
 from __future__ import annotations
 

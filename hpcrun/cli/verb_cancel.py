@@ -1,7 +1,4 @@
-"""hpcrun cancel.
-
-Effects: those of the controller.
-"""
+"""hpcrun cancel."""
 
 from __future__ import annotations
 

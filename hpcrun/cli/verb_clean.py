@@ -1,7 +1,4 @@
-"""hpcrun clean.
-
-Effects: those of the controller.
-"""
+"""hpcrun clean."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun compare.
-
-Effects: those of the controller and of the reports' writers.
-"""
+"""hpcrun compare."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun completion.
-
-Effects: prints a script; with --install writes the user's own files.
-"""
+"""hpcrun completion."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun hostfile.
-
-Effects: those of the controller.
-"""
+"""hpcrun hostfile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun init.
-
-Effects: those of the controller; asks the user.
-"""
+"""hpcrun init."""
 
 from __future__ import annotations
 

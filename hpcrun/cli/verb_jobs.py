@@ -1,7 +1,4 @@
-"""hpcrun jobs.
-
-Effects: reads files, prints.
-"""
+"""hpcrun jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun logs.
-
-Effects: those of the controller.
-"""
+"""hpcrun logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun parse.
-
-Effects: those of the controller and of the reports' writers.
-"""
+"""hpcrun parse."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun requeue.
-
-Effects: those of the controller.
-"""
+"""hpcrun requeue."""
 
 from __future__ import annotations
 

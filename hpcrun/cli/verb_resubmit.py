@@ -1,7 +1,4 @@
-"""hpcrun resubmit.
-
-Effects: those of the controller.
-"""
+"""hpcrun resubmit."""
 
 from __future__ import annotations
 

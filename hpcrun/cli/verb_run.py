@@ -1,7 +1,4 @@
-"""hpcrun run.
-
-Effects: those of the controller.
-"""
+"""hpcrun run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun sandbox.
-
-Effects: those of the sandbox.
-"""
+"""hpcrun sandbox."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun schema.
-
-Effects: prints.
-"""
+"""hpcrun schema."""
 
 from __future__ import annotations
 

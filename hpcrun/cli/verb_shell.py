@@ -1,7 +1,4 @@
-"""hpcrun shell.
-
-Effects: those of the controller.
-"""
+"""hpcrun shell."""
 
 from __future__ import annotations
 

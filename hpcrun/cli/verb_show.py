@@ -1,7 +1,4 @@
-"""hpcrun show.
-
-Effects: reads files, prints.
-"""
+"""hpcrun show."""
 
 from __future__ import annotations
 

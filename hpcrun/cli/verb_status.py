@@ -1,7 +1,4 @@
-"""hpcrun status.
-
-Effects: those of the controller.
-"""
+"""hpcrun status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun submit.
-
-Effects: those of the controller.
-"""
+"""hpcrun submit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun top.
-
-Effects: those of the controller.
-"""
+"""hpcrun top."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""hpcrun wait.
-
-Effects: those of the controller.
-"""
+"""hpcrun wait."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Following runs and jobs on the terminal.
-
-Effects: prints; those of the controller.
-"""
+"""Following runs and jobs on the terminal."""
 
 from __future__ import annotations
 

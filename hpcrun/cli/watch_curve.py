@@ -1,7 +1,4 @@
-"""Following runs as curves on the terminal.
-
-Effects: prints; those of the controller.
-"""
+"""Following runs as curves on the terminal."""
 
 from __future__ import annotations
 

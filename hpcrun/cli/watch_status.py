@@ -1,7 +1,4 @@
-"""hpcrun status --watch: the same picture, drawn anew as it changes.
-
-Effects: prints; those of the controller.
-"""
+"""hpcrun status --watch: the same picture, drawn anew as it changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The loop of hpcrun top: looks, draws, and listens to the keyboard.
-
-Effects: prints; those of the controller.
-"""
+"""The loop of hpcrun top: looks, draws, and listens to the keyboard."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""One module per action; it ties the parts below together."""

@@ -1,7 +1,4 @@
-"""What a program asks for: a job by name, path or as a dict, prepared as the command line's are.
-
-Effects: reads files, looks for the interpreter; asks Slurm about the run to wait for.
-"""
+"""What a program asks for: a job by name, path or as a dict, prepared as the command line's are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Cancels runs, whole sweeps, and jobs that hpcrun did not submit.
-
-Effects: scancel or a signal, files.
-"""
+"""Cancels runs, whole sweeps, and jobs that hpcrun did not submit."""
 
 from __future__ import annotations
 

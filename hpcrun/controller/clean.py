@@ -1,7 +1,4 @@
-"""Removes old runs that are over: what may go, how large it is, and the removal itself.
-
-Effects: Slurm commands, files.
-"""
+"""Removes old runs that are over: what may go, how large it is, and the removal itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where hpcrun is called: the project, the cluster, the folder of the runs.
-
-Effects: reads files.
-"""
+"""Where hpcrun is called: the project, the cluster, the folder of the runs."""
 
 from __future__ import annotations
 

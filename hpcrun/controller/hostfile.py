@@ -1,7 +1,4 @@
-"""Finds the hosts that a hostfile shall name: of a node list, a job or another hostfile.
-
-Effects: reads and writes files, Slurm commands.
-"""
+"""Finds the hosts that a hostfile shall name: of a node list, a job or another hostfile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which Python trains: resolved and checked at submission, where it can be seen from here.
-
-Effects: reads files.
-"""
+"""Which Python trains: resolved and checked at submission, where it can be seen from here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What hpcrun remembers between two calls, in the user's own cache folder.
 
-Effects: reads and writes files in the user's cache folder.
-
 It spares time and nothing else: without it, or with a damaged one, all works a little slower.
 """
 

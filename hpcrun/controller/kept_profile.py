@@ -1,7 +1,5 @@
 """Remembers what a cluster's profile says, so that most calls of hpcrun read no YAML.
 
-Effects: reads the profile; reads and writes the user's cache folder.
-
 PyYAML and the checks of a profile take as long as all else of a submission. What is remembered
 holds for this very text, read by this very hpcrun; it is data, read with types, from a file that
 nobody but the user can write. Without a cache folder all works, a little slower.

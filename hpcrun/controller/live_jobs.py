@@ -1,7 +1,4 @@
-"""Which runs that were seen to be over have a job again: any scontrol requeue revives one.
-
-Effects: one squeue for each Slurm, files.
-"""
+"""Which runs that were seen to be over have a job again: any scontrol requeue revives one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The mounted file systems of this machine, and which one a path is on.
-
-Effects: reads the mount table.
-"""
+"""The mounted file systems of this machine, and which one a path is on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a verb did about each of the jobs that it was told to act on.
-
-Effects: reads files, Slurm commands.
-"""
+"""What a verb did about each of the jobs that it was told to act on."""
 
 from __future__ import annotations
 

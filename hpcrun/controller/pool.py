@@ -1,7 +1,4 @@
-"""The hosts of a hostfile: where ``hpcrun run`` trains without Slurm.
-
-Effects: reads the hostfile.
-"""
+"""The hosts of a hostfile: where ``hpcrun run`` trains without Slurm."""
 
 from __future__ import annotations
 

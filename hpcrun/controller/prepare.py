@@ -1,7 +1,4 @@
-"""From a job's name to its plan and files: all of a submission but its effects.
-
-Effects: reads files, looks for the interpreter.
-"""
+"""From a job's name to its plan and files: all of a submission but its effects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where the project is: the folder of its hpcrun.yaml.
 
-Effects: reads folders. Imports next to nothing, for what must answer at once.
+Imports next to nothing, for what must answer at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A sandbox in the shape of a cluster's profile: its partitions, GPU types and limits.
-
-Pure.
-"""
+"""A sandbox in the shape of a cluster's profile: its partitions, GPU types and limits."""
 
 from __future__ import annotations
 

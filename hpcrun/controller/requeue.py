@@ -1,7 +1,4 @@
-"""Starts runs and jobs anew under their own id: the next attempt of the same run.
-
-Effects: scontrol, files.
-"""
+"""Starts runs and jobs anew under their own id: the next attempt of the same run."""
 
 from __future__ import annotations
 

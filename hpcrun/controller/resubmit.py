@@ -1,7 +1,4 @@
-"""Makes a new run of an earlier one: its job, its code as it was, its checkpoints.
-
-Effects: files, Slurm commands.
-"""
+"""Makes a new run of an earlier one: its job, its code as it was, its checkpoints."""
 
 from __future__ import annotations
 

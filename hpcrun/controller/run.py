@@ -1,7 +1,4 @@
-"""Runs a job here, in the foreground: without Slurm, or in the allocation that one is in.
-
-Effects: processes, files.
-"""
+"""Runs a job here, in the foreground: without Slurm, or in the allocation that one is in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is known of the secrets that a log may show.
-
-Effects: files, the caller's environment by way of the context.
-"""
+"""What is known of the secrets that a log may show."""
 
 from __future__ import annotations
 

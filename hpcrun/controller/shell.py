@@ -1,7 +1,4 @@
-"""A shell, or one command, on a node of a running job, with the job's environment.
-
-Effects: Slurm commands; becomes srun.
-"""
+"""A shell, or one command, on a node of a running job, with the job's environment."""
 
 from __future__ import annotations
 

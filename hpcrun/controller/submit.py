@@ -1,7 +1,4 @@
-"""Submits a prepared run: folder, code, sbatch. The first effect of all.
-
-Effects: files, sbatch.
-"""
+"""Submits a prepared run: folder, code, sbatch. The first effect of all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Notes in a run's folder of the later runs that use its checkpoints.
-
-Effects: files, Slurm commands.
-"""
+"""Notes in a run's folder of the later runs that use its checkpoints."""
 
 from __future__ import annotations
 

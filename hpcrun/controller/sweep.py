@@ -1,7 +1,4 @@
-"""Prepares and submits sweeps: one array of Slurm's, and a run for each task.
-
-Effects: files, Slurm commands.
-"""
+"""Prepares and submits sweeps: one array of Slurm's, and a run for each task."""
 
 from __future__ import annotations
 

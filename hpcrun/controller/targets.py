@@ -1,7 +1,4 @@
-"""What the words after a verb name: runs, sweeps, tasks of them, and jobs that are not hpcrun's.
-
-Effects: reads files, Slurm commands.
-"""
+"""What the words after a verb name: runs, sweeps, tasks of them, and jobs that are not hpcrun's."""
 
 from __future__ import annotations
 

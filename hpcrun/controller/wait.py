@@ -1,6 +1,6 @@
 """Waits until runs and other Slurm jobs are over: the first of them, or all.
 
-Effects: reads files, few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

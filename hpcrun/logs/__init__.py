@@ -1,0 +1,1 @@
+"""The output of runs: finding, following and masking it."""

@@ -1,7 +1,4 @@
-"""Where each attempt stands in the batch script's log, which is one for all.
-
-Pure.
-"""
+"""Where each attempt stands in the batch script's log, which is one for all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds where the last lines of a log begin, without reading the rest.
-
-Effects: reads files, through a transport.
-"""
+"""Finds where the last lines of a log begin, without reading the rest."""
 
 from __future__ import annotations
 

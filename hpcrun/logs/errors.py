@@ -1,7 +1,4 @@
-"""What went wrong, as a log's own last words tell it: tracebacks, and lines that speak of errors.
-
-Pure.
-"""
+"""What went wrong, in a log's own last words: tracebacks, and lines that name errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which files are a run's log, and whose they are.
-
-Effects: reads folders.
-"""
+"""Which files are a run's log, and whose they are."""
 
 from __future__ import annotations
 

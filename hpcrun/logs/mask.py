@@ -1,7 +1,5 @@
 """Hides secrets in pieces of a log.
 
-Pure.
-
 Blocks are searched for a few needles first; only around them are the rules asked. A value of the
 run's own secrets that is not known any more is found by its digest (runs/secret_marks.py).
 """

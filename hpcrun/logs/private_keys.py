@@ -1,7 +1,5 @@
 """Finds private keys in a log: blocks of many lines, of which a reader may see a part alone.
 
-Pure.
-
 Their form is RFC 7468's (PEM): base64 between BEGIN and END, in lines of 64 characters, OpenSSH's
 of 70; older tools wrap at 76 (RFC 2045). In JSON, as in a service account's file, the whole block
 is one line.

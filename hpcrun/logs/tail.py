@@ -1,7 +1,4 @@
-"""Reads on in growing log files, by offset.
-
-Effects: reads files, through a transport.
-"""
+"""Reads on in growing log files, by offset."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What of a log may reach a terminal: text, colours and progress bars, and no command to it.
 
-Pure.
-
 A log can hold whatever a program wrote: sequences that set the title, ask the terminal to answer
 on the keyboard's line, clear it or switch its alphabet (xterm's "Control Sequences").
 """

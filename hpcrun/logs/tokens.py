@@ -1,7 +1,5 @@
 """What secrets look like in a log: well-known tokens, values of telling names, addresses.
 
-Pure.
-
 The forms of tokens are their issuers' (GitHub's "About authentication", Slack's "Token types",
 Google's API keys, AWS's "IAM identifiers", RFC 7519 for JWT) and as secret scanners know them.
 A mask too many hides what somebody looks for: hashes, ids and paths that no telling name stands

@@ -1,7 +1,5 @@
 """A curve as a table: a row per step, a column per metric.
 
-Pure.
-
 Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
 logged at the same places share rows; the others have rows of their own, since nothing tells which
 belong together.

@@ -1,6 +1,6 @@
 """Curve: what the logs of a run say, one value per step.
 
-Pure. ``build`` makes it.
+``build`` makes it.
 """
 
 from __future__ import annotations

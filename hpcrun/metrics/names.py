@@ -1,7 +1,5 @@
 """Canonical names of metrics, and the words by which logs say where a value stands.
 
-Pure.
-
     loss                 training loss
     eval_loss            loss on the evaluation split
     lr                   learning rate

@@ -1,6 +1,6 @@
 """Parse a run: the logs of its attempts to a curve and warnings.
 
-Pure. The caller opens the files; here come their bytes, or the frames that a Reader made of them.
+The caller opens the files; here come their bytes, or the frames that a Reader made of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Row: what one line of a log says, read by itself; Frame: many rows of one kind, as columns.
 
-Pure.
-
 The reader of lines (``hpcrun.metrics.lines``) gives a Row for a line that measures something, a
 Mark for one that only says where the run stands, a Table for the head of a table, whose rows follow
 without names. The Reader gathers rows in Frames: the same samples at a fraction of the time.

@@ -1,7 +1,4 @@
-"""Sample: one number that a log says was measured; samples: many of them, as columns.
-
-Pure.
-"""
+"""Sample: one number that a log says was measured; samples: many of them, as columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The YAML that ``accelerate launch`` reads.
-
-Pure.
-"""
+"""The YAML that ``accelerate launch`` reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which partitions a user can use, as far as Slurm's answers are sure.
-
-Pure.
-"""
+"""Which partitions a user can use, as far as Slurm's answers are sure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JobSpec and Cluster to Plan: every decision in one place.
-
-Pure.
-"""
+"""JobSpec and Cluster to Plan: every decision in one place."""
 
 from __future__ import annotations
 

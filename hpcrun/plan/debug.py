@@ -1,7 +1,4 @@
-"""What --debug adds to one run: the switches that say more, and keep traces.
-
-Pure.
-"""
+"""What --debug adds to one run: the switches that say more, and keep traces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The DeepSpeed configuration that a plan writes.
-
-Pure.
-"""
+"""The DeepSpeed configuration that a plan writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Who fills "auto" in DeepSpeed's JSON: hpcrun what a job says, each framework what it knows.
 
-Pure.
-
 DeepSpeed itself fills nothing. "auto" at its top level stays a word, and stops the training in a
 comparison of a word with a number, or never; in a section it is dropped for the default, so that
 ``bf16.enabled: "auto"`` trains in fp32 (runtime/config_utils.py, DeepSpeedConfigModel).

@@ -1,7 +1,5 @@
 """The user's own DeepSpeed JSON, key by key: unknown, removed, old, of the wrong type.
 
-Pure.
-
 DeepSpeed ignores an unknown key at its top level without a word, so that a typo trains something
 else; in its sections an unknown key stops the job, after the queue. Here both are told before.
 """

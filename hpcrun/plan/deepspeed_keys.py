@@ -1,7 +1,5 @@
 """The keys of DeepSpeed's JSON: what each may hold, and which are old or gone.
 
-Pure.
-
 As DeepSpeed 0.19.8 has them: the fields of its configuration classes (runtime/zero/config.py,
 runtime/precision_config.py, monitor/config.py, compile/config.py ...) and what
 runtime/config.py asks of the JSON by name. A test reads both from DeepSpeed itself.

@@ -1,7 +1,5 @@
 """Keys of DeepSpeed's JSON that contradict one another, or that do nothing as they stand.
 
-Pure.
-
 Each rule names where DeepSpeed 0.19.8 stops or looks away. A contradiction fails the run or trains
 something else; what does nothing is a note.
 """

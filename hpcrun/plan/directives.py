@@ -1,7 +1,4 @@
-"""sbatch's options: what the plan asks for, in the words that this site takes.
-
-Pure.
-"""
+"""sbatch's options: what the plan asks for, in the words that this site takes."""
 
 from __future__ import annotations
 

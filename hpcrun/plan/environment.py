@@ -1,7 +1,4 @@
-"""The environment of every rank, in sections, each with its reason.
-
-Pure.
-"""
+"""The environment of every rank, in sections, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a GPU can do, by the name of its type, however a site spells it.
-
-Pure.
-"""
+"""What a GPU can do, by the name of its type, however a site spells it."""
 
 from __future__ import annotations
 

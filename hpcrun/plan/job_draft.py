@@ -1,7 +1,4 @@
-"""A first job file for a script, by what the script's text shows.
-
-Pure.
-"""
+"""A first job file for a script, by what the script's text shows."""
 
 from __future__ import annotations
 

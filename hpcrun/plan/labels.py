@@ -1,6 +1,6 @@
 """What the runs of a sweep are told apart by, in few words.
 
-Pure. It imports nothing, for what lists runs must be quick.
+It imports nothing, for what lists runs must be quick.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Who starts the ranks, and what the framework in them must be told.
-
-Pure.
-"""
+"""Who starts the ranks, and what the framework in them must be told."""
 
 from __future__ import annotations
 

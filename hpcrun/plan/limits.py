@@ -1,7 +1,4 @@
-"""What the profile knows to be impossible, found before the job waits in a queue for it.
-
-Pure.
-"""
+"""What the profile knows to be impossible, found before the job waits in a queue for it."""
 
 from __future__ import annotations
 

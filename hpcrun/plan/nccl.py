@@ -1,7 +1,5 @@
 """What NCCL is told, by fabric: only what something reads, each with the reason.
 
-Pure.
-
 Nothing here is one of NCCL's debugging variables, which its user guide wants in no script; the
 RoCE address index (NCCL_IB_GID_INDEX) is not set because NCCL >= 2.21 finds it itself, the
 time-out and the traffic class are the site's to say (``nccl: {env: ...}``), and a single node

@@ -1,7 +1,4 @@
-"""Placeholders: how hpcrun's decisions reach the user's script.
-
-Pure.
-"""
+"""Placeholders: how hpcrun's decisions reach the user's script."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The text of a new cluster profile: what was read and chosen, with a word where one must look.
-
-Pure.
-"""
+"""The text of a new cluster profile: what was read and chosen, with a word where one must look."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Brings what was read from the cluster up to date in a profile's text.
-
-Pure.
-"""
+"""Brings what was read from the cluster up to date in a profile's text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a training script takes, as far as its text shows: options, variables, modules.
 
-Pure: the script is read as a tree, and never run.
+The script is read as a tree, and never run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a job passes to its script, held against what the script takes.
-
-Pure.
-"""
+"""What a job passes to its script, held against what the script takes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Values in a job file that look like secrets: they would stand in the run's files as they are.
-
-Pure.
-"""
+"""Values in a job file that look like secrets: they would stand in the run's files as they are."""
 
 from __future__ import annotations
 

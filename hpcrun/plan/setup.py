@@ -1,7 +1,4 @@
-"""What the nodes do before training: which environment, which commands, copies, container.
-
-Pure.
-"""
+"""What the nodes do before training: which environment, which commands, copies, container."""
 
 from __future__ import annotations
 

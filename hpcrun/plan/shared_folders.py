@@ -1,7 +1,4 @@
-"""Folders that the runs of a sweep would share, though each needs its own.
-
-Pure.
-"""
+"""Folders that the runs of a sweep would share, though each needs its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a site's Slurm says of itself, made into the partitions and GPU types of a profile.
-
-Pure.
-"""
+"""What a site's Slurm says of itself, made into the partitions and GPU types of a profile."""
 
 from __future__ import annotations
 

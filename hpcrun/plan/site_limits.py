@@ -1,7 +1,4 @@
-"""The limits that no job of a user can pass in a partition, whichever account and QOS it takes.
-
-Pure.
-"""
+"""The limits that no job of a user can pass in a partition, whichever account and QOS it takes."""
 
 from __future__ import annotations
 

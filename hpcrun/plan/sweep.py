@@ -1,7 +1,4 @@
-"""A sweep to its runs: one job for each combination of the values, and the array that holds them.
-
-Pure.
-"""
+"""A sweep to its runs: a job for each combination of values, and the array of them."""
 
 from __future__ import annotations
 

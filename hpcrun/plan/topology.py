@@ -1,7 +1,4 @@
-"""Nodes, ranks, CPUs and memory: what the job asks of Slurm.
-
-Pure.
-"""
+"""Nodes, ranks, CPUs and memory: what the job asks of Slurm."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Plan: every decision about a run, before anything happens.
-
-Pure.
-"""
+"""Plan: every decision about a run, before anything happens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Names of variables that something reads, to tell a misspelt one from a rare one.
 
-Pure.
-
 Collected from the sources themselves: NCCL 2.30 (``getenv``, ``NCCL_PARAM`` and its user guide's
 env.rst, without profiling and device-side internals), torch 2.13 (ProcessGroupNCCL.hpp,
 FlightRecorder) and libfabric 2.x (fi_cxi(7), fi_efa(7), fi_mr(3), fabric(7)).

@@ -1,7 +1,4 @@
-"""Variables that do not do what people set them for: myths, old names, switches that harm.
-
-Pure.
-"""
+"""Variables that do not do what people set them for: myths, old names, switches that harm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The script of a sweep's array.
 
-Pure: the templates are an argument.
+The templates are an argument.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Apptainer's are those of ``apptainer exec`` (singularity's too), pyxis's those that its plugin adds
 to srun; they are no options of sbatch, where many sites lack them.
-
-Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plan to the text of every file that the job gets.
 
-Pure: the templates are an argument.
+The templates are an argument.
 """
 
 from __future__ import annotations

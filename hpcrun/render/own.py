@@ -1,6 +1,6 @@
 """A project's own templates, rendered by Jinja.
 
-Pure: the template loader is an argument.
+The template loader is an argument.
 """
 
 from __future__ import annotations

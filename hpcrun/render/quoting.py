@@ -1,7 +1,4 @@
-"""One filter per target grammar: each word arrives as it was given.
-
-Pure.
-"""
+"""One filter per target grammar: each word arrives as it was given."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What hpcrun's templates say, as Python; written by ``make templates``, not by hand.
-
-Pure.
-"""
+"""What hpcrun's templates say, as Python; written by ``make templates``, not by hand."""
 
 # fmt: off
 # ruff: noqa

@@ -1,0 +1,1 @@
+"""From a curve to the terminal, image files, HTML, CSV and TensorBoard."""

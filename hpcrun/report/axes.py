@@ -1,7 +1,5 @@
 """Axes: which range is shown, on which scale, with which ticks.
 
-Pure.
-
 The rule for a logarithmic axis: every value is positive, and the highest is at least ``DECADES``
 times one that only a hundredth of the values are below. So a loss that falls from 11 to 2 is drawn
 on a linear axis, and one that falls from 3 to 0.01, or jumps to 1000 once, on a logarithmic one.

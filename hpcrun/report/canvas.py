@@ -1,7 +1,5 @@
 """A canvas of characters: curves as braille dots or marks, one layer over the other.
 
-Pure.
-
 Places are between 0 and 1, from the left and from below. Where two curves meet in a character it
 has the dots of both and the colour of the upper one; what is faint gives way, so that a smoothed
 curve stays legible on the noise it was made from.

@@ -1,7 +1,5 @@
 """Several runs beside each other, as text for a terminal.
 
-Pure.
-
 From above: the curves, how each run learned, which is ahead at equal places, how fast each is, in
 which settings they differ, what should worry, and quietly what the numbers rest on.
 """

@@ -1,7 +1,5 @@
 """Several runs beside each other as JSON, stable for programs to read.
 
-Pure.
-
 docs/compare.md describes it, docs/json/compare.schema.json is its JSON Schema. Numbers that are not
 finite are strings, as in the JSON of parse.
 """

@@ -1,7 +1,5 @@
 """What a comparison of runs says: at equal places, until a common loss, in speed, in settings.
 
-Pure.
-
 Runs are compared at the last step, number of tokens (or samples) and time that all of them reached;
 runs that ended before a tenth of the longest are left out, so that a crash does not hide the rest,
 unless only one were left.

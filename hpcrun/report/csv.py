@@ -1,7 +1,5 @@
 """The values of runs as CSV, for pandas, spreadsheets and awk.
 
-Effects: writes the file that it is told.
-
 A row per step, a column per metric:
 
     step,epoch,loss,eval_loss,lr

@@ -1,7 +1,4 @@
-"""What matters of a run, as names and texts for a table.
-
-Pure.
-"""
+"""What matters of a run, as names and texts for a table."""
 
 from __future__ import annotations
 

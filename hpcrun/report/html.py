@@ -1,7 +1,5 @@
 """The report of runs as one HTML file: it opens offline, in any browser, on a phone too.
 
-Effects: writes the file that it is told; reads its parts beside this module, and plotly.js.
-
 The file holds all that it shows: about 5 MB for plotly.js, and some 10 bytes a value. It asks no
 server for anything, and its Content-Security-Policy keeps it from trying; the same policy names the
 two scripts by their hashes, so that nothing else could run even if a name got into the page as

@@ -1,7 +1,5 @@
 """The curves of runs as a picture: PNG, SVG or PDF.
 
-Effects: writes the file that it is told; matplotlib reads its fonts.
-
 Above the losses, below in small what else was logged of learning rate, gradient norm and speed. A
 noisy curve is drawn faintly, its trend over it (``smooth.smooth``); an axis is logarithmic where
 ``panel.panel_axis`` says so. The same runs give the same bytes, with the same matplotlib.

@@ -1,7 +1,5 @@
 """The report of one or several runs as JSON, stable for programs to read.
 
-Pure.
-
 docs/parse.md describes it, docs/json/parse.schema.json is its JSON Schema. JSON has no nan and no
 infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is neither
 lost nor mistaken for an absent one.

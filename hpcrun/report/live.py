@@ -1,7 +1,5 @@
 """A window that is drawn anew in place, as less and top have it.
 
-Effects: writes to a terminal, changes its modes and gives them back; handles signals meanwhile.
-
 It is the alternate screen (xterm's private mode 1049), so that what stood on the terminal is there
 again afterwards. A picture goes out in one write, each row over the one before, inside a
 synchronized update (private mode 2026, passed over where it is unknown): nothing flickers.

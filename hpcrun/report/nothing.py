@@ -1,7 +1,4 @@
-"""Why nothing was found in a log, and what to do about it.
-
-Pure.
-"""
+"""Why nothing was found in a log, and what to do about it."""
 
 from __future__ import annotations
 

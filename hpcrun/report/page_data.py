@@ -1,7 +1,5 @@
 """What the HTML report draws, as plain data for its script.
 
-Pure.
-
     {"runs": [{"name": ..., "restarts": [{"at": 101, "text": ...}],
                "axes": [{"step": [...] | null, "tokens": ..., "time": ..., "count": 200}],
                "metrics": {"loss": {"axis": 0, "values": [...]}}}],

@@ -1,7 +1,4 @@
-"""How a panel of a picture shows its values: on which axis, and with a trend or without.
-
-Pure.
-"""
+"""How a panel of a picture shows its values: on which axis, and with a trend or without."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Curves in a terminal: lines, axes and what tells the lines apart, as text.
 
-Pure.
-
 A noisy curve is drawn twice: faint as it is, and over it smoothed. Of several curves that are noisy
 the smoothed ones are drawn alone. Without colours curves are told apart by their marks.
 """

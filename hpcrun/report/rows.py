@@ -1,7 +1,4 @@
-"""Rows of tables in a terminal: a row for each run, marked and coloured as its line in the plot.
-
-Pure.
-"""
+"""Rows of tables in a terminal: a row for each run, marked and coloured as its line in the plot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """How fast runs work beside each other: speed-up and scaling efficiency.
 
-Pure.
-
 The speed-up of a run is its work per second over that of the baseline, the run on the fewest GPUs
 (the first of them; the first run of all where GPUs are not known). That is the ratio of the times
 that both take for the same number of samples: with the same batch on all runs it is the speed-up

@@ -1,7 +1,5 @@
 """Smoothing: what lies behind a noisy curve, and where it is heading.
 
-Pure.
-
 A smoothed value is that of the straight line fitted by least squares to the points around it
 (Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
 lag behind a curve that falls, nor at its end. Training falls fastest at its start, so the window

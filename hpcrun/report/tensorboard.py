@@ -1,7 +1,5 @@
 """The values of runs as TensorBoard's event files, a folder for each run.
 
-Effects: writes below the folder that it is told.
-
     FOLDER/train.log/events.out.tfevents.0000000000.hpcrun      tensorboard --logdir FOLDER
 
 Tags are those of the Hugging Face Trainer, so that its own runs lie in the same charts:

@@ -1,7 +1,5 @@
 """The report of one or several runs as text for a terminal.
 
-Pure.
-
 From above: the curve, the table of what matters, what else was logged, what should worry, and
 quietly how the log was read. It fits its window if that has 24 rows: the plot takes the rows that
 the rest leaves, and of what else was logged only as much is shown as has room.

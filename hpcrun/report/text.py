@@ -1,7 +1,4 @@
-"""Numbers and names as the reports print them.
-
-Pure.
-"""
+"""Numbers and names as the reports print them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files appear whole or not at all.
-
-Effects: writes the file that it is told.
-"""
+"""Files appear whole or not at all."""
 
 from __future__ import annotations
 

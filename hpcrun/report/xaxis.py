@@ -1,7 +1,5 @@
 """What a curve is drawn over: steps, tokens, wall time, or the order of its points.
 
-Pure.
-
 Where a log does not print an axis, it is derived from what it does print: tokens from a rate and
 step times, time from step times. Nothing is guessed beyond that: an axis that the log cannot give
 is None, and the caller falls back on the next one.

@@ -1,7 +1,4 @@
-"""Reads of a run only what a listing shows: few files, since there may be thousands of runs.
-
-Effects: reads files.
-"""
+"""Reads of a run only what a listing shows: few files, since there may be thousands of runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds runs by their Slurm ids, without opening thousands of records each time.
-
-Effects: reads files; writes RUNS_DIR/.job-ids, which may be deleted at any time.
-"""
+"""Finds runs by their Slurm ids, without opening thousands of records each time."""
 
 from __future__ import annotations
 

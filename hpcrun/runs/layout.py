@@ -1,7 +1,4 @@
-"""The run folder: every name in it, in one place.
-
-Pure.
-"""
+"""The run folder: every name in it, in one place."""
 
 from __future__ import annotations
 

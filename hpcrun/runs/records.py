@@ -1,7 +1,4 @@
-"""The records of a run and its attempts, as they stand in their files.
-
-Pure.
-"""
+"""The records of a run and its attempts, as they stand in their files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Marks of a run's secrets: they tell a secret that is met in a log, and do not hold it.
 
-Pure.
-
 The values themselves are removed when a run ends (layout.SECRETS), and its log may show one years
 later. A mark is a digest with a key of its own and the value's length, in a file of mode 0600.
 Only of values that look drawn by lot and are long: of those nobody finds the value by trying. A

@@ -1,7 +1,4 @@
-"""Copies the project's code into the run, so that edits made while it waits do not reach it.
-
-Effects: files, git.
-"""
+"""Copies the project's code into the run, so that edits made while it waits do not reach it."""
 
 from __future__ import annotations
 

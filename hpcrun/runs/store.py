@@ -1,6 +1,6 @@
 """Reads and writes run folders.
 
-Effects: files. Writes appear by atomic rename; nothing is locked.
+Writes appear by atomic rename; nothing is locked.
 """
 
 from __future__ import annotations

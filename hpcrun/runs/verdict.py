@@ -1,7 +1,4 @@
-"""What a run's state is, from all that is known of it.
-
-Pure.
-"""
+"""What a run's state is, from all that is known of it."""
 
 from __future__ import annotations
 

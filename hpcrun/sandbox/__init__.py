@@ -1,7 +1,4 @@
-"""A real Slurm on this machine, without root, to try jobs on.
-
-Effects: processes, files.
-"""
+"""A real Slurm on this machine, without root, to try jobs on."""
 
 from typing import TYPE_CHECKING, Any
 

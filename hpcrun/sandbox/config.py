@@ -1,7 +1,4 @@
-"""The texts of a sandbox: its file layout, Slurm's configuration and the cluster profile.
-
-Pure.
-"""
+"""The texts of a sandbox: its file layout, Slurm's configuration and the cluster profile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Slurm's programs for a sandbox: find them, start the daemons, ask and tell what they say.
-
-Effects: processes, files, sockets on loopback.
-"""
+"""Slurm's programs for a sandbox: find them, start the daemons, ask and tell what they say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The directory of a sandbox: where it is, that it is ours, and one user of it at a time.
-
-Effects: files.
-"""
+"""The directory of a sandbox: where it is, that it is ours, and one user of it at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Start the daemons of a sandbox and adopt every process that they or their jobs leave behind.
 
-Effects: processes. It runs as a program of its own (``python -I -S keeper.py``) and imports
+It runs as a program of its own (``python -I -S keeper.py``) and imports
 nothing of hpcrun.
 
 Why it exists: a job's process that makes a session of its own, clears its environment and loses

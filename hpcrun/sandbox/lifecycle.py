@@ -1,7 +1,4 @@
-"""Bring a sandbox up, say how it is, take it down: a real Slurm of one user on this machine.
-
-Effects: processes, files.
-"""
+"""Bring a sandbox up, say how it is, take it down: a real Slurm of one user on this machine."""
 
 from __future__ import annotations
 

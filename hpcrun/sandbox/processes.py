@@ -1,7 +1,4 @@
-"""Find the processes of one sandbox and end them, and no others.
-
-Effects: reads /proc, sends signals.
-"""
+"""Find the processes of one sandbox and end them, and no others."""
 
 from __future__ import annotations
 

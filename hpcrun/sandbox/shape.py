@@ -1,7 +1,4 @@
-"""What a sandbox is asked to be: nodes of one or several kinds, in partitions with limits.
-
-Pure.
-"""
+"""What a sandbox is asked to be: nodes of one or several kinds, in partitions with limits."""
 
 from __future__ import annotations
 

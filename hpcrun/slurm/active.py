@@ -1,7 +1,4 @@
-"""squeue, for jobs to which a step is added: beside each row the job's own number.
-
-Pure.
-"""
+"""squeue, for jobs to which a step is added: beside each row the job's own number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a failed Slurm command means: a refusal, an unknown job, or silence.
-
-Pure.
-"""
+"""What a failed Slurm command means: a refusal, an unknown job, or silence."""
 
 from __future__ import annotations
 

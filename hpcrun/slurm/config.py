@@ -1,7 +1,4 @@
-"""scontrol show config: the cluster's name, Slurm's version, what is enforced.
-
-Pure.
-"""
+"""scontrol show config: the cluster's name, Slurm's version, what is enforced."""
 
 from __future__ import annotations
 

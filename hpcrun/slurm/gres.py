@@ -1,7 +1,4 @@
-"""Generic resources as nodes list them: ``gpu:a100:4(S:0-1),shard:8``.
-
-Pure.
-"""
+"""Generic resources as nodes list them: ``gpu:a100:4(S:0-1),shard:8``."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
 """Hostfiles: the spellings of DeepSpeed, Open MPI, MPICH and Intel MPI, plain names, node lists.
 
-Pure.
-
-    deepspeed   host slots=4              each host once
-    openmpi     host slots=4 max_slots=8  or a host once for each slot
-    mpich       host:4                    MPICH's and Intel MPI's
-    plain       host
-    slurm       node[01-04,07]
+deepspeed   host slots=4              each host once
+openmpi     host slots=4 max_slots=8  or a host once for each slot
+mpich       host:4                    MPICH's and Intel MPI's
+plain       host
+slurm       node[01-04,07]
 """
 
 from __future__ import annotations

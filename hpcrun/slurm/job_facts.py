@@ -1,7 +1,4 @@
-"""scontrol show job: what a job that hpcrun did not submit asked for, and where its output goes.
-
-Pure.
-"""
+"""scontrol show job: what a job that hpcrun did not submit asked for, and where its output goes."""
 
 from __future__ import annotations
 

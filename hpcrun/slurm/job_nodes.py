@@ -1,7 +1,4 @@
-"""The nodes of a job and what it has on each: GPUs, else tasks.
-
-Pure.
-"""
+"""The nodes of a job and what it has on each: GPUs, else tasks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""scontrol show job: how a job stands and where its output goes, in one answer.
-
-Pure.
-"""
+"""scontrol show job: how a job stands and where its output goes, in one answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """scontrol show assoc_mgr: limits of a QOS or an association, and how much of each is used.
 
-Pure. Users see their own there where the site has PrivateData; slurmctld answers without asking
+Users see their own there where the site has PrivateData; slurmctld answers without asking
 the database.
 """
 

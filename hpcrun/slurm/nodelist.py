@@ -1,7 +1,5 @@
 """Slurm's node lists and counts: ``node[01-04,07]``, ``72(x2),36``.
 
-Pure.
-
 A node list is what squeue, SLURM_JOB_NODELIST and slurm.conf hold. Hosts come in the order in which
 ``scontrol show hostnames`` gives them, which is that of the ranks (src/common/hostlist.c).
 """

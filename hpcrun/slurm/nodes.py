@@ -1,7 +1,4 @@
-"""scontrol show node: what a node keeps back for the system.
-
-Pure.
-"""
+"""scontrol show node: what a node keeps back for the system."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""scontrol show partition: what the partitions allow, and whom.
-
-Pure.
-"""
+"""scontrol show partition: what the partitions allow, and whom."""
 
 from __future__ import annotations
 

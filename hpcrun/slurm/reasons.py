@@ -1,6 +1,6 @@
 """Why a job waits, in plain words: Slurm's reason codes from 20.11 to 26.05.
 
-Pure. The codes are those of job_state_reason_string() in Slurm's source, the sentences those that
+The codes are those of job_state_reason_string() in Slurm's source, the sentences those that
 its job_mgr.c sets in a code's place.
 """
 

@@ -1,7 +1,4 @@
-"""sacct: the command line and the rows that it prints.
-
-Pure.
-"""
+"""sacct: the command line and the rows that it prints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""sacctmgr: a user's accounts and QOS, and their limits.
-
-Pure.
-"""
+"""sacctmgr: a user's accounts and QOS, and their limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""sbatch: the command line, its answer, and the grammar of #SBATCH lines.
-
-Pure.
-"""
+"""sbatch: the command line, its answer, and the grammar of #SBATCH lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""scancel: the command line.
-
-Pure.
-"""
+"""scancel: the command line."""
 
 from __future__ import annotations
 

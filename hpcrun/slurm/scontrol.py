@@ -1,7 +1,4 @@
-"""scontrol: where a job writes its output, its number, and how it is started anew.
-
-Pure.
-"""
+"""scontrol: where a job writes its output, its number, and how it is started anew."""
 
 from __future__ import annotations
 

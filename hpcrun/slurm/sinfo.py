@@ -1,7 +1,4 @@
-"""sinfo: the nodes of each partition, those that are alike in one row.
-
-Pure.
-"""
+"""sinfo: the nodes of each partition, those that are alike in one row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""squeue: the command line and the rows that it prints.
-
-Pure.
-"""
+"""squeue: the command line and the rows that it prints."""
 
 from __future__ import annotations
 

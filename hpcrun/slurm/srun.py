@@ -1,7 +1,4 @@
-"""srun: steps in a running job: a shell on one node, a command on all; and Slurm's version.
-
-Pure.
-"""
+"""srun: steps in a running job: a shell on one node, a command on all; and Slurm's version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Slurm's job states: which are final, what an unknown one means; and its exit codes.
-
-Pure.
-"""
+"""Slurm's job states: which are final, what an unknown one means; and its exit codes."""
 
 from __future__ import annotations
 

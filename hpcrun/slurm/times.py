@@ -1,7 +1,4 @@
-"""Times as Slurm writes them.
-
-Pure.
-"""
+"""Times as Slurm writes them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A YAML tree to a typed, frozen value: every problem is told, with its place, not the first only.
 
-Pure.
-
 The types of ``spec.job`` and ``spec.cluster`` say what is legal; nothing here names a field. The
 rule for values: what is written without quotes may be what the field asks for, a number, a boolean
 or the text as it stands; what is written in quotes is text.

@@ -1,7 +1,4 @@
-"""Cluster: what a profile says about the place where jobs run.
-
-Pure.
-"""
+"""Cluster: what a profile says about the place where jobs run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """JobSpec to YAML: what is not a default, in block style, for people and for load_job.
 
-Pure.
-
 Written without PyYAML, which takes longer to import than a job takes to be planned.
 """
 

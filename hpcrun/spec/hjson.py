@@ -1,7 +1,5 @@
 """JSON as DeepSpeed reads it (Hjson: comments, commas and quotes that may be missing), with lines.
 
-Pure.
-
 DeepSpeed loads its configuration with the hjson package, so a file with comments is a legal one.
 This reads the same grammar, and remembers on which line each key stands.
 """

@@ -1,7 +1,4 @@
-"""JobSpec: what the user asks for, in the user's words.
-
-Pure.
-"""
+"""JobSpec: what the user asks for, in the user's words."""
 
 from __future__ import annotations
 

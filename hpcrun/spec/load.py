@@ -1,7 +1,4 @@
-"""Text to JobSpec and Cluster: layers of files and ``--set``, checked, with all problems at once.
-
-Pure.
-"""
+"""Text to JobSpec and Cluster: layers of files and ``--set``, all problems reported at once."""
 
 from __future__ import annotations
 

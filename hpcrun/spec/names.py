@@ -1,7 +1,4 @@
-"""Names with a meaning of their own: hpcrun's variables and sbatch options, and planned words.
-
-Pure.
-"""
+"""Names with a meaning of their own: hpcrun's variables and sbatch options, and planned words."""
 
 from __future__ import annotations
 

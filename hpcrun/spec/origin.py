@@ -1,7 +1,4 @@
-"""Where a job came from: what messages blame for a problem that is found after it was read.
-
-Pure.
-"""
+"""Where a job came from: what messages blame for a problem that is found after it was read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``--set key.path=value``: one more layer, in the grammar of the file.
-
-Pure.
-"""
+"""``--set key.path=value``: one more layer, in the grammar of the file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What types cannot say: names that hpcrun keeps, and fields that need one another.
-
-Pure.
-"""
+"""What types cannot say: names that hpcrun keeps, and fields that need one another."""
 
 from __future__ import annotations
 

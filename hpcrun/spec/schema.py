@@ -1,7 +1,5 @@
 """JSON Schema of a job and of a cluster profile, as their files are read.
 
-Pure.
-
 What a schema cannot know: the job under ``extends``, ``--set``, and how a number was spelled. It
 accepts a file if there are such that make it right.
 """

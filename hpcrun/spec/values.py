@@ -1,7 +1,4 @@
-"""Python values to YAML: a program's own dicts, as load_job reads them.
-
-Pure.
-"""
+"""Python values to YAML: a program's own dicts, as load_job reads them."""
 
 from __future__ import annotations
 

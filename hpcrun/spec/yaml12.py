@@ -1,7 +1,5 @@
 """YAML text to a tree that keeps every scalar's own text and line; YAML 1.2 core types on demand.
 
-Pure.
-
 PyYAML's types are YAML 1.1's, where ``no`` is a boolean, ``24:00:00`` is 86400 and ``1e-4`` is
 text: only its C parser is used, by yaml_reader, which is imported when there is YAML to read.
 """

@@ -1,7 +1,5 @@
 """Changes single values in a YAML text and leaves every other character as it is.
 
-Pure.
-
 The text is parsed for the places of its values alone; a change is one splice. What stands around
 it stays: comments, order, quotes, flow and block style.
 """

@@ -1,7 +1,5 @@
 """YAML text to the tree of yaml12, by PyYAML's C parser, and nothing else of PyYAML's.
 
-Pure.
-
 Input may be hostile: size, nesting and what aliases expand to are bounded.
 """
 

@@ -1,7 +1,4 @@
-"""How commands and files of a cluster are reached: the seam for local, scripted and, later, SSH.
-
-Pure.
-"""
+"""How commands and files of a cluster are reached: the seam for local, scripted and, later, SSH."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The cluster is here: commands are processes of this machine.
-
-Effects: processes, files.
-"""
+"""The cluster is here: commands are processes of this machine."""
 
 from __future__ import annotations
 

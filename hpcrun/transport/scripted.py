@@ -1,7 +1,4 @@
-"""A transport that answers from a script: for tests, ours and those of hpcrun's users.
-
-Effects: none outside itself.
-"""
+"""A transport that answers from a script: for tests, ours and those of hpcrun's users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Programs that a run is given: reference/ is a trainer of its own, copied, never imported.
-
-Pure.
-"""
+"""Programs that a run is given: reference/ is a trainer of its own, copied, never imported."""

@@ -1,7 +1,4 @@
-"""Calling hpcrun as a user does: a project, a home without settings, and the command line.
-
-Effects: processes, and this process's standard streams, environment and current folder.
-"""
+"""Calling hpcrun as a user does: a project, a home without settings, and the command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A caller in a project of its own, on a machine without Slurm.
-
-Effects: makes temporary folders.
-"""
+"""A caller in a project of its own, on a machine without Slurm."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The text of the rig's Slurm configuration files.
-
-Pure.
-"""
+"""The text of the rig's Slurm configuration files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Fixtures of the cluster tests: rigs that live for the session, and a look behind each test.
-
-Effects: starts and stops rigs.
-"""
+"""Fixtures of the cluster tests: rigs that live for the session, and a look behind each test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Hosts on one machine: each with its own network, name, processes, /tmp, /dev/shm and /etc/hosts.
 
-Effects: makes namespaces, network links and processes; needs root.
-
 A host lives as long as its init process: the kernel ends every other process of the PID
 namespace with it, and takes the links and mounts away. The bridge lives in a network namespace of
 its own, the switch, so the machine itself sees one interface only: the uplink of the login host.

@@ -1,7 +1,5 @@
 """A real Slurm on real hosts of its own, on this one machine, for the cluster tests of hpcrun.
 
-Effects: starts Slurm's daemons on namespaced hosts; writes below ``root``; needs root.
-
 The machine itself is the login host: with ``rig.env`` in the environment, sbatch, squeue, sacct and
 srun work there. The head and the nodes are hosts (tests/cluster/hosts.py). All share one file
 system, as NFS would give; /tmp and /dev/shm are private to each node.

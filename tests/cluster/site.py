@@ -1,7 +1,4 @@
-"""hpcrun as its user has it: the command line on the login host of a rig.
-
-Effects: processes, files.
-"""
+"""hpcrun as its user has it: the command line on the login host of a rig."""
 
 from __future__ import annotations
 

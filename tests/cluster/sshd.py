@@ -1,7 +1,4 @@
-"""sshd on a rig's nodes, and an ssh that knows them: for what hpcrun does where there is no Slurm.
-
-Effects: writes below the rig's shared folder; starts processes on its nodes.
-"""
+"""sshd on a rig's nodes, and an ssh that knows them: for hosts without Slurm."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The rig is what it claims to be: hosts of their own, a real Slurm, nothing left afterwards.
-
-Effects: starts rigs, runs jobs on them, kills nodes and a test run.
-"""
+"""The rig is what it claims to be: hosts of their own, a real Slurm, nothing left afterwards."""
 
 from __future__ import annotations
 

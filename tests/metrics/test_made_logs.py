@@ -1,7 +1,4 @@
-"""The project's own logs: what is read in them is what the programs that made them logged.
-
-Effects: reads tests/metrics/logs, which `python -m tests.metrics.made` writes.
-"""
+"""The project's own logs: what is read in them is what the programs that made them logged."""
 
 from __future__ import annotations
 

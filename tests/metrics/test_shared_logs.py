@@ -1,7 +1,4 @@
-"""Logs of other projects, where a folder of them lies beside this one: what a person read in them.
-
-Effects: reads ../shared/logs, if it is there; no log of it is part of this project.
-"""
+"""Logs of other projects, where a folder of them lies beside this one, as a person reads them."""
 
 from __future__ import annotations
 

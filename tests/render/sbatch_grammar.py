@@ -1,7 +1,4 @@
-"""How sbatch reads ``#SBATCH`` lines: a port of its argument grammar (src/sbatch/opt.c), in Python.
-
-Pure.
-"""
+"""How sbatch reads ``#SBATCH`` lines: a port of its grammar (src/sbatch/opt.c) to Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A project's own templates: what they may change, and what is told when they are wrong.
-
-Effects: files.
-"""
+"""A project's own templates: what they may change, and what is told when they are wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A headless Chromium without network, driven over DevTools' pipe: no port, no driver, no package.
 
-Effects: starts Chromium, and ends it.
 https://chromedevtools.github.io/devtools-protocol/; on the pipe each message ends in a NUL byte.
 """
 

@@ -1,7 +1,4 @@
-"""A terminal's window, as far as hpcrun commands it: what stands on it after some output.
-
-Pure.
-"""
+"""A terminal's window, as far as hpcrun commands it: what stands on it after some output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The demo, as `make demo` runs it: sandbox up, ZeRO-2 on four ranks, the curve, sandbox down.
-
-Effects: a sandbox, a training.
-"""
+"""The demo, as `make demo` runs it: sandbox up, ZeRO-2 on four ranks, the curve, sandbox down."""
 
 from __future__ import annotations
 

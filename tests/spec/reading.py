@@ -1,7 +1,4 @@
-"""Read jobs out of a dict of files, and problems as the lines that a user sees.
-
-Pure.
-"""
+"""Read jobs out of a dict of files, and problems as the lines that a user sees."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The presets load, and the schema that they name is the present one.
-
-Effects: reads files.
-"""
+"""The presets load, and the schema that they name is the present one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Makes jobs whose Slurm is a stand-in, and sees to it that nothing of them goes on running.
-
-Effects: files, processes.
-"""
+"""Makes jobs whose Slurm is a stand-in, and sees to it that nothing of them goes on running."""
 
 from __future__ import annotations
 

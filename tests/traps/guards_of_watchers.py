@@ -1,7 +1,4 @@
-"""The guards against traps 35 to 59 of docs/traps.md, and the tests that miss each of them.
-
-Pure.
-"""
+"""The guards against traps 35 to 59 of docs/traps.md, and the tests that miss each of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Applies a mutation to a copy of this repository and runs the tests that must notice it.
-
-Effects: copies files, starts workers.
-"""
+"""Applies a mutation to a copy of this repository and runs the tests that must notice it."""
 
 from __future__ import annotations
 

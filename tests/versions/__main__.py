@@ -1,7 +1,6 @@
 """hpcrun on every Slurm from 20.11 to 26.05: python -m tests.versions [RELEASE ...].
 
-Effects: Debian releases below --cache (0.9 GB each), test hosts, files under tests/captured; needs
-root and debootstrap. For each release a two-node Slurm with accounting is brought up twice: what
+For each release a two-node Slurm with accounting is brought up twice: what
 its commands answer is captured, and hpcrun goes its road from submission to the accounting.
 """
 

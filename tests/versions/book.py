@@ -1,7 +1,4 @@
-"""Keeps what Slurm's commands answer as files under tests/captured/VERSION/COMMAND/CASE.json.
-
-Effects: runs Slurm's commands on a rig; writes files.
-"""
+"""Keeps what Slurm's commands answer as files under tests/captured/VERSION/COMMAND/CASE.json."""
 
 from __future__ import annotations
 

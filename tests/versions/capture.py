@@ -1,7 +1,4 @@
-"""Brings a rig into every situation that hpcrun meets, and keeps what Slurm says in each.
-
-Effects: jobs on a rig; files under tests/captured.
-"""
+"""Brings a rig into every situation that hpcrun meets, and keeps what Slurm says in each."""
 
 from __future__ import annotations
 

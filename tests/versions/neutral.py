@@ -1,7 +1,4 @@
-"""Take this machine out of what Slurm printed: folders, addresses and names of the rig.
-
-Pure.
-"""
+"""Take this machine out of what Slurm printed: folders, addresses and names of the rig."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Runs cluster tests on another release: pytest -p tests.versions.plugin tests/cluster/test_X.py.
 
-Effects: replaces what the fixtures of tests/cluster start.
-
 HPCRUN_TEST_RELEASE names the release's root folder. Tests that train with torch need the machine's
 own Python and are not for this.
 """

@@ -1,7 +1,5 @@
 """A rig whose hosts run another Debian release: its Slurm, its bash, its Python.
 
-Effects: as tests/cluster/rig.py; besides, scripts that call the release's Slurm from outside.
-
 The hosts are those of tests/cluster: network namespaces with names and addresses of their own. In
 each, everything runs below the release's root folder, into which the host's /proc, /sys, /dev, /tmp
 and /etc/hosts and the rig's own folder are bound; the mounts live in the host's mount namespace and

@@ -1,7 +1,5 @@
 """Drives hpcrun from submission to the accounting's last word on a rig of another release.
 
-Effects: runs hpcrun and jobs on the rig.
-
 hpcrun runs outside of the release, as on a login host or a laptop with a newer Python (Debian 11
 has 3.9): all that it knows of the cluster comes from the release's own sbatch, squeue, sacct,
 scancel and scontrol, and the jobs run with the release's bash and Python.

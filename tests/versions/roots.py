@@ -1,7 +1,4 @@
-"""A Debian of another release in a folder, with its Slurm: debootstrap, then apt inside.
-
-Effects: downloads packages from the machine's own mirror; writes below the cache; needs root.
-"""
+"""A Debian of another release in a folder, with its Slurm: debootstrap, then apt inside."""
 
 from __future__ import annotations
 

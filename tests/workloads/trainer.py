@@ -1,7 +1,4 @@
-"""Run the reference trainer as a user does, on CPU ranks, and read what it prints.
-
-Effects: starts torchrun and Python on this machine.
-"""
+"""Run the reference trainer as a user does, on CPU ranks, and read what it prints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The user's own DeepSpeed JSON: read, and shown to the DeepSpeed that will train.
-
-Effects: reads the file; starts the interpreter that trains; keeps its answers in the cache folder.
-"""
+"""The user's own DeepSpeed JSON: read, and shown to the DeepSpeed that will train."""
 
 from __future__ import annotations
 

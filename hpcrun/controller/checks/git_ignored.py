@@ -1,7 +1,4 @@
-"""Whether git ignores the program: then it would not be in the run's copy of the code.
-
-Effects: reads files, asks git.
-"""
+"""Whether git ignores the program: then it would not be in the run's copy of the code."""
 
 from __future__ import annotations
 

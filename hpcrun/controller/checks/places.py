@@ -1,7 +1,4 @@
-"""The folders that a run writes to: whether it may, whether there is room, whether nodes see them.
-
-Effects: files; starts the file systems' quota commands.
-"""
+"""The folders that a run writes to: write access, free room, and whether nodes see them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A command that is asked something aside: its answer counts if it comes in time.
-
-Effects: starts a process, and ends it.
-"""
+"""A command that is asked something aside: its answer counts if it comes in time."""
 
 from __future__ import annotations
 

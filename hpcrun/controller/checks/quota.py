@@ -1,7 +1,4 @@
-"""What file systems' quota commands answer: what is left of a user's quota.
-
-Pure.
-"""
+"""What file systems' quota commands answer: what is left of a user's quota."""
 
 from __future__ import annotations
 

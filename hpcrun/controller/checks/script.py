@@ -1,7 +1,4 @@
-"""The program that a job names, looked at before it waits in a queue: there, readable, Python.
-
-Effects: reads files, asks git; remembers what it read of long scripts.
-"""
+"""The program that a job names, looked at before it waits in a queue: there, readable, Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is to be copied to the nodes is looked for at submission, where it can be seen from here.
-
-Effects: reads files.
-"""
+"""What is to be copied to the nodes is looked for at submission, where it can be seen from here."""
 
 from __future__ import annotations
 

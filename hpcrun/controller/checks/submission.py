@@ -1,7 +1,4 @@
-"""All that can be known to go wrong with a job before it is submitted, told at once.
-
-Effects: reads files; asks git and the file systems' quota commands.
-"""
+"""All that can be known to go wrong with a job before it is submitted, told at once."""
 
 from __future__ import annotations
 

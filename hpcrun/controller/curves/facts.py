@@ -1,7 +1,4 @@
-"""What is known of a run beside its log: its settings, its GPUs, how long it ran.
-
-Effects: reads files of run folders.
-"""
+"""What is known of a run beside its log: its settings, its GPUs, how long it ran."""
 
 from __future__ import annotations
 

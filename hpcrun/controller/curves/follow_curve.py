@@ -1,6 +1,6 @@
 """Follows runs and logs as curves: reads on as they grow, to the runs' end.
 
-Effects: reads files, few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reads on in the logs of one curve: each look costs only the new bytes.
-
-Effects: reads files, through a transport, and standard input.
-"""
+"""Reads on in the logs of one curve: each look costs only the new bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads the metrics of log files, runs and jobs.
-
-Effects: reads files, asks Slurm for jobs that hpcrun did not submit.
-"""
+"""Reads the metrics of log files, runs and jobs."""
 
 from __future__ import annotations
 

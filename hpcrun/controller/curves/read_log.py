@@ -1,7 +1,4 @@
-"""Reads a log file as frames: whole, compressed or not, and a long one by several processes.
-
-Effects: reads files, starts processes of its own that end with it.
-"""
+"""Reads a log file as frames: whole, compressed or not, and a long one by several processes."""
 
 from __future__ import annotations
 

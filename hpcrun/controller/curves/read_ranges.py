@@ -1,7 +1,4 @@
-"""Reads the ranges of a long log side by side, in processes of its own.
-
-Effects: reads files, starts processes; none outlives the reading.
-"""
+"""Reads the ranges of a long log side by side, in processes of its own."""
 
 from __future__ import annotations
 

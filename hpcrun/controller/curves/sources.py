@@ -1,7 +1,4 @@
-"""What the words behind `hpcrun parse` name: log files, runs, sweeps, Slurm jobs.
-
-Effects: reads run folders; asks Slurm for jobs that hpcrun did not submit.
-"""
+"""What the words behind `hpcrun parse` name: log files, runs, sweeps, Slurm jobs."""
 
 from __future__ import annotations
 

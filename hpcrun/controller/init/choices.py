@@ -1,7 +1,4 @@
-"""What the cluster cannot say of itself: what there is to choose, and the profile that comes of it.
-
-Effects: reads files and folders; starts Pythons.
-"""
+"""What the cluster cannot say of itself: the choices, and the profile made from them."""
 
 from __future__ import annotations
 

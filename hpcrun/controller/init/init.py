@@ -1,7 +1,4 @@
-"""Makes a cluster profile of what Slurm says and the user chose, and brings one up to date.
-
-Effects: asks Slurm, reads and writes files.
-"""
+"""Makes a cluster profile of what Slurm says and the user chose, and brings one up to date."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Drafts a job file for a training script of the project.
-
-Effects: reads the project's files; starts Pythons.
-"""
+"""Drafts a job file for a training script of the project."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What this machine shows of a cluster: file systems, a network fabric, Pythons.
-
-Effects: reads files and folders; starts Pythons to ask for torch.
-"""
+"""What this machine shows of a cluster: file systems, a network fabric, Pythons."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Asks a cluster's Slurm for its partitions, nodes, limits and the user's accounts.
-
-Effects: runs Slurm's commands; asks the system for the user's name and groups.
-"""
+"""Asks a cluster's Slurm for its partitions, nodes, limits and the user's accounts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds the job that another one is to wait for, and the checkpoints that it leaves.
-
-Effects: Slurm commands, reads files.
-"""
+"""Finds the job that another one is to wait for, and the checkpoints that it leaves."""
 
 from __future__ import annotations
 

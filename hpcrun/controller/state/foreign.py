@@ -1,7 +1,4 @@
-"""Finds out the state of Slurm jobs that hpcrun did not submit.
-
-Effects: Slurm commands.
-"""
+"""Finds out the state of Slurm jobs that hpcrun did not submit."""
 
 from __future__ import annotations
 

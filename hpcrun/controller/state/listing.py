@@ -1,7 +1,4 @@
-"""The rows of a listing: the newest runs, with few files opened and one question to Slurm.
-
-Effects: reads files, Slurm commands; writes what is remembered of runs that are over.
-"""
+"""The rows of a listing: the newest runs, with few files opened and one question to Slurm."""
 
 from __future__ import annotations
 

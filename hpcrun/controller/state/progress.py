@@ -1,7 +1,4 @@
-"""How far a run has come: the last step and loss that its log shows.
-
-Effects: reads the end of one log file.
-"""
+"""How far a run has come: the last step and loss that its log shows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a listing shows of a run: found out once, and remembered when the run is over.
-
-Effects: reads files; writes what is remembered.
-"""
+"""What a listing shows of a run: found out once, and remembered when the run is over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds out the state of runs: one squeue and at most one sacct for any number of them.
-
-Effects: Slurm commands, reads files.
-"""
+"""Finds out the state of runs: one squeue and at most one sacct for any number of them."""
 
 from __future__ import annotations
 

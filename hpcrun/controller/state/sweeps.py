@@ -1,7 +1,4 @@
-"""A sweep as one row of a listing: how many of its runs are in which state.
-
-Effects: reads files; writes what is remembered of runs that are over.
-"""
+"""A sweep as one row of a listing: how many of its runs are in which state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Why runs wait, with the numbers of the limit, the job waited for and the expected start.
-
-Effects: Slurm commands, and only for what the first answer leaves open.
-"""
+"""Why runs wait, with the numbers of the limit, the job waited for and the expected start."""
 
 from __future__ import annotations
 

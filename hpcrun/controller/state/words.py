@@ -1,7 +1,4 @@
-"""What is known of a run's end, and of whose job it is, in words.
-
-Pure.
-"""
+"""What is known of a run's end, and of whose job it is, in words."""
 
 from __future__ import annotations
 

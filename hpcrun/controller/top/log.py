@@ -1,7 +1,4 @@
-"""How far a job has come, by the end of its log, read on as it grows.
-
-Effects: reads files.
-"""
+"""How far a job has come, by the end of its log, read on as it grows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What the user's jobs are doing now: states, curves, and how busy their nodes are.
 
-Effects: reads files; Slurm is asked twice a minute at most, on a thread; a usage step beside each
-of the first running jobs (controller/top/usage.py). Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Asks Slurm for the jobs that wait or run, seldom, and on a thread: an answer may take a minute.
-
-Effects: Slurm commands, a thread.
-"""
+"""Asks Slurm for waiting and running jobs, seldom and on a thread: it may take a minute."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How busy the nodes of a running job are: told by a step beside the job's, while somebody looks.
-
-Effects: one srun for a job, which ends with the object, or with this process however it ends.
-"""
+"""How busy a running job's nodes are, by a step beside the job's while somebody looks."""
 
 from __future__ import annotations
 

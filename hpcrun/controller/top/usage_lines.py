@@ -1,7 +1,4 @@
-"""What the script of a usage step (templates/usage.sh) says of the nodes of a job.
-
-Pure.
-"""
+"""What the script of a usage step (templates/usage.sh) says of the nodes of a job."""
 
 from __future__ import annotations
 

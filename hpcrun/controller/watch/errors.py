@@ -1,7 +1,4 @@
-"""What `hpcrun logs --err` shows: of each run the process that failed, and who else complained.
-
-Effects: reads the ends of log files.
-"""
+"""What `hpcrun logs --err` shows: of each run the process that failed, and who else complained."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Follows runs and jobs to their end: their logs as they grow, their states as they change.
 
-Effects: reads files, few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

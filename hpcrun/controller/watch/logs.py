@@ -1,7 +1,4 @@
-"""Picks what `hpcrun logs` shows: files, where in them to begin, which lines.
-
-Effects: reads files, few Slurm commands.
-"""
+"""Picks what `hpcrun logs` shows: files, where in them to begin, which lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""When Slurm is asked again: soon after news, in quick succession around an end, else seldom.
-
-Effects: draws random numbers.
-"""
+"""When Slurm is asked again: soon after news, in quick succession around an end, else seldom."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds where in a log a time begins: by the stamps of its lines, else by the file's own.
-
-Effects: reads files, the clock, the local time zone.
-"""
+"""Finds where in a log a time begins: by the stamps of its lines, else by the file's own."""
 
 from __future__ import annotations
 

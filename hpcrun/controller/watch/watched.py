@@ -1,6 +1,6 @@
 """What is followed: the states of jobs as Slurm is asked for them, and the files of their logs.
 
-Effects: reads files, few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is followed where hpcrun did not submit it: a Slurm job, or all tasks of an array.
 
-Effects: reads files, few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

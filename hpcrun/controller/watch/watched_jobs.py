@@ -1,6 +1,6 @@
 """Slurm jobs that hpcrun did not submit, whose states are followed: Slurm alone knows them.
 
-Effects: few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

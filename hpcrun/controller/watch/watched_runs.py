@@ -1,6 +1,6 @@
 """Runs of hpcrun that are followed: their own files tell when Slurm is worth a question.
 
-Effects: reads files, few Slurm commands. Never changes or cancels anything.
+Never changes or cancels anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Builder: the frames of a run's logs to its curve, in whatever pieces they come.
 
-Pure.
-
 Samples are what the logs say; the curve is a view of them, by these rules:
 
 - One value per step: the last one in the log. A form of line that says the same step again (the two

@@ -1,7 +1,5 @@
 """Column: the points of one metric, one value per step, all of them or so many as are asked for.
 
-Pure.
-
 Points come mostly with rising steps and are then appended. What comes late (a step below the last
 one) waits beside them and is put in its place when the points are looked at. Steps rise within a
 *pass*; a counter that starts again begins a new one.

@@ -1,7 +1,5 @@
 """Falling epochs: where a log without steps goes on from an earlier epoch.
 
-Pure.
-
 The dictionaries of the HF Trainer say how far the epoch is, and no step. Where that falls the job
 was resumed, or another run begins; which points were done again nobody can tell, so all are kept
 in their order. That is said.

@@ -1,7 +1,4 @@
-"""Falls: where counters fell and what it was taken for, in one sentence each, however many.
-
-Pure.
-"""
+"""Falls: where counters fell and what it was taken for, in one sentence each, however many."""
 
 from __future__ import annotations
 

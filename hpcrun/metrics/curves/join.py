@@ -1,7 +1,5 @@
 """Join: rows without a step get the step of the rows around them.
 
-Pure.
-
 Many lines say what was measured but not at which step: the dictionaries of the HF Trainer, between
 the drawings of a progress bar; ``validation loss: 2.9`` between the lines of the steps. They are
 placed in four ways at once, and which one to believe is decided when the curve is asked for

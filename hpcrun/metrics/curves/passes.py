@@ -1,7 +1,5 @@
 """Passes and restarts: what it means that a step counter falls.
 
-Pure.
-
 A log's training counter mostly rises. Where it falls:
 
 - the epoch has grown meanwhile: the counter counts within the epoch, and a new *pass* begins;

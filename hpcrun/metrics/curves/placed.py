@@ -1,7 +1,4 @@
-"""Rows that have found their steps: what stands between the frames of a log and its columns.
-
-Pure.
-"""
+"""Rows that have found their steps: what stands between the frames of a log and its columns."""
 
 from __future__ import annotations
 

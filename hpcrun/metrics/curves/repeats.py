@@ -1,7 +1,4 @@
-"""Repeats: whether several processes print the same steps, without a word of who they are.
-
-Pure.
-"""
+"""Repeats: whether several processes print the same steps, without a word of who they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tally: which way of placing rows without a step is to be believed.
-
-Pure.
-"""
+"""Tally: which way of placing rows without a step is to be believed."""
 
 from __future__ import annotations
 

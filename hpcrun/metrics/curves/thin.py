@@ -1,7 +1,5 @@
 """Thinning: which points of a long column are kept.
 
-Pure.
-
 Points stand in buckets of as many each, a power of two, by their ordinals (0 for the first point of
 all). A bucket keeps its lowest, its highest and its last point, and its first nan; the first point
 of all is kept too. Of buckets that are joined, what is kept of both is all that the joined one

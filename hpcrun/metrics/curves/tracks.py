@@ -1,7 +1,5 @@
 """Tracks: the columns of one log, and what its training counter makes of them.
 
-Pure.
-
 An *axis* is one way to place rows: by step, by epoch, or by their order alone. Each log of an
 attempt has a *track* on it: its columns, and the counter that tells passes and restarts. Once an
 attempt is over its columns become the axis's own; a later attempt cuts off what it does again.

@@ -1,7 +1,5 @@
 """Bars: which of a log's progress bars counts the steps of the training.
 
-Pure.
-
 Many bars may be drawn: of loading, of tokenizing, of each evaluation. The *training bar* is the one
 that moves along with the rows of the training: it was drawn last before such a row, and is drawn
 again before the next. Bars are told apart by their description, its numbers aside, and their total.

@@ -1,6 +1,6 @@
 """Divergence and plateau: a loss that ends well above its best, and one that stands still.
 
-Pure. What the thresholds were measured on is in docs/warnings.md.
+What the thresholds were measured on is in docs/warnings.md.
 
 Both look at the medians of parts of the run. A converged run is level at its end and healthy; so a
 plateau is only a loss that never left where it began, or that does not change in a single digit.

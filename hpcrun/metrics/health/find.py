@@ -1,6 +1,6 @@
 """Health: what should worry in a curve, one sentence each, gravest first.
 
-Pure. What each rule asks for, and how often it was right, is in docs/warnings.md.
+What each rule asks for, and how often it was right, is in docs/warnings.md.
 
 A warning on a healthy log is an error: what can be the run's design (a learning rate that rises,
 an evaluation, losses that fight each other) is none.

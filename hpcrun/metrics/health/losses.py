@@ -1,7 +1,4 @@
-"""Losses: the training losses of the last run in a log, and where something begins among them.
-
-Pure.
-"""
+"""Losses: the training losses of the last run in a log, and where something begins among them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pace: where a run stalls, and where it becomes slower for good.
 
-Pure. What was measured is in docs/warnings.md.
+What was measured is in docs/warnings.md.
 
 A pause is no stall if it is the run's own: an evaluation, a checkpoint, the end of an epoch, the
 first steps, which compile and warm up. Those come again and again, or at round steps.

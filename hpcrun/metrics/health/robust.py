@@ -1,7 +1,4 @@
-"""Robust: medians, scatter and blocks, which a few wild values do not move.
-
-Pure.
-"""
+"""Robust: medians, scatter and blocks, which a few wild values do not move."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Spikes: losses far above what stood before them, that came down again.
 
-Pure. What the thresholds were measured on is in docs/warnings.md.
+What the thresholds were measured on is in docs/warnings.md.
 
 A loss is compared with the scatter that it has itself, in logarithms where it is positive: batches
 differ by factors. Noise with long tails has many high points, of all heights; a spike stands out

@@ -1,7 +1,5 @@
 """Dicts on a line: JSON objects and Python dicts, as fields.
 
-Pure.
-
 A dict shows by itself that it is whole. Its numbers may be bare, quoted, or wrapped as Python
 prints them (``tensor(2.3, device='cuda:0')``, ``np.float64(2.3)``); of a list of learning rates the
 first counts.

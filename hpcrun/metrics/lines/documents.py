@@ -1,7 +1,5 @@
 """Documents: files that are one JSON document, with what was logged as a list inside.
 
-Pure.
-
 ``trainer_state.json`` of the HF Trainer has it under ``log_history``; others are a list of
 objects, or columns of equal length (the ``history`` of Keras). Each object is read as a line of its
 own would be.

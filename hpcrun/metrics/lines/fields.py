@@ -1,7 +1,5 @@
 """Fields: the keys and values that stand on a line, and the row that they make.
 
-Pure.
-
 Nothing is invented. Whatever found the fields (``generic``, ``dicts``, a format), they are a row
 only if they say that something was measured:
 

@@ -1,7 +1,5 @@
 """The generic reader: a line that is made of items from end to end.
 
-Pure.
-
 The rule that keeps prose, code and configurations out: after its prefixes a line must consist of
 *items*, with nothing unexplained between them. Items are
 

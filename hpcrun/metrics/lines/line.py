@@ -1,7 +1,5 @@
 """The reader of one line: what a line of a training log says, by itself.
 
-Pure.
-
 The text may hold anything that a terminal or a launcher put there. Its prefixes come off
 (``prefixes``); then the first that fits speaks: a format of the table, a row of the open table or a
 head, a progress bar, a mark, and the generic reader. The answer depends on the text alone, and on

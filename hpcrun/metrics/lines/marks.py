@@ -1,7 +1,5 @@
 """Marks: lines that measure nothing but say where the run stands.
 
-Pure.
-
 An epoch begins, or a run does again: Slurm requeues the job, or a program goes on from a checkpoint
 and says so. Only what cannot mean anything else counts: a job that its time limit ended is no
 restart, nor is an option of that name.

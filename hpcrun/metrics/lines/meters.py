@@ -1,7 +1,5 @@
 """Meters: the progress bars of tqdm, where the run stands and what stands beside the bar.
 
-Pure.
-
 A meter shows by itself what it is: ``12/100 [00:10<01:20,  1.10it/s, loss=0.5]`` (tqdm/std.py,
 ``format_meter``). So text behind it (a warning that another process printed into the line) does no
 harm. A dict before or behind it belongs to it. The rate is the duration of a step; whether the bar

@@ -1,7 +1,5 @@
 """What launchers and loggers put in front of a message: taken off, with the rank and the time.
 
-Pure.
-
 No prefix is a measurement, and nothing that could be one is a prefix: a bracket that holds a
 counter (``[10/90]``, ``[Epoch 3]``) stays where it is.
 """

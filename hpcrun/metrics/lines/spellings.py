@@ -1,7 +1,5 @@
 """Spellings: under which keys and in which units logs print the canonical metrics.
 
-Pure.
-
 A key is taken apart into words: a word may name the split (``train/loss``, ``loss_val``), some only
 say how the number was taken (``avg``, ``running``, ``step``), and what is left must be a spelling
 that the tables hold, whole. So ``loss_weight``, ``lm loss PPL`` and ``min_lr`` are neither loss nor

@@ -1,7 +1,5 @@
 """Tables: a head that names columns, and rows of bare values below it.
 
-Pure.
-
 A line is the head of a table if it is nothing but names, one of them a step or an epoch and one a
 loss (or a score). Its rows have as many cells, numbers where there are any; an empty cell, a dash
 or a word measures nothing. Whatever does not fit below a head is read as if there were none.

@@ -1,7 +1,4 @@
-"""Vocabulary: what numbers, keys, units and clocks look like on a line, as parts of patterns.
-
-Pure.
-"""
+"""Vocabulary: what numbers, keys, units and clocks look like on a line, as parts of patterns."""
 
 from __future__ import annotations
 

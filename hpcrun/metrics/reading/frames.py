@@ -1,7 +1,4 @@
-"""Gathers the rows that a reader finds in frames, one for each layout.
-
-Pure.
-"""
+"""Gathers the rows that a reader finds in frames, one for each layout."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Learn: how lines of one shape are read without reading them again.
 
-Pure.
-
 Lines of a log differ mostly in their digits. A template is learned from one line by experiment: the
 reader of lines is asked again with one number changed at a time, and its answers tell which number
 is the step, which feeds which metric with which factor, and which number means nothing. From then

@@ -1,7 +1,5 @@
 """Reader: the bytes of one log file, in whatever pieces they come, to frames of rows.
 
-Pure.
-
 A line ends at a line feed, a carriage return (progress bars) or a NUL (the hole that a truncated
 file leaves). The pieces do not matter: the same bytes give the same rows. Time is linear in the
 bytes; memory is bounded by one block and one line. A line of more than ``LONGEST_LINE`` bytes is no

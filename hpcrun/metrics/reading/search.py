@@ -1,6 +1,6 @@
 """Finds the lines of a block that may be metric lines.
 
-Pure. A block is folded: lower case, each line end a line feed.
+A block is folded: lower case, each line end a line feed.
 """
 
 from __future__ import annotations

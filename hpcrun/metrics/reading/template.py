@@ -1,7 +1,5 @@
 """Template: what one shape of lines is, and what a line of it says.
 
-Pure.
-
 How a template is learned, and why it can be trusted, is in ``learn``.
 """
 

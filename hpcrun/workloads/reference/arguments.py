@@ -1,7 +1,4 @@
-"""Command line, launcher variables and DeepSpeed's JSON: read, checked, refused in one line.
-
-Effects: reads the environment and the JSON file; a mistake ends the process with exit code 2.
-"""
+"""Command line, launcher variables and DeepSpeed's JSON: read, checked, refused in one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checkpoints: DIR/step-00000020/ appears by rename when it is whole, then DIR/latest names it.
-
-Effects: writes and reads the checkpoint folder; all ranks take part.
-"""
+"""Checkpoints: DIR/step-00000020/ appears by rename when it is whole, then DIR/latest names it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bytes are tokens; the global sample index says which bytes.
-
-Effects: maps the data file.
-"""
+"""Bytes are tokens; the global sample index says which bytes."""
 
 from __future__ import annotations
 

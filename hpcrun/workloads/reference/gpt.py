@@ -1,7 +1,4 @@
-"""The model: a GPT with pre-norm, rotary positions, GELU; no biases, no dropout.
-
-Pure.
-"""
+"""The model: a GPT with pre-norm, rotary positions, GELU; no biases, no dropout."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How the ranks share one model: plain DDP, or DeepSpeed ZeRO.
-
-Effects: trains by collectives of all ranks; saves and loads state.
-"""
+"""How the ranks share one model: plain DDP, or DeepSpeed ZeRO."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Train a small GPT on bytes: from text to checkpoint, on one process or many.
 
-Effects: trains; reads the data, writes checkpoints, prints records to stdout.
-
 The program needs torch, and deepspeed when `--deepspeed-config` asks for it; nothing else. Start
 it with torchrun, with srun (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set), or alone.
 Without `--deepspeed-config` it trains with DistributedDataParallel. It runs on GPUs with nccl and,

@@ -1,7 +1,4 @@
-"""A sandbox of two nodes for the examples, and copies of them.
-
-Effects: starts and stops a sandbox.
-"""
+"""A sandbox of two nodes for the examples, and copies of them."""
 
 from __future__ import annotations
 

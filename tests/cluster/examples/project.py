@@ -1,7 +1,4 @@
-"""A copy of one of the projects in examples/, as its user has it beside a sandbox.
-
-Effects: processes, files.
-"""
+"""A copy of one of the projects in examples/, as its user has it beside a sandbox."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the example speech-lm does in one process: run in its folder, with a folder to write in.
-
-Effects: trains, writes below that folder, prints one JSON object on its last line.
-"""
+"""What the example speech-lm does in one process: run in its folder, with a folder to write in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Make the logs: `python -m tests.metrics.made [NAME ...]`, where a NAME may have * and ?.
 
-Effects: writes tests/metrics/logs and its index; prints what it made and what it could not.
-
 MADE_PYTHONS may name further Pythons, parted by colons, for packages that do not go together.
 """
 

@@ -1,7 +1,4 @@
-"""The table of logs that real frameworks make.
-
-Pure.
-"""
+"""The table of logs that real frameworks make."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Logs printed in a framework's own format where the framework cannot run on a few CPUs.
 
-Pure.
-
 A format is a fact: each one names the file that prints it and the version that was read. What is
 around it (start-up, warnings, other ranks, tracebacks) is what such logs have, made up and short.
 """

@@ -1,7 +1,4 @@
-"""Logs of programs that train language models, in their own formats.
-
-Pure.
-"""
+"""Logs of programs that train language models, in their own formats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Logs of vision, speech and reinforcement learning, in their own formats.
-
-Pure.
-"""
+"""Logs of vision, speech and reinforcement learning, in their own formats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Logs of plain loops: healthy, dirty, with something wrong, and of programs that train nothing.
-
-Pure.
-"""
+"""Logs of plain loops: healthy, dirty, with something wrong, and of programs that train nothing."""
 
 from __future__ import annotations
 

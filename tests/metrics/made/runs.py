@@ -1,7 +1,4 @@
-"""Runs of real frameworks: what is started, with which packages, and what its log then is.
-
-Effects: starts programs in a folder of its own and reads what they print.
-"""
+"""Runs of real frameworks: what is started, with which packages, and what its log then is."""
 
 from __future__ import annotations
 

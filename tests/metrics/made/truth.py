@@ -1,7 +1,4 @@
-"""The truth about a made log: noted while it is printed, summed up for the index.
-
-Effects: appends to the file that MADE_TRUTH names.
-"""
+"""The truth about a made log: noted while it is printed, summed up for the index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats of programs that boost trees, and of TensorFlow's estimators.
-
-Pure.
-"""
+"""Formats of programs that boost trees, and of TensorFlow's estimators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Format: one form of a line that the generic reader would miss, or misread.
 
-Pure.
-
 An entry is a pattern with what its parts mean, beside an example and a look-alike that must yield
 nothing. Named groups of the pattern are fields of the line: ``step``, ``total``, ``epoch`` and
 ``rank`` say where it stands, every other group is a metric of that name. A group ``rest`` is read

@@ -1,7 +1,4 @@
-"""The table of formats, tried in this order.
-
-Pure.
-"""
+"""The table of formats, tried in this order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats of the programs that pretrain language models.
-
-Pure.
-"""
+"""Formats of the programs that pretrain language models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats of speech recognizers, and of programs that only a pattern of their own can read.
-
-Pure.
-"""
+"""Formats of speech recognizers, and of programs that only a pattern of their own can read."""
 
 from __future__ import annotations
 

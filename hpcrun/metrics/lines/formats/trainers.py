@@ -1,7 +1,4 @@
-"""Formats of libraries that bring the training loop with them.
-
-Pure.
-"""
+"""Formats of libraries that bring the training loop with them."""
 
 from __future__ import annotations
 

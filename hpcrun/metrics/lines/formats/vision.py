@@ -1,7 +1,4 @@
-"""Formats of computer vision's programs, and of what was written after their examples.
-
-Pure.
-"""
+"""Formats of computer vision's programs, and of what was written after their examples."""
 
 from __future__ import annotations
 
