@@ -137,7 +137,7 @@ class Run:
         watched = WatchedRuns(self._context, [self._folder])
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
         choose = chooser(watched, query)
-        tail = Tail(watched.transport)
+        tail = Tail()
         events: Iterator[Event]
         if follow:
             events = follow_logs(watched, choose=choose, tail=tail)

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "diagnose": {"runs", "slurm", "metrics"},
     "scheduler": {"slurm", "transport"},
     "runs": {"plan", "slurm"},
-    "logs": {"runs", "transport"},
+    "logs": {"runs"},
     "report": {"metrics"},
     "sandbox": {"transport", "slurm"},
     # Its types are those of the parts below; it does nothing that the controller does not.

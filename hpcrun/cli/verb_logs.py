@@ -131,7 +131,7 @@ def _show(
         files = watched.files()
     if is_cut and is_terminal() and not extracts:
         query = _cut(query, files)
-    tail = new_tail(watched, query)
+    tail = new_tail(query)
     if not extracts:
         begin(tail, files, query)
     if follow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,6 @@ from hpcrun.logs import tail as module
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.logs.tail import Tail
 from hpcrun.runs.store import create_run_folder
-from hpcrun.transport.local import LocalTransport
-from hpcrun.transport.scripted import ScriptedTransport
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.file = LogFile(path)
-        self.tail = Tail(LocalTransport({}))
+        self.tail = Tail()
 
     def add(self, data: bytes) -> None:
         with self.file.path.open("ab") as file:
@@ -85,7 +84,7 @@ def test_a_carriage_return_ends_no_line(log: Log) -> None:
     assert log.poll() == b"10%\r20%\r30%\r\nnext\n"
 
 
-def test_a_file_that_became_shorter_is_read_anew(log: Log) -> None:
+def test_a_file_that_became_shorter_is_read_again(log: Log) -> None:
     log.add(b"first attempt\nhalf a li")
     assert log.poll() == b"first attempt\n"
     log.file.path.write_bytes(b"second\n")
@@ -116,7 +115,7 @@ def test_a_file_that_vanishes_and_comes_back(log: Log) -> None:
 def test_files_do_not_mix_midway(tmp_path: Path) -> None:
     logs = [Log(tmp_path / str(number)) for number in range(3)]
     files = [log.file for log in logs]
-    tail = Tail(LocalTransport({}))
+    tail = Tail()
     for log in logs:
         log.add(b"a" + log.file.path.name.encode())
     assert list(tail.poll(files)) == []
@@ -129,16 +128,15 @@ def test_files_do_not_mix_midway(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=12), max_size=8))
 def test_every_byte_comes_once_and_in_order(pieces: list[bytes]) -> None:
-    transport = ScriptedTransport({}, {"/log": b""})
-    file = LogFile(Path("/log"))
-    tail = Tail(transport)
     found = b""
-    for piece in pieces:
-        transport.files["/log"] += piece
-        data = joined(list(tail.poll([file])), file)
-        assert not data or data.endswith((b"\n", b"\r"))
-        found += data
-    found += joined(list(tail.finish([file])), file)
+    with TemporaryDirectory() as folder:
+        log = Log(Path(folder) / "log")
+        for piece in pieces:
+            log.add(piece)
+            data = log.poll()
+            assert not data or data.endswith((b"\n", b"\r"))
+            found += data
+        found += log.finish()
     whole = b"".join(pieces)
     assert found == (whole if whole.endswith(b"\n") or not whole else whole + b"\n")
 
@@ -177,17 +175,15 @@ def test_log_files_are_the_ranks_then_the_nodes_then_the_batch_scripts(
 # ---- files that are others than before
 
 
-def test_a_file_that_was_written_anew_and_is_longer(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_rewritten_and_is_longer(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", 1 << 20)
     log.add(b"first\n")
     assert log.poll() == b"first\n"
-    assert not log.tail.begun_anew
+    assert not log.tail.rewritten
     log.file.path.unlink()
     log.add(b"another beginning\nand more\n")
     assert log.poll() == b"another beginning\nand more\n"
-    assert log.tail.begun_anew == {str(log.file.path)}
+    assert log.tail.rewritten == {log.file.path}
 
 
 def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
@@ -200,7 +196,7 @@ def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
         file.seek(6)
         file.write(b"o\nx\n")
     assert log.poll() == b"two\nx\n"
-    assert not log.tail.begun_anew
+    assert not log.tail.rewritten
 
 
 def test_a_very_long_line_is_cut_between_words(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ GUARDS = [
         "hpcrun/logs/tail.py",
         "            if not data.startswith(place.seen):\n",
         "            if False:\n",
-        "tests/logs/test_tail.py::test_a_file_that_became_shorter_is_read_anew",
+        "tests/logs/test_tail.py::test_a_file_that_became_shorter_is_read_again",
     ),
     guard(
         55,

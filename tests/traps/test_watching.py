@@ -9,7 +9,6 @@ import pytest
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.tail import Tail
 from hpcrun.slurm.states import is_final, parse_state
-from hpcrun.transport.scripted import ScriptedTransport
 
 # squeue(1) and sacct(1), JOB STATE CODES: those of Slurm 20.11 to 26.05.
 GOES_ON = (
@@ -30,9 +29,9 @@ def test_every_state_of_slurm_is_known_for_what_it_is(state: str) -> None:
     assert is_final(state) == (state in IS_OVER)
 
 
-def test_a_state_of_a_progress_bar_is_a_line() -> None:
+def test_a_state_of_a_progress_bar_is_a_line(tmp_path: Path) -> None:
     """tqdm ends its lines with a carriage return: to wait for a newline is to wait for the end."""
-    transport = ScriptedTransport({}, {"/log": b"epoch 1: 10%\repoch 1: 20%\repoch 1: 3"})
-    file = LogFile(Path("/log"))
-    tail = Tail(transport)
+    file = LogFile(tmp_path / "log")
+    file.path.write_bytes(b"epoch 1: 10%\repoch 1: 20%\repoch 1: 3")
+    tail = Tail()
     assert list(tail.poll([file])) == [(file, b"epoch 1: 10%\repoch 1: 20%\r")]

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from hpcrun.controller.context import Context, job_environment
+from hpcrun.controller.context import Context
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import own_formats
 from hpcrun.controller.curves.sources import STDIN, Source, find_sources
@@ -22,7 +22,6 @@ from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.store import find, is_job_id
-from hpcrun.transport.local import LocalTransport
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
 FILES_EVERY = (0.1, 1.0)
@@ -98,7 +97,7 @@ class CurveFollower:
         return not any(log.is_missing() for log in self._logs)
 
     def _growing(self, source: Source) -> GrowingLog:
-        return GrowingLog(LocalTransport(job_environment(self._context)), source, self._own)
+        return GrowingLog(source, self._own)
 
     def _find_outputs(self) -> None:
         """Ask anew for the output of jobs that have none: %N in its name is known when they run."""

@@ -13,11 +13,11 @@ from hpcrun.controller.curves.parse import POINTS, file_choices, formats_of
 from hpcrun.controller.curves.sources import STDIN, Source
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
+from hpcrun.logs.tail import read_at
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, RunParser
 from hpcrun.metrics.reading.read import Reader
-from hpcrun.transport import Transport
 
 _CHUNK = 1 << 20
 # While no rank has told a loss, who tells it is asked anew when the logs are longer by this.
@@ -37,7 +37,6 @@ class GrowingLog:
 
     def __init__(
         self,
-        transport: Transport,
         source: Source,
         own: Sequence[Format] = (),
         *,
@@ -51,7 +50,6 @@ class GrowingLog:
         self._tail = tail
         self.is_over = False
         self.is_pipe = STDIN in source.files
-        self._transport = transport
         if source.run is not None:
             own = (*own, *formats_of(source.run))
         self._formats = (*own, *FORMATS) if own else FORMATS
@@ -128,10 +126,10 @@ class GrowingLog:
             offset = self._offsets.get(path)
             if offset is None:
                 offset = self._offsets[path] = self._start(path)
-            data = self._transport.read(str(path), offset, _CHUNK)
-            if not data and offset and self._transport.size(str(path)) < offset:
+            data = read_at(path, offset, _CHUNK)
+            if not data and offset and path.stat().st_size < offset:
                 self._begin()
-                data = self._transport.read(str(path), 0, _CHUNK)
+                data = read_at(path, 0, _CHUNK)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -140,11 +138,11 @@ class GrowingLog:
 
     def _start(self, path: Path) -> int:
         """Where to begin: at a line's start."""
-        size = self._transport.size(str(path))
+        size = path.stat().st_size
         if self._tail is None or size <= self._tail:
             return 0
         start = size - self._tail
-        return start + self._transport.read(str(path), start, _CHUNK).find(b"\n") + 1
+        return start + read_at(path, start, _CHUNK).find(b"\n") + 1
 
     def _read_pipe(self) -> bytes:
         if self.is_over or not select.select([0], [], [], 0)[0]:

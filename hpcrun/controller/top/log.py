@@ -15,7 +15,6 @@ from hpcrun.metrics.curve import Curve, quantile
 from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
 from hpcrun.report.facts import seconds_per_step, steps_left
 from hpcrun.runs.layout import RunFolder
-from hpcrun.transport import Transport
 
 # So many bytes of a log are read at first, from its end.
 TAIL = 2 << 20
@@ -49,14 +48,12 @@ class Progress(Struct, frozen=True, kw_only=True):
 class TopLog:
     """The log of one job, however long: its end is read, and then what is new."""
 
-    def __init__(
-        self, transport: Transport, name: str, run: RunFolder | None, outputs: Sequence[Path]
-    ) -> None:
+    def __init__(self, name: str, run: RunFolder | None, outputs: Sequence[Path]) -> None:
         """Nothing is read yet. Without a ``run`` the log is that in the files ``outputs``."""
         source = Source(name, run=run) if run is not None else Source(name, tuple(outputs))
         self._log: GrowingLog | None = None
         try:
-            self._log = GrowingLog(transport, source, tail=TAIL)
+            self._log = GrowingLog(source, tail=TAIL)
         except InputError:  # a run's own pattern that this hpcrun cannot read
             return
         self._progress = Progress()

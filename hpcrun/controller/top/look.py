@@ -172,7 +172,7 @@ class _Watched:
     def add_log(self, context: Context, outputs: Sequence[Path]) -> None:
         """Take up the log, once it is known where it is."""
         if self._log is None and (self.run is not None or outputs):
-            self._log = TopLog(slurm_transport(context), self.row.job_id, self.run, outputs)
+            self._log = TopLog(self.row.job_id, self.run, outputs)
             self.next_look = 0.0
 
     def look_at_use(self, now: float) -> bool:

@@ -17,9 +17,9 @@ from hpcrun.logs.errors import (
     without_launchers,
 )
 from hpcrun.logs.files import LogFile
+from hpcrun.logs.tail import read_at
 from hpcrun.runs.records import Failure
 from hpcrun.runs.store import read_history
-from hpcrun.transport import Transport
 
 # An error stands at the end of a log. In bytes; of hundreds of ranks less is read.
 _END = 1 << 20
@@ -45,7 +45,7 @@ def read_errors(
             failure = _failure(watched, job_id, last)
             is_bounded = attempt is not None and attempt >= 0
             ours = partial(_of_attempt, attempt=last, is_bounded=is_bounded)
-        yield from _of_one(watched.transport, own, failure, ours)
+        yield from _of_one(own, failure, ours)
 
 
 def _failure(watched: WatchedRuns, job_id: str | None, attempt: int) -> Failure | None:
@@ -69,7 +69,6 @@ def _of_attempt(text: bytes, attempt: int, *, is_bounded: bool) -> bytes:
 
 
 def _of_one(
-    transport: Transport,
     files: Sequence[LogFile],
     failure: Failure | None,
     ours: Callable[[bytes], bytes],
@@ -81,7 +80,7 @@ def _of_one(
     size = _END if len(ranks) <= _MANY else _END_OF_MANY
     told: dict[bytes, str] = {}
     for file in ranks:
-        text = _end(transport, file, size)
+        text = _end(file, size)
         found = last_traceback(text)
         words = f"rank {file.rank}"
         if file.rank == first:
@@ -102,7 +101,7 @@ def _of_one(
     for file in files:
         if file.rank is not None:
             continue
-        text = _end(transport, file, _END)
+        text = _end(file, _END)
         if file.attempt is None:
             text = ours(text)
         found, is_less = (text, False) if file.is_err else _of_launcher(text, is_known=bool(told))
@@ -146,11 +145,10 @@ def _whose(file: LogFile) -> str:
     return "the batch script and Slurm" if file.path.name == "batch.log" else str(file.path)
 
 
-def _end(transport: Transport, file: LogFile, size: int) -> bytes:
-    path = str(file.path)
+def _end(file: LogFile, size: int) -> bytes:
     try:
-        first = max(0, transport.size(path) - size)
-        text = transport.read(path, first, size)
+        first = max(0, file.path.stat().st_size - size)
+        text = read_at(file.path, first, size)
     except OSError:
         return b""
     return text if not first else text[text.find(b"\n") + 1 :]

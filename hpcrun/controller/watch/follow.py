@@ -63,7 +63,7 @@ def follow(
     ``choose`` picks the files that are shown, None: states alone. While Slurm is out of reach the
     state is UNKNOWN and the following goes on.
     """
-    logs = _Logs(watched, choose, tail or Tail(watched.transport))
+    logs = _Logs(watched, choose, tail or Tail())
     while True:
         changed = watched.look()
         yield from logs.rest() if watched.is_over else logs.news()
@@ -150,8 +150,8 @@ class _Logs:
 
     def _read(self, files: Sequence[LogFile]) -> Iterator[Event]:
         for file, data in self._tail.poll(files):
-            if str(file.path) in self._tail.begun_anew:
-                self._tail.begun_anew.discard(str(file.path))
+            if file.path in self._tail.rewritten:
+                self._tail.rewritten.discard(file.path)
                 self._watched.heard(file, None)
                 yield Begins(file, f"{file.path} was begun anew")
             self._watched.heard(file, data)

@@ -20,9 +20,8 @@ from hpcrun.controller.watch.watched import Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.logs.attempts import end_in, part_of
-from hpcrun.logs.ends import start_of_last
 from hpcrun.logs.files import LogFile
-from hpcrun.logs.tail import Tail
+from hpcrun.logs.tail import Tail, start_of_last
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import is_job_id, plain_id, runs_of
 
@@ -214,7 +213,7 @@ def check_chosen(watched: Watched, query: LogQuery, chosen: Sequence[LogFile]) -
         )
 
 
-def new_tail(watched: Watched, query: LogQuery) -> Tail:
+def new_tail(query: LogQuery) -> Tail:
     """Make what reads on in the files; of the batch script's log to the end of the attempt."""
 
     def ends(file: LogFile, lines: bytes) -> int | None:
@@ -222,7 +221,7 @@ def new_tail(watched: Watched, query: LogQuery) -> Tail:
             return None
         return end_in(lines, query.attempt)
 
-    return Tail(watched.transport, ends)
+    return Tail(ends)
 
 
 def begin(tail: Tail, files: Sequence[LogFile], query: LogQuery) -> None:
@@ -236,8 +235,7 @@ def begin(tail: Tail, files: Sequence[LogFile], query: LogQuery) -> None:
             if query.since is not None:
                 start = max(start, start_since(file.path, query.since))
             if query.lines is not None:
-                path = str(file.path)
-                start = max(start, start_of_last(tail.transport, path, query.lines, keep, end=end))
+                start = max(start, start_of_last(file.path, query.lines, keep, end=end))
         except FileNotFoundError:
             continue
         if end is not None:

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from hpcrun.controller.context import Context, job_environment
+from hpcrun.controller.context import Context
 from hpcrun.controller.state.foreign import ForeignStatus
 from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.watch.pace import Pace
 from hpcrun.logs.files import LogFile
 from hpcrun.slurm.states import UNKNOWN
-from hpcrun.transport import Transport
-from hpcrun.transport.local import LocalTransport
 
 Status = RunStatus | ForeignStatus
 # Who waits for a limited time cuts questions off at its end. That one of so few seconds got no
@@ -36,7 +34,6 @@ class Watched(ABC):
     def __init__(
         self, context: Context, succession: Sequence[float], deadline: float | None = None
     ) -> None:
-        self.transport: Transport = LocalTransport(job_environment(context))
         self._context = context
         self._deadline = deadline
         self._first_deadline = None if deadline is None else max(deadline, time.monotonic() + FAIR)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.logs import ends
-from hpcrun.logs.ends import start_of_last
-from hpcrun.transport.local import LocalTransport
+from hpcrun.logs import tail
+from hpcrun.logs.tail import read_at, start_of_last
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
@@ -16,12 +15,12 @@ from hpcrun.transport.local import LocalTransport
 def test_as_many_lines_as_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, blocks: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(ends, "_BLOCKS", blocks)
+    monkeypatch.setattr(tail, "_BLOCKS", blocks)
     path = tmp_path / "log"
     path.write_bytes(text)
     lines = text.splitlines(keepends=True)
     for count in range(len(lines) + 2):
-        start = start_of_last(LocalTransport({}), str(path), count)
+        start = start_of_last(path, count)
         assert text[start:] == b"".join(lines[max(0, len(lines) - count) :]), count
 
 
@@ -29,23 +28,26 @@ def test_as_many_lines_as_asked_for(
 def test_of_the_lines_that_are_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(ends, "_BLOCKS", blocks)
+    monkeypatch.setattr(tail, "_BLOCKS", blocks)
     path = tmp_path / "log"
     path.write_bytes(b"x1\ny\nx2\ny\nx3\ny\n")
-    start = start_of_last(LocalTransport({}), str(path), 2, lambda line: line.startswith(b"x"))
+    start = start_of_last(path, 2, lambda line: line.startswith(b"x"))
     assert path.read_bytes()[start:] == b"x2\ny\nx3\ny\n"
 
 
-def test_a_sparse_file_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
+def test_a_sparse_file_of_two_gigabytes_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file:
         file.seek(2 << 30)
         file.write(b"\none\ntwo\n")
-    transport = LocalTransport({})
-    asked: list[int] = []
-    read = transport.read
-    transport.read = lambda path, offset, limit: (  # type: ignore[method-assign]
-        asked.append(limit) or read(path, offset, limit)  # type: ignore[func-returns-value]
-    )
-    assert start_of_last(transport, str(path), 2) == (2 << 30) + 1
-    assert sum(asked) <= 1 << 16
+    limits: list[int] = []
+
+    def counted(path: Path, offset: int, limit: int) -> bytes:
+        limits.append(limit)
+        return read_at(path, offset, limit)
+
+    monkeypatch.setattr(tail, "read_at", counted)
+    assert start_of_last(path, 2) == (2 << 30) + 1
+    assert 0 < sum(limits) <= 1 << 16
