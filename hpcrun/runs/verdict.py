@@ -1,8 +1,8 @@
-"""What a run's state is, from all that is known of it."""
+"""Decides a job's state from all that is known of it: Slurm's answers and the run's records."""
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from hpcrun.runs.layout import created_at
 from hpcrun.runs.records import End, History
@@ -22,15 +22,15 @@ GRACE = 30.0
 _CLOCK = 2.0
 # Reasons of Slurm's to end a job that never ran; others of a cancelled job are why it waited.
 _ENDS = frozenset({"DependencyNeverSatisfied", "DeadLine"})
-# Ends that are hpcrun's own words: it died without a trace; Slurm never took it.
+# Final states of hpcrun's own: the job died without a trace; Slurm never took it.
 LOST, NOT_SUBMITTED = "LOST", "NOT_SUBMITTED"
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """What was found out: ``in_reach`` False means that Slurm gave no answer.
+    """What is known of a job; ``in_reach`` False: Slurm gave no answer.
 
-    ``struck`` tells that Slurm shows the run's array, of which it is a task, but no such task.
-    ``limit`` is how many seconds the job may run, where it was asked for a limit.
+    ``missing_from_array``: Slurm shows the job's array, but not this task of it. ``limit``: the
+    job's time limit in seconds, if it is known.
     """
 
     history: History
@@ -38,16 +38,16 @@ class Evidence(Struct, frozen=True, kw_only=True):
     in_reach: bool = True
     queue: QueueRow | None = None
     account: AccountRow | None = None
-    struck: bool = False
+    missing_from_array: bool = False
     limit: float | None = None
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """A run's state with where it comes from.
+    """The state of a job, and which source it comes from.
 
-    ``state`` is Slurm's word, LOST (it died without a trace) or UNKNOWN (ask again later);
-    ``source`` is squeue, sacct, seen (what Slurm told before) or record. ``notes`` tell of sources
-    that disagree.
+    ``state`` is a state of Slurm's, LOST (it died without a trace), NOT_SUBMITTED or UNKNOWN (ask
+    again later); ``source`` is squeue, sacct, seen (an earlier answer of Slurm's) or record.
+    ``notes`` name sources that disagree.
     """
 
     state: str
@@ -63,12 +63,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def is_over(state: str) -> bool:
-    """Tell whether a remembered state is one of an end: Slurm's, or hpcrun's own."""
+    """Return whether a state is final: one of Slurm's, or hpcrun's own."""
     return is_final(state) or state in (LOST, NOT_SUBMITTED)
 
 
 def decide(evidence: Evidence) -> Verdict:
-    """Decide a run's state.
+    """Decide a job's state.
 
     Slurm's live queue goes first, then its accounting, then the run's own records: Slurm knows of
     time limits and dead nodes, the records know exit codes and outlive Slurm's memory.
@@ -104,14 +104,15 @@ def decide(evidence: Evidence) -> Verdict:
                     reason=f"sacct calls it {account.state}, squeue does not show it",
                 )
     # Slurm keeps no record of a task that is cancelled while it waits.
-    struck = evidence.struck and evidence.in_reach and queue is None and last is None
-    if struck and evidence.now - _last_sign(evidence) > GRACE:
+    is_missing = evidence.missing_from_array and evidence.in_reach
+    is_new = evidence.now - _last_sign(evidence) <= GRACE
+    if is_missing and queue is None and last is None and not is_new:
         return Verdict(state="CANCELLED", final=True, source="sacct", reason="before it began")
     seen = evidence.history.seen
     if seen is not None and (seen.by_record or seen.attempts != len(evidence.history.attempts)):
         seen = None  # found out again; or older than the last attempt
     if queue is None and seen is not None:
-        # Slurm has said so before, and forgets, or does not answer now.
+        # Slurm's earlier answer: it forgets jobs, or does not answer now.
         verdict = Verdict(
             state=seen.state, final=True, source="seen", reason=seen.reason, exit_code=exit_code
         )
@@ -127,21 +128,21 @@ def decide(evidence: Evidence) -> Verdict:
             reason="Slurm names a state that hpcrun does not know",
         )
     if not evidence.in_reach:
-        told = "its records say nothing yet"
+        known = "its records say nothing yet"
         if end is not None:
-            told = f"its own record says that it ended with exit code {end.exit_code}"
+            known = f"its own record says that it ended with exit code {end.exit_code}"
         elif last is not None and last.begin is not None:
-            told = "its own record says that it began"
+            known = "its own record says that it began"
         return Verdict(
-            state=UNKNOWN, final=False, source="record", reason=f"Slurm does not answer; {told}"
+            state=UNKNOWN, final=False, source="record", reason=f"Slurm does not answer; {known}"
         )
     return _by_record(evidence)
 
 
 def _of_copy(evidence: Evidence) -> Verdict:
-    """A copy of a run's folder has no job: only an end that was copied with it tells anything."""
+    """Decide for a copy of a run's folder: it has no job, only an end that was copied with it."""
     history, last, seen = evidence.history, evidence.history.last, evidence.history.seen
-    told = f"a copy of {history.copy_of}, whose job it was"
+    note = f"a copy of {history.copy_of}, whose job it was"
     end = last.end if last is not None else None
     if seen is not None and seen.attempts == len(history.attempts):
         code = end.exit_code if end is not None else None
@@ -151,15 +152,15 @@ def _of_copy(evidence: Evidence) -> Verdict:
             source="record",
             reason=seen.reason,
             exit_code=code,
-            notes=[told],
+            notes=[note],
         )
     if end is not None:
-        return _by_record(evidence, told)
-    return Verdict(state=NOT_SUBMITTED, final=True, source="record", reason=told)
+        return _by_record(evidence, note)
+    return Verdict(state=NOT_SUBMITTED, final=True, source="record", reason=note)
 
 
 def _by_record(evidence: Evidence, note: str = "") -> Verdict:
-    """Slurm has forgotten the job: the run's own records are the last witness."""
+    """Decide by the run's own records: Slurm has forgotten the job."""
     history, last = evidence.history, evidence.history.last
     notes = [note] if note else []
     if last is not None and last.end is not None:
@@ -170,9 +171,7 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
             if history.cancelled is None and _is_out_of_time(end, evidence.limit):
                 state = "TIMEOUT"
             elif history.cancelled is None:
-                notes.append(
-                    f"it was told to stop by SIG{end.stopped_by}: cancelled, or out of time"
-                )
+                notes.append(f"it was stopped by SIG{end.stopped_by}: cancelled, or out of time")
         return Verdict(
             state=state, final=True, source="record", exit_code=end.exit_code, notes=notes
         )
@@ -213,14 +212,14 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
 
 
 def _is_out_of_time(end: End, limit: float | None) -> bool:
-    """Tell whether a job ended by its time limit: Slurm sends TERM, never before it is reached."""
+    """Return whether a job ended by its time limit: Slurm sends TERM, never before the limit."""
     if end.stopped_by != "TERM" or limit is None:
         return False
     return end.ended_at - end.begun_at >= limit - _CLOCK
 
 
 def _last_sign(evidence: Evidence) -> float:
-    """When the run last showed that it is there: a beat, its begin, its submission, its making."""
+    """Return when the job last gave a sign: its beat, begin or submission, or its folder's id."""
     history, last = evidence.history, evidence.history.last
     if last is not None and last.beat is not None:
         return last.beat
@@ -232,7 +231,7 @@ def _last_sign(evidence: Evidence) -> float:
 
 
 def _local(evidence: Evidence) -> Verdict:
-    """A run of ``hpcrun run``: only its records tell."""
+    """Decide for a run of ``hpcrun run``: there are only its records."""
     last, submitted = evidence.history.last, evidence.history.submitted
     if last is not None and last.end is not None:
         return _by_record(evidence)
@@ -249,16 +248,16 @@ def _local(evidence: Evidence) -> Verdict:
 
 
 def _reason(queue: QueueRow) -> str:
-    """Say why a job waits, or why it ended; NonZeroExitCode says nothing that FAILED does not.
+    """Return why a job waits, or why it ended; NonZeroExitCode adds nothing to FAILED.
 
-    Slurm leaves the reason for which a job waited where it was, also when it is over.
+    Slurm keeps the reason for which a job waited, also when it is over.
     """
     waited = queue.state in ("COMPLETED", "CANCELLED") and queue.reason not in _ENDS
     return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 
 
 def _with_disagreement(verdict: Verdict, history: History) -> Verdict:
-    """Tell where the job's own record contradicts Slurm."""
+    """Add notes on what the job's own record contradicts."""
     last = history.last
     end = last.end if last else None
     notes = list(verdict.notes)
@@ -271,11 +270,4 @@ def _with_disagreement(verdict: Verdict, history: History) -> Verdict:
             notes.append(
                 f"Slurm says {verdict.state}, the job's own record says exit code {end.exit_code}"
             )
-    return Verdict(
-        state=verdict.state,
-        final=verdict.final,
-        source=verdict.source,
-        reason=verdict.reason,
-        exit_code=verdict.exit_code,
-        notes=notes,
-    )
+    return structs.replace(verdict, notes=notes)

@@ -50,7 +50,7 @@ def test_secrets_that_come_after_slurm_was_asked_are_the_next_attempts(several: 
     assert not seen.exists()  # nor is the old end remembered again
 
 
-def test_a_task_that_was_struck_keeps_no_secrets(hpcrun: Caller, tools: Path) -> None:
+def test_a_task_missing_from_its_array_keeps_no_secrets(hpcrun: Caller, tools: Path) -> None:
     """Slurm keeps no record of a task that is cancelled while it waits, and never requeues it."""
     sweep = RunFolder(write_sweep(hpcrun, 2))
     secrets = hpcrun.runs / "20261121-000000-lr.1-7k3q" / "secrets.env"

@@ -243,7 +243,7 @@ def test_why(attempts: list[Attempt], evidence: dict[str, Any], said: str) -> No
             ["the job left no record: do the compute nodes see the folder of the run?"],
         ),
         ([DONE], {"account": account("RUNNING")}, ["sacct has not seen the end yet"]),
-        ([STOPPED], {}, ["it was told to stop by SIGTERM: cancelled, or out of time"]),
+        ([STOPPED], {}, ["it was stopped by SIGTERM: cancelled, or out of time"]),
         ([STOPPED], {"cancelled": True}, []),
         ([STOPPED], {"limit": 60.0}, []),
     ],
@@ -306,7 +306,7 @@ def test_what_holds_for_all_evidence(
 def test_a_task_that_its_array_has_no_more(
     attempts: list[Attempt], evidence: dict[str, Any], state: str
 ) -> None:
-    assert verdict(*attempts, job_id="7_3", struck=True, **evidence).state == state
+    assert verdict(*attempts, job_id="7_3", missing_from_array=True, **evidence).state == state
     assert verdict(job_id="7_3", ago=3600).state == LOST
 
 

@@ -206,7 +206,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
     quiet = answers.silence
     if answers.conf_is_gone and not is_local(history) and not _was_here(history):
         quiet = f"{answers.conf}, by which the job was submitted, is not on this machine"
-    struck = (
+    missing = (
         history.task is not None
         and account is None
         and _is_left_over(job_id, tag, answers.rows.get(tag, ()), answers.accounts.values())
@@ -219,7 +219,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
             queue=row,
             account=account,
             limit=_limit_of(run, history),
-            struck=struck,
+            missing_from_array=missing,
         )
     )
     if verdict.state == LOST and job_id and job_id.partition("_")[0] not in answers.asked:
@@ -228,7 +228,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
             state=UNKNOWN, final=False, source="record", reason="submitted a moment ago"
         )
     if verdict.final and verdict.source in ("squeue", "sacct"):
-        _remove_secrets(answers, run, struck=struck)
+        _remove_secrets(answers, run, missing_from_array=missing)
     return RunStatus(
         run=run,
         history=history,
@@ -241,14 +241,14 @@ def judge(answers: Answers, run: RunFolder, history: History) -> RunStatus:
     )
 
 
-def _remove_secrets(answers: Answers, run: RunFolder, *, struck: bool) -> None:
+def _remove_secrets(answers: Answers, run: RunFolder, *, missing_from_array: bool) -> None:
     """Remove what the job could not remove itself any more.
 
-    Secrets that came while Slurm was asked, or later, are the next attempt's; what is struck has
-    none.
+    Secrets that came while Slurm was asked, or later, are the next attempt's; a task that is
+    missing from its array has none.
     """
     stamp = _stamp(run.secrets)
-    if stamp and (struck or answers.secrets.get(run.path) == stamp):
+    if stamp and (missing_from_array or answers.secrets.get(run.path) == stamp):
         with contextlib.suppress(OSError):
             run.secrets.unlink()
 
