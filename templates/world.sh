@@ -84,8 +84,7 @@ restore_overwritten() {
 check_ended() {
     local ended=("$attempt_dir/ended/node-$HPCRUN_NODE_RANK-"*)
     case ${HPCRUN_LAUNCHER-} in
-    torchrun | deepspeed | accelerate) ;;
-    *) return 0 ;;
+    '' | srun | pdsh | none) return 0 ;; # each task is one rank, or a command
     esac
     [ -e "${ended[0]}" ] || ended=()
     trouble="the launcher ended, but ${#ended[@]} of its $HPCRUN_RANKS_PER_NODE ranks ended well:"

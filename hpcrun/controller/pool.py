@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, read_text
 from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.hostfile import parse_hostfile
 from hpcrun.spec.cluster import GpuType
@@ -90,19 +91,20 @@ def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
 
 def check_pool(plan: Plan) -> None:
     """Refuse what cannot be driven from here. Raises InputError."""
-    if plan.launcher == "srun":
+    launcher = LAUNCHERS[plan.launcher]
+    other = f"--set launcher={DEFAULT}"
+    if launcher.needs_slurm:
         raise InputError(
-            "launcher: srun: there is no Slurm on the hosts of a hostfile",
-            fix="--set launcher=torchrun",
+            f"launcher: {launcher.name}: there is no Slurm on the hosts of a hostfile", fix=other
         )
-    for command in ("ssh", "pdsh") if plan.launcher == "pdsh" else ("ssh",):
+    for command in dict.fromkeys(("ssh", launcher.remote)):
         if shutil.which(command) is None:
             raise InputError(
                 f"launcher: {plan.launcher}: there is no {command} here",
-                fix="install it, or --set launcher=torchrun" if command == "pdsh" else "install it",
+                fix=f"install it, or {other}" if command != "ssh" else "install it",
             )
-    if plan.launcher == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
+    if launcher.remote == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
         raise InputError(
             f"{plan.run_dir}: DeepSpeed's launcher hands this folder's name to shells as it is",
-            fix="runs_dir: a folder without spaces or quotes, or --set launcher=torchrun",
+            fix=f"runs_dir: a folder without spaces or quotes, or {other}",
         )

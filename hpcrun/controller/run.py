@@ -19,6 +19,7 @@ from hpcrun.controller.pool import check_pool
 from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.submit import submitted_record, write_run
 from hpcrun.errors import InputError
+from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
 from hpcrun.slurm.nodelist import expand_counts
@@ -97,10 +98,11 @@ def check_place(context: Context, prepared: Prepared) -> None:
             "setup.container: pyxis is a part of srun, and there is no Slurm allocation here",
             fix="hpcrun submit, or runtime: apptainer",
         )
-    if plan.launcher == "srun" and plan.world_size > 1 and not in_allocation(context):
+    needs_slurm = LAUNCHERS[plan.launcher].needs_slurm and plan.world_size > 1
+    if needs_slurm and not in_allocation(context):
         raise InputError(
-            "launcher: srun: there is no Slurm allocation here for srun to start ranks in",
-            fix="--set launcher=torchrun, or hpcrun submit",
+            f"launcher: {plan.launcher}: there is no Slurm allocation here to start ranks in",
+            fix=f"--set launcher={DEFAULT}, or hpcrun submit",
         )
 
 

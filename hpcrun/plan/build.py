@@ -28,16 +28,14 @@ from hpcrun.plan.environment import (
     run_section,
 )
 from hpcrun.plan.gpus import decide_precision, gpu_section
-from hpcrun.plan.launch import (
+from hpcrun.plan.launchers import (
     ON_ACCELERATE,
     check_launcher,
     decide_framework,
     decide_launcher,
-    decide_starter,
     framework_notes,
     framework_section,
     switch_notes,
-    tasks_per_node,
 )
 from hpcrun.plan.nccl import decide_fabric, nccl_sections
 from hpcrun.plan.placeholders import fill, fill_known
@@ -78,6 +76,8 @@ def build_plan(
     notes: list[str] = []
     given = deepspeed_given or Given()
     topology = build_topology(spec, cluster, problems)
+    launcher = decide_launcher(spec, place.hosts)
+    tasks_per_node = topology.ranks_per_node if launcher.task == "rank" else 1
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
     deepspeed = spec.deepspeed
@@ -113,7 +113,7 @@ def build_plan(
             values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"
     name = spec.name or "job"
     accelerate: dict[str, Any] | None = None
-    if decide_launcher(spec) == "accelerate":
+    if launcher.name == "accelerate":
         values["accelerate_config"] = f"{place.run_dir}/accelerate.yaml"
         accelerate = build_accelerate_config(
             spec,
@@ -143,7 +143,7 @@ def build_plan(
         cluster,
         topology,
         place,
-        tasks_per_node=tasks_per_node(decide_starter(spec, place.hosts), topology),
+        tasks_per_node=tasks_per_node,
         after=after.job_id if after is not None else None,
         problems=problems,
     )
@@ -160,14 +160,14 @@ def build_plan(
         project_dir=place.project_dir,
         checkpoint_dir=values["checkpoint_dir"],
         python=place.python,
-        launcher=decide_starter(spec, place.hosts),
+        launcher=launcher.name,
         framework=decide_framework(spec),
         accelerator=cluster.accelerator,
         precision=precision,
         nodes=topology.nodes,
         gpus_per_node=topology.gpus_per_node,
         ranks_per_node=topology.ranks_per_node,
-        tasks_per_node=tasks_per_node(decide_starter(spec, place.hosts), topology),
+        tasks_per_node=tasks_per_node,
         world_size=world_size,
         cpus_per_rank=topology.cpus_per_rank,
         micro_batch_per_gpu=batch.micro_batch_per_gpu,
@@ -220,7 +220,7 @@ def _values(
         "activation_checkpointing": "true" if spec.activation_checkpointing else "false",
         "backend": "nccl" if cluster.accelerator == "cuda" else "gloo",
         "device": cluster.accelerator,
-        "launcher": decide_starter(spec, place.hosts),
+        "launcher": decide_launcher(spec, place.hosts).name,
         "fabric": decide_fabric(spec, cluster),
     }
 

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Collection, Sequence
 
-from hpcrun.plan.launch import decide_framework
+from hpcrun.plan.launchers import decide_framework
 from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, Option, ScriptFacts
 from hpcrun.spec.job import JobSpec
 

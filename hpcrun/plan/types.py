@@ -7,10 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from hpcrun.spec.job import ContainerRuntime, EnvironmentKind
-
-Launcher = Literal["torchrun", "deepspeed", "accelerate", "srun", "pdsh", "none"]
-Framework = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
+from hpcrun.spec.job import ContainerRuntime, EnvironmentKind, FrameworkName
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -105,8 +102,7 @@ class SetupPlan(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """A run, decided. ``world_size`` = nodes x ranks_per_node.
 
-    ``launcher`` none: a bare command, started once per node, which brings its own launcher; pdsh:
-    DeepSpeed's launcher, by pdsh, on the ``hosts`` of a hostfile.
+    ``launcher`` is a name of plan.launchers. ``hosts`` are those of a hostfile.
     ``directives`` are sbatch long options in order; None is an option without a value.
     """
 
@@ -120,8 +116,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     project_dir: str
     checkpoint_dir: str
     python: str
-    launcher: Launcher
-    framework: Framework
+    launcher: str
+    framework: FrameworkName
     accelerator: str
     precision: str
     nodes: int

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from hpcrun.plan.directives import check_carried
+from hpcrun.plan.launchers import LAUNCHERS
 from hpcrun.plan.types import Plan
 from hpcrun.render import shipped
 from hpcrun.render.container import apptainer_words, kept_variables, pyxis_words
@@ -118,18 +119,19 @@ def srun_argv(plan: Plan) -> list[str]:
     ten minutes later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's
     own WaitTime may be shorter.
     """
+    launcher = LAUNCHERS[plan.launcher]
     if plan.hosts:
-        return ["pdsh" if plan.launcher == "pdsh" else "ssh", plan.python or "python3", *plan.hosts]
+        return [launcher.remote, plan.python or "python3", *plan.hosts]
     argv = ["srun", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes * plan.tasks_per_node}"]
     argv.append(f"--ntasks-per-node={plan.tasks_per_node}")
-    if plan.launcher == "srun":
+    if launcher.task == "rank":
         # Ranks of a node follow one another, whatever the site's or the shell's default is.
         argv.append("--distribution=block")
     if "cpus-per-task" in dict(plan.directives):
         cpus = plan.cpus_per_rank * plan.ranks_per_node // plan.tasks_per_node
         argv.append(f"--cpus-per-task={cpus}")
     argv.append("--kill-on-bad-exit=1")
-    if plan.launcher != "none":
+    if launcher.task != "command":
         argv.append("--wait=600")
     return argv
 

@@ -53,6 +53,8 @@ SweepKey = Annotated[
 ]
 Env = dict[Variable, str]
 Fabric = Literal["auto", "ethernet", "infiniband", "roce", "efa", "slingshot"]
+LauncherName = Literal["torchrun", "deepspeed", "accelerate", "srun"]
+FrameworkName = Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"]
 EnvironmentKind = Literal["inherit", "clean"]
 ContainerRuntime = Literal["apptainer", "pyxis"]
 SbatchOptions = dict[SbatchOption, Line | bool]
@@ -208,12 +210,9 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "stands for those of the job under this one"
         ),
     ] = field(default_factory=list)
-    launcher: Annotated[
-        Literal["torchrun", "deepspeed", "accelerate", "srun"] | None,
-        Meta(description="what starts the ranks"),
-    ] = None
+    launcher: Annotated[LauncherName | None, Meta(description="what starts the ranks")] = None
     framework: Annotated[
-        Literal["torch", "deepspeed", "accelerate", "transformers", "lightning"] | None,
+        FrameworkName | None,
         Meta(description="what your script trains with; it fills the auto of DeepSpeed's JSON"),
     ] = None
     resources: Resources = field(default_factory=Resources)

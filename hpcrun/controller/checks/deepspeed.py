@@ -22,7 +22,7 @@ from hpcrun.plan.deepspeed import (
     said_precision,
 )
 from hpcrun.plan.deepspeed_check import Answer
-from hpcrun.plan.launch import decide_framework
+from hpcrun.plan.launchers import decide_framework
 from hpcrun.runs.store import write_file
 from hpcrun.spec.hjson import Document, parse_hjson
 from hpcrun.spec.job import JobSpec

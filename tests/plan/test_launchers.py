@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.launch import decide_framework, decide_launcher
+from hpcrun.plan.launchers import LAUNCHERS, decide_framework, decide_launcher
+from hpcrun.spec.job import LauncherName
 from tests.plan.making import PLACE, cluster, job, plan, variables
+
+
+def test_the_table_agrees_with_the_names_and_the_templates() -> None:
+    assert {*get_args(LauncherName), "pdsh", "none"} == LAUNCHERS.keys()
+    # The harness counts the ranks of those that are launchers on each node.
+    world = (Path(__file__).parents[2] / "templates" / "world.sh").read_text()
+    others = [name for name, one in LAUNCHERS.items() if one.task != "launcher"]
+    assert f"'' | {' | '.join(others)}) return 0" in world
 
 
 @pytest.mark.parametrize(
@@ -28,7 +40,7 @@ from tests.plan.making import PLACE, cluster, job, plan, variables
 )
 def test_defaults(text: str, launcher: str, framework: str) -> None:
     spec = job(text)
-    assert (decide_launcher(spec), decide_framework(spec)) == (launcher, framework)
+    assert (decide_launcher(spec).name, decide_framework(spec)) == (launcher, framework)
     made = plan(text)
     assert (made.launcher, made.framework) == (launcher, framework)
     assert variables(made)["HPCRUN_LAUNCHER"] == launcher
