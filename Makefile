@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # pytest keeps the tests compiled, and hpcrun is started hundreds of times.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check bench docs templates test-containers lint style venv packages clean \
+.PHONY: demo test test-all check bench docs test-containers lint style venv packages clean \
 	test-slurm-versions
 
 demo: venv
@@ -51,10 +51,6 @@ bench: venv .venv-bench/.ready
 # docs/reference.md: after each change of an option, a help text or a key.
 docs: venv
 	python -m docs.make_reference
-
-# templates/*.j2 as the Python that submissions run: after each change of one of them.
-templates: venv
-	python -m tests.render.translate
 
 # Slurm 20.11 to 26.05, each in a Debian of its own; no part of CI. Needs root and debootstrap, 4 GB
 # below /var/tmp, five minutes; writes tests/captured. docs/slurm-versions.md has what came out.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +56,12 @@ def name_of_user(uid: int) -> str:
 def config_dir(environ: Mapping[str, str]) -> Path:
     """Find the user's own folder, ``~/.config/hpcrun`` unless XDG_CONFIG_HOME says another."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(home_dir(environ)) / ".config")
+    return Path(base) / "hpcrun"
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """Find the user's cache folder, ``~/.cache/hpcrun`` unless XDG_CACHE_HOME says another."""
+    base = environ.get("XDG_CACHE_HOME") or str(Path(home_dir(environ)) / ".cache")
     return Path(base) / "hpcrun"
 
 
@@ -112,18 +120,16 @@ def _script_fix(path: Path, name: str) -> str:
 
 
 class Templates:
-    """The templates of a project: its own, where it has any, over those that hpcrun ships."""
+    """The templates of a project: its own, where it has any, over those that hpcrun ships.
 
-    def __init__(self, project: Path | None) -> None:
+    With ``environ`` what Jinja compiles of the shipped ones is kept in the user's cache folder.
+    """
+
+    def __init__(self, project: Path | None, environ: Mapping[str, str] | None = None) -> None:
         folder = None if project is None else project / "templates"
         self._own = folder if folder is not None and folder.is_dir() else None
-        self._loader: jinja2.BaseLoader | None = None
+        self._environ = environ
         self._texts: dict[str, str] = {}
-
-    @property
-    def own(self) -> bool:
-        """Whether the project has templates of its own, which Jinja renders."""
-        return self._own is not None
 
     def shipped_text(self, name: str) -> str:
         """Read a file that is the same in every run, as it is shipped."""
@@ -133,26 +139,52 @@ class Templates:
 
     def loader(self) -> jinja2.BaseLoader:
         """Look in the project's folder first; ``hpcrun/NAME`` is always the shipped one."""
-        if self._loader is None:
-            self._loader = _template_loader(self._own)
-        return self._loader
+        import jinja2  # here: most verbs render nothing
 
+        class ProjectLoader(jinja2.FileSystemLoader):
+            """Loads a project's templates, and ends a block on one line with a line end."""
 
-def _template_loader(own: Path | None) -> jinja2.BaseLoader:
-    import jinja2  # here: only a project with templates of its own needs it, and it takes 20 ms
+            def get_source(
+                self, environment: jinja2.Environment, template: str
+            ) -> tuple[str, str, Callable[[], bool]]:
+                source, filename, uptodate = super().get_source(environment, template)
+                whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
+                return whole, filename, uptodate
 
-    class ProjectLoader(jinja2.FileSystemLoader):
-        """Loads a project's templates; a block on one line ends with a line end all the same."""
+        built_in = jinja2.FileSystemLoader(shipped("templates"))
+        loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
+        if self._own is not None:
+            loaders.insert(0, ProjectLoader(self._own))
+        return jinja2.ChoiceLoader(loaders)
 
-        def get_source(
-            self, environment: jinja2.Environment, template: str
-        ) -> tuple[str, str, Callable[[], bool]]:
-            source, filename, uptodate = super().get_source(environment, template)
-            whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
-            return whole, filename, uptodate
+    def bytecode_cache(self) -> jinja2.BytecodeCache | None:
+        """Open the folder with what Jinja compiled; None without one that is the user's alone.
 
-    built_in = jinja2.FileSystemLoader(shipped("templates"))
-    loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
-    if own is not None:
-        loaders.insert(0, ProjectLoader(own))
-    return jinja2.ChoiceLoader(loaders)
+        It is code, so a folder that others can write does not count. Templates of a project are
+        not kept: each copy of them has another path.
+        """
+        if self._environ is None or self._own is not None:
+            return None
+        folder = cache_dir(self._environ) / "templates"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            info = folder.lstat()
+        except (OSError, ValueError):
+            return None
+        shared = info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if shared or not stat.S_ISDIR(info.st_mode):
+            return None
+        import jinja2
+
+        class Cache(jinja2.FileSystemBytecodeCache):
+            """Keeps what it can: a full or read-only disk stops no submission."""
+
+            def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+                with contextlib.suppress(OSError):
+                    super().load_bytecode(bucket)
+
+            def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+                with contextlib.suppress(OSError):
+                    super().dump_bytecode(bucket)
+
+        return Cache(str(folder))

@@ -102,11 +102,11 @@ def _find_cluster(
         if name == "sandbox":
             if sandbox is None:
                 raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
-            return _load(sandbox, environ)
+            return _load(sandbox)
         if (clusters / f"{name}.yaml").is_file():
-            return _load(clusters / f"{name}.yaml", environ)
+            return _load(clusters / f"{name}.yaml")
         if own.is_file():
-            found = _load(own, environ)
+            found = _load(own)
             if found[0].name == name:
                 return found
         known = sorted(file.stem for file in clusters.glob("*.yaml"))
@@ -116,16 +116,16 @@ def _find_cluster(
             f"{clusters}/{name}.yaml" + (f"; there are {', '.join(known)}" if known else ""),
         )
     if own.is_file():
-        return _load(own, environ)
+        return _load(own)
     if sandbox is not None:
-        return _load(sandbox, environ)
+        return _load(sandbox)
     profiles = sorted(clusters.glob("*.yaml"))
     if len(profiles) > 1:
         raise InputError(
             "which cluster? There are " + ", ".join(file.stem for file in profiles),
             fix="--cluster NAME, or export HPCRUN_CLUSTER=NAME",
         )
-    return _load(profiles[0], environ) if profiles else (Cluster(), "defaults")
+    return _load(profiles[0]) if profiles else (Cluster(), "defaults")
 
 
 def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> tuple[Cluster, str]:
@@ -136,8 +136,8 @@ def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> tuple[Clu
     own = config_dir(environ) / "clusters" / f"{word}.yaml"
     file = cwd / word
     if not file.is_file() and "/" not in word and own.is_file():
-        return _load(own, environ)[0], word
-    return _load(file, environ)[0], word
+        return _load(own)[0], word
+    return _load(file)[0], word
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
@@ -150,10 +150,10 @@ def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def _load(path: Path, environ: Mapping[str, str]) -> tuple[Cluster, str]:
-    from hpcrun.controller.kept_profile import load_profile
+def _load(path: Path) -> tuple[Cluster, str]:
+    from hpcrun.spec.load import load_cluster  # here: many calls read no profile
 
-    return load_profile(read_text(path), str(path), environ), str(path)
+    return load_cluster(read_text(path), source=str(path)), str(path)
 
 
 def read_text(path: Path) -> str:

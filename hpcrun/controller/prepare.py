@@ -175,7 +175,7 @@ def project_templates(context: Context) -> Templates:
     """Look for templates in the project, or in the copy of it that the run gets."""
     code = context.code
     has_own = code is not None and (code / "templates").is_dir()
-    return Templates(code if has_own else context.project)
+    return Templates(code if has_own else context.project, context.environ)
 
 
 def _as_it_was(context: Context) -> Context:

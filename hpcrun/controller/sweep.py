@@ -32,8 +32,7 @@ from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
 from hpcrun.plan.types import Dependency, Plan
-from hpcrun.render.array import render_array
-from hpcrun.render.files import RenderedFile
+from hpcrun.render.files import RenderedFile, render_array
 from hpcrun.runs.layout import SweepFolder, sweep_folder, task_run_id
 from hpcrun.runs.records import Sweep, Task
 from hpcrun.runs.store import create_run_folder, write_file

@@ -1,25 +1,22 @@
-"""Plan to the text of every file that the job gets.
-
-The templates are an argument.
-"""
+"""A plan as the text of every file of its run folder, by Jinja."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
+import jinja2
+import jinja2.meta
 import msgspec
 
+from hpcrun.errors import InputError
 from hpcrun.plan.directives import check_carried
 from hpcrun.plan.launchers import LAUNCHERS
+from hpcrun.plan.setup import uses_modules
 from hpcrun.plan.types import Plan
-from hpcrun.render import shipped
-from hpcrun.render.container import apptainer_words, kept_variables, pyxis_words
-from hpcrun.render.quoting import quote_word
-
-if TYPE_CHECKING:
-    import jinja2
+from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
 # Files that are the same in every run.
 FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh", "hosts.sh")
@@ -28,15 +25,17 @@ FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh", "hosts
 class Templates(Protocol):
     """Where the templates are; see hpcrun.assets.Templates."""
 
-    @property
-    def own(self) -> bool:
-        """Whether the project has some of its own."""
+    def __hash__(self) -> int:
+        """Serve as a key."""
 
     def shipped_text(self, name: str) -> str:
         """Read a file that is the same in every run."""
 
     def loader(self) -> jinja2.BaseLoader:
         """Give Jinja the project's own and, as ``hpcrun/NAME``, the shipped ones."""
+
+    def bytecode_cache(self) -> jinja2.BytecodeCache | None:
+        """Open what Jinja compiled before, if it is kept."""
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -47,29 +46,41 @@ class RenderedFile(msgspec.Struct, frozen=True):
 
 
 def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
-    """Render job.sbatch, node.sh, deepspeed.json and plan.json; add harness.sh, hardware.sh.
+    """Render all files of a run but spec.yaml.
 
     A project's own ``templates/job.sbatch.j2`` that begins with
     ``{% extends "hpcrun/job.sbatch.j2" %}`` overrides single blocks. Raises InputError for a
     template that is wrong, and for a value that Slurm cannot carry.
     """
     check_carried(plan)
-    values = template_values(plan)
+    values = _template_values(plan)
     files = [
-        RenderedFile(name, render_template(templates, name, values))
-        for name in ("job.sbatch", "node.sh")
+        RenderedFile(name, _render(templates, name, values)) for name in ("job.sbatch", "node.sh")
     ]
     files += [RenderedFile(name, templates.shipped_text(name)) for name in FIXED]
     if plan.deepspeed_config is not None:
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
     if plan.accelerate_config is not None:
-        import yaml  # here: few jobs have one, and it takes longer than all else of a submission
+        import yaml  # here: few jobs have one
 
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
     files.append(RenderedFile("plan.json", _indented(msgspec.to_builtins(plan)) + "\n"))
     return files
+
+
+def render_array(plan: Plan, templates: Templates) -> RenderedFile:
+    """Render the job.sbatch of a sweep's array: its runs' directives, and the way to a task's run.
+
+    It extends the template of the runs, so a project's own template counts here too. Raises
+    InputError as render_files() does.
+    """
+    check_carried(plan)
+    runs_dir, _, _ = plan.run_dir.rpartition("/")
+    head, _, tail = plan.run_id.rpartition("-")
+    values = {**_template_values(plan), "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
+    return RenderedFile("job.sbatch", _render(templates, "array.sbatch", values))
 
 
 def _indented(value: object) -> str:
@@ -81,28 +92,16 @@ def _indented(value: object) -> str:
         return json.dumps(value, indent=1)
 
 
-def render_template(templates: Templates, name: str, values: Mapping[str, Any]) -> str:
-    """Render ``NAME.j2``: by Jinja where the project has templates of its own.
-
-    Else by the functions that the shipped templates were translated to: Jinja takes longer to
-    import and to compile them than all else of a submission. Raises InputError for a template of
-    the project's that is wrong.
-    """
-    if not templates.own:
-        return shipped.RENDER[name](values)
-    from hpcrun.render.own import render_own
-
-    return render_own(templates.loader(), name, values)
+# ---- What templates may name --------------------------------------------------------------------
 
 
-def template_values(plan: Plan) -> dict[str, object]:
-    """Give what templates may name."""
+def _template_values(plan: Plan) -> dict[str, object]:
     return {
         "plan": plan,
         "srun": srun_argv(plan),
-        "pyxis": pyxis_words(plan),
-        "apptainer": apptainer_words(plan),
-        "kept": kept_variables(plan),
+        "pyxis": pyxis_options(plan),
+        "apptainer": _apptainer_options(plan),
+        "kept": _kept_variables(plan),
         "program_lines": program_lines(plan.program),
     }
 
@@ -110,14 +109,14 @@ def template_values(plan: Plan) -> dict[str, object]:
 def srun_argv(plan: Plan) -> list[str]:
     """Build the step: a task a node for a launcher, a task a rank for srun itself.
 
-    On the hosts of a hostfile there is no srun: the words tell the harness the way, and the hosts.
+    On the hosts of a hostfile there is no srun: the harness gets the way to the hosts, and them.
 
-    The number of tasks is said twice, or an salloc with another one would win (SLURM_NTASKS).
-    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is said again, unless the site
-    forbids the directive or has another word for it: 23.11 and later refuse --cpus-per-gpu beside
-    it. A rank that fails ends all others at once. A world whose first rank has ended well is ended
-    ten minutes later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's
-    own WaitTime may be shorter.
+    The number of tasks is given twice, or an salloc with another one would win (SLURM_NTASKS).
+    srun forgets --cpus-per-task from Slurm 22.05 to 23.02, so it is repeated, unless the site
+    forbids the directive or renames it: 23.11 and later refuse --cpus-per-gpu beside it. A rank
+    that fails ends all others at once. A world whose first rank has ended well is ended ten minutes
+    later, the time-out of NCCL's collectives: rank 0 may still be saving, and a site's own WaitTime
+    may be shorter.
     """
     launcher = LAUNCHERS[plan.launcher]
     if plan.hosts:
@@ -136,6 +135,52 @@ def srun_argv(plan: Plan) -> list[str]:
     return argv
 
 
+def pyxis_options(plan: Plan) -> list[str]:
+    """Build srun's further options, where pyxis starts the ranks' container.
+
+    pyxis's plugin adds them to srun; many sites lack them as options of sbatch.
+    """
+    container = plan.setup.container
+    if container is None or container.runtime != "pyxis":
+        return []
+    mounts = ",".join(quote_expanded(mount) for mount in container.mounts)
+    return [
+        f"--container-image={quote_expanded(container.image)}",
+        f"--container-mounts={mounts}",
+        f"--container-workdir={quote_bash(plan.project_dir)}",
+        *(quote_bash(option) for option in container.options),
+    ]
+
+
+def _apptainer_options(plan: Plan) -> list[str]:
+    """Build the options of ``apptainer exec`` (or singularity's) and the image, a line for each."""
+    container = plan.setup.container
+    if container is None or container.runtime != "apptainer":
+        return []
+    gpus = ["--nv"] if plan.accelerator == "cuda" and "--rocm" not in container.options else []
+    return [
+        *gpus,
+        f"--pwd {quote_bash(plan.project_dir)}",
+        *(f"--bind {quote_expanded(mount)}" for mount in container.mounts),
+        *(quote_bash(option) for option in container.options),
+        quote_expanded(container.image),
+    ]
+
+
+def _kept_variables(plan: Plan) -> list[str]:
+    """Name the variables of the job whose values must win over the image's own."""
+    if plan.setup.container is None:
+        return []
+    names = {
+        name
+        for section in plan.environment
+        if section.block != "node"
+        for name in section.variables
+        if name not in section.keeps and not name.startswith("HPCRUN_")
+    }
+    return sorted({*names, *plan.secrets})
+
+
 def program_lines(program: list[str]) -> list[str]:
     """Lay a command out for reading: an option and its value on one line.
 
@@ -150,3 +195,74 @@ def program_lines(program: list[str]) -> list[str]:
         else:
             lines[-1] += " " + quote_word(word)
     return lines
+
+
+# ---- Jinja --------------------------------------------------------------------------------------
+
+
+def _render(templates: Templates, name: str, values: Mapping[str, Any]) -> str:
+    """Render ``NAME.j2``. Raises InputError for a template of the project's that is wrong."""
+    environment = _make_environment(templates)
+    try:
+        _check_template(environment, f"{name}.j2")
+        return environment.get_template(f"{name}.j2").render(values)
+    except (jinja2.TemplateError, UnicodeDecodeError) as error:
+        where, line = _place(error, f"{name}.j2")
+        raise InputError(
+            f"templates/{where}{f':{line}' if line else ''}: {error}",
+            fix="fix the template in templates/",
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def _make_environment(templates: Templates) -> jinja2.Environment:
+    """Make what templates are rendered in: a value that is missing is an error.
+
+    It is kept for the next run of a sweep: compiling templates takes longer than all else.
+    """
+    environment = jinja2.Environment(
+        loader=templates.loader(),
+        bytecode_cache=templates.bytecode_cache(),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters.update(FILTERS)
+    environment.filters["uses_modules"] = uses_modules
+    return environment
+
+
+def _check_template(environment: jinja2.Environment, name: str) -> None:
+    """Raise InputError where a project's own template overrides no block of the shipped one."""
+    loader = environment.loader
+    assert loader is not None
+    source, _, _ = loader.get_source(environment, name)
+    if source == loader.get_source(environment, f"hpcrun/{name}")[0]:
+        return
+    bases = set(jinja2.meta.find_referenced_templates(environment.parse(source)))
+    if not bases:
+        raise InputError(
+            f"templates/{name}: it overrides no block of hpcrun's template, but replaces it",
+            fix=f'begin it with {{% extends "hpcrun/{name}" %}}',
+        )
+    known = environment.get_template(f"hpcrun/{name}").blocks
+    for block in environment.get_template(name).blocks:
+        if f"hpcrun/{name}" in bases and block not in known:
+            raise InputError(
+                f"templates/{name}: there is no block {block}",
+                fix=f"the blocks are {', '.join(known)}",
+            )
+
+
+def _place(error: Exception, name: str) -> tuple[str, int | None]:
+    """Find where in a template an error is: as Jinja reports it, else by the traceback."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.endswith(".j2"):
+            name, line = file.rpartition("/")[2], trace.tb_lineno
+        trace = trace.tb_next
+    return getattr(error, "name", None) or name, getattr(error, "lineno", None) or line

@@ -83,18 +83,6 @@ def quote_expanded(value: str) -> str:
     return quoted + (quote_bash(text) if text or not quoted else "")
 
 
-def indent(value: str, width: int, *, first: bool) -> str:
-    r"""Move lines to the right as Jinja's filter does: empty ones stay, the last end goes.
-
-    >>> indent("a\n\nb\n", 2, first=True)
-    '  a\n\n  b\n'
-    """
-    blanks = " " * width
-    lines = (value + "\n").splitlines()
-    moved = lines[:1] + [blanks + line if line else line for line in lines[1:]]
-    return (blanks if first else "") + "\n".join(moved)
-
-
 FILTERS = {
     "bash": quote_bash,
     "word": quote_word,

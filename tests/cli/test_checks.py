@@ -235,22 +235,6 @@ def test_files_that_cannot_be_read_do_not_hang(hpcrun: Caller) -> None:
         assert said in problem, problem
 
 
-def test_a_long_script_is_read_once(hpcrun: Caller) -> None:
-    hpcrun.write("train.py", PARSER + "# long\n" * 4000)
-    job = GOOD + "args: [--batchsize, 3]"
-    first = notes(hpcrun, job)
-    kept = list(Path(hpcrun.environ["HOME"]).glob(".cache/hpcrun/scripts/*.json"))
-    assert len(first) == 1 and len(kept) == 1
-    assert notes(hpcrun, job) == first
-    kept[0].write_text("garbage")
-    assert notes(hpcrun, job) == first
-    # What others could have written does not count.
-    told = kept[0].read_text().replace("batchsize", "sizes").replace("batch_size", "size")
-    kept[0].write_text(told)
-    kept[0].chmod(0o666)
-    assert notes(hpcrun, job) == first
-
-
 def test_variables_that_a_module_of_the_project_reads_count(hpcrun: Caller) -> None:
     job = GOOD + "batch: {micro_batch_per_gpu: 8}"
     [note] = notes(hpcrun, job)

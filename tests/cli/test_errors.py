@@ -226,7 +226,7 @@ def test_a_template_that_is_wrong(hpcrun: Caller) -> None:
         "templates/job.sbatch.j2", "{% extends 'hpcrun/job.sbatch.j2' %}\n{% block nccl %}{{ oops"
     )
     is_clear(
-        hpcrun("submit", "good.yaml", "--dry-run"), "job.sbatch.j2:2: ", "fix: mend the template"
+        hpcrun("submit", "good.yaml", "--dry-run"), "job.sbatch.j2:2: ", "fix: fix the template"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hpcrun.errors import SpecError
 from hpcrun.plan.setup import LOCAL_DIR, choose_setup, node_sections
 from hpcrun.plan.types import Plan, Section
-from hpcrun.render.container import pyxis_words
+from hpcrun.render.files import pyxis_options
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import Container, JobSpec, Setup
 from tests.plan.making import PLACE, plan, variables
@@ -167,7 +167,7 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
         "script: a.py\nsetup: {container: {image: a.sqsh, options: [--container-remap-root]}}"
     )
     assert not [option for option, _ in made.directives if option.startswith("container")]
-    words = pyxis_words(made)
+    words = pyxis_options(made)
     assert [word.partition("=")[0] for word in words] == [
         *("--container-image", "--container-mounts", "--container-workdir"),
         "--container-remap-root",

@@ -250,7 +250,7 @@ def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         render_files(plan("script: a.py"), Templates(tmp_path))
     assert said in caught.value.message
-    assert caught.value.fix == "mend the template in templates/"
+    assert caught.value.fix == "fix the template in templates/"
 
 
 def test_a_name_that_slurm_cannot_carry_is_refused() -> None:

@@ -33,6 +33,52 @@ def test_secrets_do_not_depend_on_the_setup_block(tmp_path: Path) -> None:
     assert '. "$HPCRUN_RUN_DIR/secrets.env" || exit 1' in text
 
 
+def shipped(environ: dict[str, str]) -> list[str]:
+    """Render the shipped templates, with what is compiled kept in the user's cache folder."""
+    files = render_files(plan("script: a.py"), Templates(None, environ))
+    return [file.text for file in files]
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "hpcrun" / "templates").glob("*.cache"))
+
+
+def test_what_is_compiled_is_kept_for_the_next_submission(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    wanted = shipped(environ)
+    assert kept(tmp_path) and kept(tmp_path)[0].parent.stat().st_mode & 0o777 == 0o700
+    written = [path.stat().st_mtime_ns for path in kept(tmp_path)]
+    assert shipped(environ) == wanted
+    assert [path.stat().st_mtime_ns for path in kept(tmp_path)] == written
+    for path in kept(tmp_path):
+        path.write_bytes(path.read_bytes()[:100])
+    assert shipped(environ) == wanted
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    folder = tmp_path / "hpcrun" / "templates"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    assert shipped(environ) and not kept(tmp_path)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    assert shipped(environ) and not kept(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null", "/sys"])
+def test_without_a_cache_folder_all_works(place: str) -> None:
+    assert shipped({"XDG_CACHE_HOME": place})
+
+
+def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "job.sbatch.j2").write_text(EXTENDS)
+    render_files(plan("script: a.py"), Templates(tmp_path, {"XDG_CACHE_HOME": str(tmp_path)}))
+    assert not kept(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

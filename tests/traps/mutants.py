@@ -11,10 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import jinja2
-
-from tests.render.translate import SHIPPED, translate
-
 ROOT = Path(__file__).parents[2]
 COPIED = ("hpcrun", "templates", "jobs", "hostfiles", "tests", "setup.cfg", "pyproject.toml")
 
@@ -102,8 +98,6 @@ class Laboratory:
     def problem(self, mutation: Mutation | None, tests: tuple[str, ...]) -> str:
         """Say what is wrong: a mutation that a test does not notice, a test that is not green."""
         path, original = self.copy, ""
-        shipped = self.copy / SHIPPED.relative_to(ROOT)
-        python = shipped.read_text()
         if mutation:
             path = self.copy / mutation.file
             original = path.read_text()
@@ -112,13 +106,10 @@ class Laboratory:
             except ValueError as error:
                 return str(error)
         try:
-            if path.suffix == ".j2":  # as `make templates` does after a change of one
-                shipped.write_text(translate(jinja2.FileSystemLoader(self.copy / "templates")))
             answer = self.run(tests)
         finally:
             if mutation:
                 path.write_text(original)
-                shipped.write_text(python)
         wanted = "failed" if mutation else "passed"
         wrong = [
             f"{test}: {outcomes or 'did not run'}, not {wanted}"

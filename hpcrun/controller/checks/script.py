@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -19,7 +18,6 @@ import msgspec
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
-from hpcrun.controller.kept import cache_folder, keep, read_kept
 from hpcrun.errors import Problem
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.spec.job import JobSpec
@@ -28,10 +26,6 @@ from hpcrun.spec.job import JobSpec
 LONGEST = 1_000_000
 # bytes; a line like that is data, and one that nests as deep would break Python 3.10's parser.
 LONGEST_LINE = 20_000
-# bytes; reading a longer script takes long enough to be remembered.
-WORTH_KEEPING = 4_000
-# Goes up when a script's facts are read in another way: what is kept is out of date then.
-_FORM = 5
 # Modules of the project that are looked through for HPCRUN_* variables.
 MODULES = 40
 _UNKNOWN_VERSION = (0, 0)
@@ -43,13 +37,6 @@ class Reading(msgspec.Struct, frozen=True):
     facts: ScriptFacts | None = None
     fault: str = ""
     line: int | None = None
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """What came of reading the text that ``marks`` tell."""
-
-    marks: str
-    reading: Reading
 
 
 class Program(msgspec.Struct):
@@ -197,7 +184,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
             key, f"{path}: a script for {foreign}; say command: [{foreign}, {path.name}]"
         )
         return
-    reading = _read(context, path, data, version if _UNKNOWN_VERSION < version < ours else ours)
+    reading = _parse(data, version if _UNKNOWN_VERSION < version < ours else ours)
     program.reading = reading
     if not reading.fault:
         program.reads_variables = _reads_variables(context, path, reading)
@@ -234,27 +221,6 @@ def _shebang(data: bytes) -> str:
     words = [word.decode("utf-8", "replace").rpartition("/")[2] for word in match.groups() if word]
     name = words[1] if words[0] == "env" and len(words) > 1 else words[0]
     return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
-
-
-def _read(context: Context, path: Path, data: bytes, version: tuple[int, ...]) -> Reading:
-    """Read a script, or remember what was read of the same text.
-
-    The text is told by a checksum and by what stat() says: a real hash would load OpenSSL, which
-    takes longer than all else here.
-    """
-    if len(data) < WORTH_KEEPING:
-        return _parse(data, version)
-    info = path.stat()
-    seen = (*sys.version_info[:3], *version, info.st_ino, info.st_mtime_ns, len(data))
-    marks = " ".join(map(str, (_FORM, *seen, zlib.crc32(data))))
-    name = f"{zlib.crc32(os.fsencode(path)):08x}.json"
-    file = cache_folder(context.environ) / "scripts" / name
-    kept = read_kept(file, _Kept)
-    if kept is not None and kept.marks == marks:
-        return kept.reading
-    reading = _parse(data, version)
-    keep(file, _Kept(marks, reading))
-    return reading
 
 
 def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
