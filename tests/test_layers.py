@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scheduler": {"slurm", "transport"},
     "runs": {"plan", "slurm"},
     "logs": {"runs"},
-    "report": {"metrics"},
+    "views": {"runs", "slurm", "plan", "metrics", "logs"},
+    "report": {"metrics", "views"},
     "sandbox": {"transport", "slurm"},
     # Its types are those of the parts below; it does nothing that the controller does not.
     "api": {"controller", "metrics", "runs", "plan", "render", "handles"},

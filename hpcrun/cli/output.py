@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun.errors import HpcrunError, SpecError
+
+if TYPE_CHECKING:
+    from hpcrun.views.table import Look
 
 
 def say(text: str = "") -> None:
@@ -77,11 +80,10 @@ def show_next(*verbs: tuple[str, str]) -> None:
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
-    for name, value in rows:
-        first, *more = _fitting(value, sys.stdout, indent=12)
-        say(f"  {click.style(f'{name:<9}', dim=True)} {first}")
-        for line in more:
-            say(f"{'':<12}{line}")
+    from hpcrun.views import table as layout
+
+    for line in layout.pairs(rows, look()):
+        say(line)
 
 
 def _fitting(text: str, stream: Any, *, indent: int) -> list[str]:
@@ -89,10 +91,9 @@ def _fitting(text: str, stream: Any, *, indent: int) -> list[str]:
     room = columns() - indent
     if len(text) <= room or not (stream and stream.isatty()):
         return [text]
-    import textwrap
+    from hpcrun.views.table import wrap
 
-    wrapper = textwrap.TextWrapper(max(room, 30), break_long_words=False, break_on_hyphens=False)
-    return [part for line in text.split("\n") for part in wrapper.wrap(line) or [""]]
+    return wrap(text, max(room, 30), whole_words=True)
 
 
 # A remark that has less room beside its row stands below it (in characters).
@@ -100,25 +101,24 @@ _ROOM = 20
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as wide as its words.
+    """Print a table as wide as its texts.
 
     On a terminal the last column is cut to fit; where there is next to no room for it, it stands
     below its row.
     """
-    cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    width = columns() if bool(sys.stdout and sys.stdout.isatty()) else None
-    before = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    is_below = width is not None and before + min(widths[-1], _ROOM) > width
-    for number, row in enumerate(cells):
-        shown = row[:-1] if is_below else row
-        line = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(shown)).rstrip()
-        if width is not None and len(line) > width:
-            line = line[: width - 1] + "…"
-        say(click.style(line, bold=True) if number == 0 else line)
-        if is_below and row[-1]:
-            for part in _fitting(row[-1], sys.stdout, indent=4):
-                say(click.style(f"    {part}", bold=number == 0, dim=number != 0))
+    from hpcrun.views.table import Column, Table
+
+    columns = [*map(Column, header[:-1]), Column(header[-1], least=_ROOM, below=True)]
+    for line in Table(columns, rows, look()).lines():
+        say(line)
+
+
+def look() -> Look:
+    """Return what the output can show, and how wide it is; a pipe has no end."""
+    from hpcrun.views.table import ENDLESS, Look
+
+    width = columns() if is_terminal() else ENDLESS
+    return Look(width, ENDLESS, has_colour(), not has_unicode())
 
 
 def columns() -> int:

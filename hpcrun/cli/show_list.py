@@ -14,8 +14,8 @@ from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.controller.state.words import reason_text
 from hpcrun.plan.labels import label
-from hpcrun.report.text import cells as cells_of
-from hpcrun.report.text import cut
+from hpcrun.views.table import cells as cells_of
+from hpcrun.views.table import cut
 
 # Columns by how soon they go where the line is short; the others stay.
 _HEADER = ("ID", "JOB", "STATE", "TIME", "LIMIT", "NODES", "STEP", "LOSS", "GPU-H")

@@ -82,7 +82,7 @@ def _rounded(value: float | None) -> float | None:
 def _number(value: float | None) -> float | str | None:
     if value is None or value - value == 0:
         return value
-    from hpcrun.report.json import number  # here: a loss that is no number is rare
+    from hpcrun.views.numbers import number  # here: a loss that is no number is rare
 
     return number(value)
 

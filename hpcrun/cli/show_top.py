@@ -12,20 +12,16 @@ from msgspec import to_builtins
 from hpcrun.cli.show_status import duration
 from hpcrun.controller.top.look import TopJob
 from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
-from hpcrun.report.json import number
-from hpcrun.report.plot import Look
-from hpcrun.report.smooth import sparkline
-from hpcrun.report.text import (
-    cells,
+from hpcrun.slurm.reasons import explain
+from hpcrun.views.numbers import (
     count_of,
-    cut,
     format_duration,
     format_rate,
     format_value,
-    pad,
-    printable,
+    number,
+    sparkline,
 )
-from hpcrun.slurm.reasons import explain
+from hpcrun.views.table import Look, cells, cut, pad, printable
 
 _TO_ASCII = str.maketrans("▁▂▃▄▅▆▇█", "_.-:=+*#")
 _UNITS = {

@@ -108,7 +108,7 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
 
     from hpcrun.cli.output import note, say, table
     from hpcrun.controller.clean import measure
-    from hpcrun.report.text import format_size
+    from hpcrun.views.numbers import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])
     deadline = time.monotonic() + _PATIENCE

@@ -169,7 +169,7 @@ def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
     from msgspec import structs
 
     from hpcrun.cli.output import note
-    from hpcrun.report.text import format_size
+    from hpcrun.views.numbers import format_size
 
     sizes = [file.path.stat().st_size for file in files if file.path.exists()]
     if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:

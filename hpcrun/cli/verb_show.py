@@ -83,7 +83,7 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
 
 def _finite(value: Any) -> Any:
     """JSON has no nan and no infinities: they become texts, as in the JSON of parse."""
-    from hpcrun.report.json import number
+    from hpcrun.views.numbers import number
 
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}

@@ -21,7 +21,7 @@ from hpcrun.controller.state.words import reason_text
 from hpcrun.controller.watch.watched import Status
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
-from hpcrun.report.text import shorten
+from hpcrun.views.table import shorten
 
 # Seconds between two drawings at least, and so many times what one takes: a share of one CPU.
 _EVERY = 0.5

@@ -18,7 +18,7 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.state.status import Memory
 from hpcrun.errors import InputError
 from hpcrun.report.live import Screen
-from hpcrun.report.text import cells, cut
+from hpcrun.views.table import cells, cut
 
 # In seconds: the runs' files cost little; Slurm is asked twice a minute at most (squeue(1),
 # PERFORMANCE), and less often while nothing changes.

@@ -28,8 +28,8 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.top.look import Top
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.report.live import Screen
-from hpcrun.report.plot import Look
-from hpcrun.report.text import count_of, cut
+from hpcrun.views.numbers import count_of
+from hpcrun.views.table import Look, cut
 
 # Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
 # snapshot waits for the nodes.

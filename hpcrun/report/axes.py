@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from hpcrun.report.text import format_value
+from hpcrun.views.numbers import format_value
 
 DECADES = 100.0
 CROWDED = 20.0

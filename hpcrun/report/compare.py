@@ -14,22 +14,18 @@ from hpcrun.metrics.compare import Difference
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.comparison import Comparison, Equal, Measure, Reached, axis_of
 from hpcrun.report.facts import gpu_hours, seconds_by_times
-from hpcrun.report.plot import Line, Look, line_mark, line_sgr, plot_lines
-from hpcrun.report.rows import dim, distinct, paint, run_rows, widest
+from hpcrun.report.plot import Line, plot_lines
+from hpcrun.report.rows import distinct, run_mark, run_rows
 from hpcrun.report.scaling import Scaling, Speed
-from hpcrun.report.text import (
-    cells,
+from hpcrun.report.xaxis import time_unit, x_axis
+from hpcrun.views.numbers import (
     count_of,
     format_duration,
     format_rate,
     format_seconds,
     format_value,
-    pad,
-    printable,
-    shorten,
-    wrap,
 )
-from hpcrun.report.xaxis import time_unit, x_axis
+from hpcrun.views.table import DIM, Column, Look, Table, cells, dim, paint, printable, shorten, wrap
 
 _LEAST_PLOT = 10
 _MOST_PLOT = 30
@@ -297,22 +293,17 @@ def _settings(told: Comparison, names: Sequence[str], look: Look) -> list[str]:
 def _settings_by_key(
     told: Comparison, names: Sequence[str], look: Look, key_width: int, room: int
 ) -> list[str]:
-    heads = [f"{line_mark(n, look, several=True)} " for n in range(len(names))]
-    columns = [
-        [name, *(_value(values[n], look, room) for values in told.settings.values())]
-        for n, name in enumerate(distinct(names, room - 2, look))
+    columns = [Column(shorten("settings that differ", key_width, ascii_only=look.ascii_only))]
+    for number, name in enumerate(distinct(names, room - 2, look)):
+        columns.append(Column(f"{run_mark(number, look)} {dim(name, look)}"))
+    rows = [
+        [
+            dim(shorten(key, key_width, ascii_only=look.ascii_only), look),
+            *(_value(value, look, room) for value in values),
+        ]
+        for key, values in told.settings.items()
     ]
-    sizes = [max(cells(column[0]) + 2, widest(column)) for column in columns]
-    title = pad(shorten("settings that differ", key_width, ascii_only=look.ascii_only), key_width)
-    head = dim(title, look)
-    for n, column in enumerate(columns):
-        head += "  " + paint(heads[n], line_sgr(n), look) + dim(pad(column[0], sizes[n] - 2), look)
-    rows = [head.rstrip()]
-    for place, key in enumerate(told.settings, 1):
-        name = pad(shorten(key, key_width, ascii_only=look.ascii_only), key_width)
-        values = "".join(f"  {pad(each[place], sizes[n])}" for n, each in enumerate(columns))
-        rows.append(dim(name, look) + values.rstrip())
-    return rows
+    return Table(columns, rows, look, head=DIM).lines()
 
 
 def _value(value: str | None, look: Look, width: int) -> str:

@@ -14,8 +14,8 @@ from hpcrun.metrics.curve import Point
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.comparison import Comparison, Equal, Reached
 from hpcrun.report.facts import gpu_hours, seconds_by_times
-from hpcrun.report.json import number
 from hpcrun.report.scaling import Speed
+from hpcrun.views.numbers import number
 
 
 def comparison_json(runs: Sequence[ParsedRun], told: Comparison) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hpcrun.metrics.names import (
 )
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.smooth import Trend, fit_trend
-from hpcrun.report.text import (
+from hpcrun.views.numbers import (
     count_of,
     format_bytes,
     format_duration,

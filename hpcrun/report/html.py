@@ -22,8 +22,9 @@ from hpcrun.metrics.names import LOSS, MEMORY_BYTES
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.facts import columns_of, learning_facts, main_metric, point_text, running_facts
 from hpcrun.report.page_data import page_data
-from hpcrun.report.text import count_of, format_bytes, printable
 from hpcrun.report.writing import whole_file
+from hpcrun.views.numbers import count_of, format_bytes
+from hpcrun.views.table import printable
 
 _PARTS = Path(__file__).parent / "page"
 

@@ -28,9 +28,10 @@ from hpcrun.report.axes import Axis, tick_labels
 from hpcrun.report.facts import main_metric, point_text
 from hpcrun.report.panel import FEWEST, is_visibly_noisy, panel_axis
 from hpcrun.report.smooth import smooth
-from hpcrun.report.text import count_of, format_value, shorten
 from hpcrun.report.writing import whole_file
 from hpcrun.report.xaxis import By, shared_axis, time_unit, x_axis
+from hpcrun.views.numbers import count_of, format_value
+from hpcrun.views.table import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

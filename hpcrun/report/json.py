@@ -14,19 +14,7 @@ from typing import Any
 
 from hpcrun.metrics.curve import Point, Restart, Series
 from hpcrun.metrics.parse import ParsedRun
-
-
-def number(value: float) -> float | str:
-    """Return a value that JSON can hold.
-
-    >>> number(2.5), number(float("nan")), number(float("-inf"))
-    (2.5, 'NaN', '-Infinity')
-    """
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+from hpcrun.views.numbers import number
 
 
 def numbers(values: Sequence[float]) -> list[float | str]:

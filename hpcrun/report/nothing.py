@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.text import count_of
+from hpcrun.views.numbers import count_of
 
 # How much of a file's begin tells what it is.
 HEAD = 1 << 16

@@ -32,10 +32,10 @@ from hpcrun.metrics.names import (
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import Axis
 from hpcrun.report.facts import EPOCH, further_metrics, main_metric
-from hpcrun.report.json import number
 from hpcrun.report.panel import is_visibly_noisy, panel_axis
-from hpcrun.report.text import GIB, count_of, printable
 from hpcrun.report.xaxis import By, x_axis
+from hpcrun.views.numbers import GIB, count_of, number
+from hpcrun.views.table import printable
 
 TITLES = {
     LOSS: ("Training loss", ""),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from hpcrun.report.axes import Axis, step_axis, tick_labels, value_axis
 from hpcrun.report.canvas import Canvas, Style
 from hpcrun.report.smooth import is_noisy, smooth
-from hpcrun.report.text import cells, shorten
+from hpcrun.views.table import Look, cells, shorten
 
 # Below this there is no room for a line between the axes; the caller gets no plot.
 SMALLEST_WIDTH = 24
@@ -40,15 +40,6 @@ class Line(Struct, frozen=True):
     y: Sequence[float]
     smoothed: bool | None = None
     raw: bool | None = None
-
-
-class Look(Struct, frozen=True):
-    """What a window can show, and how large it is, in characters."""
-
-    width: int
-    height: int
-    colour: bool = False
-    ascii_only: bool = False
 
 
 class _Drawn(Struct, frozen=True):

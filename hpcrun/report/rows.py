@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from hpcrun.report.plot import Look, line_mark, line_sgr
-from hpcrun.report.text import cells, cut, pad, shorten
+from hpcrun.report.plot import line_mark, line_sgr
+from hpcrun.views.table import DIM, Column, Look, Table, cells, cut, paint, shorten, widest
 
 
 def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Look) -> list[str]:
@@ -15,31 +15,34 @@ def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Loo
     ``facts``: each run's texts by their headings; "-" stands for one that it lacks.
     """
     headings = list(dict.fromkeys(heading for each in facts for heading in each))
-    marks = [line_mark(index, look, several=True) for index in range(len(names))]
-    sizes = {
-        heading: widest([heading, *(each.get(heading, "-") for each in facts)])
-        for heading in headings
-    }
+    sizes = [widest([name, *(each.get(name, "-") for each in facts)]) for name in headings]
     # In a very narrow window the names give way: a number that is cut off is another number.
-    room = look.width - 4 - max(sizes.values(), default=0)
-    sources = distinct(names, max(4, min(max(12, look.width // 3), room)), look)
-    name_width = min(widest(sources), max(1, look.width - 2))
+    room = look.width - 4 - max(sizes, default=0)
+    sources = [
+        f"{run_mark(number, look)} {source}"
+        for number, source in enumerate(
+            distinct(names, max(4, min(max(12, look.width // 3), room)), look)
+        )
+    ]
     rows: list[str] = []
-    while headings:
-        chosen: list[str] = []
-        used = 2 + name_width
-        while headings and (not chosen or used + 2 + sizes[headings[0]] <= look.width):
-            used += 2 + sizes[headings[0]]
-            chosen.append(headings.pop(0))
-        head = " " * (2 + name_width) + "".join(f"  {name:>{sizes[name]}}" for name in chosen)
-        rows += [""] if rows else []
-        rows.append(dim(head[: look.width], look))
-        for index, (source, each) in enumerate(zip(sources, facts, strict=True)):
-            values = "".join(f"  {each.get(name, '-'):>{sizes[name]}}" for name in chosen)
-            text = f" {pad(source, name_width)}{values}"
-            text = cut(text, look.width - 1).rstrip()
-            rows.append(paint(marks[index], line_sgr(index), look) + text)
-    return rows
+    begin = 0
+    while begin < len(headings):
+        used, end = widest(sources) + 2 + sizes[begin], begin + 1
+        while end < len(headings) and used + 2 + sizes[end] <= look.width:
+            used, end = used + 2 + sizes[end], end + 1
+        chosen, begin = headings[begin:end], end
+        columns = [Column(), *(Column(heading, right=True) for heading in chosen)]
+        texts = [
+            [source, *(each.get(heading, "-") for heading in chosen)]
+            for source, each in zip(sources, facts, strict=True)
+        ]
+        rows += ["", *Table(columns, texts, look, head=DIM).lines()]
+    return rows[1:]
+
+
+def run_mark(number: int, look: Look) -> str:
+    """Return what stands for a run beside its name in a table."""
+    return paint(line_mark(number, look, several=True), line_sgr(number), look)
 
 
 def distinct(names: Sequence[str], width: int, look: Look) -> list[str]:
@@ -68,18 +71,3 @@ def _without_common(names: Sequence[str], separator: str) -> list[str]:
     while all(len(each) > 2 for each in parts) and len({tuple(each[-2:]) for each in parts}) == 1:
         parts = [each[:-2] for each in parts]
     return ["".join(each) for each in parts]
-
-
-def widest(texts: Iterable[str]) -> int:
-    """Count the columns of the widest text, 0 without any."""
-    return max(map(cells, texts), default=0)
-
-
-def dim(text: str, look: Look) -> str:
-    """Print a text faintly, where there are colours."""
-    return paint(text, "2", look)
-
-
-def paint(text: str, sgr: str, look: Look) -> str:
-    """Print a text with parameters of ECMA-48's SGR, where there are colours."""
-    return f"\x1b[{sgr}m{text}\x1b[0m" if look.colour and sgr and text else text

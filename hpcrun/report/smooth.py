@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec import Struct
+
+from hpcrun.views.numbers import LARGEST
 
 FEWEST = 20
 SMALLEST_WINDOW = 3
 # Of the height of a drawing: below this scatter a curve is as good as its smoothed one.
 NOISE = 0.015
 _FEWEST_OF_TREND = 30
-# The square of a larger value is no number.
-_LARGEST = 1e140
 
 
 def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
@@ -138,7 +138,7 @@ def fit_trend(y: Sequence[float]) -> Trend | None:
     >>> fit_trend([1.0, 2.0, 1.0, 2.0] * 10).is_level
     True
     """
-    finite = [value for value in y if abs(value) < _LARGEST]
+    finite = [value for value in y if abs(value) < LARGEST]
     size = max(10, len(finite) // 5)
     if len(finite) < _FEWEST_OF_TREND:
         return None
@@ -151,25 +151,3 @@ def fit_trend(y: Sequence[float]) -> Trend | None:
     low, high = min(last), max(last)
     begin, end = (min(high, max(low, mean_y + slope * x)) for x in (-mean_x, mean_x))
     return Trend(size, begin, end, is_level=abs(slope) <= 2 * error)
-
-
-_BARS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(y: Sequence[float], width: int) -> str:
-    """Draw the course of a metric in one row: the mean of each of ``width`` parts.
-
-    >>> sparkline([0.0, 1.0, 2.0, 3.0], 4), sparkline([1.0, 1.0], 4), sparkline([1.0], 4)
-    ('▁▃▆█', '▄▄', '')
-    """
-    finite = [value for value in y if abs(value) < _LARGEST]
-    parts = min(width, len(finite))
-    if parts < 2:
-        return ""
-    bounds = [round(part * len(finite) / parts) for part in range(parts + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(bounds) if b > a]
-    low, high = min(means), max(means)
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        return _BARS[3] * len(means)
-    top = len(_BARS) - 1
-    return "".join(_BARS[round((mean - low) / (high - low) * top)] for mean in means)

@@ -24,11 +24,11 @@ from hpcrun.report.facts import (
     running_facts,
 )
 from hpcrun.report.nothing import nothing_found
-from hpcrun.report.plot import Line, Look, plot_lines
-from hpcrun.report.rows import dim, paint, run_rows, widest
-from hpcrun.report.smooth import sparkline
-from hpcrun.report.text import cells, count_of, format_value, pad, printable, shorten, wrap
+from hpcrun.report.plot import Line, plot_lines
+from hpcrun.report.rows import run_rows
 from hpcrun.report.xaxis import shared_axis, x_axis
+from hpcrun.views.numbers import count_of, format_value, sparkline
+from hpcrun.views.table import Look, cells, dim, pad, paint, printable, shorten, widest, wrap
 
 # The plot takes what the rest leaves of the window, within these rows.
 _LEAST_PLOT = 8

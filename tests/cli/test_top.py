@@ -12,9 +12,8 @@ from hpcrun.cli.show_top import table
 from hpcrun.controller.top.log import Progress
 from hpcrun.controller.top.look import TopJob
 from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
-from hpcrun.report.plot import Look
-from hpcrun.report.text import cells
 from hpcrun.slurm.squeue import QueueRow
+from hpcrun.views.table import Look, cells
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 

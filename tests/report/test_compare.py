@@ -17,8 +17,7 @@ from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.compare import report
 from hpcrun.report.compare_json import comparison_json
 from hpcrun.report.comparison import compare_runs
-from hpcrun.report.plot import Look
-from hpcrun.report.text import cells
+from hpcrun.views.table import Look, cells
 from tests.json_schemas import closed, load_schema
 from tests.report.compared import loss, run, timed
 from tests.report.runs import built

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import hpcrun.report.smooth
 from hpcrun.report.axes import log_ticks, ticks, value_axis
 from hpcrun.report.plot import Line, plot_lines, thin
-from hpcrun.report.smooth import fit_trend, smooth, sparkline
+from hpcrun.report.smooth import fit_trend, smooth
+from hpcrun.views.numbers import sparkline
 
 CURVES = st.lists(st.lists(st.floats(), max_size=60), min_size=1, max_size=4)
 

@@ -24,9 +24,8 @@ from hpcrun.metrics.curve import Restart, build_series
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.facts import main_metric, trend_text
 from hpcrun.report.html import html_text
-from hpcrun.report.plot import Look
 from hpcrun.report.terminal import metric_plot, report
-from hpcrun.report.text import cells, shorten
+from hpcrun.views.table import Look, cells, shorten
 from tests.report import runs
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,0 +1,133 @@
+"""Numbers as reports and views print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+GIB = 2.0**30
+# The square of a larger value is no number.
+LARGEST = 1e140
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def format_value(value: float) -> str:
+    """Print a metric with four significant digits, without an exponent where it stays short.
+
+    >>> [format_value(v) for v in (2.0, 2.31456, 1.5e-05, 123456.7, 0.0, float("nan"))]
+    ['2.000', '2.315', '1.5e-05', '123457', '0', 'nan']
+    """
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e7 or size < 1e-2:
+        digits, _, exponent = f"{value:.3e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{exponent}"
+    if size >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.{max(0, 3 - math.floor(math.log10(size)))}f}" if size >= 1 else f"{value:.4f}"
+
+
+def format_rate(value: float) -> str:
+    """Print a rate per second.
+
+    >>> format_rate(21034.4), format_rate(3.14159)
+    ('21,034', '3.142')
+    """
+    return f"{value:,.0f}" if value >= 1000 else format_value(value)
+
+
+def format_seconds(value: float) -> str:
+    """Print the duration of something short, as a step.
+
+    >>> [format_seconds(v) for v in (0.0123, 0.19, 1.5, 86.5, 4020.0)]
+    ['12.3 ms', '190 ms', '1.50 s', '86.5 s', '1 h 7 min']
+    """
+    if not math.isfinite(value):
+        return str(value)
+    if value < 0.0995:
+        return f"{value * 1000:.1f} ms"
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value >= 600:
+        return format_duration(value)
+    return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
+
+
+def format_duration(seconds: float) -> str:
+    """Print how long something takes, in its two largest units.
+
+    >>> [format_duration(v) for v in (4.2, 90.0, 7800.0, 200000.0)]
+    ['4 s', '1 min 30 s', '2 h 10 min', '2 d 7 h']
+    """
+    whole = round(seconds)
+    for unit, size, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {below}"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def format_bytes(value: float) -> str:
+    """Print an amount of memory in GiB.
+
+    >>> format_bytes(459000000), format_bytes(51.5e9)
+    ('0.43 GiB', '48.0 GiB')
+    """
+    gib = value / GIB
+    return f"{gib:.2f} GiB" if gib < 9.995 else f"{gib:.1f} GiB"
+
+
+def format_size(value: int) -> str:
+    """Print the size of files, in bytes, by the powers of 1024; whole KiB, as du(1) has them.
+
+    >>> format_size(0), format_size(5_000_000), format_size(3 << 40)
+    ('0 KiB', '4.8 MiB', '3.0 TiB')
+    """
+    for unit, size in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{-(-value // 1024)} KiB"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Print a number of things.
+
+    >>> count_of(1, "file"), count_of(12000, "line")
+    ('1 file', '12,000 lines')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def number(value: float) -> float | str:
+    """Return a value that JSON can hold.
+
+    >>> number(2.5), number(float("nan")), number(float("-inf"))
+    (2.5, 'NaN', '-Infinity')
+    """
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def sparkline(y: Sequence[float], width: int) -> str:
+    """Draw the course of a metric in one row: the mean of each of ``width`` parts.
+
+    >>> sparkline([0.0, 1.0, 2.0, 3.0], 4), sparkline([1.0, 1.0], 4), sparkline([1.0], 4)
+    ('▁▃▆█', '▄▄', '')
+    """
+    finite = [value for value in y if abs(value) < LARGEST]
+    parts = min(width, len(finite))
+    if parts < 2:
+        return ""
+    bounds = [round(part * len(finite) / parts) for part in range(parts + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(bounds) if b > a]
+    low, high = min(means), max(means)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        return _BARS[3] * len(means)
+    top = len(_BARS) - 1
+    return "".join(_BARS[round((mean - low) / (high - low) * top)] for mean in means)

@@ -1,0 +1,93 @@
+"""The layouter of tables: what fits, what goes, what is cut, and what stands below."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.views.table import Column, Look, Table, cells, clip, cut, pairs, plain, wrap
+
+LISTING = [
+    Column("ID"),
+    Column("JOB", least=6, most=24),
+    Column("STATE"),
+    Column("LIMIT", right=True, optional=True, goes=1),
+    Column("STEP", right=True, optional=True, goes=2),
+    Column(below=True),
+]
+ROWS = [
+    ["12", "pretrain-the-large-one-again", "\x1b[32mRUNNING\x1b[0m", "", "40000", ""],
+    ["13", "損失", "PENDING", "", "", "waits for 4 GPUs of partition a100"],
+]
+
+
+def lines(width: int, *, colour: bool = False, ascii_only: bool = False) -> list[str]:
+    return Table(LISTING, ROWS, Look(width, 24, colour, ascii_only)).lines()
+
+
+def test_a_wide_window_holds_all() -> None:
+    assert lines(120) == [
+        "ID  JOB                       STATE     STEP",
+        "12  pretrain-the-large-one-…  RUNNING  40000",
+        "13  損失                      PENDING         waits for 4 GPUs of partition a100",
+    ]
+
+
+def test_a_narrow_window_puts_remarks_below_then_leaves_columns_out_then_cuts_names() -> None:
+    assert lines(50)[2:] == [
+        "13  損失                      PENDING",
+        "    waits for 4 GPUs of partition a100",
+    ]
+    assert lines(40)[:2] == [
+        "ID  JOB                       STATE",
+        "12  pretrain-the-large-one-…  RUNNING",
+    ]
+    assert lines(24)[1] == "12  pretrain-t…  RUNNING"
+    assert lines(24, ascii_only=True)[1] == "12  pretrain-..  RUNNING"
+    assert lines(14)[1] == "12  pretr…  R…"
+
+
+@pytest.mark.parametrize("width", [1, 5, 14, 24, 40, 50, 120])
+@pytest.mark.parametrize("colour", [False, True])
+def test_colours_take_no_room(width: int, colour: bool) -> None:
+    coloured = lines(width, colour=colour)
+    assert [plain(line) for line in coloured] == lines(width)
+    assert max(map(cells, coloured)) <= max(width, 34)
+    assert all(line.count("\x1b[0m") * 2 == line.count("\x1b[") for line in coloured)
+
+
+def test_a_remark_may_be_cut_where_it_has_room() -> None:
+    columns = [Column("RUN"), Column("remarks", least=8, below=True)]
+    table = [["12", "its folder is kept"]]
+    assert Table(columns, table, Look(15)).lines() == ["RUN  remarks", "12   its folde…"]
+    assert Table(columns, table, Look(12)).lines() == [
+        "RUN",
+        "    remarks",
+        "12",
+        "    its folder is kept",
+    ]
+
+
+def test_a_column_takes_the_room_that_others_leave() -> None:
+    columns = [Column("NAME", least=4), Column("CURVE", fills=True, least=6, most=8)]
+    table = [["abcdefghij", ""]]
+    assert [Table(columns, table, Look(width)).widths for width in (40, 19, 14, 10)] == [
+        {0: 10, 1: 8},
+        {0: 10, 1: 7},
+        {0: 6, 1: 6},
+        {0: 4, 1: 4},
+    ]
+
+
+def test_values_of_pairs_stand_in_their_column() -> None:
+    rows = [("state", "FAILED"), ("folder", "/a/path/that/is/longer/than/the/line x y")]
+    assert list(pairs(rows, Look(width=42))) == [
+        "  state     FAILED",
+        "  folder    /a/path/that/is/longer/than/the/line",
+        "            x y",
+    ]
+
+
+def test_what_is_cut_ends_its_colours() -> None:
+    assert cut("\x1b[1;31mFAILED\x1b[0m by a signal", 4) == "\x1b[1;31mFAIL\x1b[0m"
+    assert clip("\x1b[1;31mFAILED\x1b[0m by a signal", 9, Look()) == "\x1b[1;31mFAILED\x1b[0m b…"
+    assert wrap("", 10) == [""]
