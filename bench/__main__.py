@@ -11,25 +11,21 @@ compared run in turns, whole processes; a ratio is the median of the rounds' rat
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
 
+from bench.figures import Figures, measure_all
 from bench.following import measure_following
 from bench.limits import measure_limits
 from bench.overhead import measure_overhead
-from bench.rows import Row, as_json, as_table, failed, machine
-from bench.site import PEERS, Site, make_site, tell
+from bench.rows import report
+from bench.site import PEERS, make_site
 from bench.start import measure_help
 from bench.status import measure_status
 from bench.submit import measure_submit
 from bench.up import measure_up
 
-# name -> what measures it; the queue is empty before and after each.
-FIGURES: dict[str, Callable[[Site, int], Row | Sequence[Row]]] = {
+FIGURES: Figures = {
     "help": lambda site, rounds: measure_help(site, 2 * rounds),
     "up": lambda site, rounds: measure_up(site, max(rounds // 3, 3)),
     "submit": lambda site, rounds: measure_submit(site, rounds),
@@ -50,25 +46,12 @@ def main() -> int:
     if not (PEERS / "bin" / "hpcrun").exists():
         print(f"{PEERS}: not there; make bench installs it", file=sys.stderr)
         return 2
-    rows: list[Row] = []
     # SIGTERM (timeout, a closed shell) takes the sandbox down too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with make_site() as site:
-        for name, measure in FIGURES.items():
-            if given.only and name not in given.only:
-                continue
-            began = time.monotonic()
-            try:
-                found = measure(site, given.rounds)
-            except subprocess.CalledProcessError as error:
-                found = failed(name, name, tell(error))
-            except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
-                found = failed(name, name, f"{type(error).__name__}: {error}")
-            rows += [found] if isinstance(found, Row) else found
-            print(f"{name}: measured in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    about = machine()
-    print(json.dumps(as_json(rows, about), indent=1) if given.json else as_table(rows, about))
-    return int(any(row.verdict in ("MISSED", "not measured") for row in rows))
+        asked = {name: FIGURES[name] for name in FIGURES if name in (given.only or FIGURES)}
+        rows = measure_all(asked, site, given.rounds)
+    return report(rows, as_json=given.json)
 
 
 if __name__ == "__main__":

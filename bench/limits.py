@@ -30,11 +30,11 @@ def measure_limits(site: Site) -> list[Row]:
             stderr=subprocess.PIPE,
         )
         assert process.stderr is not None
-        said = process.stderr.read()
+        stderr = process.stderr.read()
         _, code, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(code)
         if process.returncode:
-            raise RuntimeError(f"{name} under ulimit -v 1000000: {said[-300:]!r}")
+            raise RuntimeError(f"{name} under ulimit -v 1000000: {stderr[-300:]!r}")
         held[name] = usage.ru_maxrss / 1024
     site.clear_queue()
     return [

@@ -26,8 +26,8 @@ LINES, METRIC_LINES, BYTES_A_LINE = 2_400_000, 300_000, 150
 def speed(log: Path, rounds: int) -> dict[str, float]:
     """Measure the whole command and the plain loop in turns, seconds."""
     ours = [sys.executable, "-m", "hpcrun", "parse", str(log)]
-    told = json.loads(measure([*ours, "--json"]).output)
-    assert told["runs"][0]["points"] == METRIC_LINES, told["runs"][0]["points"]
+    answer = json.loads(measure([*ours, "--json"]).output)
+    assert answer["runs"][0]["points"] == METRIC_LINES, answer["runs"][0]["points"]
     seconds: dict[str, list[float]] = {"hpcrun parse": [], "hpcrun parse --json": [], "loop": []}
     for _ in range(rounds):
         seconds["loop"].append(measure([sys.executable, PLAIN_LOOP, str(log)]).seconds)

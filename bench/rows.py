@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+
+# Units of what is counted, never measured.
+COUNTED = ("files", "lines", "modules")
 
 
 @dataclass
@@ -58,7 +62,14 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def as_json(rows: Sequence[Row], about: dict[str, str | int]) -> dict[str, object]:
+def report(rows: Sequence[Row], *, as_json: bool) -> int:
+    """Print all figures; return 1 where one misses its bar or could not be taken."""
+    about = machine()
+    print(json.dumps(for_programs(rows, about), indent=1) if as_json else as_table(rows, about))
+    return int(any(row.verdict in ("MISSED", "not measured") for row in rows))
+
+
+def for_programs(rows: Sequence[Row], about: dict[str, str | int]) -> dict[str, object]:
     """Give all figures for programs."""
     return {"machine": about, "rows": [asdict(row) | {"verdict": row.verdict} for row in rows]}
 
@@ -87,7 +98,7 @@ def as_table(rows: Sequence[Row], about: dict[str, str | int]) -> str:
 def _number(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
-    text = f"{value:.0f}" if unit in ("ms", "files") else f"{value:.2f}"
+    text = f"{value:.0f}" if unit in ("ms", *COUNTED) else f"{value:.2f}"
     return f"{text} {unit}".strip()
 
 

@@ -6,8 +6,9 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.timing import Command
@@ -21,8 +22,9 @@ COUNTED = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sstat",
 class Site:
     """A user's surroundings: HOME, a project, the sandbox's folder, the programs to measure."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, peers: Path = PEERS) -> None:
         self.folder = folder
+        self.peers = peers
         self.home = folder / "home"
         self.project = folder / "project"
         self.sandbox = folder / "sandbox"
@@ -39,19 +41,19 @@ class Site:
         self.env = env | {
             "HOME": str(self.home),
             "HPCRUN_SANDBOX_DIR": str(self.sandbox),
-            "PATH": f"{PEERS}/bin:{env['PATH']}",
+            "PATH": f"{peers}/bin:{env['PATH']}",
             "SLURM_CONF": str(self.sandbox / "slurm.conf"),
         }
 
     @property
     def python(self) -> str:
         """The Python that has hpcrun and its peers installed, as their users have them."""
-        return str(PEERS / "bin" / "python")
+        return str(self.peers / "bin" / "python")
 
     @property
     def hpcrun(self) -> str:
         """The installed program."""
-        return str(PEERS / "bin" / "hpcrun")
+        return str(self.peers / "bin" / "hpcrun")
 
     def call(self, *argv: str, env: dict[str, str] | None = None, timeout: float = 120) -> str:
         """Run a command in the project; return what it printed. Raises CalledProcessError."""
@@ -73,11 +75,10 @@ class Site:
         """Name a call of hpcrun."""
         return Command([self.hpcrun, *words])
 
-    def profile(self, text: str = "") -> None:
-        """Give the sandbox's profile the runs' folder, and more."""
-        profile = self.sandbox / "cluster.yaml"
-        with profile.open("a") as file:
-            file.write(f"runs_dir: {self.runs}\n{text}")
+    def profile(self) -> None:
+        """Give the sandbox's profile the runs' folder, and this Python as the one that trains."""
+        with (self.sandbox / "cluster.yaml").open("a") as file:
+            file.write(f"runs_dir: {self.runs}\npython: {sys.executable}\n")
 
     def hold_queue(self, held: bool) -> None:
         """Let no job start, or let jobs start again: jobs that run would cost time themselves."""
@@ -117,13 +118,13 @@ def noted(notes: Path, since: float = 0.0, until: float = float("inf")) -> list[
 
 
 @contextlib.contextmanager
-def make_site(*, nodes: int = 2) -> Iterator[Site]:
-    """Make a place with a Slurm that is up, and take all of it away again."""
+def make_site(peers: Path = PEERS) -> Iterator[Site]:
+    """Make a place with a Slurm of two nodes that is up, and take all of it away again."""
     # A short path: Slurm's sockets lie below it.
     with tempfile.TemporaryDirectory(prefix="hpcrun-bench-", ignore_cleanup_errors=True) as name:
-        site = Site(Path(name))
+        site = Site(Path(name), peers)
         try:
-            site.call(site.hpcrun, "sandbox", "up", "--nodes", str(nodes))
+            site.call(site.hpcrun, "sandbox", "up", "--nodes", "2")
             site.profile()
             yield site
         finally:
@@ -131,9 +132,9 @@ def make_site(*, nodes: int = 2) -> Iterator[Site]:
                 site.call(site.hpcrun, "sandbox", "down")
 
 
-def tell(error: subprocess.CalledProcessError) -> str:
-    """Say in a line which command failed, and its last words."""
-    said = (error.stderr or error.stdout or b"").strip() if error.stderr or error.stdout else ""
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
-    words: Sequence[str] = [str(word) for word in error.cmd]
-    return f"{' '.join(words)[:80]}: code {error.returncode}: {text.splitlines()[-1:] or ''}"
+def failure(error: subprocess.CalledProcessError) -> str:
+    """Say in a line which command failed, and the last line of its output."""
+    output = error.stderr or error.stdout or ""
+    text = output.decode(errors="replace") if isinstance(output, bytes) else output
+    last = (text.strip().splitlines() or [""])[-1]
+    return f"{' '.join(map(str, error.cmd))[:80]}: code {error.returncode}: {last}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.rows import Row
-from bench.site import PEERS, Site
+from bench.site import Site
 from bench.timing import Command, in_turns
 
 
@@ -13,7 +13,7 @@ def measure_help(site: Site, rounds: int) -> Row:
         {
             "hpcrun": site.command("--help"),
             "click": Command([site.python, "-c", "import click"]),
-            "torchx": Command([str(PEERS / "bin" / "torchx"), "--help"]),
+            "torchx": Command([str(site.peers / "bin" / "torchx"), "--help"]),
         },
         rounds,
         env=site.env,
@@ -27,8 +27,8 @@ def measure_help(site: Site, rounds: int) -> Row:
         bar=1.4,
         goal=1.2,
         notes=[
-            times.said("hpcrun", "hpcrun --help"),
-            times.said("click", "python -c 'import click'"),
-            times.said("torchx", "torchx --help"),
+            times.line("hpcrun", "hpcrun --help"),
+            times.line("click", "python -c 'import click'"),
+            times.line("torchx", "torchx --help"),
         ],
     )

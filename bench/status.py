@@ -52,8 +52,8 @@ def measure_status(site: Site, rounds: int) -> list[Row]:
             bar=200,
             goal=120,
             notes=[
-                times.said("status", "hpcrun status"),
-                few.said("one", "hpcrun status RUN, one of them in detail"),
+                times.line("status", "hpcrun status"),
+                few.line("one", "hpcrun status RUN, one of them in detail"),
             ],
         ),
         Row(
@@ -70,8 +70,8 @@ def measure_status(site: Site, rounds: int) -> list[Row]:
 
 def write_runs(site: Site, count: int) -> None:
     """Run one job to its end, and copy its records under other ids and job ids."""
-    said = site.call(site.hpcrun, "submit", "--wait", "--json", "--name", "bench", "--", "true")
-    model = Path(json.loads(said[said.index("{") :])["run_dir"])
+    answer = site.call(site.hpcrun, "submit", "--wait", "--json", "--name", "bench", "--", "true")
+    model = Path(json.loads(answer[answer.index("{") :])["run_dir"])
     site.call(site.hpcrun, "status", model.name)  # what readers keep of a run that is over
     cached = [str(path.relative_to(model)) for path in (model / "cache").rglob("*.json")]
     texts = {name: (model / name).read_text() for name in (*COPIED, *cached)}

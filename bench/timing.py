@@ -32,7 +32,7 @@ class Times:
         """The median of one command."""
         return statistics.median(self.seconds[name]) * 1000
 
-    def said(self, name: str, label: str = "") -> str:
+    def line(self, name: str, label: str = "") -> str:
         """Write one command's times in a line."""
         seconds = [one * 1000 for one in self.seconds[name]]
         return (
