@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun import __version__
 from hpcrun.errors import HpcrunError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # verb -> what --help says of it. Verb X is the command `command` of hpcrun.cli.verb_X.
 VERBS = {
@@ -67,13 +70,22 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        is_unknown = bool(args) and args[0] not in VERBS and not args[0].startswith("-")
+        if is_unknown and not ctx.resilient_parsing:  # not where a shell completes
             import difflib
 
             close = difflib.get_close_matches(args[0], VERBS, 1)
             hint = f" Did you mean {close[0]}?" if close else ""
             ctx.fail(f"no such verb: {args[0]}.{hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a verb, without importing all."""
+        from click.shell_completion import CompletionItem
+
+        begun = [verb for verb in VERBS if verb.startswith(incomplete)]
+        verbs = [CompletionItem(verb, help=VERBS[verb]) for verb in begun]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

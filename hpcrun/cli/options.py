@@ -13,6 +13,8 @@ import click
 from hpcrun.errors import SpecError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hpcrun.controller.context import Context
     from hpcrun.spec.job import JobSpec
     from hpcrun.spec.origin import Origin
@@ -29,7 +31,31 @@ _PATHS = {
     "name": "name",
 }
 
-cluster_option = click.option("--cluster", metavar="NAME", help="The cluster profile to use.")
+
+class Value(click.types.StringParamType):
+    """A text that a shell completes: by these functions of hpcrun.cli.completion."""
+
+    def __init__(self, name: str, *kinds: str) -> None:
+        self.name = name
+        self.kinds = kinds
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from hpcrun.cli.completion import values
+
+        return values(self.kinds, incomplete)
+
+
+CLUSTER = Value("name", "clusters")
+DIR = Value("dir", "files")
+FILE = Value("file", "files")
+JOB = Value("job", "jobs")
+JOB_OR_RUN = Value("job", "jobs", "runs")
+RUN = Value("run", "runs")
+RUN_OR_FILE = Value("run", "runs", "files")
+
+cluster_option = click.option("--cluster", type=CLUSTER, help="The cluster profile to use.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -70,7 +96,7 @@ def job_options(command: F) -> F:
             "--set",
             "overrides",
             multiple=True,
-            metavar="KEY=VALUE",
+            type=Value("key=value", "keys"),
             help="Change any key of the job, as in batch.micro_batch_per_gpu=4.",
         ),
         click.option("--debug", is_flag=True, help="Have torch and NCCL say more, in this run."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.controller.outcome import Outcome
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("cancel")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
 @click.option("--pending", is_flag=True, help="Only what has not begun yet.")
 @cluster_option
 @json_option

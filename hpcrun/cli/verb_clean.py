@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.controller.clean import Unit
@@ -19,7 +19,7 @@ _PATIENCE = 3.0
 
 
 @click.command("clean")
-@click.argument("jobs", metavar="[JOB...]", nargs=-1)
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
 @click.option(
     "--older-than", default="30d", metavar="T", help="Runs that ended before: 30d (default), 12h."
 )

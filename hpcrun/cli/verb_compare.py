@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import FILE, RUN_OR_FILE, cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.metrics.parse import ParsedRun
 
 
 @click.command("compare")
-@click.argument("logs", nargs=-1)
+@click.argument("logs", nargs=-1, type=RUN_OR_FILE)
 @click.option(
     "--by",
     type=click.Choice(["step", "tokens", "samples", "time"]),
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     "--gpus", metavar="N,N,...", help="The GPUs of each run, where its log is all there is."
 )
 @click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are one GPU's.")
-@click.option("--plot", metavar="FILE", help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", metavar="FILE", help="Write a report for the browser, one file.")
+@click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
+@click.option("--html", type=FILE, help="Write a report for the browser, one file.")
 @json_option
 @cluster_option
 def command(

@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import FILE, RUN_OR_FILE, cluster_option, context, json_option
 
 _FORMS = click.Choice(["deepspeed", "openmpi", "mpich", "plain", "slurm"])
 
 
 @click.command("hostfile")
-@click.argument("hosts", required=False)
+@click.argument("hosts", required=False, type=RUN_OR_FILE)
 @click.option("--slots", type=click.IntRange(1), help="GPUs, or processes, of each host.")
 @click.option("--to", "form", type=_FORMS, default="deepspeed", help="What to write (deepspeed).")
 @click.option("--from", "source", type=_FORMS, help="What a file is; else its lines tell.")
-@click.option("-o", "output", metavar="FILE", help="Write to a file, whole or not at all.")
+@click.option("-o", "output", type=FILE, help="Write to a file, whole or not at all.")
 @cluster_option
 @json_option
 def command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import json_option
+from hpcrun.cli.options import CLUSTER, json_option
 
 if TYPE_CHECKING:
     from hpcrun.cli.prompt import Prompter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("script", required=False)
-@click.option("--cluster", metavar="NAME", help="The cluster's name, else Slurm's own.")
+@click.option("--cluster", type=CLUSTER, help="The cluster's name, else Slurm's own.")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
 @click.option("--check", is_flag=True, help="Tell what changed and stop; exit code 1 if so.")
 @click.option("--yes", is_flag=True, help="Ask nothing, take the defaults.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.cli.show_logs import LogPrinter
@@ -20,7 +20,7 @@ FEW_LINES = 2000
 
 
 @click.command("logs")
-@click.argument("job", required=False)
+@click.argument("job", required=False, type=RUN)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--rank", "ranks", multiple=True, metavar="R", help="These ranks alone, as 0,3-5.")
 @click.option(

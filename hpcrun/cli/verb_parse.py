@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, json_option
 
 
 @click.command("parse")
-@click.argument("logs", nargs=-1)
+@click.argument("logs", nargs=-1, type=RUN_OR_FILE)
 @click.option("-f", "--follow", is_flag=True, help="Draw anew as the logs grow, to the end.")
 @click.option("--metric", metavar="NAME", help="Draw this metric, not the loss.")
 @click.option(
     "--pattern", "patterns", metavar="REGEX", multiple=True, help="A form of lines of your own."
 )
-@click.option("--plot", metavar="FILE", help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", metavar="FILE", help="Write a report for the browser, one file.")
-@click.option("--csv", metavar="FILE", help="Write the points as CSV.")
-@click.option("--tensorboard", metavar="DIR", help="Write TensorBoard's event files.")
+@click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
+@click.option("--html", type=FILE, help="Write a report for the browser, one file.")
+@click.option("--csv", type=FILE, help="Write the points as CSV.")
+@click.option("--tensorboard", type=DIR, help="Write TensorBoard's event files.")
 @json_option
 @click.option("--full", is_flag=True, help="With --json every point; with --csv every sample.")
 @cluster_option

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 
 @click.command("requeue")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
 @click.option("--failed", is_flag=True, help="Only what is over and did not end well.")
 @click.option("--hold", is_flag=True, help="Let it wait until scontrol release JOB.")
 @cluster_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hpcrun.cli.options import (
+    RUN,
     WordsAfterDashes,
     asked_overrides,
     check_follow,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("resubmit", cls=WordsAfterDashes)
-@click.argument("job", required=False)
+@click.argument("job", required=False, type=RUN)
 @click.option("--failed", is_flag=True, help="Only what is over and did not end well.")
 @click.option("--fresh", is_flag=True, help="Begin anew: with checkpoints of its own.")
 @click.option(

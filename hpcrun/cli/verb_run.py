@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from hpcrun.cli.options import (
+    FILE,
+    JOB,
     WordsAfterDashes,
     asked_job,
     cluster_option,
@@ -16,8 +18,8 @@ from hpcrun.cli.options import (
 
 
 @click.command("run", cls=WordsAfterDashes)
-@click.argument("job", required=False)
-@click.option("--hostfile", metavar="FILE", help="Run on these hosts, by ssh, without Slurm.")
+@click.argument("job", required=False, type=JOB)
+@click.option("--hostfile", type=FILE, help="Run on these hosts, by ssh, without Slurm.")
 @job_options
 @cluster_option
 @click.pass_context

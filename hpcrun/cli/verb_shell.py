@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import WordsAfterDashes, cluster_option, context
+from hpcrun.cli.options import RUN, WordsAfterDashes, cluster_option, context
 
 
 @click.command("shell", cls=WordsAfterDashes)
-@click.argument("job", required=False)
+@click.argument("job", required=False, type=RUN)
 @click.option("--node", metavar="N", help="A node of the job, by name or number; the first one.")
 @cluster_option
 @click.pass_context

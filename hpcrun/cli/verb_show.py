@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import JOB_OR_RUN, cluster_option, context, json_option
 
 
 @click.command("show")
-@click.argument("what", required=False)
+@click.argument("what", required=False, type=JOB_OR_RUN)
 @click.option("--file", "name", metavar="NAME", help="Print this file of the run, as job.sbatch.")
 @cluster_option
 @json_option

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 
 @click.command("status")
-@click.argument("job", required=False)
+@click.argument("job", required=False, type=RUN)
 @click.option("-n", "count", type=click.IntRange(1), default=20, help="How many runs (20).")
 @click.option("--all", "everything", is_flag=True, help="All runs, each run of a sweep by itself.")
 @click.option("-w", "--watch", "is_watched", is_flag=True, help="Show it anew as it changes.")

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from hpcrun.cli.options import (
+    JOB,
+    RUN,
     WordsAfterDashes,
     asked_job,
     check_follow,
@@ -18,9 +20,9 @@ from hpcrun.cli.options import (
 
 
 @click.command("submit", cls=WordsAfterDashes)
-@click.argument("job", required=False)
+@click.argument("job", required=False, type=JOB)
 @job_options
-@click.option("--after", metavar="RUN", help="Start only when this run or job has ended well.")
+@click.option("--after", type=RUN, help="Start only when this run or job has ended well.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--test-only", is_flag=True, help="Ask Slurm when it would start, and stop.")
 @click.option("--follow", is_flag=True, help="Show the output until the job ends.")

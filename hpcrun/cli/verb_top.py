@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 
 @click.command("top")
-@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", type=RUN)
 @click.option("-n", "count", type=click.IntRange(1), default=20, help="How many jobs (20).")
 @click.option("--no-usage", is_flag=True, help="Leave out how busy GPUs and CPUs are.")
 @cluster_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.controller.watch.watched import Status
@@ -17,7 +17,7 @@ TIMED_OUT = 124
 
 
 @click.command("wait")
-@click.argument("jobs", metavar="[JOB...]", nargs=-1)
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
 @click.option("--any", "first", is_flag=True, help="Only until the first one is over.")
 @click.option("--timeout", metavar="T", help="Give up after T: seconds, or as in 15m, 2h, 1h30m.")
 @cluster_option

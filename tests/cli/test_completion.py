@@ -9,20 +9,21 @@ import re
 import select
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import CompletionItem
 
-from hpcrun.cli.completion_line import Line, read_bash, write_bash
+from hpcrun.cli.completion import BashComplete
 from hpcrun.cli.main import SECTIONS, VERBS
+from hpcrun.cli.main import hpcrun as hpcrun_group
+from hpcrun.cli.options import Value
 from tests.cli.calling import Caller
 from tests.needs import require_command
 from tests.source import ROOT
-
-BREAKS = " \t\n\"'@><=;|&(:"
 
 
 @pytest.fixture
@@ -49,9 +50,9 @@ def site(hpcrun: Caller) -> Caller:
 
 
 def asked(site: Caller, *words: str, cwd: Path | None = None) -> list[str]:
-    """Call what the script calls, as bash does where ``words`` are a line and its breaks."""
+    """Call what the script of bash calls."""
     script = site("completion", "bash").out
-    found = re.search(r"< <\((.*) bash \"", script)
+    found = re.search(r"< <\((.*) bash \"\$2\"", script)
     assert found is not None
     done = subprocess.run(
         [*shlex.split(found[1]), *words],
@@ -66,62 +67,77 @@ def asked(site: Caller, *words: str, cwd: Path | None = None) -> list[str]:
 
 
 def bash(site: Caller, line: str) -> list[str]:
-    return asked(site, "bash", line, BREAKS)
+    """Ask as bash does: with the text that it will replace, and the line up to the cursor."""
+    return asked(site, "bash", re.split(r"[ \"'=:]", line)[-1], line)
 
 
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("hpcrun stat", ["words", "status"]),
-        ("hpcrun nosuch x", ["words"]),
-        ("hpcrun status ", ["words", "2000", "1000"]),
-        ("hpcrun status 10", ["words", "1000"]),
-        ("hpcrun status z", ["words", "zero2-7k3q"]),
-        ("hpcrun status lr", ["words", "lr-8m4r"]),
+        ("hpcrun stat", ["plain,status"]),
+        ("hpcrun nosuch x", []),
+        ("hpcrun status ", ["plain,2000", "plain,1000"]),
+        ("hpcrun status 10", ["plain,1000"]),
+        ("hpcrun status z", ["plain,zero2-7k3q"]),
+        ("hpcrun status lr", ["plain,lr-8m4r"]),
         (
             "hpcrun status 2026112",
-            ["words", "20261121-081455-lr-8m4r", "20261120-081455-zero2-7k3q"],
+            ["plain,20261121-081455-lr-8m4r", "plain,20261120-081455-zero2-7k3q"],
         ),
-        ("hpcrun status 20261120-", ["words", "20261120-081455-zero2-7k3q"]),
-        ("hpcrun logs --no", ["words", "--node"]),
-        ("hpcrun submit my", ["words", "my\\ job"]),
-        ("hpcrun submit 'my", ["words", "my job"]),
-        ("hpcrun submit ./tr", ["files"]),
-        ("hpcrun submit x -- ./tr", ["files"]),
-        ("hpcrun submit --set precision=b", ["words", "bf16"]),
-        ("hpcrun submit --set prec", ["open", "precision="]),
-        ("hpcrun submit --after zer", ["words", "zero2-7k3q"]),
-        ("hpcrun submit --cluster=san", ["words", "sandbox"]),
-        ("hpcrun --ver", ["words", "--version"]),
-        ("hpcrun sandbox u", ["words", "up"]),
-        ("hpcrun schema c", ["words", "cluster"]),
-        ("hpcrun parse tr", ["files"]),
-        ("hpcrun parse --plot ", ["files"]),
-        ("hpcrun parse z", ["both", "zero2-7k3q"]),
-        ("hpcrun top -n ", ["words"]),
-        ("hpcrun 'unclosed", ["words"]),
-        ("hpcrun status \udcff\x1b[2J", ["words"]),
+        ("hpcrun status 20261120-", ["plain,20261120-081455-zero2-7k3q"]),
+        ("hpcrun logs --no", ["plain,--node"]),
+        ("hpcrun submit my", ["plain,my\\ job"]),
+        ("hpcrun submit 'my", ["plain,my job"]),
+        ("hpcrun submit ./tr", ["file,"]),
+        ("hpcrun submit x -- ./tr", ["file,"]),
+        ("hpcrun submit --set precision=b", ["plain,bf16"]),
+        ("hpcrun submit --set prec", ["open,precision="]),
+        ("hpcrun submit --after zer", ["plain,zero2-7k3q"]),
+        ("hpcrun submit --cluster=san", ["plain,sandbox"]),
+        ("hpcrun submit --nodes x --cluster san", ["plain,sandbox"]),
+        ("hpcrun --ver", ["plain,--version"]),
+        ("hpcrun sandbox u", ["plain,up"]),
+        ("hpcrun schema c", ["plain,cluster"]),
+        ("hpcrun parse tr", ["file,"]),
+        ("hpcrun parse --plot ", ["file,"]),
+        ("hpcrun parse z", ["plain,zero2-7k3q", "file,"]),
+        ("hpcrun hostfile z", ["plain,zero2-7k3q", "file,"]),
+        ("hpcrun show lr", ["plain,lr-8m4r"]),
+        ("hpcrun show my", ["plain,my\\ job"]),
+        ("hpcrun top -n ", []),
+        ("hpcrun 'unclosed", []),
+        ("hpcrun status \udcff\x1b[2J", []),
     ],
 )
 def test_what_could_stand_there(site: Caller, line: str, answer: list[str]) -> None:
-    found = bash(site, line)
-    if line == "hpcrun parse z":
-        found = found[:2]
-    assert found == answer
+    assert bash(site, line) == answer
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_that_takes_runs_completes_them(verb: str) -> None:
+    command = hpcrun_group.get_command(click.Context(hpcrun_group), verb)
+    assert command is not None
+    for param in command.params:
+        if isinstance(param, click.Argument) and param.name in ("job", "jobs", "logs", "what"):
+            assert isinstance(param.type, Value), param.name
+            assert param.type.kinds[-1] == ("jobs" if verb in ("submit", "run") else "runs") or (
+                param.type.kinds == ("runs", "files")
+            )
 
 
 def test_all_verbs_and_their_meaning(site: Caller) -> None:
-    kind, *lines = asked(site, "fish", "--", "")
-    assert kind == "words"
-    assert dict(line.split("\t") for line in lines) == VERBS
+    lines = asked(site, "fish", "--", "")
+    assert dict(line.removeprefix("plain,").split("\t") for line in lines) == VERBS
 
 
 def test_runs_tell_what_they_are(site: Caller) -> None:
     assert asked(site, "fish", "status", "--", "z") == [
-        "words",
-        "zero2-7k3q\tzero2, exit code 3, 11-20 08:14 UTC",
+        "plain,zero2-7k3q\tzero2, exit code 3, 11-20 08:14 UTC",
     ]
-    assert asked(site, "zsh", "submit", "--", "my")[1] == "my job:two words"
+    assert asked(site, "zsh", "submit", "--", "my") == ["plain,my job:two words"]
+    assert asked(site, "zsh", "submit", "--", "--cluster=san") == [
+        "plain,--cluster=sandbox:a Slurm on this machine"
+    ]
 
 
 def test_whatever_is_broken_nothing_is_said(site: Caller) -> None:
@@ -130,7 +146,7 @@ def test_whatever_is_broken_nothing_is_said(site: Caller) -> None:
     site.write("hpcrun.yaml", "runs_dir: $NO_SUCH_VARIABLE/runs\n")
     assert bash(site, "hpcrun status ") == []
     site.write("hpcrun.yaml", "runs_dir: /nonexistent/runs\n")
-    assert bash(site, "hpcrun status ") == ["words"]
+    assert bash(site, "hpcrun status ") == []
     assert asked(site) == []
     assert asked(site, "bash") == []
 
@@ -139,40 +155,25 @@ def test_it_asks_this_hpcrun_and_needs_no_path(site: Caller, tmp_path: Path) -> 
     """Not the one of that name on the PATH, nor a folder of that name where the user is."""
     (tmp_path / "hpcrun").mkdir()
     (tmp_path / "hpcrun" / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
-    assert asked(site, "bash", "hpcrun stat", BREAKS, cwd=tmp_path) == ["words", "status"]
-
-
-def test_neither_click_nor_yaml_for_runs(site: Caller) -> None:
-    program = (
-        "import sys; from hpcrun.cli.complete import answer_to; "
-        "from hpcrun.cli.completion_line import Line; "
-        "assert answer_to(Line(['status'], '')).items; "
-        "assert not {'click', 'yaml', 'msgspec', 'subprocess'} & set(sys.modules)"
-    )
-    site.write("hpcrun.yaml", f"runs_dir: {site.runs}\n")
-    subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        cwd=site.project,
-        env=site.environ | {"PYTHONPATH": str(ROOT)},
-        check=True,
-    )
+    assert asked(site, "bash", "stat", "hpcrun stat", cwd=tmp_path) == ["plain,status"]
 
 
 @pytest.mark.parametrize("value", ["my job", "a'b", 'a"b', "$x", "a:b=c", "é", "a\\b"])
 @pytest.mark.parametrize("begun", ["", "'", '"', "m", "a"])
 def test_what_bash_gets_reads_back_as_meant(value: str, begun: str) -> None:
-    line = read_bash(f"hpcrun submit {begun}", BREAKS)
-    written = write_bash(value, line)
-    if written is None:
-        assert "'" in value
-        return
-    prefix = begun if line.quote else ""
-    assert read_bash(f"hpcrun submit {prefix}{written}{line.quote}", BREAKS).current == value
+    quote = begun if begun in ("'", '"') else ""
+    completion = BashComplete(["" if quote else begun, f"hpcrun submit {begun}"])
+    args, current = completion.get_completion_args()
+    assert (args, current) == (["submit"], "" if quote else begun)
+    written = completion.write(CompletionItem(value))
+    line = f"printf %s {quote}{written}{quote}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout == value
 
 
 def test_a_line_without_end() -> None:
-    assert read_bash("", BREAKS) == Line([], "")
-    assert read_bash("hpcrun a\\", BREAKS).current == "a"
+    assert BashComplete(["", ""]).get_completion_args() == ([], "")
+    assert BashComplete(["a\\", "hpcrun a\\"]).get_completion_args() == ([], "a")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -199,7 +200,7 @@ def test_a_name_that_is_none(site: Caller) -> None:
     assert done.code == 2
     assert "not the name of a command" in done.err
     assert (
-        "complete -o nosort -F _hpcrun_complete_hr hr"
+        "complete -o nosort -F _hr_completion hr"
         in site("completion", "bash", "--command", "hr").out
     )
 
@@ -256,6 +257,8 @@ TYPED = [
     ("\x15hpcrun submit 'my\t", "'my job' "),
     ("\x15hpcrun submit --set precision=bf\t", "precision=bf16 "),
     ("\x15hpcrun parse tra\t", "train.py "),
+    ("\x15hpcrun parse ze\t", "zero2-7k3q "),
+    ("\x15hpcrun submit --cluster=san\t", "--cluster=sandbox "),
 ]
 
 

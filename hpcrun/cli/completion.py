@@ -1,0 +1,398 @@
+"""Completion: the words that could stand on a line that is being typed in bash, zsh or fish.
+
+click finds what the place on the line takes; here are the values that are hpcrun's own, and the
+scripts of the shells. Completion never asks Slurm and prints no error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
+
+
+def main() -> None:
+    """Answer a shell; whatever happens, nothing else reaches the user's prompt."""
+    try:
+        shell, *words = sys.argv[1:]
+        answer = SHELLS[shell](words).complete()
+        os.write(1, f"{answer}\n".lstrip("\n").encode("utf-8", "surrogateescape"))
+    except BaseException:  # Ctrl-C too; a broken profile is reported by the verb itself
+        os._exit(1)
+    os._exit(0)
+
+
+# ---- the shells --------------------------------------------------------------------------------
+
+
+class _Complete(ShellComplete):
+    """What is the same in each shell; ``words`` are what its script passes on."""
+
+    def __init__(self, words: Sequence[str] = (), prog_name: str = "hpcrun") -> None:
+        from hpcrun.cli.main import hpcrun
+
+        super().__init__(hpcrun, {}, prog_name, "")
+        self.words = words
+
+    def source(self) -> str:
+        """Make the shell's script, which asks this very hpcrun.
+
+        Whatever else has the name hpcrun on the PATH is not called: HPCToolkit has a program of
+        that name. ``python -c`` would look in the current folder first, for an hpcrun too.
+        """
+        root = str(Path(__file__).parents[2])
+        code = f"import sys; sys.path[0] = {root!r}; from hpcrun.cli.completion import main; main()"
+        argv = shlex.join([sys.executable, "-c", code])
+        return self.source_template % {**self.source_vars(), "argv": argv}
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Read the words of a line, "--" and the word that is being typed."""
+        *words, _, current = self.words
+        return words, current
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Find what could stand there: for ``--option=value`` with the option in front."""
+        if "--" in args:
+            return [_FILES]
+        option, is_joined, _ = incomplete.partition("=")
+        before = f"{option}=" if is_joined and option.startswith("--") else ""
+        return [
+            CompletionItem(before + item.value, item.type, _one_line(item.help))
+            for item in super().get_completions(args, incomplete)
+            if item.type == "file" or _one_line(item.value)
+        ]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Write an item as the scripts read it: its type, a comma, its value."""
+        # No space comes after "key=".
+        kind = "open" if item.value.endswith("=") and item.type == "plain" else item.type
+        return f"{kind},{self.write(item)}"
+
+    def write(self, item: CompletionItem) -> str:
+        """Write a value and its meaning."""
+        raise NotImplementedError
+
+
+def _one_line(text: str | None) -> str:
+    """Return a text that commands no terminal, else none."""
+    first = (text or "").partition("\n")[0]
+    return first if first.isprintable() else ""
+
+
+class BashComplete(_Complete):
+    """bash replaces only what follows the last of COMP_WORDBREAKS, as "=", and quotes nothing.
+
+    bash before 4.4 knows no nosort, before 4.0 (macOS) no compopt: files are not completed there.
+    """
+
+    name = "bash"
+    source_template = """\
+# bash completion of %(prog_name)s; made by: hpcrun completion bash
+%(complete_func)s() {
+    local kind value
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        case $kind in
+        plain) COMPREPLY+=("$value") ;;
+        open) COMPREPLY+=("$value") && compopt -o nospace ;;
+        file)
+            if ((${#COMPREPLY[@]} == 0)); then
+                compopt -o default
+            else
+                compopt -o filenames
+                while IFS= read -r value; do COMPREPLY+=("$value"); done < <(compgen -f -- "$2")
+            fi
+            ;;
+        esac
+    done < <(%(argv)s bash "$2" "${COMP_LINE:0:COMP_POINT}" </dev/null 2>/dev/null)
+} 2>/dev/null
+complete -o nosort -F %(complete_func)s %(prog_name)s 2>/dev/null ||
+    complete -F %(complete_func)s %(prog_name)s
+"""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Read the text that bash will replace, and the line up to the cursor."""
+        replaced, line = self.words
+        self.quote = _open_quote(line)
+        *words, current = _split(line)
+        self.kept = len(current) - len(_split(self.quote + replaced)[-1])
+        return words[1:], current
+
+    def write(self, item: CompletionItem) -> str:
+        return quote_bash(item.value[self.kept :], self.quote)
+
+
+def _split(line: str) -> list[str]:
+    r"""Split a line of bash into its words; the last one is being typed, and may be empty.
+
+    >>> _split("hpcrun submit 'my jo"), _split("hpcrun ")
+    (['hpcrun', 'submit', 'my jo'], ['hpcrun', ''])
+    """
+    *words, current = split_arg_string(line + "_")
+    return [*words, current[:-1]]
+
+
+def _open_quote(line: str) -> str:
+    """Return the quote that is open at the end of a line."""
+    for quote in ("", "'", '"'):
+        try:
+            shlex.split(line + "_" + quote)
+        except ValueError:
+            continue
+        return quote
+    return ""
+
+
+def quote_bash(text: str, quote: str) -> str:
+    r"""Write a text so that bash reads it behind an open quote, or behind none.
+
+    >>> print(quote_bash("it's $1", ""), quote_bash("it's $1", '"'), quote_bash("it's", "'"))
+    it\'s\ \$1 it's \$1 it'\''s
+    """
+    if quote == "'":
+        return text.replace("'", r"'\''")
+    return re.sub(r'(["$`\\])' if quote else r"([^\w@%+=:,./-])", r"\\\1", text)
+
+
+class ZshComplete(_Complete):
+    """zsh shows what a value means behind a colon."""
+
+    name = "zsh"
+    source_template = """\
+#compdef %(prog_name)s
+# zsh completion of %(prog_name)s; made by: hpcrun completion zsh
+%(complete_func)s() {
+    local line takes_files
+    local -a items suffix
+    for line in "${(@f)$(%(argv)s zsh "${(@Q)words[2,CURRENT-1]}" -- "${(Q)PREFIX}" \
+</dev/null 2>/dev/null)}"; do
+        case $line in
+        file,*) takes_files=yes ;;
+        open,*) items+=("${line#*,}"); suffix=(-S '') ;;
+        plain,*) items+=("${line#*,}") ;;
+        esac
+    done
+    (( $#items )) && _describe -V 'hpcrun' items "${suffix[@]}"
+    [[ -n $takes_files ]] && _files
+    return 0
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    %(complete_func)s "$@"
+else
+    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+
+    def write(self, item: CompletionItem) -> str:
+        value = item.value.replace("\\", "\\\\").replace(":", "\\:")
+        return f"{value}:{item.help}" if item.help else value
+
+
+class FishComplete(_Complete):
+    """fish shows what a value means behind a tab, and adds no space to "key="."""
+
+    name = "fish"
+    source_template = """\
+# fish completion of %(prog_name)s; made by: hpcrun completion fish
+function %(complete_func)s
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l current (commandline -ct)
+    for line in (%(argv)s fish $words -- "$current" </dev/null 2>/dev/null)
+        switch $line
+            case 'file,*'
+                __fish_complete_path $current
+            case '*'
+                string replace -r '^[a-z]*,' '' -- $line
+        end
+    end
+end
+complete -c %(prog_name)s -e
+complete -c %(prog_name)s -f -k -a '(%(complete_func)s)'
+"""
+
+    def write(self, item: CompletionItem) -> str:
+        return f"{item.value}\t{item.help}" if item.help else item.value
+
+
+SHELLS = {shell.name: shell for shell in (BashComplete, ZshComplete, FishComplete)}
+
+
+# ---- the values --------------------------------------------------------------------------------
+
+# Files and folders are left to the shell.
+_FILES = CompletionItem("", "file")
+# For this many of the newest runs a record is opened, for its Slurm id and state.
+_OPENED = 30
+_MOST = 200
+# A run's id begins with so many characters for its time: YYYYMMDD-HHMMSS-.
+_STAMP = 16
+_RUN = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9._+-]+-[0-9a-z]{4})(\.array)?")
+_TASK = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
+
+
+def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
+    """Collect what could stand in a place that takes these kinds of values."""
+    named = {"jobs": jobs, "runs": runs, "clusters": clusters, "keys": keys}
+    items = [item for kind in kinds if kind in named for item in named[kind](current)]
+    # A job may be a file of the user's own.
+    takes_files = "files" in kinds or ("jobs" in kinds and not items)
+    return [*items, _FILES] if takes_files else items
+
+
+def runs(current: str) -> list[CompletionItem]:
+    """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
+    from hpcrun.controller.context import load_context
+
+    runs_dir = load_context(os.environ, Path.cwd()).runs_dir
+    try:
+        names = sorted((entry.name for entry in os.scandir(runs_dir)), reverse=True)
+    except OSError:
+        return []
+    items = []
+    if not current or current[0].isdigit():
+        items = [
+            CompletionItem(job_id, help=_what(runs_dir / name))
+            for name, job_id in _job_ids(runs_dir, islice(_newest(names, ""), _OPENED))
+            if job_id.startswith(current)
+        ]
+    # The whole id once its date is being typed; else what follows the date.
+    by_date = bool(re.match(r"\d{5}", current))
+    if not items or by_date:
+        for name in islice(_newest(names, current), _MOST):
+            value = name.removesuffix(".array")
+            what = _what(runs_dir / name) if len(items) < _OPENED else ""
+            items.append(CompletionItem(value if by_date else value[_STAMP:], help=what))
+    return items
+
+
+def _newest(names: Sequence[str], current: str) -> Iterator[str]:
+    """The folders of runs whose id, or the end of it, begins so; a sweep stands for its tasks."""
+    there = frozenset(names)
+    for name in names:
+        if not (name.startswith(current) or name.startswith(current, _STAMP)):
+            continue
+        if not _RUN.fullmatch(name):
+            continue
+        task = _TASK.fullmatch(name)
+        if task is None or f"{task[1]}{task[3]}.array" not in there:
+            yield name
+
+
+def _job_ids(runs_dir: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        found = re.search(rb'"job_id": ?"([0-9_]+)"', _read(runs_dir / name / "submitted.json"))
+        if found:
+            yield name, found[1].decode()
+
+
+def _what(folder: Path) -> str:
+    """Describe a run by its name and the state that its own files show."""
+    match = _RUN.fullmatch(folder.name)
+    assert match is not None
+    stamp, name = match[1], match[2].rpartition("-")[0]
+    when = f"{stamp[4:6]}-{stamp[6:8]} {stamp[9:11]}:{stamp[11:13]} UTC"
+    state = "sweep" if match[3] else _state(folder)
+    return ", ".join(text for text in (name, state, when) if text)
+
+
+def _state(folder: Path) -> str:
+    seen = re.search(rb'"state": ?"([A-Z_]+)"', _read(folder / "cache" / "seen.json"))
+    if seen:
+        return seen[1].decode().lower()
+    try:
+        names = [entry.name for entry in os.scandir(folder / "attempts")]
+    except OSError:
+        return ""
+    attempts = [name for name in names if name.isdigit()]
+    if not attempts:
+        return "not begun"
+    end = _read(folder / "attempts" / max(attempts, key=int) / "end.json")
+    code = re.search(rb'"exit_code": ?(\d+)', end)
+    return f"exit code {code[1].decode()}" if code else "running"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 14)
+    except OSError:
+        return b""
+
+
+def jobs(current: str) -> list[CompletionItem]:
+    """Jobs that can be submitted by their names."""
+    from hpcrun.assets import list_jobs
+    from hpcrun.controller.context import find_project
+
+    return [
+        CompletionItem(name, help=_line_of(path, "description") or whose)
+        for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items())
+        if name.startswith(current)
+    ]
+
+
+def clusters(current: str) -> list[CompletionItem]:
+    """The user's profiles by name, the project's own, and the sandbox."""
+    from hpcrun.assets import config_dir
+    from hpcrun.controller.context import PROFILE, find_project
+
+    profiles = sorted((config_dir(os.environ) / "clusters").glob("*.yaml"))
+    found = {path.stem: "yours" for path in profiles}
+    own = _line_of(find_project(Path.cwd()) / PROFILE, "name")
+    if own:
+        found[own] = "this project's"
+    found.setdefault("sandbox", "a Slurm on this machine")
+    return [
+        CompletionItem(name, help=whose)
+        for name, whose in found.items()
+        if name.startswith(current)
+    ]
+
+
+def _line_of(path: Path, key: str) -> str:
+    """The value of a top key, where it stands in one plain line, as it nearly always does."""
+    found = re.search(rf"^{key}: *([^\n#|>&*!]+)".encode(), _read(path), re.MULTILINE)
+    return found[1].decode("utf-8", "replace").strip().strip("\"'") if found else ""
+
+
+def keys(current: str) -> list[CompletionItem]:
+    """Keys of a job for --set, each with its =, or the values that one can have."""
+    import json
+
+    from hpcrun.assets import shipped
+
+    schema = json.loads((shipped("jobs") / "job.schema.json").read_text(encoding="utf-8"))
+    found = dict(_keys(schema))
+    key, has_value, value = current.partition("=")
+    if has_value:
+        _, allowed = found.get(key, ("", []))
+        return [CompletionItem(f"{key}={one}") for one in allowed if one.startswith(value)]
+    return [
+        CompletionItem(f"{name}=", help=meaning)
+        for name, (meaning, _) in found.items()
+        if name.startswith(key)
+    ]
+
+
+def _keys(node: object, path: str = "") -> Iterator[tuple[str, tuple[str, list[str]]]]:
+    """Walk a schema: dotted key -> (what it means, the values that it can have)."""
+    if not isinstance(node, dict):
+        return
+    properties = node.get("properties")
+    if isinstance(properties, dict):
+        for key, inner in properties.items():
+            yield from _keys(inner, f"{path}.{key}" if path else key)
+        return
+    allowed = [str(value) for value in node.get("enum", ()) if value is not None]
+    kinds = node.get("type")
+    if kinds == "boolean" or (isinstance(kinds, list) and "boolean" in kinds):
+        allowed = ["true", "false"]
+    yield path, (str(node.get("description", "")), allowed)
