@@ -1,9 +1,9 @@
 #!/bin/bash
-# What a node has, for hpcrun's harness, which takes these functions in. It needs bash 4.2. A check
-# that fails says why in $trouble.
+# What a node has: its network and its GPUs. The harness sources this. It needs bash 4.2.
 #
 #   bash hardware.sh fabric [ROOT]   print the network that this node would train over, by what
 #                                    the kernel shows below ROOT/sys; the devices go to stderr
+# shellcheck disable=SC2154 # $host is the harness's
 set -u
 
 # routed_interface ADDRESS ROOT: the interface by which an IPv4 address is reached, from the kernel's
@@ -85,7 +85,7 @@ rdma_kind() {
     esac
 }
 
-# set_nccl_devices ROOT INTERFACE: tell NCCL of this very node, since names differ between nodes.
+# set_nccl_devices ROOT INTERFACE: set NCCL's variables on this node, as names differ between nodes.
 # What is set already stays, in the environment or in NCCL's own files.
 set_nccl_devices() {
     local infiniband other
@@ -105,8 +105,8 @@ set_nccl_devices() {
         omni-path_devices "$1"
     )
     if [ -z "$infiniband$other" ]; then
-        trouble="no InfiniBand or RoCE port is up, and NCCL_NET=IB would stop NCCL:"
-        trouble+=" nccl.fabric: ethernet trains over TCP"
+        error "$host: no InfiniBand or RoCE port is up, and NCCL_NET=IB would stop NCCL:" \
+            "nccl.fabric: ethernet trains over TCP"
         return 1
     fi
     if [ "${HPCRUN_FABRIC-}" = infiniband ] && [ -n "$infiniband" ] && [ -n "$other" ] &&
@@ -115,20 +115,20 @@ set_nccl_devices() {
         export NCCL_IB_HCA="${NCCL_IB_HCA:-=${infiniband//$'\n'/,}}"
     fi
     # A verbs plugin (IBext, which has SHARP; gIB) answers to its own name alone: where one is
-    # asked for, IB would turn it off without a word.
+    # asked for, IB would turn it off silently.
     case ${NCCL_NET_PLUGIN:-none},${NCCL_COLLNET_ENABLE:-0} in
     none,0) ;;
     *) unset NCCL_NET ;;
     esac
 }
 
-# in_nccl_conf NAME ROOT: do the files that NCCL reads say it? A variable would win over them.
+# in_nccl_conf NAME ROOT: whether a file that NCCL reads sets it; a variable would override the file.
 in_nccl_conf() {
     grep -qs "^$1=" -- "${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}" "$2/etc/nccl.conf"
 }
 
 # check_gpus: bf16 needs compute capability 8.0; below, it is refused, or many times slower. An old
-# driver does not tell. The answer stays in HPCRUN_GPUS for node.sh: asking takes up to a second.
+# driver does not report it. HPCRUN_GPUS keeps the answer for node.sh: asking takes up to a second.
 check_gpus() {
     local capability name
     [ -n "${HPCRUN_NEEDS_BF16-}" ] || return 0
@@ -137,8 +137,8 @@ check_gpus() {
     export HPCRUN_GPUS
     while IFS=, read -r capability name; do
         if [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] && [ "${capability%.*}" -lt 8 ]; then
-            trouble="${name# } has no bf16 units (compute capability $capability):"
-            trouble+=" set precision: fp16 (--set precision=fp16)"
+            error "$host: ${name# } has no bf16 units (compute capability $capability):" \
+                "set precision: fp16 (--set precision=fp16)"
             return 1
         fi
     done <<<"$HPCRUN_GPUS"

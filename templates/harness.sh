@@ -11,6 +11,11 @@
 # Each file has one writer and appears by rename. attempts/N/: begin.json, beat (epoch seconds,
 # every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
 # has this attempt already.
+#
+# A function, here and in the files beside this one, hands back in one way: it prints its result,
+# which the caller captures; its status says whether it worked; error messages go to stderr. It sets
+# no variable of its caller. What a mode keeps beyond a function is listed here: attempt_dir, its
+# folder in the run; child and stopped, which traps read and set. Names in capitals are environment.
 set -u
 
 # Not $HOSTNAME: bash takes it over from the environment, which srun brings along from node 0.
@@ -18,8 +23,11 @@ host=${SLURMD_NODENAME:-$(uname -n)}
 
 say() { printf 'hpcrun: %s\n' "$*"; }
 
+error() { printf 'hpcrun: error: %s\n' "$*" >&2; }
+
+# die [MESSAGE]: end this part of the job; without a message after a check, which has printed one.
 die() {
-    printf 'hpcrun: error: %s\n' "$*" >&2
+    [ $# -eq 0 ] || error "$@"
     # What ends one node's part ends the step: the codes of the others would hide this one.
     [ -z "${HPCRUN_NODE_RANK-}" ] || record_failure "node-$HPCRUN_NODE_RANK" '"rank": null' 1
     exit 1
@@ -40,19 +48,19 @@ now() {
 # ---- batch -------------------------------------------------------------------------------------
 
 batch() {
-    local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} code beat
+    local attempt=${SLURM_RESTART_COUNT:-0} job=${SLURM_JOB_ID:-} begun code beat
     # The task of an array by the name that people see.
     [ -z "${SLURM_ARRAY_TASK_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-    dir=$HPCRUN_RUN_DIR/attempts/$attempt
-    if ! mkdir -- "$dir" 2>/dev/null; then
-        [ -d "$dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $host"
+    attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
+    if ! mkdir -- "$attempt_dir" 2>/dev/null; then
+        [ -d "$attempt_dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $host"
         say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
         exit 93
     fi
     export HPCRUN_ATTEMPT=$attempt
-    mkdir -p -- "$dir/failures" "$dir/ended" "$HPCRUN_RUN_DIR/logs/$attempt"
+    mkdir -p -- "$attempt_dir/failures" "$attempt_dir/ended" "$HPCRUN_RUN_DIR/logs/$attempt"
     begun=$(now)
-    write_record "$dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
+    write_record "$attempt_dir/begin.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"host\": \"$host\", \"pid\": $$, \"nodes\": \"${SLURM_JOB_NODELIST:-$host}\",\
  \"begun_at\": $begun}"
     say "attempt $attempt${job:+ of job $job} begins on ${SLURM_JOB_NODELIST:-$host}"
@@ -61,7 +69,7 @@ batch() {
     exec {beat}> >(
         trap - TERM INT HUP
         while :; do
-            write_record "$dir/beat" "$(printf '%(%s)T' -1)"
+            write_record "$attempt_dir/beat" "$(printf '%(%s)T' -1)"
             IFS= read -rt 30 _
             [ $? -gt 128 ] || break
         done
@@ -80,8 +88,9 @@ batch() {
     child=$!
     [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null
     await
+    code=$?
     exec {beat}>&-
-    finish "$attempt" "$job" "$code"
+    finish "$attempt" "$job" "$begun" "$code"
 }
 
 stop() {
@@ -90,27 +99,27 @@ stop() {
     [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
 }
 
-# await: wait for $child and set $code. Any signal ends `wait` early, also the CONT that Slurm
-# sends before TERM, so it is asked again until the child is gone. After a stop Slurm kills
+# await: wait for $child and return its exit code. Any signal ends `wait` early, also the CONT that
+# Slurm sends before TERM, so it is called again until the child is gone. After a stop Slurm kills
 # everything KillWait (30 s by default) later: the end is recorded before that.
 await() {
-    local tenths=0
+    local tenths=0 code
     while [ -z "$stopped" ]; do
         wait "$child"
         code=$?
-        [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || return 0
+        [ -n "$stopped" ] || kill -0 "$child" 2>/dev/null || return "$code"
     done
     while kill -0 "$child" 2>/dev/null && [ $tenths -lt 200 ]; do
         sleep 0.1
         tenths=$((tenths + 1))
     done
-    code=143
+    return 143
 }
 
-# finish ATTEMPT JOB CODE: the end record. The exit code is that of the process that failed first,
-# so that Slurm says FAILED with the code that matters, whatever the launcher made of it.
+# finish ATTEMPT JOB BEGUN CODE: write the end record. The exit code is that of the process that
+# failed first, so that Slurm shows the code that matters, whatever the launcher returned.
 finish() {
-    local attempt=$1 job=$2 code=$3 first='' signal=null stopped_by=null tries=0
+    local attempt=$1 job=$2 begun=$3 code=$4 first='' signal=null stopped_by=null tries=0
     if [ -n "$stopped" ]; then
         stopped_by="\"$stopped\""
         signal=15
@@ -125,20 +134,20 @@ finish() {
         if [ -n "$first" ]; then
             code=${first#*'"exit_code": '}
             code=${code%%,*}
-        elif [ "$code" -eq 0 ] && [ ! -e "$dir/launched" ]; then
-            say "error: the job's setup ended before the training was started" >&2
+        elif [ "$code" -eq 0 ] && [ ! -e "$attempt_dir/launched" ]; then
+            error "the job's setup ended before the training was started"
             code=1
         fi
         [ "$code" -le 128 ] || signal=$((code - 128))
     fi
-    write_record "$dir/end.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
+    write_record "$attempt_dir/end.json" "{\"attempt\": $attempt, \"job_id\": \"$job\",\
  \"exit_code\": $code, \"signal\": $signal, \"stopped_by\": $stopped_by,\
  \"first_failure\": ${first:-null}, \"begun_at\": $begun, \"ended_at\": $(now)}"
-    # Whoever stopped it may start it anew, and then it needs them; hpcrun removes them at the end.
+    # A job that was stopped may be requeued, and then needs them; hpcrun removes them at the end.
     if [ -z "$stopped" ] || grep -q '^#SBATCH --no-requeue' -- "$HPCRUN_RUN_DIR/job.sbatch"; then
         rm -f -- "$HPCRUN_RUN_DIR/secrets.env"
     fi
-    rm -f -- "$dir/environment" # the same values, for a hostfile's hosts: hosts.sh may be dead
+    rm -f -- "$attempt_dir/environment" # the same values, where hosts.sh was killed
     # shellcheck disable=SC1091 # it lies beside this file
     . "$HPCRUN_RUN_DIR/local.sh" && clean_nodes "$host" "$stopped"
     say "attempt $attempt ended with exit code $code"
@@ -147,7 +156,7 @@ finish() {
 
 first_failure() {
     local file
-    for file in "$dir"/failures/*.json; do
+    for file in "$attempt_dir"/failures/*.json; do
         [ -e "$file" ] && cat -- "$file"
         return 0
     done
@@ -156,7 +165,7 @@ first_failure() {
 # ---- launch ------------------------------------------------------------------------------------
 
 launch() {
-    local hosts=("$host") name
+    local hosts=("$host")
     case $1 in
     ssh | pdsh)
         # shellcheck disable=SC1091 # it lies beside this file
@@ -175,11 +184,7 @@ launch() {
     [ "$HPCRUN_NODES" -eq 1 ] || MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
-    for name in "${hosts[@]}"; do
-        printf '%s slots=%s\n' "$name" "$HPCRUN_RANKS_PER_NODE"
-    done >"$attempt_dir/hostfile.part"
-    mv -f -- "$attempt_dir/hostfile.part" "$attempt_dir/hostfile"
-    export HPCRUN_HOSTFILE=$attempt_dir/hostfile
+    write_hostfile "${hosts[@]}"
     say "rank 0 is on ${hosts[0]}, at $MASTER_ADDR port $MASTER_PORT"
 
     if [ -z "${SLURM_JOB_ID-}" ]; then
@@ -196,6 +201,16 @@ launch() {
         unset "${!SLURM_CPU_BIND@}" "${!SLURM_STEP_@}"
     fi
     exec "$@" bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null
+}
+
+# write_hostfile HOST...: the hosts in the order of their ranks; exports HPCRUN_HOSTFILE.
+write_hostfile() {
+    local name
+    export HPCRUN_HOSTFILE=$attempt_dir/hostfile
+    for name; do
+        printf '%s slots=%s\n' "$name" "$HPCRUN_RANKS_PER_NODE"
+    done >"$HPCRUN_HOSTFILE.part"
+    mv -f -- "$HPCRUN_HOSTFILE.part" "$HPCRUN_HOSTFILE"
 }
 
 # first_address FIRST SECOND: the address at which the other nodes reach the first one. Slurm's
@@ -229,9 +244,9 @@ node_address() {
     printf '%s\n' "${found%%[[:space:]]*}"
 }
 
-# show_node NAME: what Slurm says of it. A slurmctld that is being restarted is waited for: srun would
-# give up in seconds, and end a job that has waited for hours. And then until it has heard from the
-# nodes: before that it puts a step off for minutes.
+# show_node NAME: print Slurm's record of it. A slurmctld that is being restarted is waited for: srun
+# would give up in seconds, and end a job that has waited for hours. And then until the nodes have
+# registered: before that it puts a step off for minutes.
 show_node() {
     local answer tries=0
     until answer=$(scontrol --oneliner show node "$1" 2>&1); do
@@ -263,12 +278,11 @@ free_port() {
 # ---- node and rank -----------------------------------------------------------------------------
 
 node() {
-    local interface trouble=''
+    local interface code
     export HPCRUN_NODE_RANK=${SLURM_NODEID:-0}
     exec >>"$HPCRUN_RUN_DIR/logs/$HPCRUN_ATTEMPT/node-$HPCRUN_NODE_RANK.log" 2>&1
     # shellcheck disable=SC1091 # they lie beside this file
-    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/world.sh" &&
-        . "$HPCRUN_RUN_DIR/local.sh" || exit 1
+    . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
     interface=$(interface_to "$MASTER_ADDR")
     if [ -n "$interface" ]; then
@@ -278,23 +292,23 @@ node() {
     fi
     trap leave_folder EXIT
     [ "$HPCRUN_NODE_RANK${SLURM_LOCALID:-0}" != 00 ] || watch_locks "${HPCRUN_CACHE_DIR-}"
-    set_nccl_devices '' "$interface" || die "$host: $trouble"
-    check_gpus || die "$host: $trouble"
-    check_allocation || die "$host: $trouble"
+    set_nccl_devices '' "$interface" || die
+    check_gpus || die
+    check_allocation || die
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
         say "node $HPCRUN_NODE_RANK is $host, interface ${interface:-unknown}"
-        [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die "$host: $trouble"
-        [ "$HPCRUN_NODE_RANK" -eq 0 ] || reach "$MASTER_ADDR" "$MASTER_PORT" || die "$host: $trouble"
+        [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die
+        [ "$HPCRUN_NODE_RANK" -eq 0 ] || reach "$MASTER_ADDR" "$MASTER_PORT" || die
     fi
     keep_overwritten
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"
+    code=$?
     [ -z "$stopped" ] || await_ranks
     # DeepSpeed's launcher ends with 0 when it is killed: what counts is how the ranks ended.
     if [ "$code" -eq 0 ] && [ -z "$stopped" ] && ! check_ended; then
-        printf 'hpcrun: error: %s: %s\n' "$host" "$trouble" >&2
         code=1
     fi
-    finish_guarded "node-$HPCRUN_NODE_RANK" '"rank": null'
+    finish_guarded "node-$HPCRUN_NODE_RANK" '"rank": null' "$code"
 }
 
 # interface_to ADDRESS: the one that has the address, or that the route to it leaves by.
@@ -314,6 +328,7 @@ interface_to() {
 }
 
 rank() {
+    local code
     if [ "${WORLD_SIZE:-}" != "$HPCRUN_WORLD_SIZE" ]; then
         die "this process sees a world of ${WORLD_SIZE:-no} ranks, and the job has" \
             "$HPCRUN_WORLD_SIZE: the nodes would train apart"
@@ -327,18 +342,17 @@ rank() {
     # What only some launchers set.
     export NODE_RANK=$HPCRUN_NODE_RANK GROUP_RANK=$HPCRUN_NODE_RANK
     export LOCAL_WORLD_SIZE=$HPCRUN_RANKS_PER_NODE
-    # shellcheck disable=SC1091 # it lies beside this file
-    . "$HPCRUN_RUN_DIR/world.sh" || exit 1
     restore_overwritten
     guarded "$@"
+    code=$?
     [ "$code" -ne 0 ] || : >"$attempt_dir/ended/node-$HPCRUN_NODE_RANK-$LOCAL_RANK"
-    finish_guarded "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK"
+    finish_guarded "rank-$RANK" "\"rank\": $RANK, \"local_rank\": $LOCAL_RANK" "$code"
 }
 
-# guarded CMD...: run CMD and pass on a request to stop; sets $code and $stopped.
+# guarded CMD...: run CMD, pass on a request to stop (and note it in $stopped), return CMD's code.
 guarded() {
-    local child=''
-    code='' stopped=''
+    local code which
+    child='' stopped=''
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT
     # In the background so that traps run; bash would let it ignore INT, hence the reset. Where
     # util-linux has the option, CMD does not outlive a guard that is killed.
@@ -362,14 +376,15 @@ guarded() {
     done
     # Nobody is left to pass it on to: what comes now may not keep the failure from its record.
     trap '' TERM INT
+    return "$code"
 }
 
-# finish_guarded WHO FIELDS: end with $code; a failure is recorded.
+# finish_guarded WHO FIELDS CODE: end with CODE; a failure is recorded.
 finish_guarded() {
     # DeepSpeed's ranks on CPUs leave 69 MB each there (csrc/cpu/comm/shm.cpp).
     rm -f -- "/dev/shm/deepspeed_allreduce_buffer_${UID}_${MASTER_ADDR-}_${MASTER_PORT-}"_*
-    [ "$code" -eq 0 ] || [ -n "$stopped" ] || record_failure "$1" "$2" "$code"
-    exit "$code"
+    [ "$3" -eq 0 ] || [ -n "$stopped" ] || record_failure "$1" "$2" "$3"
+    exit "$3"
 }
 
 # record_failure WHO FIELDS CODE: with its time, by which the first one is found.
@@ -379,6 +394,123 @@ record_failure() {
     write_record "$attempt_dir/failures/$(date +%s%6N)-$1.json" \
         "{$2, \"node\": ${HPCRUN_NODE_RANK:-0}, \"host\": \"$host\",\
  \"exit_code\": $3, \"signal\": $signal, \"at\": $(now)}"
+}
+
+# ---- checks on each node -----------------------------------------------------------------------
+
+# check_allocation: whether the node has the GPUs that the job wants, and this process sees them all.
+check_allocation() {
+    local wanted=${HPCRUN_GPUS_PER_NODE:-0} devices=()
+    [ "$wanted" -gt 0 ] || return 0
+    [ -n "${SLURM_JOB_ID-}" ] || [ "${HPCRUN_DEVICE-}" = cuda ] || return 0
+    if [ "${SLURM_GPUS_ON_NODE:-$wanted}" -lt "$wanted" ]; then
+        error "$host: Slurm gave it $SLURM_GPUS_ON_NODE GPU(s), and the job wants $wanted on each" \
+            "node"
+        return 1
+    fi
+    IFS=, read -ra devices <<<"${CUDA_VISIBLE_DEVICES-}"
+    if [ "${#devices[@]}" -gt 0 ] && [ "${#devices[@]}" -lt "$wanted" ]; then
+        error "$host: a task sees ${#devices[@]} of the $wanted GPUs" \
+            "(CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES): GPUs must not be bound to tasks"
+        return 1
+    fi
+}
+
+# check_hostfile: without it, or with others in it, DeepSpeed's launcher would train on this node
+# alone.
+check_hostfile() {
+    local tries=0 lines=0
+    # What another node wrote may take a moment to show on a network file system.
+    until [ -s "$HPCRUN_HOSTFILE" ]; do
+        if [ $tries -ge 10 ]; then
+            error "$host: the hostfile $HPCRUN_HOSTFILE is missing: each node would train alone"
+            return 1
+        fi
+        tries=$((tries + 1))
+        sleep 0.5
+    done
+    lines=$(grep -c "^[^ ]* slots=$HPCRUN_RANKS_PER_NODE\$" -- "$HPCRUN_HOSTFILE")
+    [ "$lines" -ne "$HPCRUN_NODES" ] || return 0
+    error "$host: the hostfile $HPCRUN_HOSTFILE has $lines of the job's $HPCRUN_NODES nodes"
+    return 1
+}
+
+# reach ADDRESS PORT: whether rank 0's node answers. Launchers wait for it for many minutes, and
+# then do not say which node was missing. A refused connection is an answer too: nothing listens
+# there yet. Only an error that says the host cannot be reached counts, and only if it lasts.
+reach() {
+    local message status began=$SECONDS
+    while :; do
+        # shellcheck disable=SC2016 # the inner shell expands it
+        message=$(LC_ALL=C timeout 8 bash -c 'exec 3<>"/dev/tcp/$1/$2"' - "$1" "$2" 2>&1)
+        status=$?
+        case $message in
+        *"No route to host"* | *"unreachable"* | *"timed out"* | *"Host is down"*) ;;
+        *) [ $status -eq 124 ] || return 0 ;;
+        esac
+        [ $((SECONDS - began)) -lt 15 ] || break
+        sleep 1
+    done
+    message=${message##*: }
+    error "$host: cannot reach rank 0's node at $1, port $2: ${message:-no answer}"
+    return 1
+}
+
+# Launchers overwrite these; DeepSpeed's counts 0, 1, 2, which on a shared node may be another job's
+# GPUs, and Accelerate's sets no precision beside DeepSpeed's JSON.
+overwritten=(CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ACCELERATE_MIXED_PRECISION)
+keep_overwritten() {
+    local name
+    for name in "${overwritten[@]}"; do
+        [ -z "${!name+set}" ] || export "HPCRUN_NODE_$name=${!name}"
+    done
+}
+
+restore_overwritten() {
+    local name kept
+    for name in "${overwritten[@]}"; do
+        kept=HPCRUN_NODE_$name
+        if [ -n "${!kept+set}" ]; then
+            export "$name=${!kept}"
+        else
+            unset "$name"
+        fi
+    done
+}
+
+# check_ended: whether every rank of this node has ended well.
+check_ended() {
+    local ended=("$attempt_dir/ended/node-$HPCRUN_NODE_RANK-"*)
+    case ${HPCRUN_LAUNCHER-} in
+    '' | srun | pdsh | none) return 0 ;; # each task is one rank, or a command
+    esac
+    [ -e "${ended[0]}" ] || ended=()
+    [ "${#ended[@]}" -ne "$HPCRUN_RANKS_PER_NODE" ] || return 0
+    error "$host: the launcher ended, but ${#ended[@]} of its $HPCRUN_RANKS_PER_NODE ranks ended" \
+        "well: was it killed?"
+    return 1
+}
+
+# await_ranks: DeepSpeed's launcher ends at once when it is asked to stop, and passes nothing on. Its
+# ranks may be saving, and would end with this task. Under Slurm they get the signal themselves.
+await_ranks() {
+    local pid tenths=0
+    [ "${HPCRUN_LAUNCHER-}" = deepspeed ] || return 0
+    for pid in $(rank_guards); do
+        [ -n "${SLURM_JOB_ID-}" ] || kill -TERM "$pid" 2>/dev/null
+    done
+    while [ -n "$(rank_guards)" ] && [ $tenths -lt 200 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+}
+
+# rank_guards: the processes that run `harness.sh rank` for this run on this node.
+rank_guards() {
+    local file
+    while IFS= read -r file; do
+        ! grep -qszF -- "$HPCRUN_RUN_DIR/harness.sh" "$file" || printf '%s\n' "${file//[^0-9]/}"
+    done < <(grep -lszxF -- rank /proc/[0-9]*/cmdline)
 }
 
 # ------------------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@
 # A session's standard input is its life line: it ends with the process here that holds the other
 # end, however that ends, and then the session ends what it started. A line comes every ten seconds,
 # so that a host that is cut off ends its part too.
+#
+# Kept here beyond a function: hosts; sessions and lines, the ssh processes and their life lines, by
+# the host's index; pipes, the folder of their pipes; runner, DeepSpeed's launcher.
 # shellcheck shell=bash disable=SC1090,SC1091 # what it sources lies beside this file
 # shellcheck disable=SC2154 # $attempt_dir and $host are the harness's
 
@@ -16,24 +19,21 @@ ssh_options=(-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5
 # launch_hosts ssh|pdsh PYTHON HOST...: start a `node` on each host by ssh; or all ranks by
 # DeepSpeed's launcher, which has pdsh do it.
 launch_hosts() {
-    local way=$1 python=$2 index address
-    hosts=("${@:3}") sessions=() lines=() code=0 stopped='' runner=''
+    local way=$1 python=$2 index address code=1
+    hosts=("${@:3}") sessions=() lines=() stopped='' runner=''
     pipes=$(mktemp -d) || exit 1
     trap 'stopped=1' TERM INT HUP
     for index in "${!hosts[@]}"; do open_session "$index"; done
     if await_ready && address=$(on_host 0 address "${hosts[1]-}") && [ -z "$stopped" ]; then
         export MASTER_ADDR=${address% *} MASTER_PORT=${address#* }
         say "rank 0 is on ${hosts[0]}, at $MASTER_ADDR port $MASTER_PORT"
-        export HPCRUN_HOSTFILE=$attempt_dir/hostfile
-        write_record "$HPCRUN_HOSTFILE" \
-            "$(printf "%s slots=$HPCRUN_RANKS_PER_NODE\n" "${hosts[@]}")"
+        write_hostfile "${hosts[@]}"
         write_environment
         [ "$way" = ssh ] || start_pdsh "$python"
-        tell_all "$way"
+        send_all "$way"
         follow_hosts
-        [ "$way" = ssh ] || [ $code -ne 0 ] || [ -n "$stopped" ] || check_all_ended
-    else
-        code=1
+        code=$?
+        [ "$way" = ssh ] || [ $code -ne 0 ] || [ -n "$stopped" ] || check_all_ended || code=1
     fi
     close_sessions
     rm -rf -- "$pipes" "$attempt_dir/environment"
@@ -62,9 +62,9 @@ let_lines_go() {
     for line in "${lines[@]}"; do exec {line}>&-; done
 }
 
-# await_ready: until every host has answered; says of all others why not.
+# await_ready: wait until every host has answered; print why those that did not have failed.
 await_ready() {
-    local began=$SECONDS index waiting=1
+    local began=$SECONDS index waiting=1 ready=0
     while [ -n "$waiting" ] && [ -z "$stopped" ] && [ $((SECONDS - began)) -lt 40 ]; do
         waiting=''
         for index in "${!hosts[@]}"; do
@@ -76,35 +76,34 @@ await_ready() {
     done
     [ -z "$stopped" ] || return 1
     for index in "${!hosts[@]}"; do
-        is_ready "$index" || explain "$index"
+        is_ready "$index" || { explain "$index"; ready=1; }
     done
-    [ "$code" -eq 0 ]
+    return $ready
 }
 
 is_ready() { grep -qx hpcrun-ready -- "$pipes/out.$1" 2>/dev/null; }
 
-# explain INDEX: say why a session ended, or never began.
+# explain INDEX: print why a session ended, or never began, to stderr.
 explain() {
-    local status=0 said why
-    code=1
+    local status=0 message why
     kill -0 "${sessions[$1]}" 2>/dev/null || wait "${sessions[$1]}" || status=$?
-    said=$(grep -v '^Warning: Permanently added' -- "$pipes/err.$1" | tail -n 1)
+    message=$(grep -v '^Warning: Permanently added' -- "$pipes/err.$1" | tail -n 1)
     case $status in
     0) why='does not answer' ;;
     90)
         why="does not see the run folder $HPCRUN_RUN_DIR: runs_dir must lie on a file system"
         why+=' that all hosts share'
         ;;
-    255) why="is out of ssh's reach: ${said:-the connection broke}" ;;
-    *) why="ended with code $status${said:+: $said}" ;;
+    255) why="cannot be reached by ssh: ${message:-the connection broke}" ;;
+    *) why="ended with code $status${message:+: $message}" ;;
     esac
-    printf 'hpcrun: error: host %s %s\n' "${hosts[$1]}" "$why" >&2
-    case $said in
+    error "host ${hosts[$1]} $why"
+    case $message in
     *'ost key'*) printf '  fix: look at its key: ssh %s\n' "${hosts[$1]}" >&2 ;;
     esac
 }
 
-# on_host INDEX MODE WORD...: let that host's harness do something, and print what it prints.
+# on_host INDEX MODE ARG...: run a mode of that host's harness, and print what it prints.
 on_host() {
     local script
     printf -v script ' %q' "$HPCRUN_RUN_DIR/harness.sh" "${@:2}"
@@ -124,14 +123,15 @@ write_environment() {
     )
 }
 
-tell_all() {
+# send_all LINE: to every session.
+send_all() {
     local line
     for line in "${lines[@]}"; do printf '%s\n' "$1" >&"$line"; done
 }
 
-# start_pdsh PYTHON: DeepSpeed's launcher, in a folder whose name no shell can misread. pdsh sends
-# words through the hosts' shells, and what begins with NCCL or PYTHON as bare assignments: it gets
-# none of yours. Nor are a user's own .deepspeed_env files read.
+# start_pdsh PYTHON: start DeepSpeed's launcher, in a folder whose name no shell can misread. It has
+# the hosts' shells read its arguments, and variables that begin with NCCL or PYTHON unquoted: it
+# gets none of yours. Nor are a user's own .deepspeed_env files read.
 start_pdsh() {
     local mark="$HPCRUN_RUN_DIR $HPCRUN_ATTEMPT here" name
     (
@@ -149,15 +149,15 @@ start_pdsh() {
     runner=$!
 }
 
-# follow_hosts: until all have ended, or one has ended badly, or this is to stop. DeepSpeed tells
-# no other node when a rank fails, so the ranks' own records are looked at. Where one host has ended
-# well the others have ten minutes, as under Slurm.
+# follow_hosts: wait until all have ended, or one has failed, or this is to stop; return the exit
+# code. DeepSpeed informs no other node when a rank fails, so the ranks' own records are looked at.
+# Once one host has ended well the others have ten minutes, as under Slurm.
 follow_hosts() {
-    local index running first_end='' told=$SECONDS records
+    local index running code=0 first_end='' sent=$SECONDS records
     while [ -z "$stopped" ]; do
-        if [ $((SECONDS - told)) -ge 10 ]; then
-            tell_all alive
-            told=$SECONDS
+        if [ $((SECONDS - sent)) -ge 10 ]; then
+            send_all alive
+            sent=$SECONDS
         fi
         running=0
         for index in "${!sessions[@]}"; do
@@ -170,22 +170,22 @@ follow_hosts() {
                 code=$?
                 [ $code -ne 255 ] || explain "$index"
                 unset "sessions[index]"
-                return
+                return $code
             fi
         done
         if [ -n "$runner" ]; then
             records=("$attempt_dir"/failures/*.json)
             [ ! -e "${records[0]}" ] || code=1
-            kill -0 "$runner" 2>/dev/null || { wait "$runner" || code=$?; return; }
+            kill -0 "$runner" 2>/dev/null || { wait "$runner" || code=$?; return $code; }
         fi
-        [ "$code" -eq 0 ] && [ $running -gt 0 ] || return
+        [ $code -eq 0 ] && [ $running -gt 0 ] || return $code
         if [ -n "$first_end" ] && [ $((SECONDS - first_end)) -gt 600 ]; then
-            say "error: a host has ended, and $running have not ten minutes later" >&2
-            code=1
-            return
+            error "a host has ended, and $running have not ten minutes later"
+            return 1
         fi
         sleep 0.2
     done
+    return $code
 }
 
 # check_all_ended: DeepSpeed's launcher ends with 0 when it is killed: what counts is the ranks.
@@ -193,8 +193,8 @@ check_all_ended() {
     local ended=("$attempt_dir"/ended/node-*)
     [ -e "${ended[0]}" ] || ended=()
     [ "${#ended[@]}" -ne "$HPCRUN_WORLD_SIZE" ] || return 0
-    say "error: deepspeed ended, but ${#ended[@]} of $HPCRUN_WORLD_SIZE ranks ended well" >&2
-    code=1
+    error "deepspeed ended, but ${#ended[@]} of $HPCRUN_WORLD_SIZE ranks ended well"
+    return 1
 }
 
 # close_sessions: let the life lines go, and give the hosts time to clean up.
@@ -237,25 +237,24 @@ address() {
 
 # session INDEX ATTEMPT: what a host does for a run, as long as standard input is open.
 session() {
-    local word child=''
-    stopped='' code=0
+    local way mark code=0 tenths=0
+    child='' stopped=''
     export HPCRUN_RUN_DIR=$PWD HPCRUN_ATTEMPT=$2 SLURM_NODEID=$1 SLURM_LOCALID=0
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$2
     mark="$HPCRUN_RUN_DIR $2 $1"
     printf 'hpcrun-ready\n'
-    IFS= read -r word || exit 0
+    IFS= read -r way || exit 0
     trap 'stopped=1; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM INT HUP
     (
         while IFS= read -rt 30 _; do :; done
         kill -TERM $$
     ) <&0 &
-    if [ "$word" = ssh ]; then
+    if [ "$way" = ssh ]; then
         load_environment
         HPCRUN_HOST_MARK=$mark bash -- "$HPCRUN_RUN_DIR/harness.sh" node </dev/null &
         child=$!
     fi
     # As in await(): any signal ends `wait`. Rank 0 may be saving when it is asked to end.
-    local tenths=0
     while [ -z "$stopped" ] && { [ -z "$child" ] || kill -0 "$child" 2>/dev/null; }; do
         if [ -n "$child" ]; then
             wait "$child"

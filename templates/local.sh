@@ -2,13 +2,13 @@
 # source this, after setup.sh. It needs bash 4.2.
 #
 # The node's first task (srun may start several) prepares; the others wait for its marks, which are
-# files in $HPCRUN_LOCAL_DIR/.hpcrun. attempts/N/local/NODE tells what is to be removed.
+# files in $HPCRUN_LOCAL_DIR/.hpcrun. attempts/N/local/NODE names what is to be removed.
 # shellcheck shell=bash disable=SC1090,SC1091 # what it sources was written here
 
-# first_task: is this the first of the node's tasks?
+# first_task: whether this is the first of the node's tasks.
 first_task() { [ "${SLURM_LOCALID:-0}" -eq 0 ]; }
 
-# local_folder ROOT TASKS: make the run's own folder on this node, and say what the node is.
+# local_folder ROOT TASKS: make the run's own folder on this node, and note the node's architecture.
 local_folder() {
     local root=$1 records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local folder
     local of_run=$root/hpcrun-${HPCRUN_RUN_DIR##*/}.
@@ -65,22 +65,22 @@ room() {
 stage() {
     local to=$HPCRUN_LOCAL_DIR/$2 began=$SECONDS link
     # Not on the node's disk, which may be full.
-    local said=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK.said
+    local stderr=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK.stderr
     [ -e "$1" ] || fail "stage: $1: not there"
-    mkdir -p -- "$(dirname -- "$to")" 2>"$said" || fail "stage: $(<"$said")"
+    mkdir -p -- "$(dirname -- "$to")" 2>"$stderr" || fail "stage: $(<"$stderr")"
     # In the background, so that a job that is stopped ends it: bash runs a trap while it waits.
-    cp -RH --preserve=mode,links,timestamps -- "$1" "$to.part" 2>"$said" &
+    cp -RH --preserve=mode,links,timestamps -- "$1" "$to.part" 2>"$stderr" &
     # shellcheck disable=SC2064 # this very process
     trap "kill $!; exit 143" TERM
     wait $! ||
-        fail "stage: cannot copy $1 to $to$(room "$HPCRUN_LOCAL_DIR"): $(tail -n 1 -- "$said")"
+        fail "stage: cannot copy $1 to $to$(room "$HPCRUN_LOCAL_DIR"): $(tail -n 1 -- "$stderr")"
     trap - TERM
     while IFS= read -r link; do
         if [ -e "$1${link#"$to.part"}" ]; then
             fail "stage: $1${link#"$to.part"} is a link out of the folder: it would lead nowhere"
         fi
     done < <(find "$to.part" -xtype l 2>/dev/null)
-    rm -f -- "$said"
+    rm -f -- "$stderr"
     mv -T -- "$to.part" "$to" || fail "stage: $to: cannot be written"
     echo "hpcrun: staged $1 to $to in $((SECONDS - began)) s"
 }
@@ -97,8 +97,8 @@ own_copy() {
     printf '%s\n' "$text$rest" >"$HPCRUN_LOCAL_DIR/$1" || fail "$HPCRUN_LOCAL_DIR/$1: not written"
 }
 
-# first_on_node WHAT: true in the node's first task, which does it and then says done_on_node; the
-# others wait, and take over what it exported and where it went.
+# first_on_node WHAT: succeeds in the node's first task, which does it and then calls done_on_node;
+# in the others waits, takes over the first one's exports and working directory, and fails.
 first_on_node() {
     if first_task; then
         exported >"$HPCRUN_LOCAL_DIR/.hpcrun/before"
@@ -196,7 +196,7 @@ clean_node() {
     take_folder_away "$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$node"
 }
 
-# meet_nodes NODES: wait until all nodes are as far.
+# meet_nodes NODES: wait until all nodes have come this far.
 meet_nodes() {
     local records=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local ready
     ! first_task || : >"$records/$HPCRUN_NODE_RANK.ready"

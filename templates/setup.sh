@@ -1,11 +1,11 @@
 # What job.sbatch and node.sh call to prepare the environment; sourced, without `set -u`, which
-# module and conda scripts do not bear. It needs bash 4.2.
+# breaks module and conda scripts. It needs bash 4.2.
 # shellcheck shell=bash disable=SC1090,SC1091 # what it sources is the cluster's and yours
 
-# fail TEXT: end the job with a word that names the node.
+# fail MESSAGE: end the job with a message that names the node.
 fail() {
     printf 'hpcrun: error: %s: %s\n' "${SLURMD_NODENAME:-$(uname -n)}" "$*" >&2
-    told=1
+    trap - EXIT # ended_early would print a second one
     exit 1
 }
 
@@ -23,14 +23,13 @@ end_commands() {
 # ended_early CODE: before end_commands was reached; `exit 0` in a command is no training either.
 ended_early() {
     trap - EXIT
-    [ -z "${told-}" ] || exit "$1"
     [ "$1" -ne 0 ] || fail "the setup ended before the training was started"
     (fail "a command of the setup failed with code $1") || exit "$1"
 }
 
 # ---- Modules -----------------------------------------------------------------------------------
 
-# init_modules: a batch shell is no login shell, so `module` may not be there yet.
+# init_modules: define `module`; a batch shell is no login shell, so it may not be there yet.
 init_modules() {
     local file
     if ! type module >/dev/null 2>&1; then
@@ -47,14 +46,14 @@ init_modules() {
     type module >/dev/null 2>&1 || fail "there is no \`module\` command here"
 }
 
-# load_module NAME: some versions of `module` say that all is well when nothing was loaded.
+# load_module NAME: some versions of `module` return 0 when nothing was loaded.
 load_module() {
     local before
     init_modules
     before=${LOADEDMODULES-}
     module load "$1" || fail "module load $1 failed: see above"
     [[ ${LOADEDMODULES-} == "$before" && :$before: != *:$1[:/]* ]] || return 0
-    # An alias of what was there before is loaded too; versions that cannot tell have neither name.
+    # An alias of what was there before counts; versions without is-loaded have neither variable.
     [[ -n ${LMOD_CMD-}${MODULES_CMD-} ]] && module is-loaded "$1" >/dev/null 2>&1 && return
     fail "module load $1 loaded nothing: see above"
 }

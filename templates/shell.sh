@@ -1,6 +1,6 @@
 #!/bin/bash
 # What `hpcrun shell` runs on a node, in a step beside the job's own: finds the job's environment in
-# its processes here, and becomes a shell, or a command, that has it. It needs bash 4.2.
+# its processes here, and becomes a shell, or a command, with that environment. It needs bash 4.2.
 #
 #   shell.sh FOLDER [CMD...]   FOLDER: where to begin if the job has no process here ('': home)
 set -u
@@ -11,47 +11,30 @@ say() { printf 'hpcrun: %s\n' "$*" >&2; }
 of_a_rank=' RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE
  ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE '
 
-# read_environment PID: set the array `words`; fails for a process that is not the job's on this
-# node, that has a file system of its own (a container), or that may not be read.
-read_environment() {
-    local word has=0
-    words=()
-    [ -O "/proc/$1" ] && [ "/proc/$1/ns/mnt" -ef /proc/self/ns/mnt ] || return 1
-    while IFS= read -r -d '' word; do
-        words[${#words[@]}]=$word
-        case $word in
-        SLURM_JOB_ID="$SLURM_JOB_ID") has=1 ;;
-        SLURMD_NODENAME="${SLURMD_NODENAME-}") ;;
-        SLURMD_NODENAME=* | HPCRUN_INSIDE=* | "SLURM_STEP_ID=$SLURM_STEP_ID") return 1 ;;
-        esac
-    done 2>/dev/null <"/proc/$1/environ"
-    [ $has -eq 1 ]
-}
-
-# weigh: how near the environment in `words` is to the one that the training has. A process behind
-# the setup is better than the batch script, and a launcher better than a rank.
-weigh() {
-    local word
-    weight=1
-    for word in "${words[@]}"; do
-        case $word in
-        HPCRUN_NODE_RANK=* | HPCRUN_ATTEMPT=* | MASTER_ADDR=*) weight=$((weight + 4)) ;;
-        LOCAL_RANK=*) weight=$((weight - 2)) ;;
-        esac
-    done
-}
-
+# The environment nearest to the one that the training has: a process after the setup is better than
+# the batch script, and a launcher better than a rank. Not of a process that is another job's or on
+# another node, that is this step's own, that is in a container, or that may not be read.
 best=0 found=() from='' folder=$1
 shift
 for process in /proc/[0-9]*; do
-    pid=${process#/proc/}
-    read_environment "$pid" || continue
-    weigh
-    if [ $weight -gt $best ]; then
+    [ -O "$process" ] || continue
+    [ "$process/ns/mnt" -ef /proc/self/ns/mnt ] || continue
+    words=() of_job=0 weight=1
+    while IFS= read -r -d '' word; do
+        words[${#words[@]}]=$word
+        case $word in
+        SLURM_JOB_ID="$SLURM_JOB_ID") of_job=1 ;;
+        SLURMD_NODENAME="${SLURMD_NODENAME-}") ;;
+        SLURMD_NODENAME=* | HPCRUN_INSIDE=* | "SLURM_STEP_ID=$SLURM_STEP_ID") continue 2 ;;
+        HPCRUN_NODE_RANK=* | HPCRUN_ATTEMPT=* | MASTER_ADDR=*) weight=$((weight + 4)) ;;
+        LOCAL_RANK=*) weight=$((weight - 2)) ;;
+        esac
+    done 2>/dev/null <"$process/environ"
+    if [ $of_job -eq 1 ] && [ $weight -gt $best ]; then
         best=$weight
         found=("${words[@]}")
-        folder=$(readlink "/proc/$pid/cwd") || folder=$HOME
-        from=$pid
+        folder=$(readlink "$process/cwd") || folder=$HOME
+        from=${process#/proc/}
     fi
 done
 
@@ -83,8 +66,8 @@ if [ $# -eq 0 ]; then
     set -- bash --norc --noprofile -i
 fi
 
-# This bash exports it all itself: everybody on the node sees the words of a command, and a value
-# may be a secret. By env goes only what bash does not take: functions, and names of its own.
+# This bash exports it all itself: everybody on the node sees the arguments of a command, and a
+# value may be a secret. By env goes only what bash cannot export: functions, and its own names.
 hpcrun_own=("${own[@]}") hpcrun_odd=() hpcrun_env=$(type -P env)
 unset -v own words found
 for hpcrun_word in $(compgen -e); do unset -v "$hpcrun_word" 2>/dev/null; done

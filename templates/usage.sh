@@ -1,13 +1,13 @@
 #!/bin/bash
-# Tells how busy a node of a job is, each time a line comes in; `hpcrun top` runs it in a step of
-# the job's own, on every node. It ends when its input ends, or when nobody has asked for a minute:
+# Prints how busy a node of a job is, each time a line comes in; `hpcrun top` runs it in a step of
+# the job's own, on every node. It ends when its input ends, or when no line has come for a minute:
 # so nothing stays behind, however top has ended. An end by a signal is no failure of the step:
 # sacct shows the worst exit code of a job's steps as the job's DerivedExitCode.
 trap 'exit 0' TERM INT HUP PIPE
 # Where the job's memory or time gets short, this goes first (proc(5), oom_score_adj), and last.
 { echo 1000 >/proc/self/oom_score_adj; renice -n 19 -p $$; } >/dev/null 2>&1 || :
 node=${SLURMD_NODENAME:-$HOSTNAME}
-# Where the job has a control group, it tells of the job alone; else the kernel does, of the node.
+# The job's control group counts the job alone; where it has none, the kernel counts the node.
 group2='' group_cpu='' group_memory=''
 while IFS=: read -r _ kinds path; do
     [[ $path == */job_"$SLURM_JOB_ID"* ]] || continue
@@ -21,23 +21,21 @@ done 2>/dev/null </proc/self/cgroup
 
 say() { printf 'hpcrun-top %s %s\n' "$node" "$*"; }
 
-# Read the file $2 into the variable $1; fail where it is not there.
-get() { IFS= read -r "${1?}" 2>/dev/null <"$2"; } 2>/dev/null
-
-# Print the value of the key $2 in the file $1 of "key value" lines.
+# Print the value of the key $2 in the file $1 of "key value" lines; fail where it is not there.
 value() {
     local key number
     while read -r key number _; do
-        [[ $key != "$2" ]] || { REPLY=$number; return 0; }
+        [[ $key != "$2" ]] || { printf '%s\n' "$number"; return 0; }
     done <"$1"
     return 1
-} 2>/dev/null
+}
 
 cpu() {
-    local line count=0 busy
-    if value "$group2/cpu.stat" usage_usec; then
-        say "cpu job $((REPLY * 1000)) ${SLURM_CPUS_ON_NODE:-0}"
-    elif get busy "$group_cpu/cpuacct.usage"; then
+    local line count=0 key busy
+    # No process may come between the clock and the counter.
+    if read -r key busy <"$group2/cpu.stat" && [[ $key == usage_usec ]]; then
+        say "cpu job $((busy * 1000)) ${SLURM_CPUS_ON_NODE:-0}"
+    elif read -r busy <"$group_cpu/cpuacct.usage"; then
         say "cpu job $busy ${SLURM_CPUS_ON_NODE:-0}"
     else
         while read -r line; do
@@ -47,25 +45,26 @@ cpu() {
         done </proc/stat
         say "stat $((count - 1)) $busy"
     fi
-}
+} 2>/dev/null
 
 memory() {
-    local used limit idle=0 total
-    value /proc/meminfo MemTotal: && total=$((REPLY * 1024))
+    local used limit idle total free
+    total=$(($(value /proc/meminfo MemTotal:) * 1024))
     # What a job has read of files stays in memory until somebody needs it: not the job's use.
-    if get used "$group2/memory.current" && get limit "$group2/memory.max"; then
-        value "$group2/memory.stat" inactive_file && idle=$REPLY
-    elif get used "$group_memory/memory.usage_in_bytes" &&
-        get limit "$group_memory/memory.limit_in_bytes"; then
-        value "$group_memory/memory.stat" total_inactive_file && idle=$REPLY
+    if read -r used <"$group2/memory.current" && read -r limit <"$group2/memory.max"; then
+        idle=$(value "$group2/memory.stat" inactive_file)
+    elif read -r used <"$group_memory/memory.usage_in_bytes" &&
+        read -r limit <"$group_memory/memory.limit_in_bytes"; then
+        idle=$(value "$group_memory/memory.stat" total_inactive_file)
     else
-        value /proc/meminfo MemAvailable: && say "memory node $((total - REPLY * 1024)) $total"
+        free=$(value /proc/meminfo MemAvailable:) &&
+            say "memory node $((total - free * 1024)) $total"
         return
     fi
     # Without a limit the kernel says "max", or a number beyond all memory.
     if [[ $limit == max ]] || ((${#limit} > 18 || limit > total)); then limit=$total; fi
-    say "memory job $((used - idle)) $limit"
-}
+    say "memory job $((used - ${idle:-0})) $limit"
+} 2>/dev/null
 
 gpus() {
     local line card busy used size number=0
@@ -76,16 +75,17 @@ gpus() {
             --format=csv,noheader,nounits </dev/null 2>/dev/null)
         return
     fi
-    # AMD's driver tells by files (kernel documentation, gpu/amdgpu).
+    # AMD's driver has files for it (kernel documentation, gpu/amdgpu).
     for card in /sys/class/drm/card*/device/gpu_busy_percent; do
-        get busy "$card" || continue
-        get used "${card%/*}/mem_info_vram_used" || used=''
-        get size "${card%/*}/mem_info_vram_total" || size=''
+        read -r busy <"$card" || continue
+        used='' size=''
+        read -r used <"${card%/*}/mem_info_vram_used"
+        read -r size <"${card%/*}/mem_info_vram_total"
         [[ $number -gt 0 ]] || say "visible ${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:-}}"
         say "amd $number $busy ${used:--} ${size:--}"
         number=$((number + 1))
     done
-}
+} 2>/dev/null
 
 # SECONDS would do for the lease, but a use is a difference over time: that wants a fine clock.
 while IFS= read -r -t 60 _; do

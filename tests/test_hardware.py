@@ -43,7 +43,7 @@ class Node:
         (folder / "operstate").write_text(f"{state}\n")
 
     def gpus(self, *lines: str, code: int = 0) -> None:
-        """Let nvidia-smi print these lines when asked for its GPUs; it tells how it was asked."""
+        """Let nvidia-smi print these lines when asked for its GPUs; it records its arguments."""
         smi = self.bin / "nvidia-smi"
         listed = "".join(f"printf '%s\\n' '{line}'\n" for line in lines)
         asked = 'printf "%s\\n" "$*" >"${0%/*}/../asked"'
@@ -56,12 +56,12 @@ class Node:
         return done.stdout.strip(), done.stderr.strip()
 
     def check(self, call: str, **env: str) -> tuple[str, dict[str, str]]:
-        """Call a function as the harness does: its trouble, and what it exported."""
-        script = f'. "{HARDWARE}"; trouble=; {call} || {{ echo "$trouble"; exit 1; }}; env -0'
+        """Call a function as the harness does: its error message, and what it exported."""
+        script = f'error() {{ echo "$*" >&2; }}; host=n1; . "{HARDWARE}"; {call} || exit 1; env -0'
         done = self._bash(["bash", "-uc", script, "hpcrun", str(self.root)], **env)
-        assert done.stderr == ""
+        assert bool(done.returncode) == bool(done.stderr)
         if done.returncode:
-            return done.stdout.strip(), {}
+            return done.stderr.removeprefix("n1: ").strip(), {}
         return "", dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
 
     def _bash(self, argv: Sequence[str], **env: str) -> subprocess.CompletedProcess[str]:
@@ -122,8 +122,8 @@ def test_slingshot_is_told_by_its_cards(node: Node) -> None:
 @pytest.mark.parametrize("fabric", ["ethernet", "infiniband", "roce", "efa", "slingshot"])
 def test_nccl_meets_on_the_way_to_rank_0(node: Node, fabric: str) -> None:
     node.rdma("mlx5_0", "InfiniBand")
-    trouble, env = node.check('set_nccl_devices "$1" eth1', HPCRUN_FABRIC=fabric)
-    assert (trouble, env["NCCL_SOCKET_IFNAME"]) == ("", "=eth1")
+    error, env = node.check('set_nccl_devices "$1" eth1', HPCRUN_FABRIC=fabric)
+    assert (error, env["NCCL_SOCKET_IFNAME"]) == ("", "=eth1")
     assert "NCCL_IB_HCA" not in env
     own = {"HPCRUN_FABRIC": fabric, "NCCL_SOCKET_IFNAME": "^docker"}
     assert node.check('set_nccl_devices "$1" eth1', **own)[1]["NCCL_SOCKET_IFNAME"] == "^docker"
@@ -223,10 +223,10 @@ def test_the_harness_stops_before_the_launcher_does(tmp_path: Path) -> None:
 )
 def test_bf16_needs_gpus_that_have_it(node: Node, line: str, bad: bool) -> None:
     node.gpus("9.0, NVIDIA H100", line)
-    trouble, _ = node.check("check_gpus", HPCRUN_NEEDS_BF16="1")
+    error, _ = node.check("check_gpus", HPCRUN_NEEDS_BF16="1")
     capability, _, name = line.partition(", ")
     wanted = f"{name} has no bf16 units (compute capability {capability}): set precision: fp16"
-    assert trouble == (f"{wanted} (--set precision=fp16)" if bad else "")
+    assert error == (f"{wanted} (--set precision=fp16)" if bad else "")
     assert node.check("check_gpus")[0] == ""
 
 

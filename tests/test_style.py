@@ -57,6 +57,59 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
     assert found == []
 
 
+# What a shell function may set beyond its own variables: the heads of the files name them.
+SHELL_STATE = {
+    "harness.sh": {"attempt_dir", "child", "stopped"},
+    "hosts.sh": {
+        "attempt_dir",
+        "child",
+        "stopped",
+        "hosts",
+        "lines",
+        "pipes",
+        "runner",
+        "sessions",
+    },
+}
+
+
+def set_by(function: str) -> set[str]:
+    """Return the variables that a shell function sets and does not declare; not environment's.
+
+    >>> sorted(set_by("f() {\\n    local a b='x y'\\n    a=1 c='d=2' # e=3\\n    read -r b g\\n}"))
+    ['c', 'g']
+    """
+    code = re.sub(r"(?m)(^|\s)#\s.*$", "", function)
+    code = re.sub(r"""'[^']*'|"(\\.|[^"\\])*\"""", "''", code)
+    declared = {
+        word.partition("=")[0]
+        for names in re.findall(r"\blocal ([^\n;]+)", code)
+        for word in names.split()
+    }
+    found = set(re.findall(r"(?<![\w$/.\-{#])([a-z_]\w*)(?:\[[^]]*\])?\+?=(?!=)", code))
+    for names in re.findall(r"\b(?:read|mapfile)((?: -\w+(?: [\d']+)?)*(?: \w+)+)", code):
+        found |= {word for word in names.split() if not re.match(r"-|\d", word)}
+    for pair in re.findall(r"\b(?:for|printf -v) (\w+)|\bexec \{(\w+)\}", code):
+        found |= set(filter(None, pair))
+    return {one for one in found - declared if one != "_" and not one.isupper()}
+
+
+def test_a_shell_function_hands_back_by_what_it_prints_and_by_its_status() -> None:
+    scripts = sorted((ROOT / "templates").glob("*.sh"))
+    functions = {
+        (path.name, found[1]): found[0]
+        for path in scripts
+        for found in re.finditer(r"(?ms)^([\w-]+)\(\) \{(?: .*?\}$|\n.*?^\})", path.read_text())
+    }
+    assert len(functions) > 80
+    more = {
+        where: extra
+        for where, text in functions.items()
+        if (extra := set_by(text) - SHELL_STATE.get(where[0], set()))
+    }
+    assert more == {}
+
+
 def test_arrays_that_may_be_empty_are_gone_through_by_index() -> None:
     """Before bash 4.4 the values of an empty array end a script under set -u; indices do not."""
     # One value at least.

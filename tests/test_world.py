@@ -1,4 +1,4 @@
-"""What keeps a job in one world: templates/world.sh by itself and in the harness, without Slurm."""
+"""What keeps a job in one world: the harness's checks by themselves and in a job, without Slurm."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.test_harness import RANK, Job, job
 
 __all__ = ["job"]  # the fixture
 
-WORLD = shipped("templates") / "world.sh"
+HARNESS = (shipped("templates") / "harness.sh").read_text()
 
 
 def ask(command: str, **env: str) -> tuple[int, str]:
-    """Call one of the functions; what it prints, and why it says no."""
-    script = 'trouble=; host=n1; . "$0"; ' + command + '; code=$?; printf %s "$trouble"; exit $code'
+    """Call one of the harness's functions on node n1; its status, and its error message."""
+    functions, _, _ = HARNESS.partition("\nmode=$1\n")
     done = subprocess.run(
-        ["bash", "-u", "-c", script, str(WORLD)],
-        env={"PATH": os.environ["PATH"], **env},
+        ["bash", "-c", f"{functions}\n{command}"],
+        env={"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", **env},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stderr == ""
-    return done.returncode, done.stdout
+    assert done.stdout == ""
+    return done.returncode, done.stderr.removeprefix("hpcrun: error: n1: ").rstrip("\n")
 
 
 # ---- the allocation

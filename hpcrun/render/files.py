@@ -19,7 +19,7 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_word
 
 # Files that are the same in every run.
-FIXED = ("harness.sh", "hardware.sh", "world.sh", "setup.sh", "local.sh", "hosts.sh")
+FIXED = ("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh")
 
 
 class Templates(Protocol):

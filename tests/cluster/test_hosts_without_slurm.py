@@ -194,7 +194,7 @@ def test_a_host_that_falls_silent_is_named_and_ends_its_part(site: Site, hosts: 
     out, _ = process.communicate(timeout=SILENT_SECONDS + 30)
     assert process.returncode == 1, out
     assert time.monotonic() - began < SILENT_SECONDS
-    assert f"host {lost} is out of ssh's reach" in out
+    assert f"host {lost} cannot be reached by ssh" in out
     until(lambda: not left(site.rig), "the silent host to be empty", SILENT_SECONDS)
 
 
@@ -235,9 +235,9 @@ def test_hosts_that_do_not_answer_are_all_named(site: Site, hosts: Lab) -> None:
     hosts.known_hosts.write_text("".join(x for x in text.splitlines(True) if one not in x))
     code, out = refused(site, hosts, hosts.hostfile(2, one, two, "no-such-host"))
     assert code == 1
-    assert f"host {one} is out of ssh's reach: Host key verification failed." in out
+    assert f"host {one} cannot be reached by ssh: Host key verification failed." in out
     assert f"fix: look at its key: ssh {one}" in out
-    assert "host no-such-host is out of ssh's reach: " in out
+    assert "host no-such-host cannot be reached by ssh: " in out
     assert f"host {two} " not in out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.traps.mutants import guard
 
 HARNESS = "templates/harness.sh"
-WORLD = "templates/world.sh"
 HEADER, STEP = "tests/traps/test_header.py", "tests/traps/test_step.py"
 RENDEZVOUS = "tests/traps/test_rendezvous.py"
 ALONE, DIALECT = "tests/test_harness.py", "tests/slurm/test_dialect.py"
@@ -122,7 +121,7 @@ GUARDS = [
     ),
     guard(
         11,
-        WORLD,
+        HARNESS,
         '    if [ "${#devices[@]}" -gt 0 ] && [ "${#devices[@]}" -lt "$wanted" ]; then\n',
         "    if false; then\n",
         f"{STEP}::test_a_task_that_does_not_see_all_gpus_does_not_train",
@@ -244,7 +243,7 @@ GUARDS = [
     ),
     guard(
         20,
-        WORLD,
+        HARNESS,
         "        *) [ $status -eq 124 ] || return 0 ;;\n",
         "        *) return 0 ;;\n",
         "tests/test_world.py::test_no_answer_at_all_is_told",
@@ -260,16 +259,16 @@ GUARDS = [
     # ---- Hostfiles, DeepSpeed's launcher
     guard(
         25,
-        WORLD,
-        "        [ $tries -lt 10 ] || return 1\n",
-        "        [ $tries -lt 10 ] || return 0\n",
+        HARNESS,
+        "        if [ $tries -ge 10 ]; then\n",
+        "        if [ $tries -ge 10 ]; then return 0\n",
         f"{RENDEZVOUS}::test_a_hostfile_that_is_gone_is_no_training_alone",
     ),
     guard(
         25,
-        WORLD,
-        '    [ "$lines" -eq "$HPCRUN_NODES" ]\n',
-        "    true\n",
+        HARNESS,
+        '    [ "$lines" -ne "$HPCRUN_NODES" ] || return 0\n',
+        "    return 0\n",
         f"{RENDEZVOUS}::test_a_hostfile_of_fewer_hosts_is_no_smaller_training",
     ),
     guard(

@@ -222,8 +222,8 @@ GUARDS = [
     guard(
         58,
         HARNESS,
-        '    if ! mkdir -- "$dir" 2>/dev/null; then\n',
-        '    if ! mkdir -p -- "$dir" 2>/dev/null; then\n',
+        '    if ! mkdir -- "$attempt_dir" 2>/dev/null; then\n',
+        '    if ! mkdir -p -- "$attempt_dir" 2>/dev/null; then\n',
         f"{ALONE}::test_of_many_at_once_one_runs",
         f"{ALONE}::test_a_duplicate_ends_at_once_and_changes_nothing",
     ),
