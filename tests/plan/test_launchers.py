@@ -17,9 +17,9 @@ from tests.plan.making import PLACE, cluster, job, plan, variables
 def test_the_table_agrees_with_the_names_and_the_templates() -> None:
     assert {*get_args(LauncherName), "pdsh", "none"} == LAUNCHERS.keys()
     # The harness counts the ranks of those that are launchers on each node.
-    world = (Path(__file__).parents[2] / "templates" / "world.sh").read_text()
+    harness = (Path(__file__).parents[2] / "templates" / "harness.sh").read_text()
     others = [name for name, one in LAUNCHERS.items() if one.task != "launcher"]
-    assert f"'' | {' | '.join(others)}) return 0" in world
+    assert f"'' | {' | '.join(others)}) return 0" in harness
 
 
 @pytest.mark.parametrize(
