@@ -17,7 +17,7 @@ from hpcrun.plan.deepspeed_rules import (
     stage_of,
     value_at,
 )
-from hpcrun.spec.hjson import Document
+from hpcrun.spec.deepspeed_json import Document
 from hpcrun.spec.job import DeepSpeed
 
 # Elements, not bytes. DeepSpeed's own default of 5e8 is 1 GB a bucket in 16 bits, and with

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from hpcrun.errors import Problem
 from hpcrun.plan.deepspeed_auto import explain_auto
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
-from hpcrun.spec.hjson import Document
+from hpcrun.spec.deepspeed_json import Document
 
 Path = tuple[str, ...]
 

@@ -8,7 +8,7 @@ from hpcrun.errors import SpecError
 from hpcrun.plan.deepspeed import Given
 from hpcrun.plan.deepspeed_check import Answer
 from hpcrun.plan.types import Plan
-from hpcrun.spec.hjson import parse_hjson
+from hpcrun.spec.deepspeed_json import parse_hjson
 from tests.plan.making import plan
 from tests.plan.test_deepspeed_check import NEEDS_INT, NO_KEY, in_config, refused
 

@@ -24,7 +24,7 @@ from hpcrun.plan.deepspeed import (
 from hpcrun.plan.deepspeed_check import Answer
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.runs.store import write_file
-from hpcrun.spec.hjson import Document, parse_hjson
+from hpcrun.spec.deepspeed_json import Document, parse_hjson
 from hpcrun.spec.job import JobSpec
 from hpcrun.structs import decodable
 
