@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from hpcrun.controller.context import Context
     from hpcrun.controller.state.status import RunStatus
     from hpcrun.controller.watch.follow import Event
-    from hpcrun.logs.mask import Masker
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
     from hpcrun.runs.layout import RunFolder, SweepFolder
+    from hpcrun.secrets.mask import Masker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +288,7 @@ def _cancel(
 def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
     from hpcrun.controller.watch.follow import Lines
-    from hpcrun.logs.mask import FileMasker
+    from hpcrun.secrets.mask import FileMasker
 
     maskers: dict[Path, FileMasker] = {}
     begun: dict[Path, tuple[bytes, str]] = {}

@@ -10,8 +10,8 @@ from pathlib import Path
 from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.logs.files import LogFile
-from hpcrun.logs.mask import FileMasker, Masker
 from hpcrun.logs.terminal import RESET, for_terminal
+from hpcrun.secrets.mask import FileMasker, Masker
 
 # Of a progress bar each state is a line, where lines are counted one by one.
 _STATES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

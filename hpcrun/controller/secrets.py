@@ -1,4 +1,4 @@
-"""What is known of the secrets that a log may show."""
+"""Gathers what is known of the secrets that a log may show."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import msgspec
 
 from hpcrun.controller.context import Context
 from hpcrun.errors import HpcrunError
-from hpcrun.logs.mask import Masker
-from hpcrun.logs.tokens import looks_drawn
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.secret_marks import SecretMark, mark_secrets
 from hpcrun.runs.store import read_plan, read_record, write_file
-
-# The user's own variables that hold secrets, whatever the job says.
-_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+from hpcrun.secrets.marks import SecretMark, mark_secrets
+from hpcrun.secrets.mask import Masker
+from hpcrun.secrets.names import is_secret_name
+from hpcrun.secrets.tokens import looks_random
 
 
 def write_marks(run: RunFolder, values: Mapping[str, bytes]) -> None:
-    """Write the marks by which secrets are known in the run's log; nothing where none has any."""
+    """Write the marks that recognise secrets in the run's log; nothing if no value can have one."""
     marks = mark_secrets(values, os.urandom(16))
     if marks:
         text = json.dumps(msgspec.to_builtins(marks))
@@ -31,9 +29,9 @@ def write_marks(run: RunFolder, values: Mapping[str, bytes]) -> None:
 
 
 def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
-    """Gather what is known of the secrets of some runs, and of the caller's own."""
-    own = [value for name, value in context.environ.items() if name.endswith(_ENDINGS)]
-    values = [value for value in map(os.fsencode, own) if looks_drawn(value)]
+    """Make the masker of the secrets of some runs, and of the caller's own variables."""
+    own = [value for name, value in context.environ.items() if is_secret_name(name)]
+    values = [value for value in map(os.fsencode, own) if looks_random(value)]
     names: list[str] = []
     marks: list[SecretMark] = []
     # The runs of a sweep have the same secrets.
@@ -48,13 +46,13 @@ def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
 
 
 def _values_of(run: RunFolder) -> list[bytes]:
-    """Read the values while they are there."""
+    """Read the values, while they are there."""
     found = []
     try:
         text = os.fsdecode(run.secrets.read_bytes())
         for word in shlex.split(text):
             name, _, value = word.partition("=")
-            # Control characters are spelled out there; such a value is no line's part anyway.
+            # A value with control characters is written as $'...'; no line of a log holds it.
             if value and name != "export" and not value.startswith("$"):
                 found.append(os.fsencode(value))
     except (OSError, ValueError):

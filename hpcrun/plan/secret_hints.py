@@ -1,71 +1,66 @@
-"""Values in a job file that look like secrets: they would stand in the run's files as they are."""
+"""Notes on values in a job file that look like secrets: they would stand in the run's files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-# Beginnings that services give to their tokens: Hugging Face, OpenAI and Anthropic, GitHub, GitLab,
-# Slack, AWS, Google, Weights & Biases.
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
-    r"|github_pat_\w{20,}|glpat-[\w-]{15,}|xox[a-z]-[\w-]{10,}|AKIA[A-Z0-9]{16}(?![A-Z0-9])"
-    r"|AIza[\w-]{30,}|wandb_v1_\w{20,})"
-)
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(API_?KEY|ACCESS_KEY|SECRET_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$"
-)
-# What a setup command sets, or a service's login is given.
-_EXPORT = re.compile(r"\b([A-Z][A-Z0-9_]*)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))")
+from hpcrun.secrets.mask import has_secret
+
+# What a setup command sets.
+_SETS = re.compile(r"\b([A-Z][A-Z0-9_]*)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))")
+_IN_FILES = "is written to the run's files as it is"
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Tell whether a variable's value is a secret, by its name and its form.
+    """Return whether a variable's value is a secret, by its name and its form.
 
     >>> looks_secret("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
     True
     >>> looks_secret("TOKENIZERS_PARALLELISM", "false"), looks_secret("HF_TOKEN", "/run/token")
     (False, False)
     """
-    if _TOKEN.search(value):
-        return True
-    # A path, a placeholder, a variable and a sentence are no keys.
-    plain = re.fullmatch(r"[A-Za-z0-9_.+=~!@#%^&*-]{12,}", value)
-    return plain is not None and _SECRET_NAME.search(name) is not None
+    # Of a sentence, as in WANDB_NOTES, the first word is no value of the name.
+    is_sentence = re.search(r"\s", value) is not None
+    return has_secret(value if is_sentence else f"{name}={value}")
 
 
 def secret_notes(
     env: Mapping[str, str],
-    words: Sequence[str],
+    args: Sequence[str],
     commands: Sequence[str],
     profile: Mapping[str, str],
 ) -> list[str]:
-    """Tell of secrets in a job's env, words and setup commands, and in the profile's env.
+    """Note secrets in a job's env, arguments and setup commands, and in the profile's env.
 
     A value is never shown.
     """
-    notes = []
-    for name, value in env.items():
-        if looks_secret(name, value):
-            notes.append(_note(f"env.{name}", name))
-    for name, value in profile.items():
-        if name not in env and looks_secret(name, value):
-            notes.append(_note(f"the profile's env.{name}", name))
+    notes = [_note(f"env.{name}", name) for name, value in env.items() if looks_secret(name, value)]
+    notes += [
+        _note(f"the profile's env.{name}", name)
+        for name, value in profile.items()
+        if name not in env and looks_secret(name, value)
+    ]
     for line in commands:
-        for match in _EXPORT.finditer(line):
-            if looks_secret(match[1], match[2] or match[3] or match[4] or ""):
-                notes.append(_note("setup.commands", match[1]))
-    if any(_TOKEN.search(word) for word in words):
+        pairs = [(m[1], m[2] or m[3] or m[4] or "") for m in _SETS.finditer(line)]
+        names = [name for name, value in pairs if looks_secret(name, value)]
+        notes += [_note("setup.commands", name) for name in names]
+        if not names and has_secret(line):
+            notes.append(
+                f"setup.commands: one looks like it has a secret, and {_IN_FILES}: let it read a "
+                "variable that secrets: names"
+            )
+    if has_secret(" ".join(args)):
         notes.append(
-            "args: one looks like a secret; all on the node can read it in the list of processes, "
-            "and it is written to the run's files: let the script read a variable that secrets: "
-            "names"
+            "args: one looks like a secret; all users of the node can read it in the list of "
+            "processes, and it is written to the run's files: let the script read a variable that "
+            "secrets: names"
         )
     return notes
 
 
 def _note(where: str, name: str) -> str:
     return (
-        f"{where}: looks like a secret, and is written to the run's files as it is; "
+        f"{where}: looks like a secret, and {_IN_FILES}; "
         f"secrets: [{name}] takes it from your shell instead, unrecorded"
     )

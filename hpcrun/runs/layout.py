@@ -126,7 +126,7 @@ class RunFolder(Struct, frozen=True):
 
     @property
     def secret_marks(self) -> Path:
-        """By which readers know the secrets in a log (0600; no values): secret_marks.py."""
+        """What recognises the secrets in a log (0600; no values): secrets/marks.py."""
         return self.path / "secret_marks.json"
 
     @property

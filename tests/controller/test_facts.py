@@ -16,6 +16,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
 from tests.plan.making import job
 from tests.report.runs import built
+from tests.secrets.test_users import TOKENS, VARIABLES
 
 
 @pytest.fixture
@@ -121,6 +122,12 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
 )
 def test_secrets_in_a_job_file_are_not_told(context: Context, text: str) -> None:
     assert "sesame" not in str(run_facts(written(context, f"script: train.py\n{text}\n")))
+
+
+def test_every_kind_of_secret_is_left_out(context: Context) -> None:
+    values = {f"A{index}": token for index, (_, token, _) in enumerate(TOKENS)} | dict(VARIABLES)
+    told = str(run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
+    assert [value for value in values.values() if value in told] == []
 
 
 def test_what_only_sounds_like_a_secret_is_told(context: Context) -> None:

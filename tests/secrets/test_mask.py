@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from hpcrun.logs.mask import FileMasker, Masker
-from hpcrun.runs.secret_marks import mark_secrets
+from hpcrun.secrets.marks import mark_secrets
+from hpcrun.secrets.mask import FileMasker, Masker
 from tests.source import ROOT
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
@@ -59,6 +59,9 @@ SECRETS = [
     ("> authorization: Basic ", "YTpi", ""),
     ("Proxy-Authorization: Basic ", "dXNlcjpodW50ZXIyc2VjcmV0", ""),
     ("APIKEY=", "abcd1234", ""),
+    ("NPM_AUTH=", "dXNlcjpw4ss", ""),
+    ("SERVICE_CREDENTIALS=", "me:pw4711", ""),
+    ("'bearer': '", MIXED, "'"),
 ]
 NO_SECRETS = [
     f"git commit {HEX}",
@@ -81,6 +84,9 @@ NO_SECRETS = [
     "HF_TOKEN is not set; API_KEY is required, the token is deprecated. WANDB_API_KEY is missing!",
     "the key is 4096 bits; token was 12 of 30; HF_TOKEN is valid (permission: read).",
     "def f(sig=1) signature=inspect_signature_of_the_callable&sig=1 X-Amz-Date=20261122T000000Z",
+    "credentials: anonymous; AWS_CREDENTIALS=/home/me/.aws/credentials auth=digest USE_AUTH=True",
+    "OPENAI_API_KEY=dummy HF_TOKEN=not-needed WANDB_API_KEY: disabled",
+    "--sort-key validation_loss --new_token reserved_special_token --monkey banana12",
     "basic training of 7B models; Basic dXNlcjpwYXNzd29yZA",
     "expected -----BEGIN PRIVATE KEY----- but got step 100",
     "-----BEGIN CERTIFICATE-----",

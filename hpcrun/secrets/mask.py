@@ -1,7 +1,7 @@
-"""Hides secrets in pieces of a log.
+"""Masks secrets in pieces of a log, and finds them in any text.
 
-Blocks are searched for a few needles first; only around them are the rules asked. A value of the
-run's own secrets that is not known any more is found by its digest (runs/secret_marks.py).
+Blocks are searched for a few needles first; only around them are the rules applied. A value of the
+run's own secrets that is not known any more is found by its digest (marks.py).
 """
 
 from __future__ import annotations
@@ -9,41 +9,44 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from hpcrun.logs.private_keys import RUN as KEY_RUN
-from hpcrun.logs.private_keys import is_key_line, keys_in, open_key
-from hpcrun.logs.tokens import (
-    KNOWN_RUN,
-    LOW_SIGNS,
-    OPTION,
-    ROOTS,
-    SIGNS,
-    known_in,
-    named_in,
-    named_pattern,
+from hpcrun.secrets.names import OPTION, ROOTS, pattern_after, value_after
+from hpcrun.secrets.tokens import (
+    KEY_RUN,
+    LOW_STARTS,
+    START,
+    TOKEN_RUN,
+    is_private_key_line,
+    open_private_key,
+    private_keys_in,
+    tokens_in,
 )
-from hpcrun.runs.secret_marks import SecretMark, is_marked
+
+if TYPE_CHECKING:
+    from hpcrun.secrets.marks import SecretMark
 
 MASK = b"***"
-# A shorter value of a secret stands in a log by chance: it is hidden after its name alone.
+# A shorter value of a secret stands in a log by chance: it is masked after its name alone.
 SHORTEST_VALUE = 6
-# So much of a line is looked at around a needle, and so much before a piece of a long line.
+# How much of a line is searched around a needle, and before a piece of a long line.
 CONTEXT = 4096
 _BLOCK = 1 << 18
 
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[()][0-9A-Z])")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-# Tokens of any form are longer; so are few words of a log.
-_RUN = b"x" * KNOWN_RUN
 
 
 def _table(letters: bytes) -> bytes:
+    """Make the table that turns these letters into x and all others into a blank."""
     return bytes(120 if char in letters else 32 for char in range(256))
 
 
-_LETTERS_TABLE = _table(_LETTERS)
+_ALPHANUMERIC = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
 _BASE64 = _table(_LETTERS + b"+/")
+# Tokens have such a run; few words of a log do.
+_TOKEN_RUN = b"x" * TOKEN_RUN
 _KEY_RUN = b"x" * KEY_RUN
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
@@ -51,7 +54,7 @@ _BLANKS = b" \t\"'\\]"
 
 
 class Masker:
-    """Knows one run's secrets, and how secrets look that nobody told of."""
+    """Knows one run's secrets, and what secrets look like."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Masker:
         marks: Sequence[SecretMark] = (),
     ) -> None:
         """Take the run's own: ``names`` of its secrets, the ``values`` that are known."""
-        self._names = named_pattern(names)
+        self._names = pattern_after(names)
         self._needles = tuple(name.encode("utf-8", "surrogateescape") for name in names if name)
         self._values = sorted({v for v in values if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
         self._marks = [(mark, _table(_LETTERS + mark.others)) for mark in marks]
@@ -69,7 +72,7 @@ class Masker:
     def mask(self, data: bytes, before: bytes = b"") -> bytes:
         """Return whole lines, or a piece of a long one, with *** for each secret.
 
-        ``before`` is what stands before a piece in the same line: it is looked at, not returned.
+        ``before`` is what stands before a piece in the same line: it is searched, not returned.
         """
         text = before + data
         spans = _merged(self._spans(text))
@@ -102,7 +105,7 @@ class Masker:
         for mark, table in self._marks:
             yield from _marked_in(text, mark, table)
         if b"PRIVATE KEY" in text:
-            yield from keys_in(text)
+            yield from private_keys_in(text)
         # A block ends where a line does, or with context on both sides.
         at = 0
         while at < len(text):
@@ -117,27 +120,14 @@ class Masker:
         if self._names is not None and any(needle in block for needle in self._needles):
             for found in self._names.finditer(block):
                 yield found.span("value")
-        if _is_clean(block):
-            return
-        runs = block.translate(_LETTERS_TABLE)
-        at = runs.find(_RUN)
-        words = block.translate(_WORDS) if at >= 0 else b""
-        while at >= 0:
-            # The whole word that the run of letters and digits is part of.
-            end = words.find(b" ", at)
-            end = len(words) if end < 0 else end
-            first = words.rfind(b" ", 0, at) + 1
-            word = block[first:end]
-            if not word.islower() or any(sign in word for sign in LOW_SIGNS):
-                for start, stop in known_in(word):
-                    yield first + start, first + stop
-            at = runs.find(_RUN, end)
-        yield from _key_lines(block)
-        yield from _after_names(block)
+        if not _is_clean(block):
+            yield from _tokens_in_block(block)
+            yield from _key_lines(block)
+            yield from _values_after_names(block)
 
 
 class FileMasker:
-    """Hides secrets in what is read of one file, piece by piece."""
+    """Masks secrets in what is read of one file, piece by piece."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
@@ -146,24 +136,34 @@ class FileMasker:
     def mask(self, data: bytes) -> bytes:
         """Return the next piece with *** for each secret; bytes of zero are left out.
 
-        What stands before it in a long line, or in a private key, tells what it is.
+        What stands before it in a long line, or in a private key, shows what it is.
         """
         data = data.replace(b"\0", b"") if b"\0" in data else data
         before, self._before = self._before, b""
         if before or b"-----BEGIN " in data:
-            self._before = open_key(before + data)
+            self._before = open_private_key(before + data)
         if not self._before and not data.endswith((b"\n", b"\r")):
             self._before = data[-CONTEXT:]
         return self._masker.mask(data, before)
 
 
+def has_secret(text: str) -> bool:
+    """Return whether something in a text looks like a secret: what a mask would hide in a log.
+
+    >>> has_secret("export WANDB_API_KEY=abcd1234"), has_secret("export HF_TOKEN=$HF_TOKEN")
+    (True, False)
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    return Masker().mask(data) != data
+
+
 def _is_clean(block: bytes) -> bool:
-    """Tell whether a block surely has no secret of a known form: quick where lines are alike.
+    """Return whether a block surely has no secret of a known form: quick where lines are alike.
 
     Lines of a log differ mostly in their digits: without these few are left to be searched.
     """
     shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
-    if len(shapes) * 4 > len(block) or SIGNS.search(shapes):
+    if len(shapes) * 4 > len(block) or START.search(shapes):
         return False
     if _KEY_RUN in shapes.translate(_BASE64):
         return False
@@ -176,20 +176,36 @@ def _is_clean(block: bytes) -> bool:
     )
 
 
+def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
+    """Find tokens in the words that have a long run of letters and digits."""
+    runs = block.translate(_ALPHANUMERIC)
+    at = runs.find(_TOKEN_RUN)
+    words = block.translate(_WORDS) if at >= 0 else b""
+    while at >= 0:
+        first = words.rfind(b" ", 0, at) + 1
+        end = words.find(b" ", at)
+        end = len(words) if end < 0 else end
+        word = block[first:end]
+        if not word.islower() or any(start in word for start in LOW_STARTS):
+            for start, stop in tokens_in(word):
+                yield first + start, first + stop
+        at = runs.find(_TOKEN_RUN, end)
+
+
 def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
-    """Find the lines of private keys of which nothing else is there."""
+    """Find the lines of private keys whose BEGIN and END are not there."""
     runs, at = block.translate(_BASE64), -1
     while (at := runs.find(_KEY_RUN, at + 1)) >= 0:
         first = block.rfind(b"\n", 0, at) + 1
         end = block.find(b"\n", at)
         end = len(block) if end < 0 else end
-        if end - first < 200 and is_key_line(block[first:end]):
+        if end - first < 200 and is_private_key_line(block[first:end]):
             yield first, end
         at = end
 
 
-def _after_names(block: bytes) -> Iterator[tuple[int, int]]:
-    """Find values that stand after telling names. Most blocks hold few of their words."""
+def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
+    """Find values that stand after names of secrets. Most blocks have few of their words."""
     low, bare = block.lower(), b""
     for root, needles in ROOTS.items():
         at = low.find(needles[0] if root == b"://" else root)
@@ -200,7 +216,7 @@ def _after_names(block: bytes) -> Iterator[tuple[int, int]]:
             continue
         at = low.find(root)
         while at >= 0:
-            span = named_in(block, root, at)
+            span = value_after(block, root, at)
             if span is not None:
                 yield span
             at = low.find(root, at + len(root))
@@ -217,7 +233,7 @@ def _marked_in(text: bytes, mark: SecretMark, table: bytes) -> Iterator[tuple[in
         if end - at <= mark.length + CONTEXT:
             for start in range(at, end - mark.length + 1):
                 word = text[start : start + mark.length]
-                if len(set(word)) > 4 and is_marked(mark, word):
+                if len(set(word)) > 4 and mark.fits(word):
                     yield start, start + mark.length
         at = runs.find(needle, end)
 

@@ -1,0 +1,4 @@
+"""What secrets look like: tokens, keys, and values after names that hint at them; marks and masks.
+
+Pure: this package computes and does no more; tests/test_layers.py holds it to that.
+"""
