@@ -10,28 +10,33 @@ export PATH := $(CURDIR)/$(BIN):/usr/sbin:/sbin:$(PATH)
 # pytest keeps the tests compiled, and hpcrun is started hundreds of times.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all check bench docs test-containers lint style venv packages clean \
+.PHONY: demo test test-all check bench house docs test-containers lint style venv packages clean \
 	test-slurm-versions
 
 demo: venv
 	.ci/demo
 
-# Most of a cluster test is waiting: three at a time, each worker with clusters of its own. On a new
-# checkout mypy takes a minute and more, on one core: beside the tests, and told of before the end.
+# Runs pytest with options, and mypy beside it: on a new checkout that takes a minute and more.
+define pytest_and_mypy
+	@mkdir -p .mypy_cache; mypy >.mypy_cache/output 2>&1 & types=$$!; \
+	python -m pytest --dist worksteal $(1); tests=$$?; \
+	wait $$types || { cat .mypy_cache/output; exit 1; }; exit $$tests
+endef
+
+# Most of a cluster test is waiting: three at a time, each worker with clusters of its own.
 test: style
-	@mkdir -p .mypy_cache; mypy >.mypy_cache/told 2>&1 & types=$$!; \
-	python -m pytest -n 3 --dist worksteal --durations=25; tests=$$?; \
-	wait $$types || { cat .mypy_cache/told; exit 1; }; exit $$tests
+	$(call pytest_and_mypy,-n 3 --durations=25)
 
 # With what is thorough: every launcher with every framework, ZeRO stage and number of nodes, the examples'
 # longer stories, the guards on a real Slurm. Three quarters of an hour.
 test-all: export HPCRUN_TEST_ALL = 1
 test-all: test
 
-# All of tests/cluster and tests/workloads needs a Slurm or torch.
-check: lint
-	python -m pytest -n 3 --dist worksteal -m "not cluster and not slow" \
-		--ignore=tests/cluster --ignore=tests/workloads
+# For every commit: a minute on two idle cores, with one job on a real Slurm (test_smoke.py). What
+# tests/cluster and tests/workloads have needs more.
+check: style
+	$(call pytest_and_mypy,-n auto -m "not cluster and not slow" \
+		--ignore=tests/cluster --ignore=tests/workloads)
 
 # Speed beside what people have without hpcrun, all in one run; no part of CI. Six minutes on an idle
 # machine: the daily verbs (BENCH="--only submit help", --json), then parse (BENCH_PARSE="--gigabytes
@@ -40,6 +45,10 @@ bench: venv .venv-bench/.ready
 	.venv-bench/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	python -m bench $(BENCH)
 	python -m bench.parse $(BENCH_PARSE)
+
+# How large hpcrun is and how much of it a verb loads, of a checkout (HOUSE="--checkout DIR").
+house: venv
+	python -m bench.house $(HOUSE)
 
 # hpcrun as its users install it, and its peers: never in hpcrun's own environment.
 .venv-bench/.ready: bench/requirements.txt setup.cfg

@@ -17,9 +17,9 @@ def require(there: object, what: str) -> None:
     pytest.skip(f"needs {what}")
 
 
-def require_command(name: str) -> None:
-    """Ask for a program on the PATH."""
-    require(shutil.which(name), name)
+def require_command(name: str, path: str | None = None) -> None:
+    """Ask for a program on the PATH, or on another one."""
+    require(shutil.which(name, path=path), name)
 
 
 def require_root() -> None:

@@ -47,6 +47,7 @@ def scripts(preset: str, launcher: str, fabric: str, nodes: str) -> dict[str, st
     return {file.name: file.text for file in files if file.name in ("job.sbatch", "node.sh")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_preset_is_rendered(launcher: str, fabric: str) -> None:

@@ -135,16 +135,16 @@ GUARDS = [
     ),
     guard(
         12,
-        "hpcrun/plan/launch.py",
-        'return topology.ranks_per_node if starter in ("srun", "pdsh") else 1',
-        "return topology.ranks_per_node",
+        "hpcrun/plan/build.py",
+        'topology.ranks_per_node if launcher.task == "rank" else 1',
+        "topology.ranks_per_node",
         f"{STEP}::test_a_launcher_is_started_once_on_each_node",
     ),
     guard(
         12,
-        "hpcrun/plan/launch.py",
-        'return topology.ranks_per_node if starter in ("srun", "pdsh") else 1',
-        "return 1",
+        "hpcrun/plan/build.py",
+        'topology.ranks_per_node if launcher.task == "rank" else 1',
+        "1",
         f"{STEP}::test_a_launcher_is_started_once_on_each_node",
     ),
     guard(
