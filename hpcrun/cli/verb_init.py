@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,18 @@ import click
 from hpcrun.cli.options import CLUSTER, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.cli.prompt import Prompter
     from hpcrun.controller.init.choices import Options
     from hpcrun.controller.init.init import Found
     from hpcrun.controller.init.job import JobFile
-    from hpcrun.spec.cluster import Cluster
+    from hpcrun.plan.profile_update import Change
+    from hpcrun.spec.cluster import Cluster, Partition
 
 
 @click.command("init")
 @click.argument("script", required=False)
 @click.option("--cluster", type=CLUSTER, help="The cluster's name, else Slurm's own.")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
-@click.option("--check", is_flag=True, help="Tell what changed and stop; exit code 1 if so.")
+@click.option("--check", is_flag=True, help="Show what changed and stop; exit code 1 if so.")
 @click.option("--yes", is_flag=True, help="Ask nothing, take the defaults.")
 @json_option
 def command(
@@ -31,13 +32,10 @@ def command(
     """Ask the cluster, then you, and write hpcrun.yaml and a job file for SCRIPT.
 
     Slurm is asked for partitions, GPUs, limits and your accounts; you only for what it cannot
-    say. Called again it shows what changed on the cluster since and brings the profile up to date;
-    your own keys and comments stay. A file that is there is not overwritten unasked.
+    answer. Called again it shows what changed on the cluster since and brings the profile up to
+    date; your own keys and comments stay. A file that exists is not overwritten unasked.
     """
-    from hpcrun.cli.output import emit_json
-    from hpcrun.cli.patience import Patience
-    from hpcrun.cli.prompt import Prompter
-    from hpcrun.cli.show_init import show_site
+    from hpcrun.cli.output import Patience, emit_json
     from hpcrun.controller.init.init import look
     from hpcrun.errors import InputError
 
@@ -48,104 +46,111 @@ def command(
         read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
     with Patience().waiting():
         found = look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
-    prompter = Prompter(quiet=yes or as_json)
-    if check:
-        if found.old is None:
-            raise InputError(f"{found.profile}: no profile to check", fix="hpcrun init writes it")
-        return _check(found, as_json)
-    if not as_json:
-        show_site(found)
     answer: dict[str, Any] = {
         "cluster": found.name,
         "slurm_version": found.answers.config.version if found.answers else None,
         "profile": str(found.profile),
+        "action": "none",
+        "changed": [
+            {"what": one.what, "key": one.key, "before": one.before, "after": one.after}
+            for one in found.changed
+        ],
         "job": None,
         "left_out": found.site.left_out if found.site else {},
+        "written": [],
+        "defaults": {},
         "notes": list(found.warnings),
     }
-    if found.site is None:
-        code = _without_slurm(found, script, prompter, answer)
-    else:
-        code = _with_slurm(found, script, prompter, answer, quiet=as_json)
+    if check:
+        if found.old is None:
+            raise InputError(f"{found.profile}: no profile to check", fix="hpcrun init writes it")
+        return _check(found, answer, as_json=as_json)
+    prompter = Prompter(quiet=yes or as_json)
+    if not as_json:
+        _show_site(found)
+    _write(found, script, prompter, answer, as_json=as_json)
     answer["defaults"] = prompter.taken
     if as_json:
         emit_json(answer)
     else:
         _show_end(answer, found)
-    return code
+    is_done = found.site is not None or answer["written"] or answer["job"]
+    return 0 if is_done else 4
 
 
-def _check(found: Found, as_json: bool) -> int:
-    """Tell what is other than the profile says."""
-    from hpcrun.cli.output import emit_json, note, say
-    from hpcrun.cli.show_init import changes_json, near, show_changes
+def _check(found: Found, answer: dict[str, Any], *, as_json: bool) -> int:
+    """Report how the cluster differs from the profile."""
+    from hpcrun.cli.output import emit_json, note
     from hpcrun.errors import OutOfReach
 
-    if found.site is None or found.old is None:
+    if found.site is None:
         raise OutOfReach("no Slurm here: scontrol is not on the PATH", fix="check on a login node")
     if as_json:
-        emit_json(
-            {
-                "cluster": found.name,
-                "slurm_version": found.answers.config.version if found.answers else None,
-                "profile": str(found.profile),
-                "action": "checked",
-                "changed": changes_json(found.changed),
-                "job": None,
-                "left_out": found.site.left_out,
-                "written": [],
-                "defaults": {},
-                "notes": list(found.warnings),
-            }
-        )
-        return 1 if found.changed or found.warnings else 0
-    since = f" since {found.old.read_on}" if found.old.read_on else ""
-    for warning in found.warnings:
-        note(f"{near(found.profile)}: {warning}")
-    if not found.changed:
-        say(f"{near(found.profile)}: nothing changed{since}")
+        emit_json({**answer, "action": "checked"})
     else:
-        say(f"{near(found.profile)}: changed{since}")
-        show_changes(found.changed)
+        for warning in found.warnings:
+            note(f"{_near(found.profile)}: {warning}")
+        _show_changes(found)
     return 1 if found.changed or found.warnings else 0
 
 
-def _with_slurm(
-    found: Found, script: str | None, prompter: Prompter, answer: dict[str, Any], *, quiet: bool
-) -> int:
-    from hpcrun.cli.show_init import changes_json
-    from hpcrun.controller.init.choices import find_options, new_profile
+def _write(
+    found: Found, script: str | None, prompter: Prompter, answer: dict[str, Any], *, as_json: bool
+) -> None:
+    """Write the profile, a job file for the script and the schemas for editors."""
+    from hpcrun.controller.init.choices import find_options
     from hpcrun.controller.init.init import check_untouched, schema_files, write_files
     from hpcrun.spec.load import load_cluster
 
     options = find_options(found)
-    files: dict[Path, str] = {}
-    if found.old is None:
-        text = new_profile(found, options, _asked(options, prompter))
-        cluster = load_cluster(text, source=str(found.profile))
-        answer["action"], answer["changed"] = "created", []
-        profile = {found.profile: text}
-    else:
-        answer["changed"] = changes_json(found.changed)
-        profile = _refreshed(found, prompter, answer, quiet=quiet)
-        new = profile.get(found.profile)
-        cluster = load_cluster(new, source=str(found.profile)) if new else found.old
+    profile = _profile(found, options, prompter, answer, as_json=as_json)
+    cluster = found.old or found.base
+    if profile is not None:
+        cluster = load_cluster(profile, source=str(found.profile))
     job = _job(found, cluster, options, script, prompter, answer)
-    if profile or job:
-        files = schema_files(found, job=job is not None)
+    files = schema_files(found, job=job is not None) if profile or job else {}
     if job:
         files[job.path] = job.text
-    # The profile goes last: where it stands, all the rest does.
-    files |= profile
-    if profile:
+    if profile is not None:
         check_untouched(found)
+        files[found.profile] = profile  # the last one: where it stands, all the rest does
     write_files(files)
     answer["written"] = [str(path) for path in files]
-    return 0
 
 
-def _asked(options: Options, prompter: Prompter) -> dict[str, str]:
-    """Ask what is left to ask."""
+def _profile(
+    found: Found, options: Options, prompter: Prompter, answer: dict[str, Any], *, as_json: bool
+) -> str | None:
+    """Return the profile's new text; None leaves it as it is."""
+    from hpcrun.cli.output import note, say
+    from hpcrun.controller.init.choices import new_profile
+    from hpcrun.controller.init.init import updated_profile
+
+    if found.site is None:
+        note("no Slurm here: scontrol is not on the PATH")
+        note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
+        text = "Write a profile for this machine alone, for hpcrun run?"
+        if found.old is not None or not prompter.confirm("profile", text, default=False):
+            return None
+    if found.old is None:
+        answer["action"] = "created"
+        return new_profile(found, options, _ask(options, prompter) if found.site else {})
+    answer["action"] = "updated" if found.changed else "unchanged"
+    if not as_json:
+        say()
+        _show_changes(found)
+    updated = updated_profile(found)
+    if updated == found.text:
+        return None
+    question = f"Bring {_near(found.profile)} up to date?"
+    if found.changed and not prompter.confirm("update", question, default=True):
+        answer["action"] = "kept"
+        return None
+    return updated
+
+
+def _ask(options: Options, prompter: Prompter) -> dict[str, str]:
+    """Ask what only the user knows."""
     answers = {}
     for one in options.questions:
         if one.answers:
@@ -153,36 +158,9 @@ def _asked(options: Options, prompter: Prompter) -> dict[str, str]:
                 one.key, one.text, one.answers, one.default, one.details
             )
         else:
-            said = prompter.confirm(one.key, f"{one.text}?", default=one.default == "yes")
-            answers[one.key] = "yes" if said else "no"
+            is_yes = prompter.confirm(one.key, f"{one.text}?", default=one.default == "yes")
+            answers[one.key] = "yes" if is_yes else "no"
     return answers
-
-
-def _refreshed(
-    found: Found, prompter: Prompter, answer: dict[str, Any], *, quiet: bool
-) -> dict[Path, str]:
-    """The profile with what was read now, if the user wants it."""
-    from hpcrun.cli.output import say
-    from hpcrun.cli.show_init import near, show_changes
-    from hpcrun.controller.init.init import updated_profile
-
-    assert found.old is not None and found.facts is not None
-    where = near(found.profile)
-    since = f" since {found.old.read_on}" if found.old.read_on else ""
-    text = updated_profile(found)
-    answer["action"] = "updated" if found.changed else "unchanged"
-    if not quiet:
-        if found.changed:
-            say(f"\n{where}: changed{since}")
-            show_changes(found.changed)
-        else:
-            say(f"\n{where}: nothing changed{since}")
-    if text == found.text:
-        return {}
-    if found.changed and not prompter.confirm("update", f"Bring {where} up to date?", default=True):
-        answer["action"] = "kept"
-        return {}
-    return {found.profile: text}
 
 
 def _job(
@@ -193,33 +171,30 @@ def _job(
     prompter: Prompter,
     answer: dict[str, Any],
 ) -> JobFile | None:
-    """A job file for the script, unless the user keeps the one that is there."""
-    from hpcrun.cli.show_init import near
+    """Draft a job file for the script, unless the user keeps the one that exists."""
     from hpcrun.controller.init.job import draft, find_script
 
     if script is None and found.old is None and not found.for_user:
         script = find_script(found.project)
-        if script is not None and (found.project / "jobs" / f"{Path(script).stem}.yaml").exists():
+        if script is None or (found.project / "jobs" / f"{Path(script).stem}.yaml").exists():
             return None
-        if script is not None and not prompter.confirm(
-            "script", f"Write a job file for {script}?", default=True
-        ):
+        if not prompter.confirm("script", f"Write a job file for {script}?", default=True):
             return None
-        if script is not None and "script" in prompter.taken:
+        if "script" in prompter.taken:
             prompter.taken["script"] = script
     if script is None:
         return None
     job = draft(found, cluster, options, script)
     answer["notes"] += job.draft.notes
     if job.draft.required:
-        words = ", ".join(job.draft.required)
-        answer["notes"].append(f"{job.draft.script} stops without {words}: add them to args")
+        required = ", ".join(job.draft.required)
+        answer["notes"].append(f"{job.draft.script} stops without {required}: add them to args")
     written = True
-    if job.path.exists() and not prompter.confirm(
-        "overwrite", f"{near(job.path)} is there already. Write it anew?", default=False
-    ):
-        written = False
-        answer["notes"].append(f"{near(job.path)} is there already, and stays as it is")
+    if job.path.exists():
+        question = f"{_near(job.path)} exists already. Overwrite it?"
+        written = prompter.confirm("overwrite", question, default=False)
+        if not written:
+            answer["notes"].append(f"{_near(job.path)} exists already, and stays as it is")
     answer["job"] = {
         "name": job.path.stem,
         "file": str(job.path),
@@ -230,58 +205,176 @@ def _job(
     return job if written else None
 
 
-def _without_slurm(
-    found: Found, script: str | None, prompter: Prompter, answer: dict[str, Any]
-) -> int:
-    """Where there is no Slurm: a job file for `hpcrun run`, and a profile if the user wants one."""
-    from hpcrun.cli.output import note
-    from hpcrun.controller.init.choices import find_options, new_profile
-    from hpcrun.controller.init.init import schema_files, write_files
-    from hpcrun.spec.load import load_cluster
+# ---- asking ------------------------------------------------------------------------------------
 
-    note("no Slurm here: scontrol is not on the PATH")
-    note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
-    answer |= {"action": "none", "changed": []}
-    options = find_options(found)
-    profile: dict[Path, str] = {}
-    cluster = found.old or found.base
-    text = "Write a profile for this machine alone, for hpcrun run?"
-    if found.old is None and prompter.confirm("profile", text, default=False):
-        made = new_profile(found, options, {})
-        profile = {found.profile: made}
-        cluster = load_cluster(made, source=str(found.profile))
-        answer["action"] = "created"
-    job = _job(found, cluster, options, script, prompter, answer)
-    files = schema_files(found, job=job is not None) if profile or job else {}
-    if job:
-        files[job.path] = job.text
-    files |= profile
-    write_files(files)
-    answer["written"] = [str(path) for path in files]
-    return 0 if files or answer["job"] else 4
+
+class Prompter:
+    """Asks questions; ``taken`` keeps the defaults that nobody was asked about.
+
+    ``quiet``: take all defaults, as with --yes, or where nobody can be asked.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        import sys
+
+        has_terminal = all(
+            bool(stream and not stream.closed and stream.isatty())
+            for stream in (sys.stdin, sys.stderr)
+        )
+        self.quiet = quiet or not has_terminal
+        self.taken: dict[str, str] = {}
+
+    def choose(
+        self, key: str, text: str, answers: Sequence[str], default: str, details: Sequence[str]
+    ) -> str:
+        """Ask for one of several answers, by its name or number; Enter takes the default.
+
+        Without ``details`` the answers stand in one line, and have no numbers.
+        """
+        from textwrap import fill
+
+        from hpcrun.cli.output import note, width_and_height
+
+        if self.quiet:
+            self.taken[key] = default
+            return default
+        if details:
+            note(f"\n{text}:")
+        else:
+            note("\n" + fill(f"{text}: {', '.join(answers)}", width_and_height()[0]))
+        for number, detail in enumerate(details, 1):
+            note(f"  {number:>2}  {detail}")
+        while True:
+            typed = str(click.prompt("  which", default=default, err=True)).strip()
+            if typed in answers:
+                return typed
+            if details and typed.isdecimal() and 1 <= int(typed) <= len(answers):
+                return answers[int(typed) - 1]
+            note(f"  {typed}: none of these")
+
+    def confirm(self, key: str, text: str, *, default: bool) -> bool:
+        """Ask a yes or a no."""
+        if self.quiet:
+            self.taken[key] = "yes" if default else "no"
+            return default
+        return click.confirm(text, default=default, err=True)
+
+
+# ---- showing -----------------------------------------------------------------------------------
+
+# Characters of the GPUs' column; what is longer is counted, and stands in the profile.
+_GPUS_WIDTH = 24
+
+
+def _show_site(found: Found) -> None:
+    """Show the partitions that were found, and those that are left out."""
+    from hpcrun.cli.output import say, table
+
+    site, answers = found.site, found.answers
+    if site is None or answers is None:
+        return
+    version = f", Slurm {answers.config.version}" if answers.config.version else ""
+    say(f"cluster {found.name}{version}")
+    if site.partitions:
+        rows = [
+            _row(name, partition, name == site.partition, site.notes.get(name, []))
+            for name, partition in site.partitions.items()
+        ]
+        table(["partition", "nodes", "gpus", "cpus", "memory", "limit", "remarks"], rows)
+    else:
+        say("no partition that you can use")
+    for name, why in sorted(site.left_out.items()):
+        say(f"left out: {name}: {why}")
+
+
+def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]) -> list[str]:
+    kinds = [f"{count}x{kind}" for kind, count in partition.gpu_types.items()]
+    shown = " ".join(kinds) if len(" ".join(kinds)) <= _GPUS_WIDTH else f"{len(kinds)} types"
+    remarks = ["default"] if is_default else []
+    remarks += [note.partition(";")[0] for note in notes]
+    if partition.exclusive:
+        remarks.append("whole nodes")
+    if partition.max_nodes:
+        remarks.append(f"{partition.max_nodes} node{'s' if partition.max_nodes > 1 else ''} a job")
+    if partition.min_nodes:
+        remarks.append(f"{partition.min_nodes} nodes or more")
+    if partition.max_gpus:
+        remarks.append(f"{partition.max_gpus} GPUs at once")
+    return [
+        name,
+        str(partition.nodes or "-"),
+        shown or str(partition.gpus_per_node or "-"),
+        str(partition.cpus_per_node or "-"),
+        str(partition.memory_per_node or "-"),
+        str(partition.max_time or "none"),
+        ", ".join(remarks),
+    ]
+
+
+def _show_changes(found: Found) -> None:
+    """Show how the cluster differs from the profile, a line for each change."""
+    from hpcrun.cli.output import say
+
+    since = f" since {found.old.read_on}" if found.old and found.old.read_on else ""
+    say(f"{_near(found.profile)}: {'changed' if found.changed else 'nothing changed'}{since}")
+    for change in found.changed:
+        _show_change(change)
+
+
+def _show_change(change: Change) -> None:
+    from textwrap import fill
+
+    from hpcrun.cli.output import is_terminal, say, width_and_height
+
+    sign, colour = {
+        "added": ("+", "green"),
+        "gone": ("-", "red"),
+        "changed": ("~", "yellow"),
+    }[change.what]
+    text = change.after if change.what == "added" else change.before
+    if change.what == "changed":
+        text = f"{change.before} -> {change.after}"
+    parts = (f"{sign} {change.key}", text, "gone" if change.what == "gone" else "")
+    line = fill(
+        "  ".join(part for part in parts if part),
+        width_and_height()[0] if is_terminal() else 10_000,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_on_hyphens=False,
+    )
+    say(click.style(line, fg=colour))
+
+
+def _near(path: Path) -> str:
+    """Return a file's name as seen from here, where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("../..") else str(path)
 
 
 def _show_end(answer: dict[str, Any], found: Found) -> None:
-    """Say what was written, what to look at, and what to type next."""
+    """Print what was written, what to look at, and what to type next."""
     from shlex import quote
 
     from hpcrun.cli.output import note, say
-    from hpcrun.cli.show_init import near, show_taken
 
-    show_taken(answer["defaults"])
-    for word in answer["notes"]:
-        note(f"note: {word}")
-    written = [near(Path(path)) for path in answer["written"] if ".schema." not in path]
+    if answer["defaults"]:
+        defaults = ", ".join(f"{key}: {value}" for key, value in answer["defaults"].items())
+        note(f"taken without asking: {defaults}")
+    for text in answer["notes"]:
+        note(f"note: {text}")
+    written = [_near(Path(path)) for path in answer["written"] if ".schema." not in path]
     if written:
         say(f"\nwrote {' and '.join(written)}")
     if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):
         say("  lines that say LOOK are guesses: look at them")
     job = answer["job"]
     if job is not None:
-        verb, name = "submit" if found.site is not None else "run", quote(job["name"])
-        say(f"  hpcrun {verb} {name} --dry-run     read everything that would be submitted")
+        name = quote(job["name"])
+        say(f"  hpcrun submit {name} --dry-run     read everything that would be submitted")
         if found.site is not None:
             say(f"  hpcrun submit {name} --test-only   ask Slurm when it would start")
+        else:
+            say(f"  hpcrun run {name}     run it here")
     elif answer["action"] == "created" and found.site is not None:
         say("  hpcrun init SCRIPT     a job file for your training script")
         say("  hpcrun submit single-gpu --dry-run     a built-in job; hpcrun jobs lists them")

@@ -231,6 +231,7 @@ def test_without_slurm(bare: Caller) -> None:
     answer = checked(bare("init", "train.py", "--json"))
     assert answer["action"] == "none" and answer["job"]["written"]
     assert "jobs/train.yaml" in files(bare) and "hpcrun.yaml" not in files(bare)
+    assert "  hpcrun run train     run it here\n" in bare("init", "train.py", "--yes").out
     assert bare("init", "--check").code == 2
 
 
