@@ -91,7 +91,7 @@ def _contents() -> Iterator[str]:
 def _verbs() -> Iterator[str]:
     yield "## Verbs\n"
     yield "Each has `-h`, too. The JSON that `--json` prints: [json.md](json.md).\n"
-    for verb in (verb for verbs in SECTIONS.values() for verb in verbs if verb in VERBS):
+    for verb in VERBS:
         command = hpcrun.get_command(click.Context(hpcrun), verb)
         assert command is not None
         yield from _verb(f"hpcrun {verb}", command)

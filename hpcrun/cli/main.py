@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,46 +15,50 @@ from hpcrun.errors import HpcrunError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# verb -> what --help says of it. Verb X is the command `command` of hpcrun.cli.verb_X.
-VERBS = {
-    "init": "Write hpcrun.yaml and a job file, by asking the cluster and you.",
-    "submit": "Submit a job to Slurm.",
-    "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
-    "status": "Tell the state of runs.",
-    "logs": "Show a run's output; -f follows it.",
-    "parse": "Draw the loss curve of a run or of any log file.",
-    "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
-    "compare": "Compare runs or logs: curves, speed-up, settings.",
-    "cancel": "Cancel runs, sweeps or jobs.",
-    "wait": "Wait until runs are over.",
-    "requeue": "Start a job anew, under its own id.",
-    "resubmit": "Submit a run again, as a new run.",
-    "shell": "Open a shell on a node of a running job.",
-    "clean": "Remove old runs.",
-    "jobs": "List the jobs that can be submitted.",
-    "show": "Show a job, or all that is known of a run.",
-    "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
-    "schema": "Print the JSON Schema of job or cluster files.",
-    "completion": "Make bash, zsh or fish complete what you type.",
-    "sandbox": "A real Slurm on this machine, to try things out.",
-}
-
-# How --help lays the verbs out; one that no section names stands in the last.
+# section of --help -> verb -> its help. Verb X is the command `command` of hpcrun.cli.verb_X.
 SECTIONS = {
-    "Train": ("submit", "run", "jobs", "show"),
-    "Watch": ("status", "logs", "top", "wait", "shell"),
-    "Understand": ("parse", "compare"),
-    "Change": ("cancel", "requeue", "resubmit", "clean"),
-    "Set up": ("init", "sandbox", "hostfile", "schema", "completion"),
+    "Train": {
+        "submit": "Submit a job to Slurm.",
+        "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
+        "jobs": "List the jobs that can be submitted.",
+        "show": "Show a job, or all that is known of a run.",
+    },
+    "Watch": {
+        "status": "Show the state of runs.",
+        "logs": "Show a run's output; -f follows it.",
+        "top": "Watch your jobs: step, loss, speed, GPU and CPU use.",
+        "wait": "Wait until runs are over.",
+        "shell": "Open a shell on a node of a running job.",
+    },
+    "Understand": {
+        "parse": "Draw the loss curve of a run or of any log file.",
+        "compare": "Compare runs or logs: curves, speed-up, settings.",
+    },
+    "Change": {
+        "cancel": "Cancel runs, sweeps or jobs.",
+        "requeue": "Start a job again, under its own id.",
+        "resubmit": "Submit a run again, as a new run.",
+        "clean": "Remove old runs.",
+    },
+    "Set up": {
+        "init": "Write hpcrun.yaml and a job file, by asking the cluster and you.",
+        "sandbox": "Run a real Slurm on this machine, to try things out.",
+        "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
+        "schema": "Print the JSON Schema of job or cluster files.",
+        "completion": "Make bash, zsh or fish complete what you type.",
+    },
 }
+VERBS = {verb: text for verbs in SECTIONS.values() for verb, text in verbs.items()}
 
 
 class LazyGroup(click.Group):
     """A group whose verbs are imported when they are called."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        from hpcrun.cli.output import columns
+
         # click would ask shutil, which imports three libraries of compression first.
-        extra.setdefault("terminal_width", max(min(_columns(), 80) - 2, 50))
+        extra.setdefault("terminal_width", max(min(columns(), 80) - 2, 50))
         return super().make_context(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -94,14 +98,10 @@ class LazyGroup(click.Group):
             return _reader_gone()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        placed = {verb for verbs in SECTIONS.values() for verb in verbs}
         widest = max(map(len, VERBS))
         for title, verbs in SECTIONS.items():
-            listed = [verb for verb in verbs if verb in VERBS]
-            if title == list(SECTIONS)[-1]:
-                listed += [verb for verb in VERBS if verb not in placed]
             with formatter.section(title):
-                formatter.write_dl([(verb.ljust(widest), VERBS[verb]) for verb in listed])
+                formatter.write_dl([(verb.ljust(widest), text) for verb, text in verbs.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -126,61 +126,43 @@ def main() -> None:
             from hpcrun.cli.output import note
 
             note(str(pressed))  # what goes on all the same
-        sys.exit(130)
+        code = 130
     except (click.ClickException, HpcrunError) as error:
-        from hpcrun.cli.failure import show_failure
-
-        show_failure(error, sys.argv[1:])
-        sys.exit(error.exit_code)
+        code = _fail(error)
     except BrokenPipeError:
-        sys.exit(_reader_gone())
+        code = _reader_gone()
     except OSError as error:
-        from hpcrun.cli.failure import show_failure
-        from hpcrun.runs.store import space_fix
-
-        # Of a copy both are named: the second may be the one whose disk is full.
-        where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
-        said = f"{where}: " if where else ""
-        failure = HpcrunError(f"{said}{error.strerror or error}", fix=space_fix(error))
-        if _is_nowhere():
-            failure = HpcrunError("the current folder is no more", fix="cd to one that is there")
-        show_failure(failure, sys.argv[1:])
+        code = _fail(_of_system(error))
         try:
             if sys.stdout:
                 sys.stdout.flush()
         except OSError:
             _reader_gone()  # what cannot be written now could not at exit either
-        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _is_nowhere() -> bool:
-    """Tell whether the current folder was removed."""
-    import os
+def _fail(error: click.ClickException | HpcrunError) -> int:
+    from hpcrun.cli.output import show_failure
+
+    show_failure(error, sys.argv[1:])
+    return error.exit_code
+
+
+def _of_system(error: OSError) -> HpcrunError:
+    """Describe an error of the system that nobody expected: the disk is full, the folder gone."""
+    from hpcrun.runs.store import space_fix
 
     try:
         os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted
     except FileNotFoundError:
-        return True
-    return False
-
-
-def _columns() -> int:
-    """The terminal's width in characters, as shutil.get_terminal_size() finds it."""
-    import os
-
-    with contextlib.suppress(ValueError):
-        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
-            return columns
-    try:
-        return os.get_terminal_size(1).columns or 80
-    except (OSError, ValueError):
-        return 80
+        return HpcrunError("the current folder is gone", fix="cd to one that exists")
+    # Of a copy both are named: the second may be the one whose disk is full.
+    where = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
+    problem = str(error.strerror or error)
+    return HpcrunError(f"{where}: {problem}" if where else problem, fix=space_fix(error))
 
 
 def _reader_gone() -> int:
-    """The reader has gone (`hpcrun logs | head`); Python would complain at exit."""
-    import os
-
+    """Redirect output whose reader has gone (`hpcrun logs | head`), or Python complains at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 141

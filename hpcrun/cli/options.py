@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # The keys of a job that options of job_options() change.
-_PATHS = {
+_KEYS = {
     "nodes": "resources.nodes",
     "gpus_per_node": "resources.gpus_per_node",
     "time": "resources.time",
@@ -63,7 +63,7 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     """Find project and cluster from where hpcrun is called."""
     from msgspec import structs
 
-    from hpcrun.cli.patience import Patience
+    from hpcrun.cli.output import Patience
     from hpcrun.controller.context import load_context
 
     found = load_context(os.environ, Path.cwd(), cluster)
@@ -71,7 +71,7 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
 
 
 class WordsAfterDashes(click.Command):
-    """A command that keeps the words after ``--`` apart: ctx.meta["words"], None without ``--``."""
+    """A command that keeps the arguments after ``--`` in ctx.meta["words"]; None without ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = None
@@ -83,8 +83,8 @@ class WordsAfterDashes(click.Command):
 
 
 def job_options(command: F) -> F:
-    """The options that change a job on the command line; what is wrong with one is told by it."""
-    command = _blames_options(command)
+    """Add the options that change a job; an error in one names the option."""
+    command = _naming_options(command)
     for option in (
         click.option("--name", help="The run's name."),
         click.option("--account", help="The account to charge."),
@@ -99,46 +99,48 @@ def job_options(command: F) -> F:
             type=Value("key=value", "keys"),
             help="Change any key of the job, as in batch.micro_batch_per_gpu=4.",
         ),
-        click.option("--debug", is_flag=True, help="Have torch and NCCL say more, in this run."),
+        click.option("--debug", is_flag=True, help="Enable verbose torch and NCCL logging."),
         click.option(
             "--no-check",
             is_flag=True,
-            help="Take the job in spite of what is found wrong with script, limits and folders.",
+            help="Go on even if the checks of script, limits and folders fail.",
         ),
     ):
         command = option(command)
     return command
 
 
-def _blames_options(command: F) -> F:
+def _naming_options(command: F) -> F:
+    """Let errors of the job name the options that were typed, which the job has as --set."""
+
     @functools.wraps(command)
-    def told(*args: Any, **options: Any) -> Any:
+    def wrapper(*args: Any, **options: Any) -> Any:
         try:
             return command(*args, **options)
         except SpecError as error:
-            raise _by_option(error, options) from error
+            set_keys = [override.partition("=")[0].strip() for override in options["overrides"]]
+            for option, key in _KEYS.items():
+                if options[option] is not None and key not in set_keys:
+                    _rename(error, key, "--" + option.replace("_", "-"))
+            raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
 
-    return cast("F", told)
+    return cast("F", wrapper)
 
 
-def _by_option(error: SpecError, options: dict[str, Any]) -> SpecError:
-    """Blame the options that were typed, which the job has as --set."""
-    said = [override.partition("=")[0].strip() for override in options["overrides"]]
-    for option, path in _PATHS.items():
-        if options[option] is None or path in said:
-            continue
-        word = "--" + option.replace("_", "-")
-        for problem in error.problems:
-            if problem.source == "--set" and problem.path == path:
-                problem.source, problem.path = word, ""
-            problem.message = problem.message.replace(f"(--set {path})", f"({word})")
-    return SpecError(error.problems, fix=error.fix, notes=error.notes)
+def _rename(error: SpecError, key: str, option: str) -> None:
+    for problem in error.problems:
+        if problem.source == "--set" and problem.path == key:
+            problem.source, problem.path = option, ""
+        problem.message = problem.message.replace(f"(--set {key})", f"({option})")
 
 
 def asked_job(
     ctx: click.Context, context: Context, job: str | None, options: dict[str, Any]
 ) -> tuple[JobSpec, list[str], Origin]:
-    """Load the named job, or the bare command after ``--``: the job, the words, where it stands."""
+    """Load the named job, or the bare command after ``--``.
+
+    Return the job, the arguments after ``--`` and where the job is written.
+    """
     from hpcrun.assets import find_job
     from hpcrun.controller.prepare import command_spec, load_spec
     from hpcrun.spec.origin import Origin
@@ -156,16 +158,16 @@ def asked_job(
 
 
 def asked_overrides(options: dict[str, Any]) -> list[str]:
-    """What job_options() change in a job, as --set has it."""
+    """Return what job_options() change in a job, as --set has it."""
     overrides = list(options["overrides"])
-    for option, path in _PATHS.items():
+    for option, key in _KEYS.items():
         if options[option] is not None:
-            overrides.append(f"{path}={_as_yaml(options[option])}")
+            overrides.append(f"{key}={_as_yaml(options[option])}")
     return overrides
 
 
 def check_follow(verb: str, *, follow: bool, as_json: bool) -> None:
-    """Raise InputError where lines of a log would stand below the answer in JSON."""
+    """Refuse --follow with --json, which would print a log below the JSON. Raises InputError."""
     from hpcrun.errors import InputError
 
     if follow and as_json:
@@ -186,7 +188,7 @@ def _as_yaml(value: str | int) -> str:
 
     def one(char: str) -> str:
         is_plain = char.isascii() and char.isprintable() and char not in '\\"'
-        is_byte = "\ud800" <= char <= "\udfff"  # not UTF-8: the reader says so
+        is_byte = "\ud800" <= char <= "\udfff"  # not UTF-8: the reader reports it
         return char if is_plain or is_byte else f"\\U{ord(char):08x}"
 
     return f'"{"".join(map(one, value))}"'

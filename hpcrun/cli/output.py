@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,15 +40,60 @@ def emit_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def show_failure(error: click.ClickException | HpcrunError, argv: Sequence[str]) -> None:
+    """Print an error as the command line asks for it: for a person, or as one JSON object.
+
+    The JSON goes to standard error too, as its last line: standard output holds answers alone.
+    """
+    if _wants_json(argv):
+        import json
+
+        note(json.dumps({"error": _error_json(error)}))
+    elif isinstance(error, HpcrunError):
+        show_error(error)
+    else:
+        error.show()
+
+
 def show_error(error: HpcrunError) -> None:
     """Print an error: what, where, the fix."""
-    said = error.problems if isinstance(error, SpecError) else [error.message]
-    for problem in said:
+    for problem in error.problems if isinstance(error, SpecError) else [error.message]:
         message("error", str(problem), fg="red")
     if error.fix:
         message("  fix", error.fix, fg="green")
     for text in error.notes if isinstance(error, SpecError) else ():
         message("note", text, dim=True)
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    """Return whether --json stands on the command line; words after -- are the job's.
+
+    >>> [_wants_json(line.split()) for line in ("jobs --json", "submit -- x --json", "status")]
+    [True, False, False]
+    """
+    own = list(argv)
+    return "--json" in own[: own.index("--") if "--" in own else None]
+
+
+def _error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
+    """Return the stable JSON of an error, as docs/json/error.schema.json describes it."""
+    spec = error if isinstance(error, SpecError) else SpecError([])
+    if isinstance(error, HpcrunError):
+        message, fix = error.message, error.fix
+    else:
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        message = error.format_message()
+        fix = f"{context.command_path} --help" if context is not None else ""
+    return {
+        "message": message,
+        "fix": fix or None,
+        "problems": [
+            {"source": p.source, "line": p.line, "path": p.path, "message": p.message}
+            for p in spec.problems
+        ],
+        "notes": spec.notes,
+        "exit_code": error.exit_code,
+    }
 
 
 def message(kind: str, text: str, **style: Any) -> None:
@@ -61,7 +107,7 @@ def message(kind: str, text: str, **style: Any) -> None:
 
 @contextlib.contextmanager
 def done_anyway(text: str) -> Iterator[None]:
-    """Say to standard error what was done, where the answer that says so cannot be printed."""
+    """Report on standard error what was done, where the answer cannot be printed."""
     try:
         yield
     except OSError:
@@ -70,7 +116,7 @@ def done_anyway(text: str) -> Iterator[None]:
 
 
 def show_next(*verbs: tuple[str, str]) -> None:
-    """Say what to type next: verbs with their words, and why; nothing without any."""
+    """Print what to type next: verbs with their arguments, and why; nothing without any."""
     if verbs:
         say("Next")
     width = max((len(verb) for verb, _ in verbs), default=0)
@@ -122,12 +168,10 @@ def look() -> Look:
 
 
 def columns() -> int:
-    """The terminal's width in characters, as shutil.get_terminal_size() finds it; 80 without one.
+    """Return the terminal's width, as shutil.get_terminal_size() finds it; 80 without one.
 
     shutil would import three libraries of compression first.
     """
-    import os
-
     with contextlib.suppress(ValueError):
         if (given := int(os.environ.get("COLUMNS", ""))) > 0:
             return given
@@ -139,7 +183,7 @@ def columns() -> int:
 
 
 def width_and_height() -> tuple[int, int]:
-    """The size to draw in, in characters."""
+    """Return the size to draw in, in characters."""
     import shutil
 
     size = shutil.get_terminal_size((100, 30))
@@ -147,37 +191,33 @@ def width_and_height() -> tuple[int, int]:
 
 
 def is_terminal() -> bool:
-    """Tell whether the output is a terminal."""
+    """Return whether the output is a terminal."""
     return bool(sys.stdout and sys.stdout.isatty())
 
 
 def has_colour() -> bool:
-    """Tell whether the output is a terminal that wants colours."""
+    """Return whether the output is a terminal that wants colours."""
     return is_terminal() and wants_colour()
 
 
 def wants_colour() -> bool:
-    """Tell whether a terminal would want colours (no-color.org)."""
-    import os
-
+    """Return whether a terminal would want colours (no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def has_unicode() -> bool:
-    """Tell whether the output can show more than ASCII.
+    """Return whether the output can show more than ASCII.
 
     Python writes UTF-8 in the C locale too, for the sake of machines where nobody set one (PEP
     538, 540); who says LC_ALL=C means ASCII.
     """
-    import os
-
     if os.environ.get("LC_ALL") in ("C", "POSIX") and not os.environ.get("PYTHONIOENCODING"):
         return False
     return _encoding().lower().replace("-", "").startswith("utf")
 
 
 def _printable(text: str) -> str:
-    """What the terminal's encoding lacks becomes an escape, never a crash."""
+    """Escape what the terminal's encoding lacks."""
     encoding = _encoding()
     if not has_unicode():
         text = text.replace("…", "...").replace("×", "x")
@@ -185,11 +225,44 @@ def _printable(text: str) -> str:
 
 
 def as_wide(text: str) -> str:
-    """What the output's encoding lacks becomes a question mark: for rows of a fixed width."""
+    """Replace what the output's encoding lacks by a question mark: for rows of a fixed width."""
     encoding = _encoding()
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def _encoding() -> str:
-    """The encoding of the output; closed output has none."""
+    """Return the encoding of the output; closed output has none."""
     return (sys.stdout and sys.stdout.encoding) or "ascii"
+
+
+# A Slurm that takes longer than this to answer is mentioned, in seconds.
+SLOW = 3.0
+
+
+class Patience:
+    """Reports that Slurm is slow to answer; once, however many answers are late."""
+
+    def __init__(self) -> None:
+        self._is_reported = False
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for one answer, or for several."""
+        import threading
+
+        timer = threading.Timer(SLOW, self._report)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:  # no more threads allowed here: then it is silent
+            yield
+            return
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _report(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            note("Slurm is slow to answer; still waiting ...")

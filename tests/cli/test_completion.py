@@ -18,7 +18,7 @@ import pytest
 from click.shell_completion import CompletionItem
 
 from hpcrun.cli.completion import BashComplete
-from hpcrun.cli.main import SECTIONS, VERBS
+from hpcrun.cli.main import VERBS
 from hpcrun.cli.main import hpcrun as hpcrun_group
 from hpcrun.cli.options import Value
 from tests.cli.calling import Caller
@@ -203,12 +203,6 @@ def test_a_name_that_is_none(site: Caller) -> None:
         "complete -o nosort -F _hr_completion hr"
         in site("completion", "bash", "--command", "hr").out
     )
-
-
-def test_every_verb_has_its_section() -> None:
-    placed = [verb for verbs in SECTIONS.values() for verb in verbs]
-    assert set(VERBS) <= set(placed)
-    assert len(placed) == len(set(placed))
 
 
 class Terminal:

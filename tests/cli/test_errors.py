@@ -112,7 +112,7 @@ def test_a_current_folder_that_is_gone(hpcrun: Caller) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the current folder is no more\n  fix: cd to one")
+    assert done.stderr.startswith("error: the current folder is gone\n  fix: cd to one")
 
 
 @pytest.mark.parametrize(

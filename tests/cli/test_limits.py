@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.patience import Patience
+from hpcrun.cli.output import Patience
 from tests.source import ROOT
 
 LIMITS = 'ulimit -v 1000000; exec "$@"'  # kB

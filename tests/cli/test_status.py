@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli import patience
+from hpcrun.cli import output
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
@@ -352,12 +352,12 @@ def test_what_limits_say_may_be_nonsense_too(several: Caller, tools: Path) -> No
 def test_a_slow_slurm_is_mentioned(
     several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "SECONDS", 0.1)
+    monkeypatch.setattr(output, "SLOW", 0.1)
     text = (tools / "squeue").read_text()
     (tools / "squeue").write_text(text.replace("case", "sleep 0.6\ncase", 1))
     for argv in (["status", "15"], ["wait", "15", "--timeout", "0"], ["cancel", "--pending", "15"]):
         done = several(*argv)
-        assert done.err.count("Slurm takes its time to answer; waiting for it ...") == 1, done
+        assert done.err.count("Slurm is slow to answer; still waiting ...") == 1, done
 
 
 def test_a_runs_folder_that_is_missing_is_told_from_an_empty_one(hpcrun: Caller) -> None:
