@@ -1,19 +1,19 @@
-"""What went wrong, in a log's own last words: tracebacks, and lines that name errors."""
+"""Finds what went wrong in a log: the last traceback, and lines that name errors."""
 
 from __future__ import annotations
 
 import re
 
 _TRACEBACK = b"Traceback (most recent call last)"
-# What connects the tracebacks of a chain: Python's words.
+# What connects the tracebacks of a chain.
 _CHAINED = (
     b"The above exception was the direct cause of the following exception:",
     b"During handling of the above exception, another exception occurred:",
 )
 # What launchers put before each line: torch's excepthook, srun --label, torchrun --tee.
 _LABEL = re.compile(rb"(?:\[(?:rank|default)?\d+\]:? ?|\s{0,8}\d+: )?")
-# A launcher's own traceback says that a process of its failed, which that process said better:
-# torchrun's and accelerate's. And their lines around it.
+# The launcher's own traceback, torchrun's or accelerate's, says no more than that a process failed.
+# And the lines around it.
 _LAUNCHERS = re.compile(
     rb"ChildFailedError|SignalException|accelerate[/.]commands[/.]launch|deepspeed[/.]launcher"
 )
@@ -35,12 +35,12 @@ _ERROR = re.compile(
 
 
 def is_launchers(trace: bytes) -> bool:
-    """Tell whether a traceback is a launcher's, of a process that failed."""
+    """Return whether a traceback is a launcher's, of a process that failed."""
     return _LAUNCHERS.search(trace) is not None
 
 
 def without_launchers(lines: bytes) -> bytes:
-    r"""Leave out the lines in which a launcher tells of a process that failed.
+    r"""Leave out the lines in which a launcher reports a process that failed.
 
     >>> without_launchers(b"E torch/distributed/elastic/api.py] failed (exitcode: 1)\nsrun: no\n")
     b'srun: no\n'
@@ -52,7 +52,7 @@ def without_launchers(lines: bytes) -> bytes:
 def last_traceback(text: bytes) -> bytes:
     r"""Return the last traceback with the exception and its causes; b"" if there is none.
 
-    Where a launcher's stands behind it, it is the one before.
+    A launcher's is passed over for the one before.
 
     >>> last_traceback(b"x\nTraceback (most recent call last):\n  File\nValueError: no\n\nstep 1\n")
     b'Traceback (most recent call last):\n  File\nValueError: no\n'
@@ -62,7 +62,7 @@ def last_traceback(text: bytes) -> bytes:
         return b""
     first = at
     while (before := text.rfind(_TRACEBACK, 0, first)) >= 0:
-        if not any(words in text[before:first] for words in _CHAINED):
+        if not any(link in text[before:first] for link in _CHAINED):
             break
         first = before
     first = text.rfind(b"\n", 0, first) + 1
@@ -81,7 +81,7 @@ def last_traceback(text: bytes) -> bytes:
 
 
 def error_lines(text: bytes, limit: int) -> bytes:
-    r"""Return the last lines that speak of an error, at most ``limit`` of them.
+    r"""Return the last lines that name an error, at most ``limit`` of them.
 
     >>> error_lines(b"step 1\nslurmstepd: error: no\nstep 2\n", 9)
     b'slurmstepd: error: no\n'

@@ -1,4 +1,4 @@
-"""What of a log may reach a terminal: text, colours and progress bars, and no command to it.
+"""Lets text, colours and progress bars of a log reach a terminal, and no commands to it.
 
 A log can hold whatever a program wrote: sequences that set the title, ask the terminal to answer
 on the keyboard's line, clear it or switch its alphabet (xterm's "Control Sequences").
@@ -25,7 +25,7 @@ RESET = b"\x1b[0m"
 
 
 def for_terminal(data: bytes, *, colours: bool = True) -> bytes:
-    r"""Take out what commands a terminal; what is not UTF-8 becomes the replacement character.
+    r"""Remove the commands to a terminal; what is not UTF-8 becomes the replacement character.
 
     >>> for_terminal(b"\x1b]0;title\x07a\x1b[31mb\x1b[2J\x1bc 10%\r20%\n")
     b'a\x1b[31mb 10%\r20%\n'

@@ -8,7 +8,6 @@ from functools import partial
 from hpcrun.controller.watch.follow import Begins, Lines
 from hpcrun.controller.watch.watched import Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
-from hpcrun.logs.attempts import part_of
 from hpcrun.logs.errors import (
     error_lines,
     is_launchers,
@@ -16,7 +15,7 @@ from hpcrun.logs.errors import (
     last_traceback,
     without_launchers,
 )
-from hpcrun.logs.files import LogFile
+from hpcrun.logs.files import LogFile, part_of
 from hpcrun.logs.tail import read_at
 from hpcrun.runs.records import Failure
 from hpcrun.runs.store import read_history

@@ -19,8 +19,7 @@ from hpcrun.controller.watch.since import start_since
 from hpcrun.controller.watch.watched import Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
-from hpcrun.logs.attempts import end_in, part_of
-from hpcrun.logs.files import LogFile
+from hpcrun.logs.files import LogFile, end_in, part_of
 from hpcrun.logs.tail import Tail, start_of_last
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.store import is_job_id, plain_id, runs_of
