@@ -21,7 +21,7 @@ SECTIONS = {
         "submit": "Submit a job to Slurm.",
         "run": "Run a job here, in the foreground, without Slurm or inside an salloc.",
         "jobs": "List the jobs that can be submitted.",
-        "show": "Show a job, or all that is known of a run.",
+        "show": "Show a job, or a run's job and files.",
     },
     "Watch": {
         "status": "Show the state of runs.",
@@ -45,7 +45,7 @@ SECTIONS = {
         "sandbox": "Run a real Slurm on this machine, to try things out.",
         "hostfile": "Write a hostfile, from a node list, a job or another hostfile.",
         "schema": "Print the JSON Schema of job or cluster files.",
-        "completion": "Make bash, zsh or fish complete what you type.",
+        "completion": "Print the completion script for bash, zsh or fish.",
     },
 }
 VERBS = {verb: text for verbs in SECTIONS.values() for verb, text in verbs.items()}
@@ -109,8 +109,8 @@ class LazyGroup(click.Group):
 def hpcrun() -> None:
     """From a short YAML file to a loss curve on any Slurm cluster.
 
-    Exit codes: 0 all well; 1 it failed; 2 your input; 3 the scheduler refused; 4 out of
-    reach; 130 Ctrl-C.
+    Exit codes: 0 success; 1 the job or the command failed; 2 invalid input; 3 refused by Slurm;
+    4 Slurm or the cluster cannot be reached; 130 Ctrl-C.
     """
 
 

@@ -89,7 +89,7 @@ def job_options(command: F) -> F:
         click.option("--name", help="The run's name."),
         click.option("--account", help="The account to charge."),
         click.option("--partition", help="The partition."),
-        click.option("--time", help="The time limit, as in 90, 24:00:00, 2-12."),
+        click.option("--time", help="The time limit, e.g. 90, 24:00:00, 2-12."),
         click.option("--gpus-per-node", type=click.IntRange(0), help="GPUs on each node."),
         click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
         click.option(
@@ -97,13 +97,13 @@ def job_options(command: F) -> F:
             "overrides",
             multiple=True,
             type=Value("key=value", "keys"),
-            help="Change any key of the job, as in batch.micro_batch_per_gpu=4.",
+            help="Override a key of the job, e.g. batch.micro_batch_per_gpu=4.",
         ),
         click.option("--debug", is_flag=True, help="Enable verbose torch and NCCL logging."),
         click.option(
             "--no-check",
             is_flag=True,
-            help="Go on even if the checks of script, limits and folders fail.",
+            help="Go on even if preflight checks fail (script, limits, folders).",
         ),
     ):
         command = option(command)

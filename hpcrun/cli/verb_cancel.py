@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.command("cancel")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
-@click.option("--pending", is_flag=True, help="Only what has not begun yet.")
+@click.option("--pending", is_flag=True, help="Only jobs that have not started yet.")
 @cluster_option
 @json_option
 def command(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bool) -> int:
     """Cancel runs, whole sweeps, or any of your Slurm jobs.
 
-    JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. The
-    newest run must be named too. What is over already stays as it is, and is no error.
+    JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. There
+    is no default: even the newest run must be named. Jobs that are already over are left alone.
     """
     from hpcrun.cli.show_outcomes import end_with
     from hpcrun.controller.cancel import cancel_all

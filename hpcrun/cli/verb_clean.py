@@ -24,8 +24,8 @@ _PATIENCE = 3.0
     "--older-than", default="30d", metavar="T", help="Runs that ended before: 30d (default), 12h."
 )
 @click.option("--keep", type=click.IntRange(0), default=0, help="Keep the newest N, however old.")
-@click.option("--failed", is_flag=True, help="Only runs that did not end well.")
-@click.option("--dry-run", is_flag=True, help="List all that would go, and stop.")
+@click.option("--failed", is_flag=True, help="Only runs that did not succeed.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and stop.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @cluster_option
 @json_option
@@ -39,10 +39,10 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Remove the folders of old runs, logs and checkpoints in them included.
+    """Remove the folders of old runs, including their logs and checkpoints.
 
-    Only your own that are over, for certain; a sweep goes with all its runs. A run stays while a
-    later one uses its checkpoints. JOB names runs whatever their age. Asks first.
+    Only your own runs that are certainly over are removed, and a sweep only as a whole. A run whose
+    checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
     """
     import sys
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     type=click.Choice(["step", "tokens", "samples", "time"]),
     default="step",
     show_default=True,
-    help="What the curves are drawn over.",
+    help="The x axis of the curves.",
 )
-@click.option("--metric", metavar="NAME", help="Compare by this metric, not the loss.")
+@click.option("--metric", metavar="NAME", help="Compare this metric instead of the loss.")
 @click.option(
-    "--target", type=float, metavar="VALUE", help="The loss to reach; else the common one."
+    "--target", type=float, metavar="VALUE", help="The loss to reach (default: one that all reach)."
 )
 @click.option(
-    "--gpus", metavar="N,N,...", help="The GPUs of each run, where its log is all there is."
+    "--gpus", metavar="N,N,...", help="The number of GPUs of each run, for plain log files."
 )
-@click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are one GPU's.")
+@click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are per GPU.")
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", type=FILE, help="Write a report for the browser, one file.")
+@click.option("--html", type=FILE, help="Write a self-contained HTML report.")
 @json_option
 @cluster_option
 def command(
@@ -47,13 +47,13 @@ def command(
     as_json: bool,
     cluster: str | None,
 ) -> int:
-    """Show runs beside each other: who learns faster, who works faster, what differs.
+    """Compare runs: which learns faster, which runs faster, which settings differ.
 
-    LOGS are log files, run ids or Slurm job ids, or sweeps for all their runs: at least two runs.
+    LOGS are log files, run ids, Slurm job ids or sweeps (all their runs): at least two runs.
 
-    A difference is told with its noise, so that chance is not taken for progress. Speed-up and
-    efficiency are against the run on the fewest GPUs; of a plain log nobody knows those, so
-    --gpus 1,2,4,8 says them. The exit code is 1 when no metric is found.
+    Differences are shown with their noise, so that chance is not mistaken for progress. Speed-up
+    and efficiency are relative to the run on the fewest GPUs. A plain log file does not record its
+    GPUs: give them by --gpus 1,2,4,8. The exit code is 1 if no metric is found.
     """
     from msgspec import structs
 

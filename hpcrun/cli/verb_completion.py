@@ -11,16 +11,16 @@ from hpcrun.errors import InputError
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.option("--install", is_flag=True, help="Put it where the shell reads it at its start.")
+@click.option("--install", is_flag=True, help="Install it where the shell loads it at startup.")
 @click.option(
     "--command",
     "name",
     metavar="NAME",
     default="hpcrun",
-    help="What you type to call hpcrun, where that is an alias (hpcrun).",
+    help="The alias that you type for hpcrun, if you have one.",
 )
 def command(shell: str, install: bool, name: str) -> int:
-    """Print what makes a shell complete verbs, options, jobs, runs and job ids.
+    """Print the shell script that completes verbs, options, jobs, runs and job ids.
 
     For this shell:  eval "$(hpcrun completion bash)"; zsh alike; fish:  hpcrun completion fish |
     source. For all to come: --install. It asks the hpcrun that wrote it, whatever the PATH has; run

@@ -13,10 +13,10 @@ _FORMS = click.Choice(["deepspeed", "openmpi", "mpich", "plain", "slurm"])
 
 @click.command("hostfile")
 @click.argument("hosts", required=False, type=RUN_OR_FILE)
-@click.option("--slots", type=click.IntRange(1), help="GPUs, or processes, of each host.")
-@click.option("--to", "form", type=_FORMS, default="deepspeed", help="What to write (deepspeed).")
-@click.option("--from", "source", type=_FORMS, help="What a file is; else its lines tell.")
-@click.option("-o", "output", type=FILE, help="Write to a file, whole or not at all.")
+@click.option("--slots", type=click.IntRange(1), help="GPUs, or processes, on each host.")
+@click.option("--to", "form", type=_FORMS, default="deepspeed", help="Format to write (deepspeed).")
+@click.option("--from", "source", type=_FORMS, help="Format of the file (default: detected).")
+@click.option("-o", "output", type=FILE, help="Write to this file (atomically).")
 @cluster_option
 @json_option
 def command(
@@ -30,11 +30,11 @@ def command(
 ) -> int:
     """Write a hostfile, from a node list, a job or another hostfile.
 
-    For launchers that find their hosts in a file: deepspeed, mpirun, hpcrun run --hostfile.
-    Under Slurm no job of hpcrun needs one: each attempt writes its own.
+    For launchers that read their hosts from a file: deepspeed, mpirun, hpcrun run --hostfile.
+    hpcrun's own jobs under Slurm do not need it: each attempt writes one.
 
-    HOSTS is a node list as node[01-04,07], a Slurm job id, a run id or a file; inside a job it may
-    be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
+    HOSTS is a node list such as node[01-04,07], a Slurm job id, a run id or a file; inside a job it
+    may be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
     """
     from hpcrun.cli.output import emit_json, note, say
     from hpcrun.controller.hostfile import find_hosts, write_hostfile

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("script", required=False)
-@click.option("--cluster", type=CLUSTER, help="The cluster's name, else Slurm's own.")
+@click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
 @click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
-@click.option("--check", is_flag=True, help="Show what changed and stop; exit code 1 if so.")
-@click.option("--yes", is_flag=True, help="Ask nothing, take the defaults.")
+@click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
+@click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
 @json_option
 def command(
     script: str | None, cluster: str | None, for_user: bool, check: bool, yes: bool, as_json: bool
 ) -> int:
     """Ask the cluster, then you, and write hpcrun.yaml and a job file for SCRIPT.
 
-    Slurm is asked for partitions, GPUs, limits and your accounts; you only for what it cannot
-    answer. Called again it shows what changed on the cluster since and brings the profile up to
-    date; your own keys and comments stay. A file that exists is not overwritten unasked.
+    Partitions, GPUs, limits and your accounts are read from Slurm; you are asked only for the rest.
+    Called again it shows what has changed on the cluster since and updates the profile; your own
+    keys and comments stay. An existing file is not overwritten without asking.
     """
     from hpcrun.cli.output import Patience, emit_json
     from hpcrun.controller.init.init import look

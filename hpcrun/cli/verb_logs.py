@@ -21,17 +21,17 @@ FEW_LINES = 2000
 
 @click.command("logs")
 @click.argument("job", required=False, type=RUN)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--rank", "ranks", multiple=True, metavar="R", help="These ranks alone, as 0,3-5.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the job ends.")
+@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only these ranks, e.g. 0,3-5.")
 @click.option(
-    "--node", "nodes", multiple=True, metavar="N", help="This node alone, by number or name."
+    "--node", "nodes", multiple=True, metavar="N", help="Only this node, by number or name."
 )
-@click.option("--err", is_flag=True, help="What went wrong alone; see below.")
-@click.option("--attempt", metavar="K", help="This attempt alone: 0, 1, ..., or last.")
+@click.option("--err", is_flag=True, help="Only what explains a failure; see above.")
+@click.option("--attempt", metavar="K", help="Only this attempt: 0, 1, ..., or last.")
 @click.option("-n", "--lines", metavar="N", help="The last N lines of each file, or all.")
-@click.option("--grep", metavar="RE", help="Lines that match a regular expression of Python's.")
-@click.option("--since", metavar="WHEN", help="From then on: 10m, 2h, 08:00, 2026-11-20T08:00.")
-@click.option("--raw", is_flag=True, help="As it is: secrets and control characters too.")
+@click.option("--grep", metavar="RE", help="Only lines that match this Python regex.")
+@click.option("--since", metavar="WHEN", help="Only lines since: 10m, 2h, 08:00, 2026-11-20T08:00.")
+@click.option("--raw", is_flag=True, help="Do not mask secrets or remove control characters.")
 @cluster_option
 @json_option
 def command(
@@ -50,25 +50,24 @@ def command(
 ) -> int:
     """Show a job's output: rank by rank, then the launchers' and the batch script's.
 
-    JOB is a run id, a sweep, or any Slurm job id, as 123 or 123_4; none means the newest run. Lines
-    of other ranks than rank 0 begin with [rankN]:, those of other nodes' launchers with nodeN:, of
-    a sweep's or array's tasks with [taskN]:.
+    JOB is a run id, a sweep, or any Slurm job id such as 123 or 123_4; the default is the newest
+    run. Lines of ranks other than 0 begin with [rankN]:, those of other nodes' launchers with
+    nodeN:, those of a sweep's or array's tasks with [taskN]:.
 
-    With -f the exit code is 0 if the job ended well and 1 if not. Ctrl-C ends the following and not
-    the job. On a terminal a long log begins with its last lines; -n all shows it whole, and so
-    does a pipe, as in hpcrun logs | less -R.
+    With -f the exit code is 0 if the job succeeded and 1 if it did not. Ctrl-C stops following, not
+    the job. On a terminal only the last lines of a long log are shown; -n all shows all of it, and
+    so does a pipe: hpcrun logs | less -R.
 
-    --err: ranks of a run write both streams to one file. So it shows what went wrong: the last
-    traceback of the rank that failed first, then of the others, and the lines of launcher, batch
-    script and Slurm that speak of an error. Of other jobs, their standard error where that is a
-    file of its own.
+    --err shows why a job failed: the last traceback of the rank that failed first, then those of
+    the others, and the error lines of the launcher, the batch script and Slurm. (The ranks of a run
+    write stdout and stderr to one file.) Of other jobs it shows stderr, if that is a separate file.
 
-    --since goes by the time stamps of the lines (local time where they name no zone); a log whose
-    last lines have none is shown whole if it was written since.
+    --since compares the time stamps of the lines (local time unless they name a zone); a log whose
+    last lines have none is shown whole if it was written to since.
 
     Secrets are shown as ***: the values of the job's secrets, well-known kinds of tokens (Hugging
     Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
-    and passwords in addresses. With --json each line is a JSON object of its own.
+    and passwords in URLs. With --json each line is a JSON object.
     """
     import time
 

@@ -9,15 +9,19 @@ from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, 
 
 @click.command("parse")
 @click.argument("logs", nargs=-1, type=RUN_OR_FILE)
-@click.option("-f", "--follow", is_flag=True, help="Draw anew as the logs grow, to the end.")
-@click.option("--metric", metavar="NAME", help="Draw this metric, not the loss.")
+@click.option("-f", "--follow", is_flag=True, help="Redraw as logs grow.")
+@click.option("--metric", metavar="NAME", help="Draw this metric instead of the loss.")
 @click.option(
-    "--pattern", "patterns", metavar="REGEX", multiple=True, help="A form of lines of your own."
+    "--pattern",
+    "patterns",
+    metavar="REGEX",
+    multiple=True,
+    help="Regex for a line format.",
 )
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", type=FILE, help="Write a report for the browser, one file.")
+@click.option("--html", type=FILE, help="Write a self-contained HTML report.")
 @click.option("--csv", type=FILE, help="Write the points as CSV.")
-@click.option("--tensorboard", type=DIR, help="Write TensorBoard's event files.")
+@click.option("--tensorboard", type=DIR, help="Write TensorBoard event files.")
 @json_option
 @click.option("--full", is_flag=True, help="With --json every point; with --csv every sample.")
 @cluster_option
@@ -34,20 +38,19 @@ def command(
     full: bool,
     cluster: str | None,
 ) -> int:
-    """Draw the loss curve, and say what matters.
+    """Draw the loss curve, and summarize the training.
 
-    LOGS are log files of whatever framework, "-" for a pipe, run ids or Slurm job ids, each a
-    curve, or sweeps, a curve for each of their runs; none means the newest run. A job's output and
-    errors (7.out 7.err) are one log.
+    LOGS are log files of any framework, "-" for stdin, run ids, Slurm job ids or sweeps, with one
+    curve for each run; the default is the newest run. A job's stdout and stderr files (7.out 7.err)
+    count as one log.
 
-    A --pattern names what it finds, as in 'it (?P<step>\\d+) L (?P<loss>\\S+)'; in a job file the
-    key log_patterns holds such.
+    A --pattern names its groups, as in 'it (?P<step>\\d+) L (?P<loss>\\S+)'; in a job file the key
+    for it is log_patterns.
 
-    With -f the report is drawn anew as the logs grow, until their runs are over; of a log file
-    nobody knows that, so Ctrl-C ends it. Where the output is no terminal, only the last report is
-    printed.
+    With -f the report is redrawn as the logs grow, until their runs are over, or for a plain log
+    file until Ctrl-C. If stdout is not a terminal, only the last report is printed.
 
-    The exit code is 1 when no metric is found; with -f also when a run ended badly.
+    The exit code is 1 if no metric is found, and with -f also if a run failed.
     """
     from hpcrun.cli.output import note
     from hpcrun.cli.show_curve import check_files, show, write_files

@@ -11,18 +11,18 @@ from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 @click.command("requeue")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
-@click.option("--failed", is_flag=True, help="Only what is over and did not end well.")
-@click.option("--hold", is_flag=True, help="Let it wait until scontrol release JOB.")
+@click.option("--failed", is_flag=True, help="Only jobs that are over and did not succeed.")
+@click.option("--hold", is_flag=True, help="Hold it until scontrol release JOB.")
 @cluster_option
 @json_option
 def command(
     jobs: Sequence[str], failed: bool, hold: bool, cluster: str | None, as_json: bool
 ) -> int:
-    """Start jobs anew under their own ids: the next attempt of the same run.
+    """Start jobs again under their own ids: the next attempt of the same run.
 
-    JOB is a run that runs, or that is over while Slurm still knows it; of a sweep those runs that
-    run now, or with --failed those that failed. A running one is stopped first. What Slurm has
-    forgotten is started again by hpcrun resubmit.
+    JOB is a run that runs, or that is over but still in Slurm's memory; of a sweep the running
+    tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
+    has forgotten use hpcrun resubmit.
     """
     from hpcrun.cli.output import say
     from hpcrun.cli.show_outcomes import end_with

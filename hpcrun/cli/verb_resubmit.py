@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @click.command("resubmit", cls=WordsAfterDashes)
 @click.argument("job", required=False, type=RUN)
-@click.option("--failed", is_flag=True, help="Only what is over and did not end well.")
-@click.option("--fresh", is_flag=True, help="Begin anew: with checkpoints of its own.")
+@click.option("--failed", is_flag=True, help="Only runs that are over and did not succeed.")
+@click.option("--fresh", is_flag=True, help="Start from scratch, with an own checkpoint folder.")
 @click.option(
     "--code",
     type=click.Choice(["then", "now"]),
     default="then",
-    help="The code as the earlier run had it (then), or the project's of today (now).",
+    help="The earlier run's copy of the code (then), or the project's current code (now).",
 )
 @job_options
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
@@ -54,12 +54,12 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Submit a run again: a new run of the same job, which goes on from its checkpoints.
+    """Submit a run again: a new run of the same job, which resumes from its checkpoints.
 
-    JOB is a Slurm job id, a run id or a sweep's; the newest run without it. The new run has the
-    earlier one's job with what --set and the other options change, its code, its project and its
-    {checkpoint_dir}, so that a script that can resume does. Words after -- go to the script, after
-    the earlier ones.
+    JOB is a Slurm job id, a run id or a sweep's id; the default is the newest run. The new run has
+    the same job (with the changes of --set and the other options), code, project and
+    {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
+    script's.
     """
     from hpcrun.cli.output import done_anyway
     from hpcrun.controller.checks.submission import Checks

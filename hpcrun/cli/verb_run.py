@@ -33,8 +33,8 @@ def command(
 ) -> int:
     """Run a job here, in the foreground.
 
-    Without Slurm the job runs on this machine alone, or on the hosts of a hostfile; inside an
-    salloc it uses the allocation. Ctrl-C ends it, everywhere.
+    Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it
+    uses the allocation. Ctrl-C ends it on all hosts.
     """
     import signal
 

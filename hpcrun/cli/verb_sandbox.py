@@ -14,14 +14,14 @@ from hpcrun.cli.options import json_option
 def command() -> None:
     """A real Slurm on this machine, to try things out; jobs in it train on CPUs.
 
-    While it is up hpcrun submits to it, unless the project has an hpcrun.yaml (then say
+    While it is up hpcrun submits to it, unless the project has an hpcrun.yaml (then use
     --cluster sandbox).
     """
 
 
 @command.command("up")
 @click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (2).")
-@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="GPUs a node (4).")
+@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="GPUs on each node (4).")
 @click.option(
     "--like",
     metavar="PROFILE",
@@ -66,7 +66,7 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
 
 @command.command("down")
 def down() -> int:
-    """Stop it: no process and no file of it is left. Runs stay where they are."""
+    """Stop it, and remove all its processes and files. Runs are kept."""
     from hpcrun.cli.output import say
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.directory import sandbox_dir
@@ -79,7 +79,7 @@ def down() -> int:
 @command.command("status")
 @json_option
 def status(as_json: bool) -> int:
-    """Tell whether it is up; the exit code is 4 when it is not."""
+    """Show whether it is up; the exit code is 4 if it is not."""
     import msgspec
 
     from hpcrun.cli.output import emit_json, say

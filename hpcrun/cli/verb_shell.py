@@ -9,14 +9,15 @@ from hpcrun.cli.options import RUN, WordsAfterDashes, cluster_option, context
 
 @click.command("shell", cls=WordsAfterDashes)
 @click.argument("job", required=False, type=RUN)
-@click.option("--node", metavar="N", help="A node of the job, by name or number; the first one.")
+@click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
 @cluster_option
 @click.pass_context
 def command(ctx: click.Context, job: str | None, node: str | None, cluster: str | None) -> int:
     """Open a shell on a node of a running job, beside its own processes.
 
-    It has the job's environment: modules, Python, GPUs, folder. Words after -- are run in its
-    place, with their exit code: hpcrun shell 7 -- nvidia-smi. Without JOB the newest run.
+    It has the job's environment: modules, Python, GPUs, working directory. A command after -- is
+    run instead, and its exit code returned: hpcrun shell 7 -- nvidia-smi. The default JOB is the
+    newest run.
     """
     import sys
 

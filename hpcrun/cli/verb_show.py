@@ -11,13 +11,13 @@ from hpcrun.cli.options import JOB_OR_RUN, cluster_option, context, json_option
 
 @click.command("show")
 @click.argument("what", required=False, type=JOB_OR_RUN)
-@click.option("--file", "name", metavar="NAME", help="Print this file of the run, as job.sbatch.")
+@click.option("--file", "name", metavar="NAME", help="Print this file of the run, e.g. job.sbatch.")
 @cluster_option
 @json_option
 def command(what: str | None, name: str | None, cluster: str | None, as_json: bool) -> int:
     """Show a job as it would be submitted, or a run's job and files.
 
-    WHAT is a job's name, a run id, a sweep's id or a Slurm job id; none means the newest run.
+    WHAT is a job's name, a run id, a sweep's id or a Slurm job id; the default is the newest run.
     """
     import msgspec
 

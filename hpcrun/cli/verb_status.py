@@ -9,9 +9,9 @@ from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 @click.command("status")
 @click.argument("job", required=False, type=RUN)
-@click.option("-n", "count", type=click.IntRange(1), default=20, help="How many runs (20).")
-@click.option("--all", "everything", is_flag=True, help="All runs, each run of a sweep by itself.")
-@click.option("-w", "--watch", "is_watched", is_flag=True, help="Show it anew as it changes.")
+@click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of runs (20).")
+@click.option("--all", "everything", is_flag=True, help="All runs, those of a sweep one by one.")
+@click.option("-w", "--watch", "is_watched", is_flag=True, help="Refresh as the state changes.")
 @cluster_option
 @json_option
 def command(
@@ -22,15 +22,15 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> int:
-    """Tell the state of the newest runs, of one run in detail, or of all runs of a sweep.
+    """Show the state of the newest runs, of one run in detail, or of all runs of a sweep.
 
-    JOB is a Slurm job id, as 123 or 123_4 (also of a job that hpcrun did not submit), a run id, its
-    last four characters, or a sweep's id. A sweep is one line of the list.
+    JOB is a Slurm job id such as 123 or 123_4 (also of a job that hpcrun did not submit), a run id,
+    its last four characters, or a sweep's id. In the list a sweep is one line.
 
-    --watch goes on until Ctrl-C, or until the JOB that is named is over. It asks Slurm at most
-    twice a minute, the runs' own files more often, and needs a terminal.
+    --watch runs until Ctrl-C, or until the given JOB is over. It queries Slurm at most twice a
+    minute, reads the runs' own files more often, and needs a terminal.
 
-    The exit code is 4 when Slurm does not answer and its word is needed.
+    The exit code is 4 if the state depends on Slurm and Slurm does not answer.
     """
     from hpcrun.errors import InputError
 

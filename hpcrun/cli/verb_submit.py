@@ -22,7 +22,7 @@ from hpcrun.cli.options import (
 @click.command("submit", cls=WordsAfterDashes)
 @click.argument("job", required=False, type=JOB)
 @job_options
-@click.option("--after", type=RUN, help="Start only when this run or job has ended well.")
+@click.option("--after", type=RUN, help="Start only after this run or job has succeeded.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--test-only", is_flag=True, help="Ask Slurm when it would start, and stop.")
 @click.option("--follow", is_flag=True, help="Show the output until the job ends.")
@@ -45,8 +45,8 @@ def command(
 ) -> int:
     """Submit a job to Slurm.
 
-    JOB is a name that `hpcrun jobs` lists, or a job file. Words after -- go to the script;
-    without JOB they are a command to run: hpcrun submit -- hostname.
+    JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
+    without JOB they are the command to run: hpcrun submit -- hostname.
     """
     from hpcrun.cli.output import done_anyway, emit_json
     from hpcrun.cli.show_plan import show_files, show_submission

@@ -9,8 +9,8 @@ from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 @click.command("top")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", type=RUN)
-@click.option("-n", "count", type=click.IntRange(1), default=20, help="How many jobs (20).")
-@click.option("--no-usage", is_flag=True, help="Leave out how busy GPUs and CPUs are.")
+@click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of jobs (20).")
+@click.option("--no-usage", is_flag=True, help="Do not measure GPU and CPU use.")
 @cluster_option
 @json_option
 def command(
@@ -18,12 +18,12 @@ def command(
 ) -> int:
     """Watch jobs as they run: step, loss, speed, and how busy each node is.
 
-    JOB is a Slurm job id, a run id or a sweep's id; without one all of your jobs are shown that run
-    or wait, those of other programs too. q or Ctrl-C ends it. With --json, or where the output is
-    no terminal, it prints one snapshot.
+    JOB is a Slurm job id, a run id or a sweep's id; the default is all your running and pending
+    jobs, including those that hpcrun did not submit. q or Ctrl-C quits. With --json, or if stdout
+    is not a terminal, it prints one snapshot.
 
-    GPUs and CPUs are looked at by a step of the job's own (srun --overlap). It takes no resources,
-    is there only while this is open, and shows in sacct as hpcrun-top.
+    GPU and CPU use is measured by a job step (srun --overlap) that takes no resources, ends with
+    this command, and shows in sacct as hpcrun-top.
     """
     from hpcrun.cli.output import is_terminal
     from hpcrun.cli.watch_top import print_snapshot, watch_top

@@ -19,7 +19,7 @@ TIMED_OUT = 124
 @click.command("wait")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
 @click.option("--any", "first", is_flag=True, help="Only until the first one is over.")
-@click.option("--timeout", metavar="T", help="Give up after T: seconds, or as in 15m, 2h, 1h30m.")
+@click.option("--timeout", metavar="T", help="Give up after T: seconds, or e.g. 15m, 2h, 1h30m.")
 @cluster_option
 @json_option
 def command(
@@ -27,9 +27,9 @@ def command(
 ) -> int:
     """Wait until runs, sweeps or other Slurm jobs are over.
 
-    Without JOB the newest run. The exit code is 0 if all ended well, 1 if one did not, 124 if time
-    was up before, and 4 if Slurm did not answer then. A requeue is no end. Ctrl-C ends the waiting
-    alone.
+    The default JOB is the newest run. The exit code is 0 if all succeeded, 1 if one failed, 124 at
+    the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
+    stops waiting, not the job.
     """
     from hpcrun.cli.output import emit_json, note, say
     from hpcrun.cli.watch import end_line, name
