@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
-from hpcrun.slurm.active import ActiveJob, active_argv, is_active_garbled, parse_active
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
-from hpcrun.slurm.job_nodes import (
-    JobNodes,
-    parse_job_nodes,
-    parse_sacct_nodes,
-    sacct_nodes_argv,
-    show_job_nodes_argv,
+from hpcrun.slurm.jobs import (
+    SlurmJob,
+    headed_argv,
+    is_sacct_garbled,
+    is_squeue_garbled,
+    parse_sacct,
+    parse_show_job,
+    parse_squeue,
+    sacct_argv,
+    show_job_argv,
+    squeue_argv,
 )
-from hpcrun.slurm.job_output import JobOutput, parse_job_outputs
-from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
-from hpcrun.slurm.sacct import is_garbled as is_account_garbled
 from hpcrun.slurm.sbatch import (
     Estimate,
     estimate_argv,
@@ -25,26 +27,8 @@ from hpcrun.slurm.sbatch import (
     sbatch_argv,
 )
 from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import (
-    may_requeue_argv,
-    parse_job_number,
-    parse_output_paths,
-    parse_refusals,
-    requeue_argv,
-    show_job_argv,
-)
-from hpcrun.slurm.squeue import (
-    PendingRow,
-    QueueRow,
-    headed_argv,
-    parse_pending,
-    parse_squeue,
-    pending_argv,
-    squeue_argv,
-)
-from hpcrun.slurm.squeue import is_garbled as is_queue_garbled
+from hpcrun.slurm.scontrol import may_requeue_argv, parse_refusals, requeue_argv
 from hpcrun.slurm.srun import parse_version, version_argv
-from hpcrun.slurm.states import is_final
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -91,17 +75,17 @@ def _plain(stderr: str) -> str:
     return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
 
 
-def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
-    """Submit ``run_dir/job.sbatch`` and return the job id.
+def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str]) -> str:
+    """Submit the ``job.sbatch`` in the first of some finished folders and return the job id.
 
     A lost reply is settled by looking for the job whose WorkDir is the run folder.
     Raises SchedulerRefused; and OutOfReach, with ``maybe_done`` while it is unknown whether Slurm
     took the job.
     """
     try:
-        result = transport.run(sbatch_argv(), cwd=run_dir, env=env, timeout=TIMEOUT)
+        result = transport.deliver(run_dirs, sbatch_argv(), env=env, timeout=TIMEOUT)
     except OutOfReach as error:
-        return _settle(transport, run_dir, error)
+        return _settle(transport, run_dirs[0], error)
     job_id = parse_sbatch(result.stdout)
     if result.exit_code == 0 and job_id is not None:
         return job_id
@@ -109,7 +93,7 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
         silence = OutOfReach(
             f"sbatch printed no job id: {result.stdout.strip()!r}", maybe_done=True
         )
-        return _settle(transport, run_dir, silence)
+        return _settle(transport, run_dirs[0], silence)
     message = _plain(result.stderr)
     if is_silence(result.stderr):
         silence = OutOfReach(
@@ -117,7 +101,7 @@ def submit(transport: Transport, run_dir: str, env: Mapping[str, str]) -> str:
             fix="try again later; or, to try hpcrun without a cluster: hpcrun sandbox up",
             maybe_done=not was_never_sent(result.stderr),
         )
-        return _settle(transport, run_dir, silence)
+        return _settle(transport, run_dirs[0], silence)
     raise SchedulerRefused(
         f"Slurm refused the job: {message or f'sbatch ended with code {result.exit_code}'}",
         fix=refusal_fix(result.stderr),
@@ -142,14 +126,14 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
     raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
 
 
-def _settle(transport: Transport, run_dir: str, silence: OutOfReach) -> str:
+def _settle(transport: Transport, run_dir: Path, silence: OutOfReach) -> str:
     """Find out whether a request without an answer has arrived; raise the silence if not seen.
 
     Not to see the job proves nothing: the request may still be on its way.
     """
     if silence.maybe_done:
         try:
-            found = find_by_folder(transport, run_dir)
+            found = find_by_folder(transport, run_dir.name)
         except OutOfReach:
             found = None
         if found is not None:
@@ -157,23 +141,21 @@ def _settle(transport: Transport, run_dir: str, silence: OutOfReach) -> str:
     raise silence
 
 
-def find_by_folder(transport: Transport, run_dir: str) -> str | None:
-    """Find the job whose WorkDir is this run's folder; None when Slurm shows none.
+def find_by_folder(transport: Transport, folder: str) -> str | None:
+    """Find the job whose WorkDir is a run's folder; None when Slurm shows none.
 
-    The folder is told by its last part, the run id, which is unique: WorkDir may be spelled
-    through other links.
+    The folder's name, the run id, is unique; the way to it may be written through other links.
     """
-    run_id = run_dir.rstrip("/").rpartition("/")[2]
-    for row in queue(transport):
+    for job in queue(transport):
         # A job that sbatch refused for its constraints shows in the queue all the same.
-        if row.reason != "BadConstraints" and row.work_dir.rstrip("/").rpartition("/")[2] == run_id:
-            return row.job_id.partition("_")[0]  # of an array, not of one of its tasks
+        if job.reason != "BadConstraints" and job.folder == folder:
+            return job.array  # not one of its tasks
     return None
 
 
 def queue(
     transport: Transport, job_ids: Sequence[str] = (), *, surely: bool = False
-) -> list[QueueRow]:
+) -> list[SlurmJob]:
     """Ask squeue once, for my jobs or those named; jobs that Slurm has forgotten are not there.
 
     ``surely``: that there are none decides something; a squeue that says nothing, as a site's
@@ -183,7 +165,7 @@ def queue(
     result = _ask(transport, squeue_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
-    if is_queue_garbled(result.stdout):
+    if is_squeue_garbled(result.stdout):
         raise OutOfReach(
             f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}",
             fix="does squeue work by itself? It may be a wrapper of the site's, or a broken Slurm",
@@ -199,7 +181,7 @@ def queue(
 
 def accounting(
     transport: Transport, job_ids: Sequence[str], *, surely: bool = False
-) -> list[AccountRow] | None:
+) -> list[SlurmJob] | None:
     """Ask sacct once; None where there is no accounting or it does not answer.
 
     ``surely``: that it knows no such job decides something; then its silence is OutOfReach.
@@ -212,32 +194,9 @@ def accounting(
         if surely and silence.maybe_done:
             raise
         return None
-    if result.exit_code != 0 or is_account_garbled(result.stdout):
+    if result.exit_code != 0 or is_sacct_garbled(result.stdout):
         return None
     return parse_sacct(result.stdout)
-
-
-def output_paths(transport: Transport, job_id: str) -> list[str]:
-    """Ask where a job's output goes, and its errors where that is another file; none: forgotten."""
-    result = _ask(transport, show_job_argv(job_id))
-    return parse_output_paths(result.stdout) if result.exit_code == 0 else []
-
-
-def job_nodes(transport: Transport, job_id: str) -> list[JobNodes]:
-    """Ask for a job's nodes, in the accounting where slurmctld has forgotten it; empty: unknown.
-
-    An array or a heterogeneous job gives one for each of its jobs. Raises OutOfReach.
-    """
-    result = _ask(transport, show_job_nodes_argv(job_id))
-    if result.exit_code == 0:
-        return parse_job_nodes(result.stdout)
-    if not is_unknown_job(result.stderr):
-        raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
-    try:
-        result = transport.run(sacct_nodes_argv(job_id), timeout=TIMEOUT)
-    except OutOfReach:
-        return []
-    return parse_sacct_nodes(result.stdout) if result.exit_code == 0 else []
 
 
 def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
@@ -255,22 +214,6 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)
 
 
-def active_jobs(
-    transport: Transport, job_ids: Sequence[str] = (), *, ended: bool = False
-) -> list[ActiveJob]:
-    """Ask squeue once for my jobs, or those named, that wait or run; ``ended``: or are over.
-
-    Raises OutOfReach.
-    """
-    result = _ask(transport, active_argv(job_ids))
-    if result.exit_code != 0 and not is_unknown_job(result.stderr):
-        raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
-    if is_active_garbled(result.stdout):
-        raise OutOfReach(f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}")
-    jobs = parse_active(result.stdout)
-    return [job for job in jobs if ended or not is_final(job.row.state)]
-
-
 def version(transport: Transport) -> tuple[int, int] | None:
     """Ask which Slurm is installed here, as (22, 5); None where srun does not tell."""
     try:
@@ -280,15 +223,30 @@ def version(transport: Transport) -> tuple[int, int] | None:
     return parse_version(result.stdout) if result.exit_code == 0 else None
 
 
+def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
+    """Ask slurmctld for a job, all tasks of an array or all parts of a job; none: forgotten.
+
+    Raises OutOfReach.
+    """
+    result = _ask(transport, show_job_argv(job_id))
+    if result.exit_code == 0:
+        return parse_show_job(result.stdout)
+    if not is_unknown_job(result.stderr):
+        raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
+    return []
+
+
 def pending(
     transport: Transport, job_ids: Sequence[str] = (), partition: str = ""
-) -> list[PendingRow]:
-    """Ask squeue what jobs wait for, by ids or all of a partition; empty where it does not say."""
+) -> list[SlurmJob]:
+    """Ask squeue for some jobs, or for all that wait in a partition; empty where it fails."""
+    states = "PENDING" if partition else "all"
+    argv = squeue_argv(job_ids, partition=partition, states=states)
     try:
-        result = transport.run(pending_argv(job_ids, partition), timeout=TIMEOUT)
+        result = transport.run(argv, timeout=TIMEOUT)
     except OutOfReach:
         return []
-    return parse_pending(result.stdout) if result.exit_code == 0 else []
+    return parse_squeue(result.stdout) if result.exit_code == 0 else []
 
 
 def show(transport: Transport, argv: Sequence[str]) -> str:
@@ -316,28 +274,6 @@ def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> 
     if result.exit_code != 0 and not refused:
         return dict.fromkeys(job_ids, _last_line(result.stderr))
     return refused
-
-
-def job_number(transport: Transport, job_id: str) -> str | None:
-    """Ask for the number by which srun knows a job; None when Slurm has forgotten it.
-
-    Raises OutOfReach.
-    """
-    result = _ask(transport, show_job_argv(job_id))
-    return parse_job_number(result.stdout) if result.exit_code == 0 else None
-
-
-def job_outputs(transport: Transport, job_id: str) -> list[JobOutput]:
-    """Ask how a job, or each task of an array, stands and where its output goes; none: forgotten.
-
-    Raises OutOfReach.
-    """
-    result = _ask(transport, show_job_argv(job_id))
-    if result.exit_code == 0:
-        return parse_job_outputs(result.stdout)
-    if not is_unknown_job(result.stderr):
-        raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
-    return []
 
 
 def tell(transport: Transport, argv: Sequence[str]) -> str | None:

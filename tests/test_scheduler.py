@@ -12,8 +12,10 @@ from hpcrun import scheduler
 from hpcrun.errors import CommandFailed, HpcrunError, OutOfReach, SchedulerRefused
 from hpcrun.transport import Result
 from hpcrun.transport.scripted import ScriptedTransport
+from tests.slurm_answers import show_job, squeue_row
 
 RUN_DIR = "/scratch/runs/20261120-081455-train-7k3q"
+RUN = [Path(RUN_DIR)]
 SILENT = OutOfReach("sbatch gave no answer in 60 s", maybe_done=True)
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
 LOST_REPLIES = pytest.mark.parametrize("answer", [SILENT, (1, "", TIMED_OUT)], ids=["no", "late"])
@@ -26,8 +28,7 @@ def captured(command: str, case: str) -> tuple[int, str, str]:
 
 
 def row(job_id: str, work_dir: str, reason: str = "None") -> str:
-    fields = [job_id, "RUNNING", reason, "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", work_dir]
-    return "\x1f".join([*fields, "train"]) + "\x1e\n"
+    return squeue_row(job_id, r=reason, Z=work_dir)
 
 
 def queue_of(*rows: str) -> tuple[int, str, str]:
@@ -43,7 +44,7 @@ def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
             return super().run(argv)
 
     transport = Recording({"sbatch": captured("sbatch", "taken")})
-    assert scheduler.submit(transport, RUN_DIR, {"A": "b"}) == "2"
+    assert scheduler.submit(transport, RUN, {"A": "b"}) == "2"
     assert transport.asked == [["sbatch", "--parsable", "job.sbatch"]]
     assert seen == [{"cwd": RUN_DIR, "env": {"A": "b"}, "timeout": scheduler.TIMEOUT}]
 
@@ -51,7 +52,7 @@ def test_submit_runs_sbatch_once_in_the_run_folder() -> None:
 def test_a_refusal_says_what_to_change() -> None:
     transport = ScriptedTransport({"sbatch": captured("sbatch", "refused-invalid-partition")})
     with pytest.raises(SchedulerRefused) as caught:
-        scheduler.submit(transport, RUN_DIR, {})
+        scheduler.submit(transport, RUN, {})
     assert "invalid partition specified: nowhere" in caught.value.message
     assert "sbatch: error" not in caught.value.message
     assert caught.value.fix == "name a partition of this cluster: sinfo lists them"
@@ -61,14 +62,14 @@ def test_a_refusal_says_what_to_change() -> None:
 def test_a_refusal_without_words_is_still_one() -> None:
     transport = ScriptedTransport({"sbatch": (1, "", "")})
     with pytest.raises(SchedulerRefused, match="sbatch ended with code 1"):
-        scheduler.submit(transport, RUN_DIR, {})
+        scheduler.submit(transport, RUN, {})
 
 
 def test_a_job_that_was_taken_is_not_called_refused() -> None:
     """A site's wrapper swallows the id: the job may be there, so its folder has to stay."""
     transport = ScriptedTransport({"sbatch": (0, "done\n", ""), "squeue": (0, "", "")})
     with pytest.raises(OutOfReach, match="sbatch printed no job id: 'done'") as caught:
-        scheduler.submit(transport, RUN_DIR, {})
+        scheduler.submit(transport, RUN, {})
     assert caught.value.maybe_done
 
 
@@ -76,7 +77,7 @@ def test_a_job_that_was_taken_is_not_called_refused() -> None:
 def test_what_was_never_sent_is_not_looked_for(case: str) -> None:
     transport = ScriptedTransport({"sbatch": captured("sbatch", case)})
     with pytest.raises(OutOfReach) as caught:
-        scheduler.submit(transport, RUN_DIR, {})
+        scheduler.submit(transport, RUN, {})
     assert not caught.value.maybe_done
     assert [argv[0] for argv in transport.asked] == ["sbatch"]
 
@@ -87,7 +88,7 @@ def test_a_lost_reply_is_settled_by_the_folder(
 ) -> None:
     rows = queue_of(row("6", "/scratch/runs/another"), row("7", "/other/mount/" + RUN_DIR[14:]))
     transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
-    assert scheduler.submit(transport, RUN_DIR, {}) == "7"
+    assert scheduler.submit(transport, RUN, {}) == "7"
 
 
 @LOST_REPLIES
@@ -98,7 +99,7 @@ def test_a_lost_reply_without_a_job_stays_unknown(
     rows = queue_of(row("6", "/scratch/runs/another"), row("7", RUN_DIR, "BadConstraints"))
     transport = ScriptedTransport({"sbatch": answer, "squeue": rows})
     with pytest.raises(OutOfReach) as caught:
-        scheduler.submit(transport, RUN_DIR, {})
+        scheduler.submit(transport, RUN, {})
     assert caught.value.maybe_done
     assert [argv[0] for argv in transport.asked] == ["sbatch", "squeue"]
 
@@ -108,7 +109,7 @@ def test_a_lost_reply_and_a_silent_queue(answer: Exception | tuple[int, str, str
     queue = captured("squeue", "no-controller")
     transport = ScriptedTransport({"sbatch": answer, "squeue": queue})
     with pytest.raises(OutOfReach, match="sbatch") as caught:
-        scheduler.submit(transport, RUN_DIR, {})
+        scheduler.submit(transport, RUN, {})
     assert caught.value.maybe_done
 
 
@@ -172,28 +173,26 @@ def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, 
 
 def test_how_a_job_stands_and_where_its_output_goes() -> None:
     transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
-    (job,) = scheduler.job_outputs(transport, "2")
-    assert (job.state, job.restarts, job.exit_code) == ("RUNNING", 0, 0)
+    (job,) = scheduler.show_jobs(transport, "2")
+    assert (job.state, job.restarts, job.exit_code) == ("RUNNING", 0, "0:0")
     assert job.stdout == job.stderr == "/scratch/runs/20261120-081455-a b-7k3q/out.log"
     array = ScriptedTransport({"scontrol": captured("scontrol", "array")})
-    tasks = {job.task: job.state for job in scheduler.job_outputs(array, "17")}
+    tasks = {job.task: job.state for job in scheduler.show_jobs(array, "17")}
     assert tasks["4"] == "RUNNING" and tasks["[5-6%2]"] == "PENDING" and tasks["2"] == "FAILED"
     forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
-    assert scheduler.job_outputs(forgotten, "999999") == []
+    assert scheduler.show_jobs(forgotten, "999999") == []
     silent = ScriptedTransport({"scontrol": captured("scontrol", "no-controller")})
     with pytest.raises(OutOfReach):
-        scheduler.job_outputs(silent, "2")
+        scheduler.show_jobs(silent, "2")
 
 
 def test_output_and_errors_are_one_file_unless_the_job_asks_for_two() -> None:
     transport = ScriptedTransport({"scontrol": captured("scontrol", "running")})
-    both = "/scratch/runs/20261120-081455-a b-7k3q/out.log"
-    assert scheduler.output_paths(transport, "2") == [both]
-    text = "JobId=7 StdErr=/a/7.err StdIn=/dev/null StdOut=/a/7.out Power=\n"
-    two = ScriptedTransport({"scontrol": (0, text, "")})
-    assert scheduler.output_paths(two, "7") == ["/a/7.out", "/a/7.err"]
-    forgotten = ScriptedTransport({"scontrol": captured("scontrol", "unknown")})
-    assert scheduler.output_paths(forgotten, "999999") == []
+    (both,) = scheduler.show_jobs(transport, "2")
+    assert both.outputs == ["/scratch/runs/20261120-081455-a b-7k3q/out.log"]
+    text = show_job("7", StdErr="/a/7.err", StdIn="/dev/null", StdOut="/a/7.out", Power="")
+    (two,) = scheduler.show_jobs(ScriptedTransport({"scontrol": (0, text, "")}), "7")
+    assert two.outputs == ["/a/7.out", "/a/7.err"]
 
 
 OVER = "scancel: error: Kill job error on job id 7: Job/step already completing or completed\n"

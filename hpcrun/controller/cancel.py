@@ -24,12 +24,12 @@ from hpcrun.controller.outcome import (
 )
 from hpcrun.controller.state.status import RunStatus, is_local
 from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.submit import signals_wait
 from hpcrun.controller.targets import Targets, user_name
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Begin, Cancelled
 from hpcrun.runs.store import runs_of, write_record
+from hpcrun.signals import signals_wait
 from hpcrun.slurm.states import ACTIVE
 
 

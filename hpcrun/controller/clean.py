@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
-import shutil
 import stat
 import time
 from collections import Counter
@@ -20,7 +18,6 @@ from hpcrun.controller.cancel import is_alive_here
 from hpcrun.controller.context import Context
 from hpcrun.controller.live_jobs import LiveJobs, folder_of_job
 from hpcrun.controller.state.status import status_of
-from hpcrun.controller.submit import signals_wait
 from hpcrun.controller.successors import successors_of
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import (
@@ -37,10 +34,10 @@ from hpcrun.runs.layout import (
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.store import read_record
 from hpcrun.runs.verdict import is_over
+from hpcrun.transport import TRASH, Transport, connect
 
 # Runs in one question to Slurm.
 _AT_ONCE = 500
-_TRASH = ".trash-"
 _NO_RUN = "it is called like a run and has none of a run's files: hpcrun did not make it"
 # Of a clean that was killed; one that is at work still is younger (in seconds).
 _TRASH_AGE = 600.0
@@ -267,6 +264,7 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     between leaves no half run, and what is left is removed by the next call. What has changed
     since it was looked at stays.
     """
+    transport = connect(context.environ)
     going = {path for unit in units for path in unit.paths}
     live = LiveJobs(context)
     for unit in units:
@@ -282,62 +280,25 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
             continue
         error = None
         try:
-            _empty(_set_aside(context.runs_dir, unit))
+            transport.remove(unit.paths)
         except OSError as failure:
             going -= set(unit.paths)
             error = HpcrunError(f"{failure.filename or unit.name}: {failure.strerror or failure}")
         yield unit, error
-    _remove_leftovers(context.runs_dir)
+    _remove_leftovers(transport, context.runs_dir)
 
 
-def _set_aside(runs_dir: Path, unit: Unit) -> Path:
-    """Move a unit to a folder of its own that no verb looks at; all of it or nothing.
-
-    A signal waits for it. Raises OSError; what another clean has moved already is no error.
-    """
-    trash = runs_dir / f"{_TRASH}{secrets.token_hex(8)}"
-    moved: list[Path] = []
-    with signals_wait():
-        trash.mkdir(mode=0o700)
-        try:
-            for path in unit.paths:
-                with contextlib.suppress(FileNotFoundError):
-                    path.rename(trash / path.name)
-                    moved.append(path)
-        except OSError:
-            for path in moved:
-                (trash / path.name).rename(path)
-            trash.rmdir()
-            raise
-    return trash
-
-
-def _empty(trash: Path) -> None:
-    """Remove a folder for good; folders without write permission too. Links are not followed."""
-    shutil.rmtree(trash, ignore_errors=True)
-    if not trash.exists():
-        return
-    for where, folders, _ in os.walk(str(trash)):
-        for name in ("", *folders):
-            folder = Path(where, name)
-            if not folder.is_symlink():
-                with contextlib.suppress(OSError):
-                    folder.chmod(0o700)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(trash)
-
-
-def _remove_leftovers(runs_dir: Path) -> None:
+def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
     """Remove what a clean that was killed has set aside."""
     limit = time.time() - _TRASH_AGE
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(runs_dir)):
-            if not re.fullmatch(re.escape(_TRASH) + "[0-9a-f]{16}", entry.name):
+            if not re.fullmatch(re.escape(TRASH) + "[0-9a-f]{16}", entry.name):
                 continue
             info = entry.stat(follow_symlinks=False)
             is_own = info.st_uid == os.getuid() and stat.S_ISDIR(info.st_mode)
             if is_own and info.st_mtime < limit:
-                _empty(Path(entry.path))
+                transport.remove([Path(entry.path)])
 
 
 def check_named(named: Sequence[RunFolder]) -> None:

@@ -16,7 +16,7 @@ from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
-from hpcrun.transport.local import LocalTransport
+from hpcrun.transport import Transport, connect
 
 # What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
 # for another submission, and another world's ranks. Whole names where users have variables alike.
@@ -242,12 +242,18 @@ def check_slurm_conf(context: Context) -> None:
         )
 
 
-def slurm_transport(context: Context, slurm_conf: str | None = None) -> LocalTransport:
-    """Reach the context's Slurm, or the one whose slurm.conf is named. Raises InputError."""
+def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
+    """Return the environment of Slurm's commands. Raises InputError."""
     if slurm_conf is None:
         check_slurm_conf(context)
     inherited = job_environment(context)
     env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:
         env["SLURM_CONF"] = slurm_conf
-    return LocalTransport(env, deadline=context.deadline, waiting=context.waiting)
+    return env
+
+
+def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
+    """Reach the context's Slurm, or the one whose slurm.conf is named. Raises InputError."""
+    env = slurm_environment(context, slurm_conf)
+    return connect(env, deadline=context.deadline, waiting=context.waiting)

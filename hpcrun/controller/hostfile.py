@@ -17,7 +17,7 @@ from hpcrun.errors import InputError
 from hpcrun.runs.layout import RUN_ID
 from hpcrun.runs.store import find_run, read_history, write_file
 from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
-from hpcrun.slurm.job_nodes import JobNodes
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import is_final
 
@@ -102,7 +102,9 @@ def _of_job(context: Context, word: str) -> FoundHosts:
         raise InputError(
             f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
         )
-    job = _only(scheduler.job_nodes(slurm_transport(context, conf), job_id), job_id)
+    transport = slurm_transport(context, conf)
+    jobs = scheduler.show_jobs(transport, job_id) or scheduler.accounting(transport, [job_id])
+    job = _only(jobs or [], job_id)
     if not job.hosts:
         why = f"{job.state}, {job.reason}" if job.reason not in ("", "None") else job.state
         raise InputError(
@@ -117,7 +119,7 @@ def _of_job(context: Context, word: str) -> FoundHosts:
     return FoundHosts(f"job {job.job_id}", hosts, ended if is_final(job.state) else "")
 
 
-def _only(jobs: Sequence[JobNodes], job_id: str) -> JobNodes:
+def _only(jobs: Sequence[SlurmJob], job_id: str) -> SlurmJob:
     """The one job that is meant. Raises InputError for none, and for an array's many."""
     if not jobs:
         raise InputError(

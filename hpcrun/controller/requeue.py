@@ -20,11 +20,12 @@ from hpcrun.controller.outcome import (
 )
 from hpcrun.controller.state.status import RunStatus, is_local
 from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.submit import check_secrets, signals_wait, write_secrets
+from hpcrun.controller.submit import check_secrets, write_secrets
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import sweep_folder
 from hpcrun.runs.store import runs_of
+from hpcrun.signals import signals_wait
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import UNKNOWN, WAITING
 from hpcrun.transport import Transport

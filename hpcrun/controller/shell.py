@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.assets import shipped
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context, slurm_environment, slurm_transport
 from hpcrun.controller.state.foreign import foreign_status
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.targets import Targets
@@ -59,7 +59,8 @@ def prepare_shell(
     transport = slurm_transport(context, conf)
     number: str | None = job_id
     if not job_id.isdigit():
-        number = scheduler.job_number(transport, job_id)
+        jobs = scheduler.show_jobs(transport, job_id)
+        number = jobs[0].number if jobs else None
     if number is None:
         raise InputError(f"job {job_id} has ended a moment ago")
     version = scheduler.version(transport)
@@ -68,7 +69,7 @@ def prepare_shell(
     script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
     inside = ["bash", "-c", script, "hpcrun", folder, *words]
     argv = shell_argv(number, host, inside, terminal=not words, version=version)
-    return Shell(argv=argv, env=transport.env, notes=notes)
+    return Shell(argv=argv, env=slurm_environment(context, conf), notes=notes)
 
 
 def _running(status: RunStatus, run: RunFolder) -> tuple[str, str]:

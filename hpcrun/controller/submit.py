@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -32,6 +31,7 @@ from hpcrun.runs.layout import SUBMITTED, RunFolder
 from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, read_record, write_file, write_record
+from hpcrun.signals import signals_wait
 from hpcrun.slurm.sbatch import SCRIPT, Estimate
 
 # The reference trainer: a program of its own, copied into the run, never imported.
@@ -130,7 +130,7 @@ def submit(context: Context, prepared: Prepared) -> Submission:
     folder = Path(prepared.plan.run_dir)
     with whole_or_nothing(folder, [folder]), begun_from(context, [prepared.plan]):
         run = write_run(context, prepared)
-        job_id = hand_over(context, prepared.plan, folder, [folder])
+        job_id = hand_over(context, prepared.plan, [folder])
     return Submission(run, job_id)
 
 
@@ -176,17 +176,18 @@ def whole_or_nothing(folder: Path, written: Sequence[Path]) -> Iterator[None]:
         ) from error
 
 
-def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path]) -> str:
-    """Hand ``folder/job.sbatch`` to Slurm, record the answer in the folder, return the job id.
+def hand_over(context: Context, plan: Plan, written: Sequence[Path]) -> str:
+    """Hand what was written to Slurm, record the answer in its folder, return the job id.
 
-    ``written`` are the folders that are taken away again where Slurm refuses. Raises as submit().
+    ``written`` are that folder, with job.sbatch, and those of a sweep's runs; where Slurm refuses
+    they are taken away again. Raises as submit().
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
     record = submitted_record(context, None, plan)
     with signals_wait():
         try:
-            job_id = scheduler.submit(transport, str(folder), env)
+            job_id = scheduler.submit(transport, written, env)
         except OutOfReach as error:
             if not error.maybe_done:
                 take_away(written)
@@ -201,7 +202,7 @@ def hand_over(context: Context, plan: Plan, folder: Path, written: Sequence[Path
             take_away(written)
             raise
         record = structs.replace(record, job_id=job_id, submitted_at=time.time())
-        write_record(folder / SUBMITTED, record)
+        write_record(written[0] / SUBMITTED, record)
     return job_id
 
 
@@ -232,31 +233,6 @@ def take_away(folders: Sequence[Path]) -> None:
     """Remove what was written for a submission that did not come about."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """Hold Ctrl-C and a dropped line back until Slurm's answer is recorded.
-
-    Else a job could run that nobody knows.
-    """
-    caught: list[int] = []
-    before = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is None:
-                continue  # not Python's, in a program that embeds it: it could not be put back
-            before[number] = signal.signal(number, lambda number, frame: caught.append(number))
-    except ValueError:  # not the main thread, which alone gets signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
-    for one in caught:
-        signal.raise_signal(one)
 
 
 def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submitted:

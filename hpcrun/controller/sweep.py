@@ -174,7 +174,7 @@ def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
         except BaseException:
             take_away(written)
             raise
-        job_id = hand_over(context, sweep.plan, folder.path, written)
+        job_id = hand_over(context, sweep.plan, written)
     return SweepSubmission(folder, job_id)
 
 

@@ -6,8 +6,7 @@ from msgspec import Struct, field, structs
 
 from hpcrun.runs.layout import created_at
 from hpcrun.runs.records import End, History
-from hpcrun.slurm.sacct import AccountRow
-from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
 
 # The harness beats every 30 s; four missed beats, and clocks of nodes that differ a little.
@@ -36,8 +35,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     history: History
     now: float
     in_reach: bool = True
-    queue: QueueRow | None = None
-    account: AccountRow | None = None
+    queue: SlurmJob | None = None
+    account: SlurmJob | None = None
     missing_from_array: bool = False
     limit: float | None = None
 
@@ -247,7 +246,7 @@ def _local(evidence: Evidence) -> Verdict:
     return Verdict(state="RUNNING", final=False, source="record")
 
 
-def _reason(queue: QueueRow) -> str:
+def _reason(queue: SlurmJob) -> str:
     """Return why a job waits, or why it ended; NonZeroExitCode adds nothing to FAILED.
 
     Slurm keeps the reason for which a job waited, also when it is over.

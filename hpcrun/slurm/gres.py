@@ -34,12 +34,36 @@ def _parse(gres: str) -> Iterator[tuple[str, str, int]]:
     if gres.strip() in _NOTHING:
         return
     for word in re.sub(r"\([^()]*\)", "", gres).split(","):
-        name, *rest = (part.strip() for part in re.split("[:=]", word.strip()))
+        word = re.sub("^gres[:/]", "", word.strip())
+        name, *rest = (part.strip() for part in re.split("[:=]", word))
         rest = [part for part in rest if part not in ("no_consume", "")]
         count = _COUNT.fullmatch(rest[-1]) if rest else None
         kind = ":".join(rest[:-1] if count else rest)
         number = int(count[1]) * _FACTOR[count[2].lower()] if count else 1
-        yield name.removeprefix("gres/"), kind, number
+        yield name, kind, number
+
+
+def count_gpus(gres: str) -> int:
+    """Count the GPUs of all types.
+
+    >>> count_gpus("gpu:a100:4(IDX:0-3),gpu:v100:2(IDX:0,2),shard:8"), count_gpus("gres/gpu:1")
+    (6, 1)
+    >>> count_gpus("(null)"), count_gpus("gres:gpu:h100:8"), count_gpus("gpu")
+    (0, 8, 1)
+    """
+    return sum(node_gpus(gres).values())
+
+
+def gpus_of(tres: str) -> int | None:
+    """Count the GPUs in a list of trackable resources; None: it does not list them.
+
+    Types stand beside their sum.
+
+    >>> gpus_of("cpu=8,node=2,gres/gpu=4,gres/gpu:a100=4"), gpus_of("gres/gpu:a100=2"), gpus_of("")
+    (4, 2, None)
+    """
+    found = tres_gpus(tres)
+    return found.get("", sum(found.values())) if found else None
 
 
 def tres_gpus(text: str) -> dict[str, int]:

@@ -1,11 +1,20 @@
-"""How commands and files of a cluster are reached: the seam for local, scripted and, later, SSH."""
+"""The seam to the cluster: where Slurm's commands run and where run folders lie.
+
+Everything above reads the folders of runs as local files. Where the cluster is another machine they
+are a mirror there: each verb below is made to cost one trip.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
+
+# Folders with this prefix, in the folder of the runs, hold what is being removed.
+TRASH = ".trash-"
 
 
 class Result(Struct, frozen=True):
@@ -18,7 +27,7 @@ class Result(Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """Runs commands and reads files where the cluster is."""
+    """Runs commands on the cluster and keeps run folders the same here and there."""
 
     def run(
         self,
@@ -36,11 +45,44 @@ class Transport(Protocol):
         Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
         """
 
-    def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Read up to ``limit`` bytes from ``offset``; empty at the end.
+    def refresh(self, run_dirs: Sequence[Path]) -> None:
+        """Bring what is new of some runs' folders: records, and logs as far as they have grown.
 
-        Raises FileNotFoundError.
+        Raises OutOfReach.
         """
 
-    def size(self, path: str) -> int:
-        """Tell a file's size in bytes; 0 where there is none."""
+    def deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+    ) -> Result:
+        """Send finished folders to the cluster, then run a command in the first of them.
+
+        Where the command fails, nothing of the folders stays there. Raises OutOfReach, as run().
+        """
+
+    def remove(self, run_dirs: Sequence[Path]) -> None:
+        """Remove folders for good, here and on the cluster: all of them or none.
+
+        An end in between leaves no half run. Folders that are gone already are no error. Raises
+        OSError, OutOfReach.
+        """
+
+
+def connect(
+    env: Mapping[str, str],
+    *,
+    deadline: float | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Transport:
+    """Return the transport to the cluster, whose commands run with this environment.
+
+    At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit; each runs
+    inside ``waiting``.
+    """
+    from hpcrun.transport.local import LocalTransport  # here: it imports this module
+
+    return LocalTransport(env, deadline=deadline, waiting=waiting)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from hpcrun.errors import HpcrunError, OutOfReach
-from hpcrun.transport import Result
+from hpcrun.signals import signals_wait
+from hpcrun.transport import TRASH, Result
 
 
 class LocalTransport:
@@ -78,18 +83,60 @@ class LocalTransport:
             raise _not_started(argv[0], error) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
 
-    def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Read up to ``limit`` bytes from ``offset``; see Transport."""
-        with open(path, "rb") as file:  # noqa: PTH123 - a str of any bytes, opened in the hot loop
-            file.seek(offset)
-            return file.read(limit)
+    def refresh(self, run_dirs: Sequence[Path]) -> None:
+        """Do nothing: the folders are the cluster's own."""
 
-    def size(self, path: str) -> int:
-        """Tell a file's size in bytes; see Transport."""
+    def deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+    ) -> Result:
+        """Run a command in the first of some folders, which lie on the cluster already."""
+        return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
+
+    def remove(self, run_dirs: Sequence[Path]) -> None:
+        """Move folders out of sight at once, then remove them; see Transport."""
+        _empty(_set_aside(run_dirs))
+
+
+def _set_aside(folders: Sequence[Path]) -> Path:
+    """Move folders to a new one that no verb looks at; all of them or none.
+
+    A signal waits for it. Raises OSError.
+    """
+    trash = folders[0].parent / f"{TRASH}{secrets.token_hex(8)}"
+    moved: list[Path] = []
+    with signals_wait():
+        trash.mkdir(mode=0o700)
         try:
-            return os.stat(path).st_size  # noqa: PTH116
-        except FileNotFoundError:
-            return 0
+            for path in folders:
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(trash / path.name)
+                    moved.append(path)
+        except OSError:
+            for path in moved:
+                (trash / path.name).rename(path)
+            trash.rmdir()
+            raise
+    return trash
+
+
+def _empty(trash: Path) -> None:
+    """Remove a folder for good; folders without write permission too. Links are not followed."""
+    shutil.rmtree(trash, ignore_errors=True)
+    if not trash.exists():
+        return
+    for where, folders, _ in os.walk(str(trash)):
+        for name in ("", *folders):
+            folder = Path(where, name)
+            if not folder.is_symlink():
+                with contextlib.suppress(OSError):
+                    folder.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(trash)
 
 
 def _not_started(program: str, error: OSError) -> OutOfReach:

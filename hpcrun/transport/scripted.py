@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from hpcrun.transport import Result
 
@@ -22,11 +23,11 @@ class ScriptedTransport:
     def __init__(
         self,
         answers: Mapping[str, tuple[int, str, str] | Answer | Exception],
-        files: Mapping[str, bytes] | None = None,
     ) -> None:
         self.answers = dict(answers)
-        self.files = dict(files or {})
         self.asked: list[list[str]] = []
+        self.refreshed: list[list[Path]] = []
+        self.removed: list[list[Path]] = []
 
     def run(
         self,
@@ -46,12 +47,21 @@ class ScriptedTransport:
             return answer(argv)
         return Result(list(argv), *answer)
 
-    def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Read a scripted file."""
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path][offset : offset + limit]
+    def refresh(self, run_dirs: Sequence[Path]) -> None:
+        """Remember of which folders what is new was asked for."""
+        self.refreshed.append(list(run_dirs))
 
-    def size(self, path: str) -> int:
-        """Tell a scripted file's size."""
-        return len(self.files.get(path, b""))
+    def deliver(
+        self,
+        run_dirs: Sequence[Path],
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+    ) -> Result:
+        """Give the scripted answer, as to a command in the first folder."""
+        return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
+
+    def remove(self, run_dirs: Sequence[Path]) -> None:
+        """Remember which folders were to be removed."""
+        self.removed.append(list(run_dirs))

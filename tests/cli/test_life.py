@@ -13,6 +13,7 @@ from hpcrun.controller.targets import user_name
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import calls, captured, row, submit
 from tests.json_schemas import check_json
+from tests.slurm_answers import squeue_row
 
 
 @pytest.fixture
@@ -35,9 +36,7 @@ def submitted(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
 
 def others(job_id: str, state: str, user: str = "") -> str:
     """The row of a job that hpcrun did not submit."""
-    fields = row(Path("/elsewhere"), job_id, state).split("\x1f")
-    fields[9] = user or user_name()
-    return "\x1f".join(fields)
+    return squeue_row(job_id, state, u=user or user_name(), Z="/elsewhere")
 
 
 # ---- cancel
@@ -343,7 +342,7 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     # While the first is on its way it is waited for, as at the first time.
     waits = "#SBATCH --dependency=afterok:7\n"
     assert waits not in hpcrun("resubmit", "8", "--set", "args=[]", "--dry-run").out
-    replay(tools, "squeue", (0, states.replace("7\x1fFAILED", "7\x1fPENDING"), ""))
+    replay(tools, "squeue", (0, states.replace("7\x1f7\x1fFAILED", "7\x1f7\x1fPENDING"), ""))
     assert waits in hpcrun("resubmit", "8", "--dry-run").out
     never = row(first, "7", "PENDING", reason="DependencyNeverSatisfied")
     replay(tools, "squeue", (0, never + row(second, "8", "FAILED"), ""))

@@ -267,9 +267,6 @@ def test_what_is_wrong_is_said(run: Run, options: tuple[str, ...], words: str) -
 
 def show_job(path: Path, state: str, *, err: str = "", restarts: int = 0, **keys: Any) -> str:
     fields = {
-        "JobId": 9,
-        "JobName": "other",
-        **keys,
         "JobState": state,
         "Reason": "None",
         "Restarts": restarts,
@@ -281,7 +278,8 @@ def show_job(path: Path, state: str, *, err: str = "", restarts: int = 0, **keys
         "StdOut": path,
         "TresPerNode": "x",
     }
-    return " ".join(f"{key}={value}" for key, value in fields.items()) + "\n"
+    head = " ".join(f"{key}={value}" for key, value in {"JobId": 9, **keys, "JobName": "x"}.items())
+    return "\n   ".join([head, *(f"{key}={value}" for key, value in fields.items())]) + "\n\n"
 
 
 @pytest.fixture

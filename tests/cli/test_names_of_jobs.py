@@ -9,8 +9,9 @@ import pytest
 from hpcrun import find
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
-from tests.cli.test_status import SEPARATOR, answers, queued, write_sweep
+from tests.cli.test_status import answers, queued, write_sweep
 from tests.json_schemas import check_json
+from tests.slurm_answers import sacct_row, show_job
 
 RUN = "20261121-000000-lr"
 HEADED = ("--me --format=%i", "JOBID\n")
@@ -26,10 +27,9 @@ def tools(hpcrun: Caller) -> Path:
 def sweep(hpcrun: Caller, tools: Path) -> Caller:
     """Two runs of a sweep, job 40, of which Slurm knows the first as 41 too."""
     folder = RunFolder(write_sweep(hpcrun, 2))
-    rows = [queued(folder, f"40_{index}", "PENDING", "Priority") for index in range(2)]
-    numbered = ("--format=%A", f"41{SEPARATOR}{rows[0]}")
+    rows = [queued(folder, f"40_{n}", "PENDING", "Priority", A=str(41 + n)) for n in range(2)]
     whole = ("--jobs=40", "".join(rows))
-    answers(tools, "squeue", numbered, ("--jobs=41", rows[0]), HEADED, whole)
+    answers(tools, "squeue", ("--jobs=41", rows[0]), HEADED, whole)
     for name in ("sacct", "scontrol"):
         answers(tools, name)
     return hpcrun
@@ -113,8 +113,8 @@ def test_the_exit_code_is_told_without_accounting(
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))
     (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
     (tools / "sacct").chmod(0o755)
-    told = f"JobId=7 JobName=a UserId=me(7) ExitCode={said} NumNodes=1 NumCPUs=4 TRES=cpu=4"
-    answers(tools, "scontrol", rest=told + " Command=/a\n")
+    told = {"ExitCode": said, "NumNodes": "1 NumCPUs=4", "TRES": "cpu=4", "Command": "/a"}
+    answers(tools, "scontrol", rest=show_job("7", "FAILED", **told))
     shown = hpcrun("status", "7").out
     words = f"signal {code - 128}" if code > 128 else str(code)
     assert f"  exit code {words}\n" in shown and "  asks for  1 node, 4 CPUs\n" in shown
@@ -125,7 +125,7 @@ def test_the_exit_code_is_told_without_accounting(
 
 def test_a_job_that_runs_has_no_exit_code_yet(hpcrun: Caller, tools: Path) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "RUNNING"))
-    answers(tools, "sacct", rest=SEPARATOR.join(["7", "RUNNING", "0:0", *"123456789", "/w"]) + "\n")
-    answers(tools, "scontrol", rest="JobId=7 ExitCode=0:0 NumNodes=1 NumCPUs=4 Command=/a\n")
+    answers(tools, "sacct", rest=sacct_row("7", "RUNNING"))
+    answers(tools, "scontrol", rest=show_job("7", NumNodes="1 NumCPUs=4", Command="/a"))
     assert "exit code" not in hpcrun("status", "7").out
     assert hpcrun("status", "7", "--json").json["runs"][0]["exit_code"] is None

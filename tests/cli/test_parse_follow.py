@@ -28,6 +28,7 @@ from tests.cli.test_follow import END, Followed
 from tests.cli.test_slurm_verbs import row
 from tests.report.runs import trainer_log
 from tests.report.window import Window
+from tests.slurm_answers import show_job
 
 LINES = trainer_log(1, 200).splitlines(keepends=True)
 
@@ -224,7 +225,7 @@ def test_a_job_that_hpcrun_did_not_submit(
 ) -> None:
     tools, log = Path(hpcrun.environ["PATH"]), tmp_path / "its output"
     append(log, LINES[:100])
-    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={log} Power=\n", ""))
+    replay(tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
     seen = watch("parse", "-f", "9", width=100)
     seen.see("1 to 98")
@@ -244,7 +245,7 @@ def test_the_output_of_a_job_that_waits_in_the_queue(
     hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
 ) -> None:
     tools, log = Path(hpcrun.environ["PATH"]), tmp_path / "9.out"
-    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={log} Power=\n", ""))
+    replay(tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "PENDING"), ""))
     seen = hpcrun("parse", "9")
     assert seen.code == 2 and "is not there (yet)" in seen.err and "parse -f 9" in seen.err
@@ -265,10 +266,10 @@ def test_an_output_that_is_named_by_its_node(
 ) -> None:
     tools, pending, running = Path(hpcrun.environ["PATH"]), tmp_path / "%N", tmp_path / "node1"
     monkeypatch.setenv("PATH", hpcrun.environ["PATH"])
-    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={pending} Power=\n", ""))
+    replay(tools, "scontrol", (0, show_job("9", StdOut=str(pending), Power=""), ""))
     follower = CurveFollower(load_context(hpcrun.environ, hpcrun.project), ["9"])
     append(running, LINES)
-    replay(tools, "scontrol", (0, f"JobId=9 StdIn=/dev/null StdOut={running} Power=\n", ""))
+    replay(tools, "scontrol", (0, show_job("9", StdOut=str(running), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
     assert follower.wait(0.0).runs[0].points == 0
     assert follower.wait(0.0).runs[0].points == 200

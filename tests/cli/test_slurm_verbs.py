@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.calling import Caller, Done, replay
 from tests.json_schemas import check_json
+from tests.slurm_answers import sacct_row, show_job, squeue_row
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 
@@ -35,13 +36,11 @@ def submit(hpcrun: Caller, *options: str) -> Done:
 
 
 def row(run: Path, job_id: str, state: str, reason: str = "None") -> str:
-    fields = [job_id, state, reason, "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", str(run), "n"]
-    return "\x1f".join(fields) + "\x1e\n"
+    return squeue_row(job_id, state, r=reason, Z=str(run))
 
 
 def account_row(run: Path, job_id: str, state: str) -> str:
-    fields = [job_id, state, "1:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "n", str(run)]
-    return "\x1f".join(fields) + "\n"
+    return sacct_row(job_id, state, ExitCode="1:0", WorkDir=str(run))
 
 
 def calls(file: Path) -> list[str]:
@@ -215,7 +214,7 @@ def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path:
     assert done.code == 2 and "999999: neither a run of hpcrun nor a job" in done.err
     log = tmp_path / "its output"
     log.write_bytes(b"step=1 loss=2.5\nstep=2 loss=2.25\nlast line")
-    told = f"JobId=7 JobState=COMPLETED ExitCode=0:0 StdIn=/dev/null StdOut={log} Power=\n"
+    told = show_job("7", "COMPLETED", StdIn="/dev/null", StdOut=str(log), Power="")
     replay(tools, "scontrol", (0, told, ""))
     assert hpcrun("logs", "7").out == log.read_text() + "\n"
     assert hpcrun("parse", "7").code == 0

@@ -16,9 +16,9 @@ from hpcrun.cli import output
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
+from tests.slurm_answers import squeue_row
 
 NOW = time.time()
-SEPARATOR, ROW = "\x1f", "\x1e\n"
 
 
 @pytest.fixture
@@ -60,14 +60,10 @@ def make_run(
     return run
 
 
-def queued(run: RunFolder, job_id: str, state: str, reason: str = "None") -> str:
-    fields = [job_id, state, reason, "1:00:00", "1-00:00:00", "2", "n[1-2]", "N/A", "gpu", "me"]
-    return SEPARATOR.join([*fields, str(run.path), "train"]) + ROW
-
-
-def waiting(job_id: str, dependency: str = "(null)") -> str:
-    fields = [job_id, dependency, "high", "proj", "me", "7", "gpu", "100", "gres:gpu:4"]
-    return SEPARATOR.join(fields) + ROW
+def queued(run: RunFolder, job_id: str, state: str, reason: str = "None", **values: str) -> str:
+    known = {"M": "1:00:00", "l": "1-00:00:00", "D": "2", "N": "n[1-2]", "Z": str(run.path)}
+    known |= {"q": "high", "a": "proj", "U": "7", "Q": "100", "b": "gres:gpu:4", "j": "train"}
+    return squeue_row(job_id, state, r=reason, **known | values)
 
 
 def answers(tools: Path, name: str, *cases: tuple[str, str], rest: str = "") -> Path:
@@ -101,9 +97,9 @@ def several(hpcrun: Caller, tools: Path) -> Caller:
     failed = make_run(hpcrun, "20261120-081452-train-7k3m", "12", ended=NOW - 60, exit_code=3)
     make_run(hpcrun, "20261101-081451-train-7k3k", "11", ended=NOW - 200_000, log=log)
     rows = queued(train, "15", "RUNNING") + queued(limit, "14", "PENDING", "QOSMaxGRESPerUser")
-    rows += queued(after, "13", "PENDING", "Dependency") + queued(failed, "12", "FAILED")
-    waits = waiting("14") + waiting("13", "afterok:12(unfulfilled)")
-    answers(tools, "squeue", ("%E", waits), rest=rows)
+    rows += queued(after, "13", "PENDING", "Dependency", E="afterok:12(unfulfilled)")
+    rows += queued(failed, "12", "FAILED")
+    answers(tools, "squeue", rest=rows)
     answers(tools, "scontrol", rest=LIMITS)
     answers(tools, "sacct")
     return hpcrun
@@ -314,12 +310,12 @@ def test_a_job_id_is_found_without_opening_10_000_files(ten_thousand: Caller) ->
 
 
 def nonsense() -> dict[str, bytes]:
-    row = SEPARATOR.join(["15", "RUNNING", "None"])
+    row = "\x1f".join(["15", "RUNNING", "None"])
     return {
         "random": bytes(range(256)) * 40,
         "html": b"<html><body><h1>502 Bad Gateway</h1></body></html>\n",
         "half": row.encode(),
-        "separators": (SEPARATOR * 40 + ROW).encode() * 3,
+        "separators": b"\x1f" * 40 + b"\x1e\n" * 3,
         "many": b"x" * 3_000_000 + b"\n",
         "null": b"\0" * 4096,
     }

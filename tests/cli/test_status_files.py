@@ -12,6 +12,7 @@ from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import submit
 from tests.cli.test_status import NOW, answers, make_run, opened, queued, write_sweep
+from tests.slurm_answers import sacct_row
 
 SHOWN = 20
 # A squeue that works has column names to tell, though it shows no job.
@@ -81,21 +82,8 @@ def test_what_the_records_say_is_remembered_until_slurm_tells(hpcrun: Caller, to
     rows = [hpcrun("status", "--json").json["runs"][0] for _ in range(2)]
     assert [(row["state"], row["source"]) for row in rows] == [("FAILED", "record")] * 2
     assert len(read(hpcrun, "status")) == 1
-    told = [
-        "519",
-        "OUT_OF_MEMORY",
-        "0:125",
-        "1",
-        "2",
-        "s",
-        "e",
-        "2",
-        "n[1-2]",
-        "gpu",
-        "me",
-        "train",
-    ]
-    answers(tools, "sacct", rest="\x1f".join([*told, str(run.path)]) + "\n")
+    told = sacct_row("519", "OUT_OF_MEMORY", ExitCode="0:125", WorkDir=str(run.path))
+    answers(tools, "sacct", rest=told)
     for source in ("sacct", "seen"):
         row = hpcrun("status", "--json").json["runs"][0]
         assert (row["state"], row["source"]) == ("OUT_OF_MEMORY", source)
@@ -193,8 +181,9 @@ def test_a_task_that_was_started_anew_is_looked_at_again(hpcrun: Caller, tools: 
 def test_slurms_later_word_on_a_sweep_outweighs_its_records(hpcrun: Caller, tools: Path) -> None:
     sweep = sweep_of(hpcrun, tools)
     assert "250 COMPLETED, 250 FAILED" in hpcrun("status").out
-    told = ["TIMEOUT", "0:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "lr", str(sweep)]
-    rows = "".join("\x1f".join([f"40_{index}", *told]) + "\n" for index in range(1, 500, 2))
+    rows = "".join(
+        sacct_row(f"40_{index}", "TIMEOUT", WorkDir=str(sweep)) for index in range(1, 500, 2)
+    )
     answers(tools, "sacct", rest=rows)
     assert "250 COMPLETED, 250 TIMEOUT" in hpcrun("status").out
 

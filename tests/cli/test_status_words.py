@@ -11,7 +11,7 @@ from hpcrun.controller.checks import places
 from hpcrun.controller.checks.quota import Left
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, replay
-from tests.cli.test_status import SEPARATOR, answers, make_run, queued, waiting
+from tests.cli.test_status import answers, make_run, queued
 
 RUN = "20261120-081455-train-7k3q"
 
@@ -56,9 +56,8 @@ def test_a_full_disk_is_told_of_one_run(
 @pytest.mark.parametrize("limit", ["365-00:00:00", "UNLIMITED"])
 def test_a_job_without_a_limit_has_none_anywhere(hpcrun: Caller, tools: Path, limit: str) -> None:
     run = make_run(hpcrun, RUN, "15")
-    row = queued(run, "15", "RUNNING").replace("1-00:00:00", limit)
-    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
-    answers(tools, "squeue", ("--format=%A", f"15{SEPARATOR}{row}"), rest=row)
+    row = queued(run, "15", "RUNNING", l=limit, u=str(os.getuid()))
+    answers(tools, "squeue", rest=row)
     assert " without a limit" in hpcrun("status", "15").out
     assert "LIMIT" not in hpcrun("status").out and "365d" not in hpcrun("top", "--no-usage").out
     assert hpcrun("status", "--json").json["runs"][0]["limit_seconds"] is None
@@ -67,7 +66,7 @@ def test_a_job_without_a_limit_has_none_anywhere(hpcrun: Caller, tools: Path, li
 
 def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, RUN, "15", attempts=0)
-    row = queued(run, "15", "PENDING", "Resources").replace("N/A", "2282-01-31T00:00:00")
+    row = queued(run, "15", "PENDING", "Resources", S="2282-01-31T00:00:00")
     answers(tools, "squeue", rest=row)
     for words in (("status", "15"), ("status",)):
         told = hpcrun(*words).out
@@ -84,10 +83,9 @@ def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> 
 @pytest.mark.parametrize(("encoding", "name"), [("", "Größe"), ("ascii", "Gr??e")])
 def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: str) -> None:
     run = make_run(hpcrun, RUN, "15")
-    row = queued(run, "15", "RUNNING").replace(f"{SEPARATOR}train", f"{SEPARATOR}Größe")
+    row = queued(run, "15", "RUNNING", j="Größe", u=str(os.getuid()))
     run.submitted.write_text(run.submitted.read_text().replace('"train"', '"Größe"'))
-    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
-    answers(tools, "squeue", ("--format=%A", f"15{SEPARATOR}{row}"), rest=row)
+    answers(tools, "squeue", rest=row)
     hpcrun.environ["LC_ALL"] = "C"
     if encoding:
         hpcrun.environ["PYTHONIOENCODING"] = encoding
@@ -106,10 +104,9 @@ def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: 
 def test_other_jobs_are_not_told_of_hpcruns_options(
     hpcrun: Caller, tools: Path, reason: str, words: str, fix: str
 ) -> None:
-    row = queued(RunFolder(Path("/elsewhere")), "7_3", "PENDING", reason)
-    row = row.replace(f"{SEPARATOR}me{SEPARATOR}", f"{SEPARATOR}{os.getuid()}{SEPARATOR}")
-    numbered = ("--format=%A", f"9{SEPARATOR}{row}")
-    answers(tools, "squeue", numbered, ("%E", waiting("7_3")), rest=row)
+    elsewhere = RunFolder(Path("/elsewhere"))
+    row = queued(elsewhere, "7_3", "PENDING", reason, u=str(os.getuid()), A="9")
+    answers(tools, "squeue", rest=row)
     told = hpcrun("status", "7_3").out
     assert words in told and fix in told and "--after" not in told and "sweep" not in told
     assert words in hpcrun("top", "--no-usage").out

@@ -19,6 +19,7 @@ import pytest
 from hpcrun import scheduler
 from tests.cli.calling import Caller, Done, replay
 from tests.needs import require_command
+from tests.slurm_answers import sacct_row, squeue_row
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 VERSIONS = sorted(path.name for path in CAPTURED.iterdir())
@@ -230,14 +231,13 @@ def test_an_array_of_the_same_number_in_another_folder_is_not_ours(
 ) -> None:
     submit(hpcrun)
     long_ago(hpcrun)
-    fields = ["17_[0-6%2]", "CANCELLED", "0:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "n"]
-    replay(tools, "sacct", (0, "\x1f".join([*fields, "/elsewhere"]) + "\n", ""))
+    told = sacct_row("17_[0-6%2]", "CANCELLED", WorkDir="/elsewhere")
+    replay(tools, "sacct", (0, told, ""))
     assert set(states(hpcrun, "17").values()) == {"LOST"}
 
 
 def queue_row(folder: Path, job_id: str, state: str) -> str:
-    fields = [job_id, state, "None", "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", str(folder)]
-    return "\x1f".join([*fields, "n"]) + "\x1e\n"
+    return squeue_row(job_id, state, Z=str(folder))
 
 
 def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tools: Path) -> None:

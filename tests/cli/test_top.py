@@ -12,10 +12,11 @@ from hpcrun.cli.show_top import table
 from hpcrun.controller.top.log import Progress
 from hpcrun.controller.top.look import TopJob
 from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
-from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.views.table import Look, cells
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
+from tests.slurm_answers import squeue_row
 
 # srun where the job's only node is this machine: it runs the words that follow its options.
 SRUN = """\
@@ -29,10 +30,8 @@ SMI = "#!/bin/sh\necho '0, GPU-8932f937, 5, 61234, 81920, [N/A], 64'\n"
 
 
 def row(work_dir: Path | str, job_id: str, state: str = "RUNNING", reason: str = "None") -> str:
-    user = str(os.getuid())
-    fields = [job_id.replace("_", "0"), job_id, state, reason, "1:02:03", "1-00:00:00", "1"]
-    fields += ["n1", "N/A", "gpu", user, str(work_dir), "a name"]
-    return "\x1f".join(fields) + "\x1e\n"
+    known = {"M": "1:02:03", "l": "1-00:00:00", "u": str(os.getuid()), "j": "a name"}
+    return squeue_row(job_id, state, r=reason, Z=str(work_dir), **known)
 
 
 @pytest.fixture
@@ -175,7 +174,17 @@ def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJo
         for n in range(nodes)
     ]
     return TopJob(
-        row=QueueRow("7", state, "QOSMaxGRESPerUser", "", "", "1", "n", "", "", "me", "/w", name),
+        row=SlurmJob(
+            job_id="7",
+            source="squeue",
+            state=state,
+            reason="QOSMaxGRESPerUser",
+            nodes="1",
+            node_list="n",
+            user="me",
+            work_dir="/w",
+            name=name,
+        ),
         run=None,
         name=name,
         elapsed=3725.0,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from hpcrun.runs.records import Attempt, Begin, Cancelled, End, History, Submitted
 from hpcrun.runs.verdict import GRACE, LOST, SILENT_AFTER, Evidence, Verdict, decide
-from hpcrun.slurm.sacct import AccountRow
-from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING
 
 NOW = 1_800_000_000.0
@@ -36,12 +35,12 @@ def end(exit_code: int = 0, stopped_by: str | None = None) -> End:
     )
 
 
-def queue(state: str, reason: str = "None") -> QueueRow:
-    return QueueRow("7", state, reason, "0:01", "1:00", "1", "n1", "N/A", "gpu", "me", "/w", "j")
+def queue(state: str, reason: str = "None") -> SlurmJob:
+    return SlurmJob(job_id="7", source="squeue", state=state, reason=reason)
 
 
-def account(state: str) -> AccountRow:
-    return AccountRow("7", state, "0:0", "1", "2", "s", "e", "1", "n1", "gpu", "me", "j", "/w")
+def account(state: str) -> SlurmJob:
+    return SlurmJob(job_id="7", source="sacct", state=state, exit_code="0:0")
 
 
 BEGUN = Attempt(index=0, begin=begin())

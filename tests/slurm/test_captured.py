@@ -12,19 +12,23 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
-from hpcrun.slurm.job_facts import parse_job_facts
-from hpcrun.slurm.job_output import parse_job_outputs
-from hpcrun.slurm.sacct import AccountRow, parse_sacct, sacct_argv
+from hpcrun.slurm.gres import count_gpus
+from hpcrun.slurm.jobs import (
+    SlurmJob,
+    parse_sacct,
+    parse_show_job,
+    parse_squeue,
+    sacct_argv,
+    show_job_argv,
+    squeue_argv,
+)
 from hpcrun.slurm.sbatch import parse_estimate, parse_sbatch, sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import parse_output_paths, show_job_argv
-from hpcrun.slurm.squeue import QueueRow, parse_squeue, squeue_argv
 from hpcrun.slurm.states import UNKNOWN
-from tests.versions.book import PARSERS
+from tests.versions.book import PARSERS, as_json
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 VERSIONS = sorted(folder.name for folder in CAPTURED.iterdir())
@@ -54,12 +58,16 @@ def load(version: str, command: str, case: str) -> Any:
     return json.loads((CAPTURED / version / command / f"{case}.json").read_text())
 
 
-def queue(version: str, case: str) -> list[QueueRow]:
+def queue(version: str, case: str) -> list[SlurmJob]:
     return parse_squeue(load(version, "squeue", case)["stdout"])
 
 
-def accounts(version: str, case: str) -> list[AccountRow]:
+def accounts(version: str, case: str) -> list[SlurmJob]:
     return parse_sacct(load(version, "sacct", case)["stdout"])
+
+
+def shown(version: str, case: str) -> list[SlurmJob]:
+    return parse_show_job(load(version, "scontrol", case)["stdout"])
 
 
 def ids(file: Path) -> str:
@@ -89,7 +97,7 @@ def test_parser(file: Path) -> None:
     captured = json.loads(file.read_text())
     if "parsed" in captured:
         parse = PARSERS[file.parent.name]
-        assert msgspec.to_builtins(parse(captured["stdout"])) == captured["parsed"]
+        assert as_json(parse(captured["stdout"])) == captured["parsed"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=ids)
@@ -160,8 +168,8 @@ def test_what_only_some_releases_refuse(version: str) -> None:
 @pytest.mark.parametrize(
     ("command", "case", "argv"),
     [
-        # They were asked as root, from whom no partition is hidden.
-        ("squeue", "mine", [word for word in squeue_argv() if word != "--all"]),
+        ("squeue", "mine", squeue_argv()),
+        ("squeue", "partition", squeue_argv(partition="debug", states="PENDING")),
         ("squeue", "unknown", squeue_argv(["999999"])),
         ("sbatch", "taken", sbatch_argv()),
         ("scancel", "unknown", scancel_argv("999999")),
@@ -208,17 +216,64 @@ def test_names_and_folders_come_through_whole(version: str) -> None:
     assert rows["two words"].work_dir == "/scratch/runs/20261120-081455-a b-7k3q"
     told = {row.job_id: row for row in accounts(version, "jobs")}
     assert told[rows[HELD].job_id].work_dir == "/scratch/runs/new\nline"
-    paths = parse_output_paths(load(version, "scontrol", "running")["stdout"])
-    assert paths == ["/scratch/runs/20261120-081455-a b-7k3q/out.log"]
+    for case, name, folder in (
+        ("running", "two words", "20261120-081455-a b-7k3q"),
+        ("held", HELD, "new\nline"),
+    ):
+        (job,) = shown(version, case)
+        assert (job.name, job.work_dir) == (name, f"/scratch/runs/{folder}")
+        assert job.outputs == [f"/scratch/runs/{folder}/out.log"]
+        assert job.command == f"/scratch/runs/{folder}/job.sbatch"
 
 
 @every_version
 def test_errors_that_go_with_the_output_are_no_file_of_their_own(version: str) -> None:
     for case in ("running", "array-task", "held"):
-        text = load(version, "scontrol", case)["stdout"]
-        (path,) = parse_output_paths(text)
-        (output,), (facts,) = parse_job_outputs(text), parse_job_facts(text)
-        assert output.stdout == output.stderr == facts.stdout == facts.stderr == path
+        (job,) = shown(version, case)
+        assert job.stdout == job.stderr != ""
+
+
+@every_version
+def test_the_three_commands_agree_on_a_job(version: str) -> None:
+    """They were asked one after the other: what time changes is left out."""
+    (queued,), (job,) = queue(version, "one"), shown(version, "running")
+    account = next(row for row in accounts(version, "jobs") if row.job_id == queued.job_id)
+    for key in ("number", "state", "name", "user", "account", "qos", "partition", "work_dir"):
+        assert getattr(queued, key) == getattr(job, key) == getattr(account, key) != "", key
+    for key in ("nodes", "node_list", "cpus", "hosts", "limit_seconds", "start"):
+        assert getattr(queued, key) == getattr(job, key) == getattr(account, key), key
+    assert (queued.uid, queued.priority, queued.end) == (job.uid, job.priority, job.end)
+    assert queued.dependency == job.dependency == queued.gres == job.gres == ""
+
+
+@every_version
+def test_gpus(version: str) -> None:
+    (queued,), (job,) = queue(version, "gpus"), shown(version, "gpus")
+    assert count_gpus(queued.gres) == count_gpus(job.gres) == 4
+    assert (job.gpus, job.slots) == (4, (4,))
+    (account,) = [row for row in accounts(version, "jobs") if row.name == "preempting"]
+    assert (account.gpus, account.slots) == (4, (4,))
+    (two_nodes,) = shown(version, "running")
+    assert (two_nodes.gpus, two_nodes.slots) == (None, (1, 1)), "its tasks"
+
+
+@every_version
+def test_what_a_job_waits_for(version: str) -> None:
+    waited_for = parse_sbatch(load(version, "sbatch", "taken")["stdout"])
+    waiting = {job.name: job for job in queue(version, "partition")}
+    (job,) = shown(version, "waits-for-another")
+    assert waiting["waiting"].dependency == job.dependency == f"afterok:{waited_for}(unfulfilled)"
+    assert waiting[HELD].priority == "0" and waiting["later"].start != ""
+    assert {job.state for job in waiting.values()} == {"PENDING"}
+
+
+@every_version
+def test_parts_of_a_heterogeneous_job(version: str) -> None:
+    for jobs in (queue(version, "parts"), shown(version, "parts")):
+        assert len(jobs) == 2 and len({job.number for job in jobs}) == 2
+        whole = jobs[0].array
+        assert sorted(job.job_id for job in jobs) == [f"{whole}+0", f"{whole}+1"]
+        assert {job.is_part for job in jobs} == {True} and {job.task for job in jobs} == {""}
 
 
 @every_version
@@ -276,7 +331,13 @@ def test_tasks_of_an_array(version: str) -> None:
     array = parse_sbatch(load(version, "sbatch", "taken-array")["stdout"])
     for case, number in (("array-one-task", 4), ("array-one-waiting-task", 6)):
         assert [row.job_id for row in queue(version, case)] == [f"{array}_{number}"]
+        assert [job.number.isdigit() and job.array == array for job in queue(version, case)] == [
+            True
+        ]
     assert queue(version, "array-no-such-task") == []
+    (one,), (waits, *_) = shown(version, "array-task"), shown(version, "array")
+    assert (one.job_id, one.state, waits.state) == (f"{array}_4", "RUNNING", "PENDING")
+    assert (waits.job_id, waits.task) == (f"{array}_[5-6%2]", "[5-6%2]")
 
 
 @every_version

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.slurm.answers import is_silence, refusal_fix
-from hpcrun.slurm.sacct import parse_sacct
+from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue
 from hpcrun.slurm.sbatch import parse_sbatch
-from hpcrun.slurm.scontrol import parse_output_paths
-from hpcrun.slurm.squeue import parse_squeue
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING, is_final, parse_state
+from tests.slurm_answers import sacct_row, squeue_row
 
 
 @pytest.mark.parametrize(
@@ -66,34 +65,33 @@ def test_an_unheard_of_state_is_never_final(text: str) -> None:
 
 
 def test_an_odd_row_does_not_spoil_the_others() -> None:
-    good = "\x1f".join(["7", "RUNNING", *"abcdefgh", "/w", "n"]) + "\x1e\n"
-    assert [row.job_id for row in parse_squeue("slurm: note\x1e\n" + good + "1\x1f2\x1e\n")] == [
-        "7"
-    ]
-    row = "\x1f".join(["8", "FAILED", *"abcdefghij", "/w"])
-    assert [row.job_id for row in parse_sacct(f"sacct: note\n{row}\n8\n")] == ["8"]
+    answer = "slurm: note\x1e\n" + squeue_row("7") + "1\x1f2\x1e\n"
+    assert [job.job_id for job in parse_squeue(answer)] == ["7"]
+    answer = f"sacct: note\n{sacct_row('8')}8\n"
+    assert [job.job_id for job in parse_sacct(answer)] == ["8"]
 
 
 def test_a_line_separator_of_unicode_in_a_name_is_no_end_of_a_row() -> None:
-    row = "\x1f".join(["8", "FAILED", *"abcdefghi", "two\u2028\x85lines", "/w"])
-    assert parse_sacct(row + "\n")[0].name == "two\u2028\x85lines"
+    name = "two\u2028\x85lines"
+    assert parse_sacct(sacct_row("8", JobName=name))[0].name == name
 
 
 @pytest.mark.parametrize(
     ("text", "paths"),
     [
-        ("JobId=7 StdIn=/dev/null StdOut=/a/b.out Power=\n", ["/a/b.out"]),
-        ("JobId=7 StdOut=/a/b.out", ["/a/b.out"]),
-        ("JobId=7 StdOut=/a/x=1 y.out TresPerNode=gres/gpu:1 ", ["/a/x=1 y.out"]),
-        ("JobId=7 StdErr=/a/b.err StdIn=/dev/null StdOut=/a/b.out\n", ["/a/b.out", "/a/b.err"]),
+        ("StdIn=/dev/null\n   StdOut=/a/b.out\n   Power=\n", ["/a/b.out"]),
+        ("StdOut=/a/b.out", ["/a/b.out"]),
+        ("StdOut=/a/X=1 Y=2.out\n   TresPerNode=gres/gpu:1\n", ["/a/X=1 Y=2.out"]),
+        ("StdErr=/b.err\n   StdIn=/dev/null\n   StdOut=/b.out\n", ["/b.out", "/b.err"]),
         # As 26.05 writes it where the errors go with the output.
-        ("JobId=7 StdErr= StdIn=/dev/null StdOut=/a/b.out\nJobId=8 StdOut=/c\n", ["/a/b.out"]),
-        ("JobId=7 StdErr=/a/b.err\n", ["/a/b.err"]),
-        ("", []),
+        ("StdErr=\n   StdIn=/dev/null\n   StdOut=/b.out\n\nJobId=8\n   StdOut=/c\n", ["/b.out"]),
+        ("StdErr=/a/b.err\n", ["/a/b.err"]),
+        ("StdOut=/a\n b\n/c.out\n\n", ["/a\n b\n/c.out"]),
+        ("StdOut=(null)", []),  # an salloc
     ],
 )
 def test_the_output_files(text: str, paths: list[str]) -> None:
-    assert parse_output_paths(text) == paths
+    assert parse_show_job(f"JobId=7 JobName=a StdOut=/b\n   {text}")[0].outputs == paths
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""What a job has on each node, from what Slurm 22.05.8 printed; the rest of each record is cut."""
+"""What a job has on each node, as Slurm 22.05.8 printed it; the rest of each record is cut."""
 
 from __future__ import annotations
 
 import pytest
 
-from hpcrun.slurm.job_nodes import count_gpus, parse_job_nodes, parse_sacct_nodes
+from hpcrun.slurm.gres import count_gpus
+from hpcrun.slurm.jobs import parse_sacct, parse_show_job
+from tests.slurm_answers import sacct_row
 
 HEAD = """\
 JobId={id} JobName=x NodeList=forged[1-3]
@@ -41,9 +43,9 @@ TASKS = """\
 
 
 def slots(rest: str, nodes: str = "n[1-2]", state: str = "RUNNING") -> list[int]:
-    (job,) = parse_job_nodes(HEAD.format(id=7, state=state, nodes=nodes) + rest)
+    (job,) = parse_show_job(HEAD.format(id=7, state=state, nodes=nodes) + rest)
     assert (job.job_id, job.state) == ("7", state)
-    return job.slots
+    return list(job.slots)
 
 
 def test_gpus() -> None:
@@ -82,10 +84,10 @@ def test_tasks(tasks: int, each: int, per_node: int, expected: list[int]) -> Non
 
 def test_a_job_without_nodes() -> None:
     for nodes in ("", " SchedNodeList=n2", "(null)"):
-        (job,) = parse_job_nodes(HEAD.format(id=7, state="PENDING", nodes=nodes) + TASKS)
-        assert (job.hosts, job.slots) == ([], [])
+        (job,) = parse_show_job(HEAD.format(id=7, state="PENDING", nodes=nodes) + TASKS)
+        assert (job.hosts, job.slots) == ((), ())
         assert job.reason == "None"
-    assert parse_job_nodes("") == []
+    assert parse_show_job("") == []
 
 
 def test_each_job_of_many_has_its_name() -> None:
@@ -98,7 +100,7 @@ def test_each_job_of_many_has_its_name() -> None:
             "7 HetJobId=6 HetJobOffset=1",
         )
     )
-    assert [job.job_id for job in parse_job_nodes(text)] == ["5_1", "5_0", "6+0", "6+1"]
+    assert [job.job_id for job in parse_show_job(text)] == ["5_1", "5_0", "6+0", "6+1"]
 
 
 @pytest.mark.parametrize(
@@ -117,14 +119,14 @@ def test_counting_gpus(gres: str, count: int) -> None:
 
 
 def test_the_accounting() -> None:
-    rows = parse_sacct_nodes(
+    jobs = parse_sacct(
         "sacct: note\n"
-        "5_0|COMPLETED|n1|billing=1,cpu=1,gres/gpu=2,gres/gpu:a100=2,node=1\n"
-        "6|CANCELLED by 0|n[1-2]|cpu=2,gres/gpu=4,node=2\n"
-        "9|PENDING|None assigned|\n"
+        + sacct_row("5_0", AllocTRES="billing=1,cpu=1,gres/gpu=2,gres/gpu:a100=2,node=1")
+        + sacct_row("6", "CANCELLED by 0", NNodes="2", NodeList="n[1-2]", AllocTRES="gres/gpu=4")
+        + sacct_row("9", "PENDING", NodeList="None assigned")
     )
-    assert [(row.job_id, row.state, row.hosts, row.slots) for row in rows] == [
-        ("5_0", "COMPLETED", ["n1"], [2]),
-        ("6", "CANCELLED", ["n1", "n2"], []),
-        ("9", "PENDING", [], []),
+    assert [(job.job_id, job.state, job.hosts, job.gpus, job.slots) for job in jobs] == [
+        ("5_0", "COMPLETED", ("n1",), 2, (2,)),
+        ("6", "CANCELLED", ("n1", "n2"), 4, ()),
+        ("9", "PENDING", (), None, ()),
     ]

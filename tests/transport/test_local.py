@@ -72,20 +72,21 @@ def test_no_answer_in_time() -> None:
     assert time.monotonic() - begin < 10
 
 
-@pytest.mark.parametrize("kind", ["local", "scripted"])
-def test_files_by_offset(kind: str, tmp_path: Path) -> None:
-    path = str(tmp_path / "a file\udcff")
-    Path(path).write_bytes(b"0123456789")
+def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:
     transport: Transport = LocalTransport(ENV)
-    if kind == "scripted":
-        transport = ScriptedTransport({}, {path: b"0123456789"})
-    assert transport.size(path) == 10
-    assert transport.read(path, 0, 4) == b"0123"
-    assert transport.read(path, 8, 4) == b"89"
-    assert transport.read(path, 10, 4) == transport.read(path, 99, 4) == b""
-    assert transport.size("/no/such/file") == 0
-    with pytest.raises(FileNotFoundError):
-        transport.read("/no/such/file", 0, 4)
+    first, second = tmp_path / "one", tmp_path / "two"
+    for folder in (first, second):
+        folder.mkdir()
+    script = 'echo "$PWD $NAME"'
+    done = transport.deliver([first, second], ["sh", "-c", script], env={**ENV, "NAME": "other"})
+    assert done.stdout == f"{first} other\n"
+    transport.refresh([first, second])
+    (first / "locked").mkdir()
+    (first / "locked" / "file").touch()
+    (first / "locked").chmod(0o500)
+    (second / "link").symlink_to(ENV["PATH"])
+    transport.remove([first, second, tmp_path / "gone before"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_scripted_answer_may_be_a_function_or_an_error() -> None:

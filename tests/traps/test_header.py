@@ -13,7 +13,7 @@ def test_only_standard_output_has_the_job_id() -> None:
     """sbatch waits and tells so on standard error, where sites put words of their own too."""
     told = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n12\n"
     transport = ScriptedTransport({"sbatch": (0, "45;cluster\n", told)})
-    assert scheduler.submit(transport, "/runs/r", {}) == "45"
+    assert scheduler.submit(transport, [Path("/runs/r")], {}) == "45"
 
 
 def test_the_logs_folder_is_there_before_the_job(make_job: Maker) -> None:

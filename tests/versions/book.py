@@ -12,10 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hpcrun.slurm.sacct import parse_sacct, sacct_argv
+from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue, sacct_argv
 from hpcrun.slurm.sbatch import parse_sbatch
-from hpcrun.slurm.scontrol import parse_output_paths
-from hpcrun.slurm.squeue import parse_squeue
 from tests.versions.neutral import neutral
 from tests.versions.rig import ReleaseRig
 
@@ -23,9 +21,20 @@ from tests.versions.rig import ReleaseRig
 PARSERS: dict[str, Callable[[str], Any]] = {
     "sacct": parse_sacct,
     "sbatch": parse_sbatch,
-    "scontrol": parse_output_paths,
+    "scontrol": parse_show_job,
     "squeue": parse_squeue,
 }
+
+
+def as_json(parsed: object) -> Any:
+    """Write what a parser returned as JSON has it; jobs without what is not known of them."""
+    read = json.loads(msgspec.json.encode(parsed))
+    if not isinstance(read, list):
+        return read
+    return [
+        {key: value for key, value in row.items() if value} if isinstance(row, dict) else row
+        for row in read
+    ]
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Book:
             "stderr": self._neutral(done.stderr),
         }
         if parse and command in PARSERS:
-            kept["parsed"] = msgspec.to_builtins(PARSERS[command](stdout))
+            kept["parsed"] = as_json(PARSERS[command](stdout))
         file = self.folder / command / f"{case}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(kept, indent=1) + "\n")

@@ -6,15 +6,13 @@ import time
 from collections.abc import Sequence
 
 from hpcrun.slurm.config import show_config_argv
+from hpcrun.slurm.jobs import sacct_argv, show_job_argv, squeue_argv
 from hpcrun.slurm.nodes import show_nodes_argv
 from hpcrun.slurm.partitions import show_partitions_argv
-from hpcrun.slurm.sacct import sacct_argv
 from hpcrun.slurm.sacctmgr import associations_argv, qos_argv
 from hpcrun.slurm.sbatch import sbatch_argv
 from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import show_job_argv
 from hpcrun.slurm.sinfo import sinfo_argv
-from hpcrun.slurm.squeue import squeue_argv
 from tests.versions.book import Book
 
 # For slurm.conf: limits and accounts are enforced as on a real site; memory is watched, since a
@@ -118,6 +116,14 @@ def _queue(book: Book, jobs: dict[str, str]) -> None:
     book.take("not-a-number", squeue_argv(["nonsense"]))
     book.take("running", show_job_argv(jobs["two words"]))
     book.take("held", show_job_argv(jobs["held"]))
+    book.take("gpus", squeue_argv([jobs["preempting"]]))
+    book.take("gpus", show_job_argv(jobs["preempting"]))
+    book.take("waits-for-another", show_job_argv(jobs["waiting"]))
+    book.take("partition", squeue_argv(partition="debug", states="PENDING"))
+    parts = submit(book, "parts", "#SBATCH --hold", "#SBATCH hetjob", "#SBATCH --hold", _LONG)
+    book.take("parts", squeue_argv([parts]))
+    book.take("parts", show_job_argv(parts))
+    book.rig.run("scancel", parts)
     book.take("unknown", show_job_argv(NEVER_GIVEN))
     book.take("requeue", ["scontrol", "requeue", jobs["requeued"]], parse=False)
     book.wait(jobs["requeued"], "PENDING")

@@ -59,7 +59,8 @@ def _sources_of(context: Context, word: str | None, *, is_awaited: bool) -> list
     if word is None:
         raise InputError(no_runs_in(context.runs_dir), fix="hpcrun parse FILE")
     if is_job_id(word):
-        named = tuple(map(Path, scheduler.output_paths(slurm_transport(context), word)))
+        jobs = scheduler.show_jobs(slurm_transport(context), word)
+        named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
         there = named if is_awaited else tuple(path for path in named if path.is_file())
         if there:
             return [Source(str(there[0]), there)]

@@ -24,11 +24,11 @@ from hpcrun.controller.context import (
     slurm_transport,
 )
 from hpcrun.controller.init.survey import survey
-from hpcrun.controller.submit import signals_wait
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile_update import Change, Facts, changes, update
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.report.writing import whole_file
+from hpcrun.signals import signals_wait
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
 
 from msgspec import Struct, structs
 
@@ -18,10 +18,7 @@ from hpcrun.runs.layout import ARRAY, RunFolder, SweepFolder
 from hpcrun.runs.records import History
 from hpcrun.runs.store import find
 from hpcrun.runs.verdict import Evidence, Verdict, decide
-from hpcrun.slurm.job_facts import JobFacts, parse_job_facts
-from hpcrun.slurm.sacct import AccountRow
-from hpcrun.slurm.scontrol import show_job_argv
-from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.jobs import SlurmJob, is_part
 
 
 class ForeignStatus(Struct, frozen=True, kw_only=True):
@@ -29,9 +26,9 @@ class ForeignStatus(Struct, frozen=True, kw_only=True):
 
     job_id: str
     verdict: Verdict
-    queue: QueueRow | None
-    account: AccountRow | None
-    facts: JobFacts | None = None
+    queue: SlurmJob | None
+    account: SlurmJob | None
+    facts: SlurmJob | None = None
 
 
 def foreign_status(context: Context, job_id: str) -> list[ForeignStatus]:
@@ -65,17 +62,17 @@ def own_names(context: Context, words: Sequence[str]) -> dict[str, str]:
     if not asked or not any(name.endswith(ARRAY) for name in _names(context.runs_dir)):
         return {}
     try:
-        jobs = scheduler.active_jobs(slurm_transport(context), asked, ended=True)
+        jobs = scheduler.queue(slurm_transport(context), asked)
     except OutOfReach:
         return {}
     return {
-        job.number: job.row.job_id
+        job.number: job.job_id
         for job in jobs
         # What waits of an array has the array's own number.
         if job.number in asked
-        and job.row.job_id.partition("_")[0] != job.number
-        and (folder := Path(job.row.work_dir).name).endswith(ARRAY)
-        and (context.runs_dir / folder).is_dir()
+        and job.array != job.number
+        and job.folder.endswith(ARRAY)
+        and (context.runs_dir / job.folder).is_dir()
     }
 
 
@@ -113,12 +110,12 @@ def ask_foreign(
     odd = len(rows) > sum(map(len, queued.values()))
     for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
         some = rows if len(asked) == 1 else scheduler.queue(transport, [job_id])
-        queued[job_id] = {row.job_id: row for row in some if _is_part(row.job_id)}
+        queued[job_id] = {row.job_id: row for row in some if row.is_part}
     missing = [
         job_id
         for job_id in asked
         if not queued[job_id]
-        or (ended and not _is_part(job_id) and any(map(_is_part, queued[job_id])))
+        or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
     ]
     is_needed = any(not queued[job_id] for job_id in missing)
     accounts = scheduler.accounting(transport, missing, surely=is_needed)
@@ -134,21 +131,17 @@ def ask_foreign(
     return found
 
 
-Row = TypeVar("Row", QueueRow, AccountRow)
-
-
-def _sorted_out(rows: Sequence[Row], job_ids: Sequence[str]) -> dict[str, dict[str, Row]]:
-    """The rows of each job that was asked about, by their own ids: its tasks' and its parts'."""
-    found: dict[str, dict[str, Row]] = {job_id: {} for job_id in job_ids}
-    for row in rows:
-        whole = row.job_id.replace("+", "_").partition("_")[0]
-        for job_id in {row.job_id, whole}:
+def _sorted_out(jobs: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[str, SlurmJob]]:
+    """Sort jobs by the ids that were asked about: of each its tasks and its parts."""
+    found: dict[str, dict[str, SlurmJob]] = {job_id: {} for job_id in job_ids}
+    for job in jobs:
+        for job_id in {job.job_id, job.array}:
             if job_id in found:
-                found[job_id][row.job_id] = row
+                found[job_id][job.job_id] = job
     return found
 
 
-def _status(job_id: str, row: QueueRow | None, account: AccountRow | None) -> ForeignStatus:
+def _status(job_id: str, row: SlurmJob | None, account: SlurmJob | None) -> ForeignStatus:
     evidence = Evidence(history=History(run_id=job_id), now=time.time(), queue=row, account=account)
     return ForeignStatus(job_id=job_id, verdict=decide(evidence), queue=row, account=account)
 
@@ -163,40 +156,37 @@ def _is_possible(job_id: str) -> bool:
     return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 
-def _is_part(job_id: str) -> bool:
-    return "_" in job_id or "+" in job_id
-
-
 def _task_order(job_id: str) -> tuple[int, str]:
     task = job_id.replace("+", "_").partition("_")[2]
     return (int(task), "") if task.isdigit() else (-1, job_id)
 
 
 def foreign_in_detail(context: Context, job_id: str) -> list[ForeignStatus]:
-    """Give what foreign_status() gives, with the facts that scontrol tells, where it does.
+    """Return what foreign_status() returns, with what only scontrol shows, where it does.
 
     It is asked beside the others: on a busy cluster each answer takes long.
     """
-    told: list[str] = []
+    shown: list[SlurmJob] = []
     transport = slurm_transport(context)
-    beside = Thread(
-        target=lambda: told.append(scheduler.show(transport, show_job_argv(job_id))), daemon=True
-    )
+
+    def ask() -> None:
+        with suppress(OutOfReach):
+            shown.extend(scheduler.show_jobs(transport, job_id))
+
+    beside = Thread(target=ask, daemon=True)
     try:
         beside.start()
     except RuntimeError:  # as many threads run as are allowed here
-        return _with_facts(
-            foreign_status(context, job_id), scheduler.show(transport, show_job_argv(job_id))
-        )
+        ask()
+        return _with_facts(foreign_status(context, job_id), shown)
     statuses = foreign_status(context, job_id)
     beside.join()
-    return _with_facts(statuses, "".join(told))
+    return _with_facts(statuses, shown)
 
 
-def _with_facts(statuses: Sequence[ForeignStatus], text: str) -> list[ForeignStatus]:
-    told = {facts.job_id: facts for facts in parse_job_facts(text)}
-    only = next(iter(told.values())) if len(told) == 1 else None
-    return [
-        structs.replace(status, facts=told.get(status.job_id, only if len(statuses) == 1 else None))
-        for status in statuses
-    ]
+def _with_facts(
+    statuses: Sequence[ForeignStatus], shown: Sequence[SlurmJob]
+) -> list[ForeignStatus]:
+    facts = {job.job_id: job for job in shown}
+    only = shown[0] if len(shown) == 1 and len(statuses) == 1 else None
+    return [structs.replace(each, facts=facts.get(each.job_id, only)) for each in statuses]

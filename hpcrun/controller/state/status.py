@@ -29,8 +29,7 @@ from hpcrun.runs.store import (
     write_record,
 )
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
-from hpcrun.slurm.sacct import AccountRow
-from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
 from hpcrun.transport import Transport
 
@@ -45,8 +44,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     history: History
     plan: Plan | None
     verdict: Verdict
-    queue: QueueRow | None
-    account: AccountRow | None
+    queue: SlurmJob | None
+    account: SlurmJob | None
     job_id: str | None
     out_of_reach: str = ""
 
@@ -121,8 +120,8 @@ class Answers(Struct, frozen=True, kw_only=True):
     conf: str | None
     conf_is_gone: bool
     silence: str
-    rows: dict[str, list[QueueRow]]
-    accounts: dict[str, AccountRow]
+    rows: dict[str, list[SlurmJob]]
+    accounts: dict[str, SlurmJob]
     asked: frozenset[str]
     secrets: dict[Path, int]
 
@@ -165,7 +164,7 @@ def ask(
     asked = [job_ids[run.path] for run, history in runs if not is_local(history)] + [*also]
     conf_is_gone = conf is not None and not Path(conf).exists()
     secrets = {run.path: stamp for run, _ in runs if (stamp := _stamp(run.secrets))}
-    silence, rows, accounts = "", list[QueueRow](), dict[str, AccountRow]()
+    silence, rows, accounts = "", list[SlurmJob](), dict[str, SlurmJob]()
     is_slow = False
     if asked and not conf_is_gone:
         try:
@@ -306,7 +305,7 @@ def _is_open(history: History) -> bool:
     return not has_ended and history.seen is None and not is_local(history)
 
 
-def _rows(transport: Transport, job_ids: Sequence[str | None], *, surely: bool) -> list[QueueRow]:
+def _rows(transport: Transport, job_ids: Sequence[str | None], *, surely: bool) -> list[SlurmJob]:
     """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
     (a lost reply of sbatch), for all of the user's jobs."""
     known = [job_id for job_id in job_ids if job_id is not None]
@@ -328,13 +327,13 @@ def tag_of(run: RunFolder, history: History) -> str:
     return sweep_folder(run.path.parent, history.task.sweep_id).path.name
 
 
-def _own(row: AccountRow | None, tag: str) -> AccountRow | None:
+def _own(row: SlurmJob | None, tag: str) -> SlurmJob | None:
     """A cluster that counts anew may have given the number to another job: then None."""
     return row if row is not None and Path(row.work_dir or tag).name == tag else None
 
 
 def _is_left_over(
-    job_id: str | None, tag: str, rows: Iterable[QueueRow], accounts: Iterable[AccountRow]
+    job_id: str | None, tag: str, rows: Iterable[SlurmJob], accounts: Iterable[SlurmJob]
 ) -> bool:
     """Tell whether Slurm shows the array of a task that it does not show itself.
 
@@ -362,17 +361,17 @@ def _was_here(history: History) -> bool:
     )  # socket takes long to import
 
 
-def _by_tag(rows: Iterable[QueueRow]) -> dict[str, list[QueueRow]]:
+def _by_tag(rows: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
     """Sort squeue's rows by the last part of their WorkDir."""
-    found: dict[str, list[QueueRow]] = {}
+    found: dict[str, list[SlurmJob]] = {}
     for row in rows:
         found.setdefault(row.work_dir.rstrip("/").rpartition("/")[2], []).append(row)
     return found
 
 
 def _row_of(
-    run: RunFolder, history: History, rows: Mapping[str, Sequence[QueueRow]]
-) -> QueueRow | None:
+    run: RunFolder, history: History, rows: Mapping[str, Sequence[SlurmJob]]
+) -> SlurmJob | None:
     """The run's row: its WorkDir tells, since a cluster that counts anew gives ids out again."""
     task = history.task
     own = list(rows.get(tag_of(run, history), ()))

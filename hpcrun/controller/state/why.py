@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.limits import find_numbers, show_limits_argv
 from hpcrun.slurm.reasons import Limit, Numbers, explain, parse_limit
-from hpcrun.slurm.squeue import PendingRow
 from hpcrun.transport import Transport
 
 # So many limits are asked about for one listing; the rest is told without numbers.
@@ -73,7 +73,7 @@ def _of_one_slurm(
     transport: Transport, jobs: Sequence[Waiting], *, count_ahead: bool
 ) -> dict[str, WhyWaiting]:
     is_open = [job for job in jobs if _needs_more(job) or (count_ahead and _in_line(job))]
-    told: dict[str, PendingRow] = {}
+    told: dict[str, SlurmJob] = {}
     if is_open:
         wanted = list(dict.fromkeys(job.job_id.partition("_")[0] for job in is_open))
         told = {row.job_id: row for row in scheduler.pending(transport, wanted[:1000])}
@@ -150,7 +150,7 @@ class _Limits:
         self.transport = transport
         self.texts: dict[tuple[str, ...], str] = {}
 
-    def find(self, limit: Limit, job: PendingRow) -> Numbers | None:
+    def find(self, limit: Limit, job: SlurmJob) -> Numbers | None:
         argv = show_limits_argv(limit, job.qos, job.account)
         key = tuple(argv)
         if key not in self.texts:
@@ -160,7 +160,7 @@ class _Limits:
         return find_numbers(self.texts[key], limit, user=job.user, uid=job.uid, account=job.account)
 
 
-def _count_ahead(transport: Transport, job: PendingRow) -> int | None:
+def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
     """Count the jobs of the partition that wait with a higher priority; None: not to be told."""
     if not job.priority.isdigit() or not job.partition:
         return None

@@ -28,8 +28,7 @@ from hpcrun.plan.topology import parse_seconds
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import End, History
 from hpcrun.runs.store import find, is_job_id, read_history, read_task
-from hpcrun.slurm.active import ActiveJob
-from hpcrun.slurm.squeue import QueueRow
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.times import is_unlimited
 
 # So many jobs have a usage step: each costs an srun process here, and this is a login node.
@@ -46,7 +45,7 @@ class TopJob(Struct, frozen=True, kw_only=True):
     ``why_no_use`` is empty where nodes tell their use, or may do so yet.
     """
 
-    row: QueueRow
+    row: SlurmJob
     run: RunFolder | None
     name: str
     elapsed: float | None
@@ -128,43 +127,42 @@ class Top:
         before, self._watched = self._watched, {}
         steps = 0
         for job in jobs:
-            watched = before.pop(job.row.job_id, None)
-            if watched is None or watched.number != job.number:
+            watched = before.pop(job.job_id, None)
+            if watched is None or watched.row.number != job.number:
                 watched = _Watched(self._context, job)
-            watched.row = job.row
-            watched.add_log(self._context, self._queue.outputs.get(job.row.job_id, ()))
-            self._watched[job.row.job_id] = watched
-            if self._usage and job.row.state == "RUNNING":
+            watched.row = job
+            watched.add_log(self._context, self._queue.outputs.get(job.job_id, ()))
+            self._watched[job.job_id] = watched
+            if self._usage and job.state == "RUNNING":
                 steps += 1
                 self._add_step(watched, job, steps)
         close_all([each.step for each in before.values() if each.step is not None])
 
-    def _add_step(self, watched: _Watched, job: ActiveJob, order: int) -> None:
+    def _add_step(self, watched: _Watched, job: SlurmJob, order: int) -> None:
         if watched.step is not None:
             return
         if order > MOST_STEPS:
             watched.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
-        elif job.row.user not in self._me:
-            watched.why_no_use = f"the job is {job.row.user}'s"
-        elif job.row.nodes.isdigit():
+        elif job.user not in self._me:
+            watched.why_no_use = f"the job is {job.user}'s"
+        elif job.nodes.isdigit():
             if isinstance(self._version, str):
                 self._version = scheduler.version(slurm_transport(self._context))
             watched.why_no_use = ""
-            nodes = int(job.row.nodes)
+            nodes = int(job.nodes)
             watched.step = UsageStep(job.number, nodes, self._env, self._version)
 
 
 class _Watched:
     """One job, its log and its usage step."""
 
-    def __init__(self, context: Context, job: ActiveJob) -> None:
-        self.number = job.number
-        self.row = job.row
-        self.run = _run_of(job.row)
+    def __init__(self, context: Context, job: SlurmJob) -> None:
+        self.row = job
+        self.run = _run_of(job)
         self.step: UsageStep | None = None
         self.why_no_use = ""
         self.next_look = 0.0
-        self._name = _name(job.row, self.run)
+        self._name = _name(job, self.run)
         self._log: TopLog | None = None
         self._end: End | None = None
         self._records_at = 0.0
@@ -265,12 +263,12 @@ def _my_names(context: Context) -> set[str]:
     return {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
 
 
-def _order(job: ActiveJob) -> tuple[bool, int]:
+def _order(job: SlurmJob) -> tuple[bool, int]:
     number = int(job.number) if job.number.isdigit() else 0
-    return job.row.state == "PENDING", number if job.row.state == "PENDING" else -number
+    return job.state == "PENDING", number if job.state == "PENDING" else -number
 
 
-def _run_of(row: QueueRow) -> RunFolder | None:
+def _run_of(row: SlurmJob) -> RunFolder | None:
     """The run whose job this is, in whatever runs folder: its WorkDir tells."""
     path = Path(row.work_dir)
     sweep_id = sweep_id_of(path.name)
@@ -281,12 +279,11 @@ def _run_of(row: QueueRow) -> RunFolder | None:
     return RunFolder(path) if path.is_dir() else None
 
 
-def _task(row: QueueRow) -> int:
-    task = row.job_id.partition("_")[2]
-    return int(task) if task.isdigit() else 0
+def _task(row: SlurmJob) -> int:
+    return int(row.task) if row.task.isdigit() else 0
 
 
-def _name(row: QueueRow, run: RunFolder | None) -> str:
+def _name(row: SlurmJob, run: RunFolder | None) -> str:
     task = read_task(run) if run is not None else None
     if task is None:
         return row.name

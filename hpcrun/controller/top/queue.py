@@ -10,7 +10,8 @@ from pathlib import Path
 from hpcrun import scheduler
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.layout import RUN_ID, sweep_id_of
-from hpcrun.slurm.active import ActiveJob
+from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.states import is_final
 from hpcrun.transport import Transport
 
 # Seconds between two questions, of whatever kind.
@@ -25,7 +26,7 @@ class Queue:
 
     def __init__(self, transport: Transport, job_ids: Sequence[str]) -> None:
         """Ask for some jobs, or for all of the user's."""
-        self.jobs: list[ActiveJob] = []
+        self.jobs: list[SlurmJob] = []
         self.outputs: dict[str, tuple[Path, ...]] = {}
         self.asked_at: float | None = None
         self.out_of_reach = ""
@@ -33,7 +34,7 @@ class Queue:
         self._job_ids = list(job_ids)
         self._next = 0.0
         self._thread: threading.Thread | None = None
-        self._answer: list[ActiveJob] | HpcrunError | None = None
+        self._answer: list[SlurmJob] | HpcrunError | None = None
         self._was_for_output = True
 
     def look(self, now: float) -> bool:
@@ -53,10 +54,9 @@ class Queue:
     def _unknown(self) -> str | None:
         """A job of which it is not known where its output goes."""
         for job in self.jobs:
-            name = Path(job.row.work_dir).name
-            is_ours = RUN_ID.fullmatch(name) or sweep_id_of(name)
-            if job.row.state == "RUNNING" and not is_ours and job.row.job_id not in self.outputs:
-                return job.row.job_id
+            is_ours = RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder)
+            if job.state == "RUNNING" and not is_ours and job.job_id not in self.outputs:
+                return job.job_id
         return None
 
     def _begin(self, output_of: str | None) -> None:
@@ -71,16 +71,17 @@ class Queue:
 
     def _ask(self) -> None:
         try:
-            self._answer = scheduler.active_jobs(self._transport, self._job_ids)
+            jobs = scheduler.queue(self._transport, self._job_ids)
+            self._answer = [job for job in jobs if not is_final(job.state)]
         except HpcrunError as error:
             self._answer = error
 
     def _ask_output(self, job_id: str) -> None:
         try:
-            paths = scheduler.output_paths(self._transport, job_id)
+            jobs = scheduler.show_jobs(self._transport, job_id)
         except HpcrunError:
-            paths = []
-        self.outputs[job_id] = tuple(map(Path, paths))
+            jobs = []
+        self.outputs[job_id] = tuple(map(Path, jobs[0].outputs)) if jobs else ()
 
     def _take(self, now: float) -> bool:
         answer, self._answer = self._answer, None

@@ -21,9 +21,9 @@ from hpcrun.controller.watch.watched_jobs import Told, WatchedJobs
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.job_output import JobOutput
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.nodelist import expand
-from hpcrun.slurm.states import is_final
+from hpcrun.slurm.states import is_final, parse_exit_code
 
 # Such a job tells its end by silence at most: by one that is longer than those before, and so many
 # questions a minute are enough.
@@ -47,7 +47,7 @@ class WatchedJob(WatchedJobs):
     def __init__(self, context: Context, job_id: str) -> None:
         """Ask Slurm for the job. Raises InputError where it knows none, OutOfReach."""
         super().__init__(context, [job_id])
-        self.outputs: list[JobOutput] = []
+        self.outputs: list[SlurmJob] = []
         self._over_at = 0.0
         self._longest_silence = 0.0
         self._heard_at = self._asked_at = time.monotonic()
@@ -63,7 +63,7 @@ class WatchedJob(WatchedJobs):
         """Ask for states and files at once; where Slurm has forgotten these, for the states."""
         (job_id,) = job_ids
         self._asked_at = time.monotonic()
-        outputs = scheduler.job_outputs(slurm_transport(context), job_id)
+        outputs = scheduler.show_jobs(slurm_transport(context), job_id)
         if outputs:
             self.outputs = outputs
             return {job_id: [_foreign(job) for job in outputs]}
@@ -78,8 +78,8 @@ class WatchedJob(WatchedJobs):
         jobs = [each for job in self.outputs for each in _tasks_of(job)]
         jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
         for job in jobs:
-            for name in dict.fromkeys((job.stdout, job.stderr)):
-                path = _filled(name, job.nodes)
+            for name in job.outputs:
+                path = _filled(name, job.node_list)
                 if path and path not in found and path != "/dev/null":
                     found[path] = LogFile(
                         Path(path),
@@ -102,7 +102,7 @@ class WatchedJob(WatchedJobs):
 
     def attempt_line(self, file: LogFile) -> str:
         job = next((job for job in self.outputs if job.job_id == file.job_id), None)
-        where = f" on {job.nodes}" if job is not None and job.nodes else ""
+        where = f" on {job.node_list}" if job is not None and job.node_list else ""
         return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"
 
     def _look_around(self, now: float) -> None:
@@ -119,19 +119,19 @@ class WatchedJob(WatchedJobs):
         return now >= self._over_at + LATE
 
 
-def _foreign(job: JobOutput) -> ForeignStatus:
+def _foreign(job: SlurmJob) -> ForeignStatus:
     final = is_final(job.state)
     verdict = Verdict(
         state=job.state,
         final=final,
         source="scontrol",
-        reason=job.reason,
-        exit_code=job.exit_code if final else None,
+        reason="" if job.reason in ("None", "NonZeroExitCode") else job.reason,
+        exit_code=parse_exit_code(job.exit_code) if final else None,
     )
     return ForeignStatus(job_id=job.job_id, verdict=verdict, queue=None, account=None)
 
 
-def _tasks_of(job: JobOutput) -> list[JobOutput]:
+def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
     """Of what waits of an array, the tasks that begin next: their files may come at any time."""
     if not job.task.startswith("["):
         return [job]
@@ -141,11 +141,10 @@ def _tasks_of(job: JobOutput) -> list[JobOutput]:
         if match:
             first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
             numbers += range(first, min(last + 1, first + NEXT_TASKS * step), max(1, step))
-    array = job.job_id.partition("_")[0]
     return [
         structs.replace(
             job,
-            job_id=f"{array}_{number}",
+            job_id=f"{job.array}_{number}",
             stdout=job.stdout.replace(_NO_TASK, str(number)),
             stderr=job.stderr.replace(_NO_TASK, str(number)),
         )
@@ -175,7 +174,7 @@ def _filled(path: str, nodes: str) -> str:
     return str(found[0] if len(found) == 1 else likely)
 
 
-def _guessed(statuses: Sequence[ForeignStatus]) -> list[JobOutput]:
+def _guessed(statuses: Sequence[ForeignStatus]) -> list[SlurmJob]:
     """Slurm has forgotten where the output went: look where sbatch puts it by default."""
     found = []
     for status in statuses:
@@ -183,9 +182,12 @@ def _guessed(statuses: Sequence[ForeignStatus]) -> list[JobOutput]:
         path = Path(folder) / f"slurm-{status.job_id}.out"
         if folder and path.is_file():
             found.append(
-                JobOutput(
-                    job_id=status.job_id, state=status.verdict.state, reason="", exit_code=None,
-                    restarts=0, nodes="", stdout=str(path), stderr=str(path),
+                SlurmJob(
+                    job_id=status.job_id,
+                    source="sacct",
+                    state=status.verdict.state,
+                    stdout=str(path),
+                    stderr=str(path),
                 )
-            )  # fmt: skip
+            )
     return found

@@ -1,0 +1,409 @@
+"""A Slurm job, as squeue, sacct and ``scontrol show job`` show it: command lines and parsers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from hpcrun.errors import InputError
+from hpcrun.slurm.gres import count_gpus, gpus_of
+from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.states import parse_state
+from hpcrun.slurm.times import is_unlimited, parse_duration
+
+# Names and folders may hold any printable character and, a folder, even a newline: fields are
+# separated by the unit separator, squeue's rows end with the record separator, and what is free
+# text comes last.
+_FIELD, _ROW = "\x1f", "\x1e"
+# Each exists from Slurm 20.11 to 26.05; an unknown one is an error.
+_SQUEUE = {
+    "job_id": "%i", "number": "%A", "state": "%T", "reason": "%r", "elapsed": "%M", "limit": "%l",
+    "nodes": "%D", "cpus": "%C", "node_list": "%N", "start": "%S", "end": "%e", "partition": "%P",
+    "user": "%u", "uid": "%U", "account": "%a", "qos": "%q", "priority": "%Q", "dependency": "%E",
+    "gres": "%b", "work_dir": "%Z", "name": "%j",
+}  # fmt: skip
+_SACCT = {
+    "job_id": "JobID", "number": "JobIDRaw", "state": "State", "exit_code": "ExitCode",
+    "elapsed": "Elapsed", "limit": "Timelimit", "start": "Start", "end": "End", "nodes": "NNodes",
+    "cpus": "NCPUS", "node_list": "NodeList", "partition": "Partition", "user": "User",
+    "account": "Account", "qos": "QOS", "tres": "AllocTRES", "name": "JobName",
+    "work_dir": "WorkDir",
+}  # fmt: skip
+# Slurm's words for what it does not know.
+_NOTHING = frozenset({"(null)", "N/A", "None assigned", "Unknown"})
+
+
+class SlurmJob(Struct, frozen=True, kw_only=True):
+    """A job, a task of an array or a part of a heterogeneous job; "" and None: Slurm does not say.
+
+    ``job_id`` is 7, 7_3 for a task, 7_[4-9%2] for all tasks that wait, 6+1 for a part. ``number``
+    is Slurm's own number of it, by which every srun knows a task. Times are texts as Slurm writes
+    them; ``nodes`` may be a range, as 1-2; ``exit_code`` is Slurm's ``code:signal``, from which
+    sacct before 25.11 takes off 128 if it can. ``gpus`` are those of all nodes.
+
+    ``gres`` is what is asked for on each node. ``stdout`` and ``stderr`` are the same file unless
+    the job asked for two. ``slots`` has the GPUs of each host or, without GPUs, its tasks; it is
+    empty where Slurm leaves that open. ``source`` is the command that was asked.
+    """
+
+    job_id: str
+    source: str
+    number: str = ""
+    state: str
+    reason: str = ""
+    name: str = ""
+    user: str = ""
+    uid: str = ""
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    priority: str = ""
+    dependency: str = ""
+    gres: str = ""
+    nodes: str = ""
+    node_list: str = ""
+    cpus: str = ""
+    gpus: int | None = None
+    slots: tuple[int, ...] = ()
+    elapsed: str = ""
+    limit: str = ""
+    start: str = ""
+    end: str = ""
+    exit_code: str = ""
+    restarts: int = 0
+    work_dir: str = ""
+    command: str = ""
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def array(self) -> str:
+        """The job's id without its task or part."""
+        return re.split(r"[_+]", self.job_id)[0]
+
+    @property
+    def task(self) -> str:
+        """The task's number in its array, or [4-9%2]; "" for other jobs."""
+        return self.job_id.partition("_")[2]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the job is a task of an array or a part of a heterogeneous job."""
+        return is_part(self.job_id)
+
+    @property
+    def folder(self) -> str:
+        """The last part of the job's working directory: the run's folder tells whose job it is."""
+        return self.work_dir.rstrip("/").rpartition("/")[2]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The job's nodes, in Slurm's order; none while it waits."""
+        return tuple(expand(self.node_list)) if self.node_list else ()
+
+    @property
+    def elapsed_seconds(self) -> float | None:
+        """How long the job has run; None: not known."""
+        return parse_duration(self.elapsed)
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """How long the job may run; None: without a limit, or not known."""
+        return None if is_unlimited(self.limit) else parse_duration(self.limit)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The files of the job's output and, where these are others, of its errors."""
+        return list(dict.fromkeys(path for path in (self.stdout, self.stderr) if path))
+
+
+def is_part(job_id: str) -> bool:
+    """Return whether an id is that of an array's task or of a part of a job.
+
+    >>> is_part("7_3"), is_part("6+1"), is_part("7")
+    (True, True, False)
+    """
+    return "_" in job_id or "+" in job_id
+
+
+def _known(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def squeue_argv(
+    job_ids: Sequence[str] = (), *, partition: str = "", states: str = "all"
+) -> list[str]:
+    """Ask for all my jobs, for some jobs, or for everybody's in a partition.
+
+    Jobs that are over are listed as long as Slurm knows them. A task is asked for as 7_3, all
+    tasks of its array as 7. One call serves any number of jobs: squeue in a loop burdens the whole
+    cluster (squeue(1), PERFORMANCE).
+    """
+    # --array: a row for each task of an array; else one stands for all that wait, as 7_[3-9%4].
+    argv = ["squeue", "--noheader", f"--states={states}", "--array"]
+    argv.append(f"--format={_FIELD.join(_SQUEUE.values())}{_ROW}")
+    if partition:
+        return [*argv, f"--partition={partition}"]
+    # --jobs shows those of hidden partitions by itself, --me does not.
+    return [*argv, "--jobs=" + ",".join(job_ids)] if job_ids else [*argv, "--all", "--me"]
+
+
+def headed_argv() -> list[str]:
+    """Ask for my jobs with a line of column names, which is there though no job is."""
+    return ["squeue", "--me", "--format=%i"]
+
+
+def parse_squeue(stdout: str) -> list[SlurmJob]:
+    r"""Read the answer to ``squeue_argv``; what is no row is left out.
+
+    >>> row = "7_3|9|RUNNING|None|0:05|1:00|2|8|n[1-2]|N/A|N/A|gpu|me|1000|lab|normal|1|(null)|"
+    >>> job, = parse_squeue((row + "gres:gpu:4|/w|a b").replace("|", "\x1f") + "\x1e\n")
+    >>> job.number, job.hosts, job.start, job.limit_seconds, job.name
+    ('9', ('n1', 'n2'), '', 60.0, 'a b')
+    """
+    return [
+        _job(_SQUEUE, fields, source="squeue") for fields in _squeue_rows(stdout) if _is_job(fields)
+    ]
+
+
+def is_squeue_garbled(stdout: str) -> bool:
+    r"""Return whether an answer holds anything but whole rows: to know less is not to know "none".
+
+    >>> is_squeue_garbled("<html>"), is_squeue_garbled(""), is_squeue_garbled("7\x1fRUNNING\x1e\n")
+    (True, False, True)
+    """
+    *rows, rest = _squeue_rows(stdout)
+    return rest != [""] or not all(map(_is_job, rows))
+
+
+def _squeue_rows(stdout: str) -> list[list[str]]:
+    *rows, rest = stdout.split(_ROW)
+    return [*(row.lstrip("\n").split(_FIELD) for row in rows), rest.strip().split(_FIELD)]
+
+
+def _is_job(fields: Sequence[str]) -> bool:
+    """Return whether these are the fields of a job.
+
+    What a site's wrapper prints first would else become part of the first job's id.
+    """
+    return (
+        len(fields) == len(_SQUEUE)
+        and fields[0][:1].isdigit()
+        and "\n" not in fields[0]
+        and fields[1].isdigit()
+    )
+
+
+def _job(columns: Mapping[str, str], fields: Sequence[str], *, source: str) -> SlurmJob:
+    values: dict[str, Any] = dict(zip(columns, fields, strict=True))
+    for key in values.keys() - {"work_dir", "name"}:
+        values[key] = _known(values[key])
+    values["state"] = parse_state(values["state"])
+    # The accounting has the sum of a job's GPUs, so on many nodes it leaves open what each has.
+    gpus = gpus_of(values.pop("tres", ""))
+    slots = (gpus,) if gpus and values["nodes"] == "1" else ()
+    return SlurmJob(source=source, gpus=gpus, slots=slots, **values)
+
+
+def sacct_argv(job_ids: Sequence[str]) -> list[str]:
+    """Ask for the last start of each job, without its steps.
+
+    Tasks of an array that never began have no rows of their own, but share one, as 7_[3-9%4]:
+    it shows where 7 is asked for. With --jobs the default window is all time (sacct(1), DEFAULT
+    TIME WINDOW).
+    """
+    argv = ["sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={_FIELD}"]
+    return [*argv, f"--format={','.join(_SACCT.values())}", "--jobs=" + ",".join(job_ids)]
+
+
+def parse_sacct(stdout: str) -> list[SlurmJob]:
+    r"""Read the answer to ``sacct_argv``; a newline in a name or a folder continues its row.
+
+    >>> row = "7|7|CANCELLED by 0|0:15|1:00|2:00|s|e|1|2|n1|gpu|me|lab|normal|cpu=2,gres/gpu=1|"
+    >>> row = (row + "job|/w").replace("|", "\x1f")
+    >>> [(job.state, job.gpus, job.work_dir) for job in parse_sacct(f"{row}\nb\n{row}\n")]
+    [('CANCELLED', 1, '/w\nb'), ('CANCELLED', 1, '/w')]
+    """
+    rows = (fields for fields in _sacct_rows(stdout) if len(fields) == len(_SACCT))
+    return [_job(_SACCT, fields, source="sacct") for fields in rows]
+
+
+def is_sacct_garbled(stdout: str) -> bool:
+    """Return whether an answer holds anything but whole rows.
+
+    >>> is_sacct_garbled("<html>"), is_sacct_garbled("")
+    (True, False)
+    """
+    return any(len(fields) != len(_SACCT) and fields != [""] for fields in _sacct_rows(stdout))
+
+
+def _sacct_rows(stdout: str) -> list[list[str]]:
+    begin = rf"(?:^|\n)(?=[0-9][^\n{_FIELD}]*{_FIELD})"
+    return [text.split(_FIELD) for text in re.split(begin, stdout.removesuffix("\n"))]
+
+
+def show_job_argv(job_id: str) -> list[str]:
+    """Ask slurmctld for a job with the details of each node.
+
+    Not with --oneliner: values may hold blanks, and only the beginning of a line tells a key.
+    """
+    return ["scontrol", "--details", "show", "job", job_id]
+
+
+def parse_show_job(text: str) -> list[SlurmJob]:
+    r'''Read the answer to ``show_job_argv``: a job, all tasks of an array or all parts of a job.
+
+    What waits of an array is one, as 7_[4-6].
+
+    >>> text = """JobId=9 ArrayJobId=7 ArrayTaskId=3 JobName=x
+    ...    UserId=me(1000) GroupId=us(100) MCS_label=N/A
+    ...    JobState=RUNNING Reason=None Dependency=(null)
+    ...    NodeList=n[1-2]
+    ...    NumNodes=2 NumCPUs=3 NumTasks=3 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+    ...    TRES=cpu=3,mem=6000M,node=2,gres/gpu=3
+    ...      Nodes=n1 CPU_IDs=1-2 Mem=4000 GRES=gpu:a100:2(IDX:1-2)
+    ...      Nodes=n2 CPU_IDs=1 Mem=2000 GRES=gpu:a100:1(IDX:1)
+    ...    StdErr=/a b.err
+    ...    StdIn=/dev/null
+    ...    StdOut=/a b.out
+    ... """
+    >>> job, = parse_show_job(text)
+    >>> job.job_id, job.number, job.user, job.gpus, job.slots, job.outputs
+    ('7_3', '9', 'me', 3, (2, 1), ['/a b.out', '/a b.err'])
+    '''
+    return [_shown(record) for record in re.split(r"(?m)^(?=JobId=\d)", text)[1:]]
+
+
+# Free text, to the end of its line or beyond; the other keys stand with more of them on a line.
+_TEXTS = frozenset({"Command", "Comment", "StdErr", "StdIn", "StdOut", "SubmitLine", "WorkDir"})
+
+
+def _shown(record: str) -> SlurmJob:
+    record = re.sub(r"(\n *)+\Z", "", record)  # 24.11 ends a job with a line of blanks
+    head, *lines = re.split(r"\n +(?=[A-Z][\w/:]*=)", record)
+    head, _, name = head.partition(" JobName=")
+    values: dict[str, str] = {}
+    for line in [head, *lines]:
+        for pair in [line] if line.partition("=")[0] in _TEXTS else line.split():
+            key, _, value = pair.partition("=")
+            values.setdefault(key, _known(value))  # free text that looks like a key comes later
+    user, _, uid = _value(values, "UserId").rstrip(")").partition("(")
+    node_list = _value(values, "NodeList")
+    stdout, stderr = (_path(values, key) for key in ("StdOut", "StdErr"))
+    return SlurmJob(
+        job_id=_shown_id(values),
+        source="scontrol",
+        number=_value(values, "JobId"),
+        state=parse_state(_value(values, "JobState")),
+        reason=_value(values, "Reason"),
+        name=name,
+        user=user,
+        uid=uid,
+        account=_value(values, "Account"),
+        qos=_value(values, "QOS"),
+        partition=_value(values, "Partition"),
+        priority=_value(values, "Priority"),
+        dependency=_value(values, "Dependency"),
+        gres=_value(values, "TresPerNode"),
+        nodes=_value(values, "NumNodes"),
+        node_list=node_list,
+        cpus=_value(values, "NumCPUs"),
+        gpus=_shown_gpus(values),
+        slots=_slots(node_list, lines, values),
+        elapsed=_value(values, "RunTime"),
+        limit=_value(values, "TimeLimit"),
+        start=_value(values, "StartTime"),
+        end=_value(values, "EndTime"),
+        exit_code=_value(values, "ExitCode"),
+        restarts=_number(values, "Restarts"),
+        work_dir=_value(values, "WorkDir"),
+        command=_value(values, "Command"),
+        stdout=stdout,
+        stderr=stderr or stdout,  # 26.05: empty where it is one file
+    )
+
+
+def _value(values: Mapping[str, str], key: str) -> str:
+    return values.get(key, "")
+
+
+def _number(values: Mapping[str, str], key: str) -> int:
+    text = values.get(key, "")
+    return int(text) if text.isdigit() else 0
+
+
+def _path(values: Mapping[str, str], key: str) -> str:
+    """Return the path of a file; "" where the job has none (an salloc)."""
+    path = values.get(key, "")
+    return path if path.startswith("/") else ""
+
+
+def _shown_id(values: Mapping[str, str]) -> str:
+    """Name the job as Slurm's commands take it."""
+    array, task = _value(values, "ArrayJobId"), _value(values, "ArrayTaskId")
+    if array and task:
+        return f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
+    whole, part = _value(values, "HetJobId"), _value(values, "HetJobOffset")
+    return f"{whole}+{part}" if whole and part else _value(values, "JobId")
+
+
+def _allocated(values: Mapping[str, str]) -> int | None:
+    # AllocTRES since 23.02, beside a ReqTRES that may say another number; before it was TRES.
+    return gpus_of(values.get("AllocTRES", _value(values, "TRES")))
+
+
+def _shown_gpus(values: Mapping[str, str]) -> int | None:
+    found = _allocated(values)
+    found = gpus_of(_value(values, "ReqTRES")) if found is None else found
+    if found is not None:
+        return found
+    # Without accounting of GPUs (AccountingStorageTRES) only what was asked for is shown.
+    of_job, of_node = (count_gpus(_value(values, f"TresPer{of}")) for of in ("Job", "Node"))
+    nodes = _value(values, "NumNodes").partition("-")[0]
+    return of_job or (of_node * int(nodes) if of_node and nodes.isdigit() else None)
+
+
+def _slots(node_list: str, lines: Sequence[str], values: Mapping[str, str]) -> tuple[int, ...]:
+    """Count the GPUs of each host, else its tasks."""
+    try:
+        hosts = expand(node_list) if node_list else []
+    except InputError:  # hostnames that no node list has
+        return ()
+    cpus, gpus = dict.fromkeys(hosts, 0), dict.fromkeys(hosts, 0)
+    for line in lines:
+        found = re.match(r"Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", line)
+        names, ids, gres = found.groups() if found else ("", "", "")
+        for host in expand(names) if names else ():
+            cpus[host] = cpus.get(host, 0) + _count_ids(ids)
+            gpus[host] = gpus.get(host, 0) + count_gpus(gres)
+    if any(gpus.values()):
+        return tuple(gpus[host] for host in hosts)
+    total = count_gpus(_value(values, "JOB_GRES")) or _allocated(values)
+    if total and hosts:
+        # Of a job that has ended Slurm keeps the sum alone; --gpus-per-node says it is even.
+        is_even = len(hosts) == 1 or count_gpus(_value(values, "TresPerNode")) > 0
+        return (total // len(hosts),) * len(hosts) if is_even else ()
+    return _tasks(values, [cpus[host] for host in hosts])
+
+
+def _count_ids(text: str) -> int:
+    """Count the CPUs of ``0-3,8``."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges)
+
+
+def _tasks(values: Mapping[str, str], cpus: Sequence[int]) -> tuple[int, ...]:
+    """Return the tasks of each node, where what Slurm shows leaves no choice."""
+    tasks = _number(values, "NumTasks")
+    if not tasks or len(cpus) <= 1:
+        return (tasks,) if tasks and cpus else ()
+    each = _value(values, "NtasksPerN:B:S:C").partition(":")[0]
+    if each.isdigit() and int(each) * len(cpus) == tasks:  # beside --ntasks it is but a limit
+        return (int(each),) * len(cpus)
+    if tasks == len(cpus):
+        return (1,) * len(cpus)
+    by_cpus = tuple(count // max(1, _number(values, "CPUs/Task")) for count in cpus)
+    return by_cpus if sum(by_cpus) == tasks else ()
