@@ -13,7 +13,7 @@ from hpcrun.controller.state.listing import Listing
 from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.controller.state.words import reason_text
-from hpcrun.plan.labels import label
+from hpcrun.plan.types import label
 from hpcrun.views.table import cells as cells_of
 from hpcrun.views.table import cut
 

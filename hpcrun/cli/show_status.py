@@ -15,7 +15,7 @@ from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.controller.state.words import failure_text, reason_text
-from hpcrun.plan.labels import label
+from hpcrun.plan.types import label
 from hpcrun.runs.records import Attempt, End
 from hpcrun.runs.store import holds_any
 from hpcrun.runs.verdict import Verdict

@@ -25,8 +25,7 @@ from hpcrun.controller.sweep import (
 from hpcrun.controller.watch.follow import wait_all
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
-from hpcrun.plan.labels import column_names
-from hpcrun.plan.types import Dependency
+from hpcrun.plan.types import Dependency, column_names
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.store import runs_of

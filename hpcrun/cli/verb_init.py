@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcrun.controller.init.choices import Options
     from hpcrun.controller.init.init import Found
     from hpcrun.controller.init.job import JobFile
-    from hpcrun.plan.profile_update import Change
+    from hpcrun.plan.profile import Change
     from hpcrun.spec.cluster import Cluster, Partition
 
 

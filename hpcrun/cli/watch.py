@@ -16,7 +16,7 @@ from hpcrun.controller.watch.follow import Choose, State, follow
 from hpcrun.controller.watch.watched import Status, Watched
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.logs.tail import Tail
-from hpcrun.plan.labels import label
+from hpcrun.plan.types import label
 from hpcrun.runs.layout import RunFolder
 from hpcrun.slurm.states import say_exit_code
 

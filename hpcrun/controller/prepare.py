@@ -20,8 +20,7 @@ from hpcrun.controller.interpreter import Interpreter, find_interpreter
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given
-from hpcrun.plan.environment import placeholder_names
-from hpcrun.plan.placeholders import double_braces
+from hpcrun.plan.environment import double_braces, placeholder_names
 from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_files

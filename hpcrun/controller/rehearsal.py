@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from hpcrun.errors import InputError
-from hpcrun.plan.topology import parse_memory_mb
+from hpcrun.plan.directives import parse_memory_mb
 from hpcrun.sandbox.shape import (
     MAX_GPUS_PER_NODE,
     MAX_NODES,

@@ -10,26 +10,33 @@ from msgspec import structs
 
 from hpcrun import __version__
 from hpcrun.errors import Problem, SpecError
-from hpcrun.plan.accelerate import build_accelerate_config
-from hpcrun.plan.debug import debug_notes, debug_section
 from hpcrun.plan.deepspeed import (
     Given,
     Training,
-    build_deepspeed_config,
+    compose_deepspeed_config,
+    given_precision,
     model_parallel,
-    said_precision,
+    optimizer_notes,
+    stage_of,
 )
-from hpcrun.plan.deepspeed_rules import stage_of
-from hpcrun.plan.directives import build_directives
+from hpcrun.plan.directives import Topology, build_directives, build_topology
 from hpcrun.plan.environment import (
+    LOCAL_DIR,
     accelerator_section,
+    debug_notes,
+    debug_section,
+    fill,
+    fill_known,
     hub_section,
+    names_node,
+    node_sections,
     process_section,
     run_section,
 )
 from hpcrun.plan.gpus import decide_precision, gpu_section
 from hpcrun.plan.launchers import (
     ON_ACCELERATE,
+    build_accelerate_config,
     check_launcher,
     decide_framework,
     decide_launcher,
@@ -38,9 +45,7 @@ from hpcrun.plan.launchers import (
     switch_notes,
 )
 from hpcrun.plan.nccl import decide_fabric, nccl_sections
-from hpcrun.plan.placeholders import fill, fill_known
-from hpcrun.plan.setup import LOCAL_DIR, build_setup, chosen_image, names_node, node_sections
-from hpcrun.plan.topology import Topology, build_topology
+from hpcrun.plan.setup import build_setup, chosen_image
 from hpcrun.plan.types import Dependency, Place, Plan, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
@@ -82,7 +87,7 @@ def build_plan(
         cluster = structs.replace(cluster, accelerator="cpu")
     deepspeed = spec.deepspeed
     if deepspeed is not None and spec.precision is None:
-        spec = structs.replace(spec, precision=said_precision(deepspeed, given.file))
+        spec = structs.replace(spec, precision=given_precision(deepspeed, given.file))
     precision = decide_precision(spec, cluster, problems)
     world_size = topology.nodes * topology.ranks_per_node
     batch = spec.batch
@@ -105,9 +110,13 @@ def build_plan(
     if deepspeed is not None:
         values["deepspeed_config"] = f"{place.run_dir}/deepspeed.json"
         training = _training(spec, deepspeed, values, effective, problems)
-        config = build_deepspeed_config(
-            deepspeed, training, given=given, problems=problems, notes=notes
-        )
+        config = compose_deepspeed_config(deepspeed, training, file=given.file)
+        notes += [given.note] if given.note else []
+        if given.file is not None or deepspeed.config:
+            from hpcrun.plan.deepspeed_check import check_deepspeed_config  # here: few bring keys
+
+            check_deepspeed_config(config, deepspeed, training, given, problems, notes)
+        notes += optimizer_notes(config, training, given)
         values["zero_stage"] = str(stage_of(config))
         if names_node(config):
             values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"

@@ -1,22 +1,12 @@
-"""The DeepSpeed configuration that a plan writes."""
+"""The DeepSpeed JSON that a plan writes; deepspeed_check looks at what the user put into it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from hpcrun.errors import Problem
-from hpcrun.plan.deepspeed_auto import fill
-from hpcrun.plan.deepspeed_check import Answer, Said, check_keys, place
-from hpcrun.plan.deepspeed_rules import (
-    contradictions,
-    inert,
-    precision_of,
-    stage_of,
-    value_at,
-)
 from hpcrun.spec.deepspeed_json import Document
 from hpcrun.spec.job import DeepSpeed
 
@@ -27,10 +17,21 @@ DEFAULT_STAGE = 2
 CPU_ADAM = "DeepSpeedCPUAdam"
 
 
-class Given(Struct, frozen=True, kw_only=True):
-    """What was found out about the user's own JSON: the file as read, and what DeepSpeed said.
+class Answer(Struct, frozen=True, kw_only=True):
+    """What the DeepSpeed that will train answered about a configuration.
 
-    ``note`` tells why it could not be asked. ``own_optimizer``: the script names the optimizer that
+    ``read``: the dotted keys that it looked for by name; ``problems``: dotted path and message.
+    """
+
+    version: str
+    read: list[str] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Given(Struct, frozen=True, kw_only=True):
+    """What is known of the user's own JSON: the file as read, and DeepSpeed's answer.
+
+    ``note`` says why it could not be asked. ``own_optimizer``: the script names the optimizer that
     goes with offload.
     """
 
@@ -55,41 +56,13 @@ class Training(Struct, frozen=True, kw_only=True):
     nvme_path: str
     own_optimizer: bool = False
 
-
-def build_deepspeed_config(
-    deepspeed: DeepSpeed,
-    training: Training,
-    *,
-    given: Given,
-    problems: list[Problem],
-    notes: list[str],
-) -> dict[str, Any]:
-    """Build the JSON and check it.
-
-    What is wrong is added to ``problems``, what does nothing to ``notes``.
-    """
-    file, answer = given.file, given.answer
-    if given.note:
-        notes.append(given.note)
-    config = compose_deepspeed_config(deepspeed, training, file=file)
-    if file is None and not deepspeed.config:
-        _advise(config, training, given, notes)
-        return config
-    said = Said(config=deepspeed.config, file=file, file_name=deepspeed.config_file or "")
-    found: list[Problem] = []
-    check_keys(config, said, training.framework, answer, found, notes)
-    _check_agreement(config, deepspeed, training, said, found)
-    before = list(found)
-    for path, message in contradictions(config, training.framework):
-        if not any(_names(problem, path) for problem in before):
-            found.append(place(said, path, message) or _somewhere(path, message))
-    for path, message in inert(config, training.framework):
-        problem = place(said, path, message)
-        if problem is not None:
-            notes.append(str(problem))
-    problems += found
-    _advise(config, training, given, notes)
-    return config
+    def batch(self) -> dict[str, Any]:
+        """Return the batch sizes under DeepSpeed's names."""
+        return {
+            "train_batch_size": self.effective_batch,
+            "train_micro_batch_size_per_gpu": self.micro_batch_per_gpu,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+        }
 
 
 def compose_deepspeed_config(
@@ -100,10 +73,8 @@ def compose_deepspeed_config(
     A file is taken as it is, but for what the job says and the file leaves open: an "auto" for
     the batch sizes, the number format and the stage, and batch sizes that are not there.
     """
-    base = file.value if file is not None else _preset(deepspeed, training)
-    merged = merge(base, deepspeed.config)
     known: dict[str, Any] = {
-        **_batch(training),
+        **training.batch(),
         "bf16.enabled": training.precision == "bf16",
         "fp16.enabled": training.precision == "fp16",
     }
@@ -112,15 +83,16 @@ def compose_deepspeed_config(
         stage = deepspeed.zero_stage
     if stage is not None:
         known["zero_optimization.stage"] = stage
-    config = fill(merged, known)
-    gaps = {} if training.framework == "lightning" else _batch(training)
-    for key, value in gaps.items():
-        config.setdefault(key, value)
+    base = file.value if file is not None else _preset(deepspeed, training)
+    config = fill(merge(base, deepspeed.config), known)
+    for key, value in training.batch().items():
+        if training.framework != "lightning":
+            config.setdefault(key, value)
     return config
 
 
 def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
-    """Give how many ranks hold one copy of the model together and see the same samples.
+    """Return how many ranks hold one copy of the model together and see the same samples.
 
     >>> model_parallel(DeepSpeed(config={"tensor_parallel": {"autotp_size": 4}}), None)
     4
@@ -133,28 +105,20 @@ def model_parallel(deepspeed: DeepSpeed, file: Document | None) -> int:
     return ranks
 
 
-def said_precision(
+def given_precision(
     deepspeed: DeepSpeed, file: Document | None
 ) -> Literal["bf16", "fp16", "fp32"] | None:
-    """Give the number format that the user's own JSON says; None: it leaves that to the job.
+    """Return the number format of the user's own JSON; None: it leaves that to the job.
 
-    >>> said_precision(DeepSpeed(config={"fp16": {"enabled": True}}), None)
+    >>> given_precision(DeepSpeed(config={"fp16": {"enabled": True}}), None)
     'fp16'
     """
     config = merge(file.value if file is not None else {}, deepspeed.config)
     if "auto" in (value_at(config, "bf16.enabled"), value_at(config, "fp16.enabled")):
         return None
-    said = precision_of(config)
+    found = precision_of(config)
     # A file of the user's own that names no format trains in fp32, and is taken as it is.
-    return said if said != "fp32" or file is not None else None
-
-
-def _batch(training: Training) -> dict[str, Any]:
-    return {
-        "train_batch_size": training.effective_batch,
-        "train_micro_batch_size_per_gpu": training.micro_batch_per_gpu,
-        "gradient_accumulation_steps": training.gradient_accumulation_steps,
-    }
+    return found if found != "fp32" or file is not None else None
 
 
 def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
@@ -163,15 +127,15 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     All three batch sizes are written: DeepSpeed then stops at once in a world of another size
     (runtime/config.py, ``_batch_assertion``), and the Trainer of transformers where the script's
     arguments say another batch. Lightning sets the accumulation from its Trainer and the micro
-    batch from the data loader, and refuses to be told; the product then holds it to the job's.
+    batch from the data loader, and refuses both here; the product must then equal the job's.
 
-    Gradients are clipped at 1.0, DeepSpeed's own default since 0.19.3, said here so that older
+    Gradients are clipped at 1.0, DeepSpeed's own default since 0.19.3, written here so that older
     versions do the same; where a Trainer has an argument for it, that one counts.
 
     Since 0.17.6 DeepSpeed prints its step lines only at ``log_level`` info (a key since 0.19.3,
     unread before), and since 0.15.2 only with ``steps_per_print``.
     """
-    batch: dict[str, Any] = _batch(training)
+    batch = training.batch()
     other: dict[str, Any] = {"gradient_clipping": 1.0, "steps_per_print": 10, "log_level": "info"}
     if training.framework == "lightning":
         batch = {"train_batch_size": training.effective_batch}
@@ -228,79 +192,21 @@ def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     return zero
 
 
-def _check_agreement(
-    config: Mapping[str, Any],
-    deepspeed: DeepSpeed,
-    training: Training,
-    said: Said,
-    problems: list[Problem],
-) -> None:
-    """What a job says elsewhere cannot be another thing in the JSON: which would be trained?"""
-    for key, wanted in _batch(training).items():
-        got = config.get(key)
-        # Lightning's own rule tells of the accumulation.
-        if got is None or got == wanted or _is_told(problems, key):
-            continue
-        field = "resources.nodes, gpus_per_node and batch give it"
-        if key != "train_batch_size":
-            field = f"say it as batch.{key.replace('train_micro_batch_size', 'micro_batch')}"
-        _contradict(said, (key,), f"{got} contradicts the job's {wanted}: {field}", problems)
-    got_stage = stage_of(config)
-    if deepspeed.zero_stage is not None and got_stage != deepspeed.zero_stage:
-        message = f"{got_stage} contradicts the job's {deepspeed.zero_stage}: say it as "
-        message += "deepspeed.zero_stage"
-        if not _is_told(problems, "zero_optimization.stage"):
-            _contradict(said, ("zero_optimization", "stage"), message, problems)
-    trains = precision_of(config)
-    if trains != training.precision and not _is_told(problems, "bf16", "fp16"):
-        at = "bf16" if trains == "fp32" and training.precision == "bf16" else "fp16"
-        at = trains if trains != "fp32" else at
-        message = f"trains in {trains}, and the job's precision is {training.precision}: "
-        message += f"say precision: {trains}"
-        _contradict(said, (at, "enabled"), message, problems)
-    for part, wanted in (
-        ("offload_optimizer", deepspeed.offload.optimizer),
-        ("offload_param", deepspeed.offload.param),
-    ):
-        got = value_at(config, f"zero_optimization.{part}.device") or "none"
-        if wanted not in ("none", got):
-            field = f"deepspeed.offload.{part.removeprefix('offload_')}"
-            message = f"{got} contradicts the job's {wanted}: say it as {field}"
-            _contradict(said, ("zero_optimization", part, "device"), message, problems)
-
-
-def _advise(config: Mapping[str, Any], training: Training, given: Given, notes: list[str]) -> None:
-    """Tell what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
+def optimizer_notes(config: Mapping[str, Any], training: Training, given: Given) -> list[str]:
+    """Say what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")
     knows = training.own_optimizer or given.own_optimizer
     alone = training.framework in ("deepspeed", "lightning") and not knows
     chosen = "optimizer" in config or config.get("zero_force_ds_cpu_optimizer") is False
-    if device in ("cpu", "nvme") and alone and not chosen:
-        notes.append(
-            f"optimizer offload: the script must train with deepspeed.ops.adam.{CPU_ADAM}, "
-            "or leave the optimizer to the optimizer section of deepspeed.config"
-        )
+    if device not in ("cpu", "nvme") or not alone or chosen:
+        return []
+    return [
+        f"optimizer offload: the script must train with deepspeed.ops.adam.{CPU_ADAM}, "
+        "or leave the optimizer to the optimizer section of deepspeed.config"
+    ]
 
 
-def _contradict(said: Said, path: tuple[str, ...], message: str, problems: list[Problem]) -> None:
-    problems.append(place(said, path, message) or _somewhere(path, message, said))
-
-
-def _somewhere(path: tuple[str, ...], message: str, said: Said | None = None) -> Problem:
-    """Blame the file as a whole, else the section, for a key that the user did not write."""
-    dotted = ".".join(path)
-    if said is not None and said.file is not None:
-        return Problem(said.file_name, None, dotted, message)
-    return Problem("", None, f"deepspeed.config.{dotted}", message)
-
-
-def _names(problem: Problem, path: tuple[str, ...]) -> bool:
-    return problem.path.removeprefix("deepspeed.config.") == ".".join(path)
-
-
-def _is_told(problems: list[Problem], *starts: str) -> bool:
-    paths = [problem.path.removeprefix("deepspeed.config.") for problem in problems]
-    return any(path.startswith(starts) for path in paths)
+# ---- reading and changing a configuration ------------------------------------------------------
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,3 +225,67 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
+
+
+def fill(config: Mapping[str, Any], known: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Replace "auto" by the values of ``known``, by dotted path; ``path`` leads to ``config``.
+
+    >>> fill({"bf16": {"enabled": "auto"}, "x": "auto"}, {"bf16.enabled": True})
+    {'bf16': {'enabled': True}, 'x': 'auto'}
+    """
+    filled = dict(config)
+    for key, value in config.items():
+        inner = f"{path}{key}"
+        if isinstance(value, Mapping):
+            filled[key] = fill(value, known, f"{inner}.")
+        elif value == "auto" and inner in known:
+            filled[key] = known[inner]
+    return filled
+
+
+def value_at(config: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path, or None.
+
+    >>> value_at({"bf16": {"enabled": True}}, "bf16.enabled")
+    True
+    """
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def is_on(config: Mapping[str, Any], path: str) -> bool:
+    """Return whether the switch at a dotted path is on; 1 is true to DeepSpeed.
+
+    >>> is_on({"fp16": {"enabled": 1}}, "fp16.enabled")
+    True
+    """
+    return value_at(config, path) in (True, 1)
+
+
+def stage_of(config: Mapping[str, Any]) -> int:
+    """Return the ZeRO stage that a configuration trains with; 0 where it names none.
+
+    >>> stage_of({"zero_optimization": {"stage": 3.0}}), stage_of({})
+    (3, 0)
+    """
+    stage = value_at(config, "zero_optimization.stage")
+    return int(stage) if isinstance(stage, (int, float)) else 0
+
+
+def precision_of(config: Mapping[str, Any]) -> Literal["bf16", "fp16", "fp32"]:
+    """Return the number format that a configuration trains in.
+
+    >>> precision_of({"fp16": {"enabled": True}}), precision_of({})
+    ('fp16', 'fp32')
+    """
+    if is_on(config, "bf16.enabled") or is_on(config, "bfloat16.enabled"):
+        return "bf16"
+    if is_on(config, "fp16.enabled"):
+        return "fp16"
+    if is_on(config, "torch_autocast.enabled"):
+        dtype = str(value_at(config, "torch_autocast.dtype"))
+        is_half = dtype.endswith(("fp16", "float16", "half")) and "b" not in dtype
+        return "fp16" if is_half else "bf16"
+    return "fp32"

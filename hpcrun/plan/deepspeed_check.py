@@ -1,7 +1,7 @@
-"""The user's own DeepSpeed JSON, key by key: unknown, removed, old, of the wrong type.
+"""The user's own DeepSpeed JSON: unknown, removed, mistyped and contradicting keys.
 
-DeepSpeed ignores an unknown key at its top level without a word, so that a typo trains something
-else; in its sections an unknown key stops the job, after the queue. Here both are told before.
+DeepSpeed ignores an unknown key at its top level, so that a typo trains something else; in its
+sections an unknown key stops the job, after the queue. Here both are found before.
 """
 
 from __future__ import annotations
@@ -9,109 +9,147 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpcrun.errors import Problem
-from hpcrun.plan.deepspeed_auto import explain_auto
+from hpcrun.plan.deepspeed import (
+    Answer,
+    Given,
+    Training,
+    is_on,
+    precision_of,
+    stage_of,
+    value_at,
+)
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 from hpcrun.spec.deepspeed_json import Document
+from hpcrun.spec.job import DeepSpeed
 
 Path = tuple[str, ...]
+Finding = tuple[Path, str]
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """What the DeepSpeed that will train said about a configuration.
-
-    ``read``: the dotted keys that it looked for by name; ``problems``: dotted path and message.
-    """
-
-    version: str
-    read: list[str] = field(default_factory=list)
-    problems: list[tuple[str, str]] = field(default_factory=list)
-
-
-class Said(Struct, frozen=True, kw_only=True):
+class Written(Struct, frozen=True, kw_only=True):
     """What the user wrote: a file of their own, and keys in the job that merge over it."""
 
     config: dict[str, Any]
     file: Document | None = None
     file_name: str = ""
 
+    def find(self, path: Path, message: str) -> Problem | None:
+        """Make a problem that points to where the user wrote this key; None: the user did not.
 
-def place(said: Said, path: Path, message: str) -> Problem | None:
-    """Make a problem that points to where the user wrote this key; None: the user did not.
+        >>> print(Written(config={"bf16": {"enabled": 1}}).find(("bf16", "enabled"), "no"))
+        deepspeed.config.bf16.enabled: no
+        """
+        dotted = ".".join(path)
+        if value_at(self.config, dotted) is not None:
+            return Problem("", None, f"deepspeed.config.{dotted}", message)
+        if self.file is not None and path in self.file.lines:
+            return Problem(self.file_name, self.file.lines[path], dotted, message)
+        return None
 
-    >>> print(place(Said(config={"bf16": {"enabled": 1}}), ("bf16", "enabled"), "no"))
-    deepspeed.config.bf16.enabled: no
-    """
-    dotted = ".".join(path)
-    value: Any = said.config
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    if value is not None:
+    def blame(self, path: Path, message: str) -> Problem:
+        """Make a problem; for a key that the user did not write, of the file or the section."""
+        found = self.find(path, message)
+        if found is not None:
+            return found
+        dotted = ".".join(path)
+        if self.file is not None:
+            return Problem(self.file_name, None, dotted, message)
         return Problem("", None, f"deepspeed.config.{dotted}", message)
-    if said.file is not None and path in said.file.lines:
-        return Problem(said.file_name, said.file.lines[path], dotted, message)
-    return None
 
 
-def check_keys(
+def check_deepspeed_config(
     config: Mapping[str, Any],
-    said: Said,
+    deepspeed: DeepSpeed,
+    training: Training,
+    given: Given,
+    problems: list[Problem],
+    notes: list[str],
+) -> None:
+    """Check a configuration: what is wrong goes to ``problems``, what does nothing to ``notes``."""
+    written = Written(
+        config=deepspeed.config, file=given.file, file_name=deepspeed.config_file or ""
+    )
+    found: list[Problem] = []
+    _check_keys(config, written, training.framework, given.answer, found, notes)
+    _check_agreement(config, deepspeed, training, written, found)
+    reported = {problem.path.removeprefix("deepspeed.config.") for problem in found}
+    for rule in _ERRORS:
+        for path, message in rule(config, training.framework):
+            if ".".join(path) not in reported:
+                found.append(written.blame(path, message))
+    for rule in _NOTES:
+        for path, message in rule(config, training.framework):
+            problem = written.find(path, message)
+            if problem is not None:
+                notes.append(str(problem))
+    problems += found
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def _check_keys(
+    config: Mapping[str, Any],
+    written: Written,
     framework: str,
     answer: Answer | None,
     problems: list[Problem],
     notes: list[str],
 ) -> None:
-    """Look at every key that the user wrote.
+    """Check every key that the user wrote.
 
-    Where the DeepSpeed that will train has answered, it has the word on which keys there are and
-    on what it refuses; the table has it on types, which DeepSpeed reads more loosely than its
+    Where the DeepSpeed that will train has answered, its answer decides which keys there are and
+    what is refused; the table decides on types, which DeepSpeed reads more loosely than its
     own code and other frameworks use them.
     """
-    told: set[Path] = set()
+    reported: set[Path] = set()
 
-    def tell(path: Path, message: str) -> None:
-        problem = place(said, path, message)
+    def report(path: Path, message: str) -> None:
+        problem = written.find(path, message)
         if problem is not None:
-            told.add(path)
+            reported.add(path)
             problems.append(problem)
 
     for path, value, expected in _walk(config, KEYS, ()):
         dotted = ".".join(path)
         if dotted in REMOVED and answer is None:
             instead = f"; {REMOVED[dotted]}" if REMOVED[dotted] else ""
-            tell(path, f"DeepSpeed has removed this and stops at it, even at false{instead}")
+            report(path, f"DeepSpeed has removed this and stops at it, even at false{instead}")
         elif dotted in DEPRECATED:
-            problem = place(said, path, f"is deprecated; write {DEPRECATED[dotted]}")
+            problem = written.find(path, f"is deprecated; write {DEPRECATED[dotted]}")
             if problem is not None:
                 notes.append(str(problem))
         elif dotted not in REMOVED and expected is None and _unknown(path, answer):
-            tell(path, _no_such_key(path))
+            report(path, _no_such_key(path))
         message = ""
         if expected is not None:
             # The classes of its own sections know their bounds; a newer one may know more words.
             bounded = answer is None or _is_asked(path, answer)
             message = _mistyped(value, expected, path, framework, bounded)
         if message:
-            tell(path, message)
-    for refused, message in answer.problems if answer is not None else ():
+            report(path, message)
+    if answer is None:
+        return
+    for refused, message in answer.problems:
         path = tuple(refused.split(".")) if refused else ()
-        covered = any(path == one[: len(path)] or one == path[: len(one)] for one in told)
+        covered = any(path == one[: len(path)] or one == path[: len(one)] for one in reported)
         if not covered:
-            said_by = f"DeepSpeed {answer.version if answer else ''} refuses it: {message.strip()}"
-            problems.append(place(said, path, said_by) or Problem("", None, "deepspeed", said_by))
+            message = f"DeepSpeed {answer.version} refuses it: {message.strip()}"
+            problems.append(written.find(path, message) or Problem("", None, "deepspeed", message))
 
 
 def _walk(
     config: Mapping[str, Any], section: Section, path: Path
 ) -> Iterator[tuple[Path, Any, Key | Section | None]]:
-    """Give each key with what it may hold; None: unknown."""
+    """Yield each key with its value and what it may hold; None: unknown."""
     for key, value in config.items():
         inner = (*path, key)
         # A key of the user's own; JSON has no comments.
@@ -126,9 +164,9 @@ def _walk(
 
 
 def _params(value: Any, path: Path) -> Iterator[tuple[Path, Any, Key | Section | None]]:
-    """Give what is "auto", or a number in quotes, among an optimizer's or a scheduler's parameters.
+    """Yield what is "auto", or a number in quotes, among parameters of optimizer and scheduler.
 
-    Which parameters there are is torch's word or the optimizer's own; none is a number as text.
+    torch or the optimizer itself decides which parameters there are; none is a number as text.
     """
     if path[0] not in ("optimizer", "scheduler") or not isinstance(value, Mapping):
         return
@@ -141,14 +179,14 @@ def _params(value: Any, path: Path) -> Iterator[tuple[Path, Any, Key | Section |
 
 
 def _unknown(path: Path, answer: Answer | None) -> bool:
-    """Tell whether DeepSpeed has no such key: by the table, else by what it said."""
+    """Return whether DeepSpeed has no such key: by the table, else by its answer."""
     if answer is None:
         return True
     return ".".join(path) not in answer.read and _is_asked(path, answer)
 
 
 def _is_asked(path: Path, answer: Answer) -> bool:
-    """Tell whether DeepSpeed asks for the keys of this section by name.
+    """Return whether DeepSpeed asks for the keys of this section by name.
 
     A section that is a class of its own is not asked: it refuses what it does not know.
     """
@@ -157,7 +195,7 @@ def _is_asked(path: Path, answer: Answer) -> bool:
 
 
 def _no_such_key(path: Path) -> str:
-    """Say what was meant, as far as it can be guessed."""
+    """Explain an unknown key, with a guess at what was meant."""
     section: Any = KEYS
     for key in path[:-1]:
         section = section[key]
@@ -179,7 +217,7 @@ def _all_paths(section: Section, start: str = "") -> Iterator[str]:
 def _mistyped(
     value: Any, expected: Key | Section, path: Path, framework: str, bounded: bool
 ) -> str:
-    """Say what is wrong with a value; "" where nothing is."""
+    """Explain what is wrong with a value; "" where nothing is."""
     if isinstance(expected, dict):
         null = path[-1] in ("offload_param", "offload_optimizer", "zenflow") and value is None
         return "" if isinstance(value, Mapping) or null else f"{_show(value)}; keys are needed here"
@@ -242,3 +280,283 @@ def _show(value: Any) -> str:
     if value is None:
         return "null"
     return "a list" if isinstance(value, list) else "a map"
+
+
+# ---- "auto" --------------------------------------------------------------------------------------
+
+_BUCKETS = (
+    "zero_optimization.reduce_bucket_size",
+    "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+)
+_SCHEDULER = tuple(
+    f"scheduler.params.{name}"
+    for name in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")
+)
+
+# transformers 5.23, integrations/deepspeed.py, HfTrainerDeepSpeedConfig (with its Trainer's
+# Accelerate: the clipping of 16-bit weights at saving); accelerate 1.15, utils/dataclasses.py,
+# DeepSpeedPlugin, and accelerator.py, _prepare_deepspeed (the optimizer's and the scheduler's for
+# DummyOptim and DummyScheduler). Lightning 2.6, strategies/deepspeed.py, adds what is absent and
+# leaves an "auto" as it is.
+FILLED_BY: Mapping[str, tuple[str, ...]] = {
+    "deepspeed": (),
+    "torch": (),
+    "lightning": (),
+    "transformers": (
+        "gradient_clipping",
+        "optimizer.params.lr",
+        "optimizer.params.betas",
+        "optimizer.params.eps",
+        "optimizer.params.weight_decay",
+        *_SCHEDULER,
+        *_BUCKETS,
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    ),
+    "accelerate": (
+        "gradient_clipping",
+        "optimizer.params.lr",
+        "optimizer.params.weight_decay",
+        *_SCHEDULER,
+        *_BUCKETS,
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    ),
+}
+
+
+def explain_auto(path: Path, framework: str) -> str:
+    """Explain what happens to an "auto" that nobody fills; "" where somebody does.
+
+    >>> explain_auto(("gradient_clipping",), "transformers")
+    ''
+    >>> explain_auto(("gradient_clipping",), "deepspeed")
+    '"auto" is filled by nobody with framework deepspeed: DeepSpeed takes it for a value and fails'
+    """
+    dotted = ".".join(path)
+    if dotted in FILLED_BY.get(framework, ()):
+        return ""
+    start = f'"auto" is filled by nobody with framework {framework}: '
+    if framework == "accelerate":
+        return start + "Accelerate stops at it"
+    if len(path) == 1 or path[1] == "params":
+        return start + "DeepSpeed takes it for a value and fails"
+    return start + "DeepSpeed drops it without a word and takes its default"
+
+
+# ---- agreement with the job ----------------------------------------------------------------------
+
+
+def _check_agreement(
+    config: Mapping[str, Any],
+    deepspeed: DeepSpeed,
+    training: Training,
+    written: Written,
+    problems: list[Problem],
+) -> None:
+    """Refuse a JSON that contradicts what the job says elsewhere: which would be trained?"""
+
+    def compare(path: Path, got: object, wanted: object, field: str) -> None:
+        message = f"{got} contradicts the job's {wanted}: {field}"
+        problems.append(written.blame(path, message))
+
+    def is_reported(*starts: str) -> bool:
+        paths = [problem.path.removeprefix("deepspeed.config.") for problem in problems]
+        return any(path.startswith(starts) for path in paths)
+
+    for key, wanted in training.batch().items():
+        got = config.get(key)
+        # Lightning's own rule is about the accumulation.
+        if got is None or got == wanted or is_reported(key):
+            continue
+        field = "resources.nodes, gpus_per_node and batch give it"
+        if key != "train_batch_size":
+            field = f"say it as batch.{key.replace('train_micro_batch_size', 'micro_batch')}"
+        compare((key,), got, wanted, field)
+    stage, wanted = stage_of(config), deepspeed.zero_stage
+    if wanted not in (None, stage) and not is_reported("zero_optimization.stage"):
+        compare(("zero_optimization", "stage"), stage, wanted, "say it as deepspeed.zero_stage")
+    trains = precision_of(config)
+    if trains != training.precision and not is_reported("bf16", "fp16"):
+        at = trains
+        if trains == "fp32":
+            at = "bf16" if training.precision == "bf16" else "fp16"
+        message = f"trains in {trains}, and the job's precision is {training.precision}: "
+        message += f"say precision: {trains}"
+        problems.append(written.blame((at, "enabled"), message))
+    for part, wanted in (
+        ("offload_optimizer", deepspeed.offload.optimizer),
+        ("offload_param", deepspeed.offload.param),
+    ):
+        got = value_at(config, f"zero_optimization.{part}.device") or "none"
+        if wanted not in ("none", got):
+            field = f"say it as deepspeed.offload.{part.removeprefix('offload_')}"
+            compare(("zero_optimization", part, "device"), got, wanted, field)
+
+
+# ---- keys that contradict one another, or do nothing ---------------------------------------------
+
+# Each rule names where DeepSpeed 0.19.8 stops or ignores a key. A contradiction fails the run or
+# trains something else; what does nothing is a note.
+
+# runtime/config.py, DEEPSPEED_OPTIMIZERS, of those that ZeRO knows or that the muP and Muon
+# wrappers stand for.
+_KNOWN_TO_ZERO = {"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw", "musgd"}
+
+
+def _both_formats(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    # runtime/config.py: "cannot be simultaneously enabled".
+    if is_on(config, "bf16.enabled") and is_on(config, "fp16.enabled"):
+        yield ("fp16", "enabled"), "bf16 is enabled too; one of the two"
+
+
+def _offload(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    stage = stage_of(config)
+    for part, least in (("offload_param", 3), ("offload_optimizer", 1)):
+        device = value_at(config, f"zero_optimization.{part}.device")
+        at = ("zero_optimization", part, "device")
+        if device not in ("cpu", "nvme"):
+            continue
+        if stage < least:
+            yield at, f"needs stage {least}{'' if least == 3 else ' or more'}; it is {stage}"
+        elif device == "nvme" and stage < 3:
+            # Only runtime/zero/stage3.py swaps to files.
+            yield at, f"nvme needs stage 3; it is {stage}"
+        if device == "nvme" and not value_at(config, f"zero_optimization.{part}.nvme_path"):
+            yield at, "nvme needs nvme_path beside it"
+    ratio = value_at(config, "zero_optimization.offload_optimizer.ratio")
+    if isinstance(ratio, (int, float)) and ratio < 1 and stage != 3:
+        yield ("zero_optimization", "offload_optimizer", "ratio"), f"needs stage 3; it is {stage}"
+
+
+def _old_beside_new(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    # runtime/config_utils.py, _process_deprecated_field asserts.
+    for old, new in (
+        ("cpu_offload", "offload_optimizer"),
+        ("cpu_offload_param", "offload_param"),
+        (
+            "stage3_gather_fp16_weights_on_model_save",
+            "stage3_gather_16bit_weights_on_model_save",
+        ),
+    ):
+        zero = _section(config, "zero_optimization")
+        if zero.get(old) is not None and zero.get(new) is not None:
+            yield ("zero_optimization", old), f"{new} is given too and replaces it; take this away"
+
+
+def _legacy_stage_1(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    if is_on(config, "zero_optimization.legacy_stage1"):
+        yield ("zero_optimization", "legacy_stage1"), "is gone since 0.5.9, and DeepSpeed stops"
+
+
+def _checkpointing(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    # runtime/activation_checkpointing/checkpointing.py, configure(): both are asserted.
+    section = _section(config, "activation_checkpointing")
+    at = ("activation_checkpointing", "contiguous_memory_optimization")
+    if section.get("contiguous_memory_optimization") in (True, 1):
+        if section.get("number_checkpoints") is None:
+            yield at, "needs number_checkpoints, the number of the model's layers"
+        if section.get("partition_activations") not in (True, 1):
+            yield at, "needs partition_activations: true"
+
+
+def _gradient_norm(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    if value_at(config, "zero_optimization.compute_grad_norm") not in (False, 0):
+        return
+    at = ("zero_optimization", "compute_grad_norm")
+    if stage_of(config) not in (1, 2):
+        yield at, f"false needs stage 1 or 2; it is {stage_of(config)}"
+    # Absent, gradients are clipped at 1.0 (since 0.19.3).
+    elif value_at(config, "gradient_clipping") != 0:
+        yield at, "false needs gradient_clipping: 0"
+
+
+def _summed_gradients(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    how = value_at(config, "gradient_allreduce_op")
+    if isinstance(how, str) and how.lower() == "sum" and stage_of(config) == 3:
+        yield ("gradient_allreduce_op",), "sum does not go with stage 3"
+
+
+def _half_masters(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    # runtime/config.py, _do_error_check.
+    for section, key in (
+        ("fp16", "fp16_master_weights_and_grads"),
+        ("bf16", "bf16_master_weights_and_grads"),
+        ("bf16", "bf16_optimizer_states"),
+    ):
+        if is_on(config, f"{section}.{key}") and stage_of(config) == 0:
+            yield (section, key), "needs stage 1, 2 or 3; it is 0"
+    states, masters = "bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"
+    if is_on(config, states) and not is_on(config, masters):
+        yield ("bf16", "bf16_optimizer_states"), "needs bf16_master_weights_and_grads: true"
+
+
+def _optimizer(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    params = _section(_section(config, "optimizer"), "params")
+    if "max_grad_norm" in params:
+        # runtime/engine.py, _configure_basic_optimizer raises.
+        yield ("optimizer", "params", "max_grad_norm"), "say it as gradient_clipping"
+    kind = value_at(config, "optimizer.type")
+    untested = isinstance(kind, str) and kind.lower() not in _KNOWN_TO_ZERO
+    if untested and stage_of(config) and not is_on(config, "zero_allow_untested_optimizer"):
+        message = f"ZeRO does not know {kind}; it takes it with zero_allow_untested_optimizer: true"
+        yield ("optimizer", "type"), message
+
+
+def _warmup(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    steps = value_at(config, "scheduler.params.warmup_num_steps")
+    if isinstance(steps, (int, float)) and steps < 1:
+        # runtime/lr_schedules.py raises since 0.19.6; before it took another number.
+        yield ("scheduler", "params", "warmup_num_steps"), f"{steps} is too small; 1 or more"
+
+
+def _lightning(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
+    # strategies/deepspeed.py, _format_batch_size_and_grad_accum_config raises.
+    if framework == "lightning" and "gradient_accumulation_steps" in config:
+        yield (
+            ("gradient_accumulation_steps",),
+            "Lightning stops at it; the job says it under batch, and the script gives "
+            "{gradient_accumulation_steps} to Trainer(accumulate_grad_batches=...)",
+        )
+
+
+def _stage_3_options(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+    stage = stage_of(config)
+    for key in _section(config, "zero_optimization"):
+        if key.startswith("stage3_") and stage != 3:
+            yield ("zero_optimization", key), f"does nothing with stage {stage}"
+
+
+def _unread_sections(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
+    if framework in ("transformers", "accelerate"):
+        if _section(config, "activation_checkpointing"):
+            yield (
+                ("activation_checkpointing",),
+                "only deepspeed.checkpointing reads it; a model of transformers needs "
+                "gradient_checkpointing_enable() or --gradient_checkpointing",
+            )
+        if "steps_per_print" in config:
+            yield ("steps_per_print",), "Accelerate switches these lines off"
+    if stage_of(config) == 3 and is_on(config, "zero_optimization.elastic_checkpoint"):
+        yield ("zero_optimization", "elastic_checkpoint"), "does nothing with stage 3"
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    below = config.get(key)
+    return below if isinstance(below, Mapping) else {}
+
+
+_Rule = Callable[[Mapping[str, Any], str], Iterator[Finding]]
+_ERRORS: tuple[_Rule, ...] = (
+    _both_formats,
+    _offload,
+    _old_beside_new,
+    _legacy_stage_1,
+    _checkpointing,
+    _gradient_norm,
+    _summed_gradients,
+    _half_masters,
+    _optimizer,
+    _warmup,
+    _lightning,
+)
+_NOTES: tuple[_Rule, ...] = (_stage_3_options, _unread_sections)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hpcrun.errors import Problem
-from hpcrun.plan.topology import parse_memory_mb, parse_seconds
+from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.types import Plan
 from hpcrun.spec.cluster import Cluster, Partition
 from hpcrun.spec.job import JobSpec

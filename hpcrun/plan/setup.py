@@ -5,20 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from hpcrun.errors import Problem
-from hpcrun.plan.placeholders import fill
-from hpcrun.plan.types import ContainerPlan, Place, Section, SetupPlan
+from hpcrun.plan.environment import LOCAL_DIR, fill
+from hpcrun.plan.types import ContainerPlan, Place, SetupPlan
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import Container, ContainerRuntime, JobSpec, Setup
-
-# What only the node knows, in the words and variables of a job: bash fills these two there.
-LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
-ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
-_NODE_REFERENCE = re.compile(r"\$\{HPCRUN_(?:LOCAL_DIR|ARCHITECTURE)\}")
 
 MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
 
@@ -132,19 +126,6 @@ def chosen_image(spec: JobSpec, cluster: Cluster) -> str:
     """Name the image that the ranks run in; "" for none."""
     container = choose_setup(spec, cluster, "").setup.container
     return container.image if container else ""
-
-
-def names_node(config: Any) -> bool:
-    """Tell whether a configuration names a node's own folder, so that each node needs its own.
-
-    >>> names_node({"offload": [{"path": "${HPCRUN_LOCAL_DIR}/swap"}]})
-    True
-    """
-    if isinstance(config, Mapping):
-        return any(names_node(value) for value in config.values())
-    if isinstance(config, list):
-        return any(names_node(value) for value in config)
-    return isinstance(config, str) and LOCAL_DIR in config
 
 
 # ---- Staging -----------------------------------------------------------------------------------
@@ -283,30 +264,3 @@ def _check_mount(
     if bad:
         message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
         problems.append(Problem("", None, where, message))
-
-
-# ---- What the node decides ---------------------------------------------------------------------
-
-
-def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]:
-    """Set apart what can only be said on each node: its own folder, its kind of CPU and GPU.
-
-    With ``inside`` search paths too: they go before those of the image.
-    """
-    kept: list[Section] = []
-    variables: dict[str, str] = {}
-    prepend: dict[str, str] = {}
-    for section in sections:
-        own = {k: v for k, v in section.variables.items() if _NODE_REFERENCE.search(v)}
-        variables |= own
-        rest = {k: v for k, v in section.variables.items() if k not in own}
-        if inside:
-            prepend |= section.prepend
-            section = structs.replace(section, prepend={})
-        if rest or section.prepend:
-            kept.append(structs.replace(section, variables=rest))
-    if variables or prepend:
-        kept.append(
-            Section(block="node", title="This node's own", variables=variables, prepend=prepend)
-        )
-    return kept

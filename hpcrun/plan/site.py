@@ -1,15 +1,14 @@
-"""What a site's Slurm says of itself, made into the partitions and GPU types of a profile."""
+"""The partitions and GPU types of a profile, from what a site's Slurm reports of itself."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field, structs
 
-from hpcrun.plan.access import Access, why_not
+from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import architecture, is_mig, model
-from hpcrun.plan.site_limits import tightest_for_sure
 from hpcrun.slurm.config import SlurmConfig
 from hpcrun.slurm.gres import node_gpus
 from hpcrun.slurm.nodes import NodeLimits
@@ -27,7 +26,7 @@ _UNUSUAL = re.compile(
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """Everything that was asked of Slurm. ``associations`` and ``qos`` None: nobody could say.
+    """Slurm's answers. ``associations`` and ``qos`` None: the accounting did not answer.
 
     ``limits`` has one node of each kind, by its name; ``groups`` are the user's Unix groups.
     """
@@ -43,10 +42,10 @@ class Answers(Struct, frozen=True, kw_only=True):
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """A cluster as a profile tells it.
+    """A cluster as a profile has it.
 
-    ``left_out``: partitions that the user cannot use, and why. ``notes``: words on partitions,
-    for people. ``partition``: where a training job belongs, as far as can be told.
+    ``left_out``: partitions that the user cannot use, and why. ``notes``: comments on partitions.
+    ``partition``: where a training job belongs, as far as can be seen.
     """
 
     partitions: dict[str, Partition]
@@ -76,22 +75,16 @@ class _Kind(Struct, frozen=True):
 def build_site(
     answers: Answers, known: Mapping[str, GpuType] | None = None, keep: Collection[str] = ()
 ) -> Site:
-    """Make the site.
+    """Build the site.
 
-    GPU types keep the names that they have in ``known``; partitions to ``keep`` are the user's own
-    choice, whatever their access looks like.
+    GPU types keep the names that they have in ``known``; partitions to ``keep`` stay, whatever the
+    user's access to them looks like.
     """
-    access = Access(
-        config=answers.config,
-        associations=answers.associations,
-        groups=answers.groups,
-        is_root=answers.is_root,
-    )
     rows: dict[str, PartitionRow] = {}
     left_out: dict[str, str] = {}
     kinds = {row.name: _kinds(row, answers) for row in answers.partitions}
     for row in answers.partitions:
-        reason = "" if row.name in keep else why_not(row, access)
+        reason = "" if row.name in keep else _why_not(row, answers)
         if not reason and not kinds[row.name]:
             reason = "it has no nodes"
         if reason:
@@ -109,7 +102,7 @@ def build_site(
         partitions=partitions,
         gpu_types=gpu_types,
         left_out=left_out,
-        notes={name: said for name, said in notes.items() if said},
+        notes={name: lines for name, lines in notes.items() if lines},
         partition=_usual(list(rows.values()), partitions, usable),
         accounts=accounts,
         account=account,
@@ -121,7 +114,7 @@ def build_site(
 
 
 def first_host(node_list: str) -> str:
-    """Give one host of a node list, without expanding it.
+    """Return one host of a node list, without expanding it.
 
     >>> first_host("gpu[01-04,07],x"), first_host("r[1-2]n[08-10]"), first_host("n1,n2")
     ('gpu01', 'r1n08', 'n1')
@@ -160,7 +153,7 @@ def _kinds(row: PartitionRow, answers: Answers) -> list[_Kind]:
 def _gpu_types(
     kinds: Mapping[str, list[_Kind]], known: Mapping[str, GpuType]
 ) -> dict[str, GpuType]:
-    """Tell how this site spells each type: by gres, else by a feature, else by a partition."""
+    """Find how this site spells each type: by gres, else by a feature, else by a partition."""
     typed = {kind for nodes in kinds.values() for one in nodes for kind in one.gpus if kind}
     found = [GpuType(gres=kind) for kind in sorted(typed)]
     plain = {name: [k for k in nodes if "" in k.gpus] for name, nodes in kinds.items()}
@@ -179,7 +172,7 @@ def _gpu_types(
 
 
 def _type_feature(kind: _Kind) -> str | None:
-    """The feature that names a node's GPUs, where exactly one does."""
+    """Return the feature that names a node's GPUs, where exactly one does."""
     named = [feature for feature in kind.features if architecture(feature)]
     return named[0] if len({model(name) for name in named}) == 1 else None
 
@@ -189,8 +182,8 @@ def _site_name(gpu_type: GpuType) -> str:
 
 
 def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, GpuType]:
-    """Name the types: as the profile does, else short (a100) where that is unmistakable."""
-    names = {_site_name(said): name for name, said in known.items() if name != "*"}
+    """Name the types: as the profile does, else short (a100) where that is unique."""
+    names = {_site_name(one): name for name, one in known.items() if name != "*"}
     short = [_short(one) for one in found]
     made: dict[str, GpuType] = {}
     for one, name in zip(found, short, strict=True):
@@ -211,8 +204,8 @@ def _short(gpu_type: GpuType) -> str:
 def _partition(
     row: PartitionRow, kinds: list[_Kind], types: Mapping[str, GpuType], answers: Answers
 ) -> Partition:
-    limits = tightest_for_sure(row, answers.config, answers.associations, answers.qos)
-    if limits.max_gpus == 0:
+    max_time, max_gpus = _sure_limits(row, answers)
+    if max_gpus == 0:
         kinds = [structs.replace(kind, gpus={}) for kind in kinds]
     gpus = max(kind.count for kind in kinds)
     with_gpus = [kind for kind in kinds if kind.count]
@@ -231,18 +224,18 @@ def _partition(
         memory_per_gpu=memory_text(memory_share)
         if gpus and 1 < memory_share != memory // gpus
         else None,
-        max_time=limits.max_time,
+        max_time=max_time,
         default_time=row.default_time,
         min_nodes=row.min_nodes if row.min_nodes > 1 else None,
         max_nodes=row.max_nodes if row.max_nodes and row.max_nodes < nodes else None,
-        max_gpus=limits.max_gpus if gpus else None,
+        max_gpus=max_gpus if gpus else None,
         exclusive=row.exclusive or answers.config.whole_nodes,
     )
 
 
 def _types_of(partition: str, kinds: list[_Kind], types: Mapping[str, GpuType]) -> dict[str, int]:
-    """The most GPUs of each type on one node, by the profile's names."""
-    names = {_site_name(said): name for name, said in types.items()}
+    """Return the most GPUs of each type on one node, by the profile's names."""
+    names = {_site_name(one): name for name, one in types.items()}
     found: dict[str, int] = {}
     for kind in kinds:
         for own, count in kind.gpus.items():
@@ -273,8 +266,7 @@ def _notes(row: PartitionRow, kinds: list[_Kind], answers: Answers) -> list[str]
     if away:
         total = sum(node.nodes for node in mine)
         notes.append(f"{away} of {total} nodes are down or drained")
-    limits = tightest_for_sure(row, answers.config, answers.associations, answers.qos)
-    if limits.max_gpus == 0 and any(kind.count for kind in kinds):
+    if _sure_limits(row, answers)[1] == 0 and any(kind.count for kind in kinds):
         notes.append("your QOS and accounts give you none of its GPUs")
     if row.needs_reservation:
         notes.append("jobs need a reservation there (slurm: {reservation: NAME})")
@@ -295,7 +287,7 @@ def _usual(
     partitions: Mapping[str, Partition],
     kinds: Mapping[str, list[_Kind]],
 ) -> str | None:
-    """The partition of jobs that name none: with GPUs, up, and the site's default if it can be.
+    """Choose the partition of jobs that name none: with GPUs, up, the site's default if it can be.
 
     Else one whose nodes are alike and where a job of one node may run; of those the largest.
     """
@@ -313,8 +305,101 @@ def _usual(
 
 
 def _accounts(answers: Answers) -> tuple[list[str], str | None]:
-    """The user's accounts, and which is charged where a job names none."""
+    """Return the user's accounts, and which is charged where a job names none."""
     listed = answers.associations or []
     names = list(dict.fromkeys(one.account for one in listed))
     default = next((one.default_account for one in listed if one.default_account in names), None)
     return names, default or (names[0] if names else None)
+
+
+# ---- which partitions the user can use ---------------------------------------------------------
+
+
+def _why_not(row: PartitionRow, answers: Answers) -> str:
+    """Explain why the user cannot use a partition; "" where they can.
+
+    What is not sure counts as possible: a partition too many costs a refusal, one too few is never
+    seen.
+    """
+    if row.is_hidden and not answers.is_root:
+        return "the site hides it"
+    if row.root_only and not answers.is_root:
+        return "it is for root only"
+    if row.allow_groups and not answers.is_root and not set(row.allow_groups) & set(answers.groups):
+        return f"it is for the Unix groups {_some(row.allow_groups)}"
+    # An empty list is no proof: sacctmgr may show a user less than there is (PrivateData).
+    if not answers.associations or "associations" not in answers.config.enforced:
+        return ""
+    mine = [one for one in answers.associations if one.partition in ("", row.name)]
+    if not mine:
+        return "none of your accounts is for it"
+    accounts = {one.account for one in mine}
+    if row.allow_accounts and not accounts & set(row.allow_accounts) and _is_flat(answers.config):
+        return f"it is for the accounts {_some(row.allow_accounts)}"
+    if accounts and accounts <= set(row.deny_accounts):
+        return f"it is closed to your accounts {_some(sorted(accounts))}"
+    qos = {name for one in mine for name in one.qos}
+    if qos and "qos" in answers.config.enforced:
+        if row.allow_qos and not qos & set(row.allow_qos):
+            return f"it is for the QOS {_some(row.allow_qos)}"
+        if qos <= set(row.deny_qos):
+            return f"it is closed to your QOS {_some(sorted(qos))}"
+    return ""
+
+
+def _is_flat(config: SlurmConfig) -> bool:
+    """Return whether AllowAccounts is these accounts only; since 23.11 it is those below too."""
+    match = re.match(r"([0-9]+)\.([0-9]+)", config.version)
+    return match is not None and (int(match[1]), int(match[2])) < (23, 11)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+# ---- limits that hold whichever account and QOS a job takes ------------------------------------
+
+
+def _sure_limits(row: PartitionRow, answers: Answers) -> tuple[str | None, int | None]:
+    """Find the time limit and the most GPUs for every account and QOS that the user can choose.
+
+    A limit of the partition's QOS counts before one of the job's QOS, and that before one of the
+    association; a QOS with OverPartQOS comes first (resource_limits.html, Hierarchy). The
+    partition's own MaxTime holds unless a QOS lifts it (PartitionTimeLimit). Of all choices the
+    loosest is sure; limits that are not enforced are none, and None is no limit that is sure.
+    """
+    choices = list(_choices(row, answers)) if "limits" in answers.config.enforced else []
+    if not choices:
+        return row.max_time, None
+    gpus = [limit for _, limit in choices if limit is not None]
+    return (
+        max((time for time, _ in choices), key=_seconds),
+        max(gpus) if len(gpus) == len(choices) else None,
+    )
+
+
+def _choices(row: PartitionRow, answers: Answers) -> Iterator[tuple[str | None, int | None]]:
+    """Yield time limit and GPUs of each account with each of its QOS."""
+    qos = {one.name: one for one in answers.qos or []}
+    of_partition = qos.get(row.qos)
+    for one in answers.associations or []:
+        if one.partition not in ("", row.name):
+            continue
+        allowed = [name for name in one.qos if not row.allow_qos or name in row.allow_qos]
+        names = [name for name in allowed if name not in row.deny_qos]
+        if "qos" not in answers.config.enforced:
+            names = []
+        for name in names or [""]:
+            of_job = qos.get(name)
+            order = [of_partition, of_job]
+            if of_job is not None and "overpartqos" in of_job.flags:
+                order.reverse()
+            limits = [each for each in (*order, one) if each is not None]
+            time = next((each.max_time for each in limits if each.max_time is not None), None)
+            gpus = next((each.max_gpus for each in limits if each.max_gpus is not None), None)
+            lifts = of_job is not None and "partitiontimelimit" in of_job.flags
+            yield min(time, None if lifts else row.max_time, key=_seconds), gpus
+
+
+def _seconds(time: str | None) -> float:
+    return float("inf") if time is None else parse_seconds(time)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -11,7 +11,7 @@ from hpcrun.spec.job import ContainerRuntime, EnvironmentKind, FrameworkName
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """What the planner must be told because it may not look: names, times, folders.
+    """What the planner needs to know of the world: names, times, folders.
 
     ``shared_code`` is the folder of a copy of the code that several runs have in common;
     ``checkpoint_dir`` is that of another run, which this one goes on from. ``venv``
@@ -36,7 +36,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
     @property
     def code_dir(self) -> str:
-        """Where the copy of the code lies."""
+        """Return where the copy of the code lies."""
         return self.shared_code or f"{self.run_dir}/code"
 
 
@@ -143,3 +143,23 @@ class Plan(Struct, frozen=True, kw_only=True):
     hosts: list[str] = field(default_factory=list)
     log_patterns: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def label(values: Mapping[str, str]) -> str:
+    """Label a run of a sweep by its values.
+
+    >>> label({"lr": "1e-4", "deepspeed.zero_stage": "2"})
+    'lr=1e-4 zero_stage=2'
+    """
+    heads = column_names(values)
+    return " ".join(f"{head}={value}" for head, value in zip(heads, values.values(), strict=True))
+
+
+def column_names(keys: Collection[str]) -> list[str]:
+    """Shorten a sweep's keys to their last part where that is unique.
+
+    >>> column_names(["lr", "deepspeed.zero_stage"]), column_names(["env.a", "nccl.env.a"])
+    (['lr', 'zero_stage'], ['env.a', 'nccl.env.a'])
+    """
+    last = [key.rpartition(".")[2] for key in keys]
+    return [end if last.count(end) == 1 else key for key, end in zip(keys, last, strict=True)]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.accelerate import KNOWN_KEYS
+from hpcrun.plan.launchers import KNOWN_KEYS
 from tests.plan.making import PLACE, plan
 
 JOB = "script: a.py\nlauncher: accelerate\nresources: {nodes: 2, gpus_per_node: 4}\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import Given
-from hpcrun.plan.deepspeed_check import Answer
+from hpcrun.plan.deepspeed import Answer, Given
 from hpcrun.plan.types import Plan
 from hpcrun.spec.deepspeed_json import parse_hjson
 from tests.plan.making import plan

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.plan.deepspeed_auto import FILLED_BY
+from hpcrun.plan.deepspeed_check import FILLED_BY
 from tests.plan.making import plan
 from tests.torch_extensions import extensions
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import Problem, SpecError
-from hpcrun.plan.placeholders import fill, fill_known
+from hpcrun.plan.environment import fill, fill_known
 from hpcrun.plan.types import Dependency
 from tests.plan.making import plan, variables
 

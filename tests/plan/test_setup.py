@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.setup import LOCAL_DIR, choose_setup, node_sections
+from hpcrun.plan.environment import LOCAL_DIR, node_sections
+from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
 from hpcrun.render.files import pyxis_options
 from hpcrun.spec.cluster import Cluster

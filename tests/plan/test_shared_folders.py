@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from hpcrun.plan.script_facts import read_script
-from hpcrun.plan.shared_folders import shared_folder_notes
+from hpcrun.plan.script_notes import shared_folder_notes
 
 HEAD = "import argparse\np = argparse.ArgumentParser()\n"
 CLICK = "import click\n@click.command()\n@click.option"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import Problem, SpecError
-from hpcrun.plan.topology import DEFAULT_CPUS_PER_GPU, Topology, build_topology, parse_memory_mb
+from hpcrun.plan.directives import DEFAULT_CPUS_PER_GPU, Topology, build_topology, parse_memory_mb
 from tests.plan.making import cluster, job
 
 NODES = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T}}\n"

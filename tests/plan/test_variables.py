@@ -7,11 +7,10 @@ import pytest
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.debug import debug_section
+from hpcrun.plan.environment import debug_section
 from hpcrun.plan.nccl import FABRICS
 from hpcrun.plan.types import Plan
-from hpcrun.plan.variable_names import KNOWN_NAMES
-from hpcrun.plan.variables import RULES, find_rule, misspelt
+from hpcrun.plan.variables import KNOWN_NAMES, RULES, find_rule, misspelt
 from tests.plan.making import PLACE, cluster, job, plan, variables
 
 TWO_NODES = "script: a.py\nresources: {nodes: 2}\n"

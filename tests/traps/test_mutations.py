@@ -9,7 +9,6 @@ is shown where they stand.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

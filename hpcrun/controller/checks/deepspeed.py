@@ -16,12 +16,12 @@ from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.deepspeed import (
     CPU_ADAM,
+    Answer,
     Given,
     Training,
     compose_deepspeed_config,
-    said_precision,
+    given_precision,
 )
-from hpcrun.plan.deepspeed_check import Answer
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.runs.store import write_file
 from hpcrun.spec.deepspeed_json import Document, parse_hjson
@@ -136,7 +136,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
         return Given(file=file, own_optimizer=own_optimizer)
     training = Training(
         framework=decide_framework(spec),
-        precision=spec.precision or said_precision(section, file) or "bf16",
+        precision=spec.precision or given_precision(section, file) or "bf16",
         micro_batch_per_gpu=1,
         gradient_accumulation_steps=1,
         effective_batch=1,

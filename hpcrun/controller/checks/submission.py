@@ -28,9 +28,9 @@ from hpcrun.plan.script_notes import (
     backend_notes,
     batch_notes,
     deepspeed_notes,
+    shared_folder_notes,
 )
 from hpcrun.plan.secret_hints import secret_notes
-from hpcrun.plan.shared_folders import shared_folder_notes
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
 

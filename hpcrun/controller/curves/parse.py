@@ -17,7 +17,7 @@ from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats.form import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, RunParser
-from hpcrun.plan.labels import label
+from hpcrun.plan.types import label
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_plan, read_task
 

@@ -12,7 +12,7 @@ from hpcrun.controller.init.surroundings import (
     pythons,
     scratch_folders,
 )
-from hpcrun.plan.profile_text import Choices, listed, profile_text
+from hpcrun.plan.profile import Choices, listed, profile_text
 
 _HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
@@ -105,23 +105,23 @@ def size_text(count: float) -> str:
 def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
     """Write a new profile with the answers, where a question had one, and defaults."""
     site, folder = found.site, _folder(options, answers)
-    words = {"internet": _HUBS, "fabric": _fabric_word()}
+    comments = {"internet": _HUBS, "fabric": _fabric_word()}
     top = "~/hpcrun"
     if folder is not None:
         top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
-        words["runs_dir"] = folder_word(folder, found)
+        comments["runs_dir"] = folder_word(folder, found)
     partition = answers.get("partition") or (site.partition if site else None)
     has_gpus = site is not None and any(said.gpus_per_node for said in site.partitions.values())
     accelerator = found.base.accelerator
     if site is not None and site.partitions and not has_gpus:
         accelerator = "cpu"
-        words["accelerator"] = "no partition that you can use has GPUs"
+        comments["accelerator"] = "no partition that you can use has GPUs"
     account = answers.get("account") or (site.account if site else None)
     if site is not None and len(site.accounts) > 1:
-        words["account"] = f"yours: {listed(site.accounts)}"
+        comments["account"] = f"yours: {listed(site.accounts)}"
     if site is not None and len(site.partitions) > 1:
-        words["partition"] = "of jobs that name none"
-    python, setup = _python(found, options, words)
+        comments["partition"] = "of jobs that name none"
+    python, setup = _python(found, options, comments)
     tmp = found.answers.config.tmp if found.answers else ""
     choices = Choices(
         name=found.name,
@@ -136,7 +136,7 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         python=python,
         setup=setup,
         env=dict(found.base.env),
-        words=words,
+        comments=comments,
     )
     schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
     return profile_text(choices, found.facts, site, schema)
@@ -156,7 +156,7 @@ def _fabric_word() -> str:
 
 
 def _python(
-    found: Found, options: Options, words: dict[str, str]
+    found: Found, options: Options, comments: dict[str, str]
 ) -> tuple[str | None, dict[str, str]]:
     """The Python that trains, as the profile says it: by itself, or an environment."""
     best = next(iter(options.pythons), None)
@@ -165,10 +165,10 @@ def _python(
     lacks = "" if best.has_torch else "LOOK: it has no torch yet; where is the one that trains?"
     if best.key == "python":
         if lacks:
-            words["python"] = lacks
+            comments["python"] = lacks
         return best.value, {}
     if found.for_user and not best.value.startswith("/"):
         return None, {}  # a project's own; its jobs say so
     if lacks:
-        words["setup"] = lacks
+        comments["setup"] = lacks
     return None, {best.key: best.value}

@@ -25,7 +25,7 @@ from hpcrun.controller.context import (
 )
 from hpcrun.controller.init.survey import survey
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.profile_update import Change, Facts, changes, update
+from hpcrun.plan.profile import Change, Facts, changes, update
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.report.writing import whole_file
 from hpcrun.signals import signals_wait

@@ -17,10 +17,10 @@ from hpcrun.controller.context import read_text
 from hpcrun.controller.init.choices import Options
 from hpcrun.controller.init.init import SCHEMAS, Found
 from hpcrun.errors import InputError
+from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import is_mig
 from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
 from hpcrun.plan.script_facts import ScriptFacts, read_script
-from hpcrun.plan.topology import parse_seconds
 from hpcrun.spec.cluster import Cluster, Partition
 from hpcrun.spec.load import load_job
 

@@ -270,7 +270,7 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
     asked = dict(plan.directives).get("time") if plan is not None else None
     if not asked:
         return None
-    from hpcrun.plan.topology import parse_seconds  # here: it is seldom needed
+    from hpcrun.plan.directives import parse_seconds  # here: it is seldom needed
 
     try:
         return parse_seconds(asked) or None  # 0 is no limit (sbatch.1, --time)

@@ -23,8 +23,8 @@ from hpcrun.controller.top.queue import Queue
 from hpcrun.controller.top.usage import UsageStep, close_all
 from hpcrun.controller.top.usage_lines import NodeUse
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.labels import label
-from hpcrun.plan.topology import parse_seconds
+from hpcrun.plan.directives import parse_seconds
+from hpcrun.plan.types import label
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import End, History
 from hpcrun.runs.store import find, is_job_id, read_history, read_task

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.plan.profile_update import Facts, changes, update
+from hpcrun.plan.profile import Facts, changes, update
 from hpcrun.spec.cluster import GpuType, Partition
 from hpcrun.spec.load import load_cluster
 
@@ -129,14 +129,14 @@ def test_what_cannot_be_edited_is_refused_whole(partitions: str) -> None:
         cluster = load_cluster(text, source="p")
     except InputError:
         return  # merge keys are no keys of a profile
-    with pytest.raises(InputError, match="cannot be brought up to date"):
+    with pytest.raises(InputError, match="cannot be updated"):
         update(text, "p", cluster, facts())
 
 
 def test_all_partitions_gone() -> None:
     now = facts(partitions={})
     assert {what for what, _ in told(TEXT, now)} == {"gone"}
-    with pytest.raises(InputError, match="cannot be brought up to date"):
+    with pytest.raises(InputError, match="cannot be updated"):
         updated(TEXT, now)
 
 

@@ -1,0 +1,286 @@
+"""A cluster profile's text: written for the first time, and updated from a new reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field, structs, to_builtins
+
+from hpcrun.errors import InputError, SpecError
+from hpcrun.plan.directives import parse_memory_mb, parse_seconds
+from hpcrun.plan.site import Site
+from hpcrun.spec.cluster import Cluster, GpuType, Partition
+from hpcrun.spec.load import load_cluster
+from hpcrun.spec.yaml_edit import CannotEdit, comment_out, drop, flow, put, scalar
+
+# Facts of the whole cluster that are read from it; read_on is their date.
+READ_KEYS = ("slurm_version", "max_array_size")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What was read from the cluster; ``sure``: the accounting answered too."""
+
+    read_on: str
+    values: dict[str, Any]
+    partitions: dict[str, Partition]
+    gpu_types: dict[str, GpuType]
+    sure: bool = True
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One difference between the profile and the cluster.
+
+    ``what``: added, gone or changed. ``key`` is the path in the profile; a new or lost partition
+    or GPU type is one change. ``before`` and ``after`` are as in the file; None: not there.
+    """
+
+    what: str
+    key: str
+    before: str | None = None
+    after: str | None = None
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """What Slurm does not know: chosen by the user, or a default.
+
+    ``comments`` are by key; ``python`` is None where a job or the project names it.
+    """
+
+    name: str
+    runs_dir: str
+    cache_dir: str
+    accelerator: str = "cuda"
+    local_dir: str | None = None
+    slurm_conf: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    internet: bool = True
+    python: str | None = None
+    setup: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    comments: dict[str, str] = field(default_factory=dict)
+
+
+# ---- an update ---------------------------------------------------------------------------------
+
+
+def changes(cluster: Cluster, facts: Facts) -> list[Change]:
+    """List the differences from the profile; what could not be read this time is none."""
+    wanted = _updated(cluster, facts)
+    found = []
+    for key in READ_KEYS:
+        before, after = getattr(cluster, key), getattr(wanted, key)
+        if before != after:
+            found.append(_change(key, before, after))
+    for name in sorted({*cluster.partitions, *wanted.partitions}):
+        path = f"partitions.{name}"
+        if name not in wanted.partitions:
+            found.append(Change(what="gone", key=path))
+        elif name not in cluster.partitions:
+            found.append(_change(path, None, given(wanted.partitions[name])))
+        else:
+            old, new = given(cluster.partitions[name]), given(wanted.partitions[name])
+            found += [
+                _change(f"{path}.{key}", old.get(key), new.get(key))
+                for key in Partition.__struct_fields__
+                if old.get(key) != new.get(key)
+            ]
+    for name, gpu_type in wanted.gpu_types.items():
+        if name not in cluster.gpu_types:
+            found.append(_change(f"gpu_types.{name}", None, given(gpu_type)))
+    return found
+
+
+def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
+    """Write what was read into the profile's text; comments and all other keys stay.
+
+    Raises InputError where the text is written so that this cannot be done.
+    """
+    wanted = _updated(cluster, facts)
+    cannot = InputError(
+        f"{source}: its partitions are written in a way that cannot be updated",
+        fix="move the file away, let hpcrun init write a new one, and copy your own keys into it",
+    )
+    try:
+        edited = _edit(text, cluster, wanted)
+        if load_cluster(edited, source=source) == wanted:
+            return edited
+    except (CannotEdit, SpecError) as error:
+        raise cannot from error
+    raise cannot
+
+
+def _edit(text: str, cluster: Cluster, wanted: Cluster) -> str:
+    for key in ("read_on", *READ_KEYS):
+        if getattr(cluster, key) != getattr(wanted, key):
+            text = put(text, [key], getattr(wanted, key))
+    for name, partition in wanted.partitions.items():
+        path, new = ["partitions", name], given(partition)
+        old = given(cluster.partitions[name]) if name in cluster.partitions else None
+        if old is None or (old and not new):
+            text = put(text, path, new)
+            continue
+        for key, value in new.items():
+            if old.get(key) != value:
+                text = put(text, [*path, key], value)
+        for key in old:
+            if key not in new:
+                text = drop(text, [*path, key])
+    gone = [name for name in cluster.partitions if name not in wanted.partitions]
+    if gone and not wanted.partitions:
+        raise CannotEdit("no partition is left")
+    for name in gone:
+        comment = f"gone from the cluster on {wanted.read_on}:"
+        text = comment_out(text, ["partitions", name], comment)
+    for name, gpu_type in wanted.gpu_types.items():
+        if name not in cluster.gpu_types:
+            text = put(text, ["gpu_types", name], given(gpu_type))
+    return text
+
+
+def _updated(cluster: Cluster, facts: Facts) -> Cluster:
+    """Return the profile as it should be: what was read, and all else as it is."""
+    partitions = {
+        name: _merged(cluster.partitions[name], now, facts) if name in cluster.partitions else now
+        for name, now in facts.partitions.items()
+    }
+    types = {
+        name: one for name, one in facts.gpu_types.items() if _is_new(name, one, cluster.gpu_types)
+    }
+    values = {key: facts.values[key] for key in READ_KEYS if facts.values.get(key) is not None}
+    return structs.replace(
+        cluster,
+        read_on=facts.read_on,
+        partitions=partitions,
+        gpu_types={**cluster.gpu_types, **types},
+        **values,
+    )
+
+
+def _merged(before: Partition, now: Partition, facts: Facts) -> Partition:
+    """Return a partition as read, in the profile's own spelling where that means the same.
+
+    What only the accounting knows stays where that did not answer.
+    """
+    keep: dict[str, Any] = {} if facts.sure else {"max_gpus": before.max_gpus}
+    for key, parse in (
+        ("memory_per_node", parse_memory_mb),
+        ("memory_per_gpu", parse_memory_mb),
+        ("max_time", parse_seconds),
+        ("default_time", parse_seconds),
+    ):
+        old, new = getattr(before, key), getattr(now, key)
+        if old is not None and new is not None and parse(old) == parse(new):
+            keep[key] = old
+    return structs.replace(now, **keep)
+
+
+def _is_new(name: str, gpu_type: GpuType, known: Mapping[str, GpuType]) -> bool:
+    if "*" in known or name in known:
+        return False
+    spelled = [(one.gres, one.constraint, one.partition) for one in known.values()]
+    return (gpu_type.gres, gpu_type.constraint, gpu_type.partition) not in spelled
+
+
+def given(value: Partition | GpuType) -> dict[str, Any]:
+    """Return the keys that have a value; 0 is one."""
+    made: Mapping[str, Any] = to_builtins(value)
+    return {key: one for key, one in made.items() if one or (one == 0 and one is not False)}
+
+
+def _change(key: str, before: Any, after: Any) -> Change:
+    what = "added" if before is None else "gone" if after is None else "changed"
+    return Change(what=what, key=key, before=_text(before), after=_text(after))
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items())
+    return None if value is None else str(value)
+
+
+# ---- a new profile -----------------------------------------------------------------------------
+
+
+def profile_text(choices: Choices, facts: Facts | None, site: Site | None, schema: str) -> str:
+    """Write the profile; without ``site`` that of a machine without Slurm.
+
+    ``schema`` is the path of the JSON Schema, from the profile's folder.
+    """
+    lines = [
+        f"# yaml-language-server: $schema={schema}",
+        "# A cluster profile, written by `hpcrun init`. It is yours to edit: called again, init",
+        "# reads the cluster again, changes read_on, slurm_version, max_array_size and partitions,",
+        "# and leaves everything else as it is.",
+    ]
+
+    def add(key: str, value: Any) -> None:
+        """Write a key that has a value, with its comment beside or above."""
+        if value is None or value == {}:
+            return
+        line, comment = f"{key}: {flow(value)}", choices.comments.get(key)
+        if comment and len(line) + len(comment) + 4 <= 100 and len(line) <= 40:
+            lines.append(f"{line}  # {comment}")
+        else:
+            lines.extend([f"# {comment}", line] if comment else [line])
+
+    add("name", choices.name)
+    if facts is not None:
+        add("read_on", facts.read_on)
+        for key, value in facts.values.items():
+            add(key, value)
+    add("accelerator", choices.accelerator if choices.accelerator != "cuda" else None)
+    add("slurm_conf", choices.slurm_conf)
+    lines += ["", "# Every node must see these folders at the same path."]
+    add("runs_dir", choices.runs_dir)
+    add("cache_dir", choices.cache_dir)
+    add("local_dir", choices.local_dir)
+    lines += [""]
+    add("partition", choices.partition)
+    add("account", choices.account)
+    if site is not None and len(site.qos) > 1:
+        named = ", ".join(site.qos[:12])
+        lines.append(f"# slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
+    add("internet", choices.internet)
+    add("fabric", "auto")
+    add("setup", choices.setup)
+    add("python", choices.python)
+    if choices.env:
+        lines += ["env:", *(f"  {key}: {scalar(value)}" for key, value in choices.env.items())]
+    if facts is not None and site is not None:
+        lines += ["", *_partitions(facts, site), *_gpu_types(facts)]
+    return "\n".join(lines) + "\n"
+
+
+def _partitions(facts: Facts, site: Site) -> list[str]:
+    lines = [f"# Read from Slurm on {facts.read_on}."]
+    if site.left_out:
+        lines.append("# Left out:")
+        lines += [f"#   {name}: {why}" for name, why in sorted(site.left_out.items())]
+    if not facts.partitions:
+        return [*lines, "partitions: {}"]
+    lines.append("partitions:")
+    for name, partition in facts.partitions.items():
+        lines += [f"  # {note}" for note in site.notes.get(name, [])]
+        lines.append(f"  {scalar(name)}:")
+        lines += [f"    {key}: {flow(value)}" for key, value in given(partition).items()]
+    return lines
+
+
+def _gpu_types(facts: Facts) -> list[str]:
+    if not facts.gpu_types:
+        return []
+    rows = [f"  {scalar(name)}: {flow(given(one))}" for name, one in facts.gpu_types.items()]
+    comment = "# GPU types: the name that a job uses (gpu_type: NAME), and Slurm's name for it."
+    return ["", comment, "gpu_types:", *rows]
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Name some of many.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
