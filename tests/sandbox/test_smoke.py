@@ -1,4 +1,4 @@
-"""The quick tests' one job on a real Slurm: sandbox up, submit, its log and its end, sandbox down."""
+"""The quick tests' one job on a real Slurm: sandbox up, submit, log, end, sandbox down."""
 
 from __future__ import annotations
 
