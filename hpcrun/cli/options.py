@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hpcrun.controller.context import Context
     from hpcrun.spec.job import JobSpec
-    from hpcrun.spec.origin import Origin
+    from hpcrun.spec.load import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -143,7 +143,7 @@ def asked_job(
     """
     from hpcrun.assets import find_job
     from hpcrun.controller.prepare import command_spec, load_spec
-    from hpcrun.spec.origin import Origin
+    from hpcrun.spec.load import Origin
 
     overrides = asked_overrides(options)
     words = ctx.meta["words"]

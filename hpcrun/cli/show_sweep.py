@@ -31,7 +31,7 @@ from hpcrun.runs.records import Sweep
 from hpcrun.runs.store import runs_of
 from hpcrun.slurm.reasons import explain
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.origin import Origin
+from hpcrun.spec.load import Origin
 
 
 def submit_and_show(

@@ -14,10 +14,9 @@ from hpcrun.controller.prepare import Prepared, load_spec, prepare, read_spec
 from hpcrun.controller.state.dependency import dependency_on
 from hpcrun.controller.sweep import PreparedSweep, prepare_sweep
 from hpcrun.errors import InputError, SpecError
+from hpcrun.spec.dump import yaml_of
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.origin import Origin
-from hpcrun.spec.overrides import SOURCE
-from hpcrun.spec.values import yaml_of
+from hpcrun.spec.load import SOURCE, Origin
 
 # What messages call a job that is a dict, and changes to a job.
 _DICT, _SET = "job", "set"

@@ -28,8 +28,7 @@ from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.load import command_job, load_job
-from hpcrun.spec.origin import Origin
+from hpcrun.spec.load import Origin, command_job, load_job
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

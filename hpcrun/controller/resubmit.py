@@ -33,7 +33,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted
 from hpcrun.runs.store import holds_any, runs_of
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.origin import Origin
+from hpcrun.spec.load import Origin
 
 Code = Literal["then", "now"]
 

@@ -38,7 +38,7 @@ from hpcrun.runs.records import Sweep, Task
 from hpcrun.runs.store import create_run_folder, write_file
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.origin import Origin
+from hpcrun.spec.load import Origin
 
 
 class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):

@@ -313,7 +313,7 @@ def _cpus_per_gpu(_: str, shape: _Shape) -> str:
     return str(shape.cpus_per_node // shape.gpus_per_node)
 
 
-# The pairs of spec.names.RENAMES: an option's value in the grammar of another.
+# The pairs of spec.rules.RENAMES: an option's value in the grammar of another.
 CONVERSIONS: dict[tuple[str, str], Callable[[str, _Shape], str]] = {
     ("gres", "gpus-per-node"): lambda value, _: value.removeprefix("gpu:"),
     ("gres", "gpus"): _of_all_nodes,

@@ -13,12 +13,10 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.environment import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.sbatch import quote_pattern
-from hpcrun.spec.check import plain_value
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.load import load_job
-from hpcrun.spec.overrides import SOURCE
-from hpcrun.spec.yaml12 import Place, Scalar
+from hpcrun.spec.load import SOURCE, load_job
+from hpcrun.spec.yaml12 import Place, Scalar, plain_value
 
 # Each run has a folder with a dozen files. Slurm's own limit, MaxArraySize, is 1001 as shipped.
 MAX_RUNS = 10_000

@@ -17,11 +17,23 @@ from typing import Any, TypeVar, cast
 import msgspec.inspect as mi
 
 from hpcrun.errors import Problem
-from hpcrun.spec.names import PLANNED_KEYS
-from hpcrun.spec.yaml12 import List, Map, Node, Place, Scalar, core_value, is_null, join
+from hpcrun.spec.yaml12 import (
+    List,
+    Map,
+    Node,
+    Place,
+    Scalar,
+    core_value,
+    is_null,
+    join,
+    plain_value,
+)
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
+
+# Words of the design that no type has yet, by class and key.
+_PLANNED_KEYS = {"Cluster": {"host"}}
 
 # What a conversion gives where it appended a problem.
 _REFUSED: Any = object()
@@ -96,7 +108,7 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
     >>> unknown_key(shape(JobSpec), shape(JobSpec), "scrpt")
     'unknown key; did you mean script?'
     """
-    if key in PLANNED_KEYS.get(section.cls.__name__, ()):
+    if key in _PLANNED_KEYS.get(section.cls.__name__, ()):
         return "not built yet"
     legal = [field.encode_name for field in section.fields]
     word = key.lower().replace("-", "_")
@@ -313,16 +325,6 @@ def _boolean(of: mi.BoolType, node: Node, path: str, place: Place, problems: lis
         meant = "false" if word in ("no", "n", "off", "false") else ""
     hint = f"; did you mean {meant}?" if meant else ""
     return _add(problems, place, path, f"expected true or false; got {shown(node)}{hint}")
-
-
-def plain_value(node: Node) -> Any:
-    """Give a plain scalar's core value; anything else, and a number out of range, is None."""
-    if not isinstance(node, Scalar) or not node.plain:
-        return None
-    try:
-        return core_value(node.text)
-    except ValueError:
-        return None
 
 
 def _free(node: Node, path: str, place: Place, problems: list[Problem]) -> Any:

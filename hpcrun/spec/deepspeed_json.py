@@ -145,7 +145,8 @@ class _Reading:
         if isinstance(value, _Pairs):
             return self.map(value, path)
         if isinstance(value, str):  # it may hold what looks like a key
-            self.at = max(self.at, self.text.find(value, self.at) + len(value))
+            found = self.text.find(value, self.at)
+            self.at = found + len(value) if found >= 0 else self.at
         if not isinstance(value, list):
             return value
         items = []

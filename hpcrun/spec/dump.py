@@ -1,24 +1,77 @@
-"""JobSpec to YAML: what is not a default, in block style, for people and for load_job.
-
-Written without PyYAML, which takes longer to import than a job takes to be planned.
-"""
+"""Jobs, and values of a program's own, as YAML that the reader of yaml12 reads back as they are."""
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
+import yaml
 from msgspec import NODEFAULT, Struct
 
+from hpcrun.errors import Problem, SpecError
 from hpcrun.spec.job import JobSpec
+from hpcrun.spec.yaml12 import MAX_DEPTH, join
 
 # Text that every YAML reader takes for text: a letter first, and nothing that has a meaning.
 _PLAIN = r"-{0,2}[A-Za-z_/](?:[A-Za-z0-9_/.+@%-]| (?=[A-Za-z0-9_/]))*"
 _OLD_BOOLEANS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-_NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
-# YAML allows 1024 characters in a key without a question mark before it.
-_LONG_KEY = 128
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that YAML 1.1 or 1.2 could take for anything else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write a value out wherever it stands."""
+        return True
+
+    def text(self, data: str) -> yaml.Node:
+        """Write text plain, as a block of lines, or in double quotes."""
+        lines = data.removesuffix("\n").split("\n")
+        style: str | None = '"'
+        if re.fullmatch(_PLAIN, data) and data.lower() not in _OLD_BOOLEANS:
+            style = None
+        elif len(lines) > 1 and all(map(_is_plain_line, lines)):
+            style = "|"
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    def struct(self, data: Struct) -> yaml.Node:
+        """Write what of a struct is not its default."""
+        return self.represent_dict(_given(data))
+
+
+_Dumper.add_representer(str, _Dumper.text)
+_Dumper.add_multi_representer(Struct, _Dumper.struct)
+
+
+def _is_plain_line(line: str) -> bool:
+    return bool(line) and line == line.strip() and line.isascii() and line.isprintable()
+
+
+def _given(value: Struct) -> dict[str, Any]:
+    kind = type(value)
+    # All that can be left out has its default here; the rest equals nothing.
+    required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
+    default = kind(**dict.fromkeys(required, NODEFAULT))
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    return {
+        written: getattr(value, name)
+        for name, written in names
+        if getattr(value, name) != getattr(default, name)
+    }
+
+
+def _dump(value: object, *, flow: bool = False) -> str:
+    text: str = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        default_flow_style=flow,
+        sort_keys=False,
+        allow_unicode=True,
+        width=float("inf"),
+    )
+    return text
 
 
 def dump_job(spec: JobSpec) -> str:
@@ -32,91 +85,56 @@ def dump_job(spec: JobSpec) -> str:
     - --lr
     - "1e-4"
     """
-    said = _given(spec)
-    return "".join(f"{line}\n" for line in (_map(said) if said else ["{}"]))
+    return _dump(spec)
 
 
-def _given(value: Struct) -> dict[str, Any]:
-    """What of a struct is not its default."""
-    kind = type(value)
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    default = _with_defaults(kind)
-    return {
-        written: getattr(value, name)
-        for name, written in names
-        if getattr(value, name) != getattr(default, name)
-    }
+def yaml_of(value: object, source: str, path: str = "") -> str:
+    r"""Write a program's own value on one line, as it stands in a job.
+
+    Mappings, lists, tuples, texts, numbers, booleans, None, and paths as their text. Raises
+    SpecError naming the place (``source``, ``path``) of anything else.
+
+    >>> print(yaml_of({"a": [1, 2.5, True, None], "b c": "yes\t"}, "job"))
+    {a: [1, 2.5, true, null], b c: "yes\t"}
+    """
+    in_list = _dump([_plain(value, source, path, 0)], flow=True)
+    return in_list.strip()[1:-1]
 
 
-def _with_defaults(kind: type[Struct]) -> Struct:
-    """A value of a kind in which all that can be left out is; the rest equals nothing."""
-    required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
-    return kind(**dict.fromkeys(required, NODEFAULT))
-
-
-def _map(entries: dict[str, Any]) -> list[str]:
-    lines = []
-    for key, value in entries.items():
-        name = _scalar(key)
-        below = _given(value) if isinstance(value, Struct) else value
-        if len(name) > _LONG_KEY:
-            lines += [f"? {name}", *_under(": ", _lines(below))]
-        elif isinstance(below, dict) and below:
-            lines += [f"{name}:", *(f"  {line}" for line in _map(below))]
-        elif isinstance(below, (list, tuple)) and below:
-            lines += [f"{name}:", *_lines(below)]
-        else:
-            first, *rest = _lines(below)
-            lines += [f"{name}: {first}", *(f"  {line}" for line in rest)]
-    return lines
-
-
-def _lines(value: Any) -> list[str]:
-    """A value's lines; the first one goes behind its key or dash."""
-    if isinstance(value, Struct):
-        value = _given(value)
-    if isinstance(value, dict):
-        return _map(value) if value else ["{}"]
+def _plain(value: Any, source: str, path: str, depth: int) -> Any:
+    """Give a value as one of Python's own types. Raises SpecError."""
+    if depth > MAX_DEPTH:
+        raise _problem(source, path[:60], f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Mapping):
+        result = {}
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise _problem(source, join(path, str(key)), f"a key must be text; got {key!r}")
+            _check_text(key, source, path)
+            result[key] = _plain(inner, source, join(path, key), depth + 1)
+        return result
     if isinstance(value, (list, tuple)):
-        return [line for item in value for line in _under("- ", _lines(item))] or ["[]"]
+        return [_plain(x, source, join(path, i), depth + 1) for i, x in enumerate(value)]
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
     if isinstance(value, str):
-        text = value.removesuffix("\n").split("\n")
-        if len(text) > 1 and all(_plain_line(line) for line in text):
-            return ["|" if value.endswith("\n") else "|-", *text]
-    return [_scalar(value)]
+        return _check_text(value, source, path)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):  # numpy's are too
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    kind = type(value).__name__
+    fix = "; a set has no order: give a list" if isinstance(value, (set, frozenset)) else ""
+    raise _problem(source, path, f"a {kind} can not stand in a job{fix}")
 
 
-def _under(mark: str, lines: list[str]) -> list[str]:
-    return [mark + lines[0], *(f"  {line}" for line in lines[1:])]
+def _check_text(text: str, source: str, path: str) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise _problem(source, path, f"{text!a}: not UTF-8")
+    return str(text)
 
 
-def _scalar(value: Any) -> str:
-    """Spell a value on one line, as the core schema reads it back."""
-    if isinstance(value, str):
-        if re.fullmatch(_PLAIN, value) and value.lower() not in _OLD_BOOLEANS:
-            return value
-        return f'"{"".join(map(_in_quotes, value))}"'
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else f"{'-' if value < 0 else ''}.inf"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    raise TypeError(f"no YAML for {type(value).__name__}")
-
-
-def _in_quotes(char: str) -> str:
-    code = ord(char)
-    if char in _NAMED:
-        return _NAMED[char]
-    if char.isprintable():
-        return char
-    return (
-        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-    )
-
-
-def _plain_line(line: str) -> bool:
-    return bool(line) and line == line.strip() and line.isascii() and line.isprintable()
+def _problem(source: str, path: str, message: str) -> SpecError:
+    return SpecError([Problem(source, None, path, message)])

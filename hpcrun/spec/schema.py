@@ -15,8 +15,13 @@ import msgspec.inspect as mi
 from hpcrun.spec.check import shape, unwrap
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.names import OWNED_VARIABLES, REFUSED, SAID_ELSEWHERE, SAID_ONLY_ELSEWHERE
-from hpcrun.spec.rules import PROGRAMS
+from hpcrun.spec.rules import (
+    OWNED_VARIABLES,
+    PROGRAMS,
+    REFUSED,
+    SAID_ELSEWHERE,
+    SAID_ONLY_ELSEWHERE,
+)
 
 Schema = dict[str, Any]
 

@@ -1,7 +1,8 @@
 """YAML text to a tree that keeps every scalar's own text and line; YAML 1.2 core types on demand.
 
-PyYAML's types are YAML 1.1's, where ``no`` is a boolean, ``24:00:00`` is 86400 and ``1e-4`` is
-text: only its C parser is used, by yaml_reader, which is imported when there is YAML to read.
+PyYAML composes the nodes. Its types are not used: they are YAML 1.1's, where ``no`` is a boolean,
+``24:00:00`` is 86400 and ``1e-4`` is text. Input may be hostile: size, nesting and what aliases
+expand to are bounded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import re
 from typing import Any
 
+import yaml
 from msgspec import Struct
 
 from hpcrun.errors import Problem, SpecError
@@ -32,6 +34,31 @@ _INFINITY = r"([-+]?)\.(inf|Inf|INF)"
 _NANS = {".nan", ".NaN", ".NAN"}
 
 _PLAIN_KEY = r'[^\s".=\[\]]+'
+
+# What YAML calls printable, less the three line breaks that YAML 1.2 took out of the grammar and
+# the parser still breaks lines at.
+_NOT_ALLOWED = re.compile(
+    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+_PLAINER = {
+    "but found another document": "a second document starts here; one file holds one",
+    "found undefined alias": "no anchor (&) of this name stands before this alias (*)",
+    "second occurrence": "an anchor (&) of this name stands above already",
+    "mapping values are not allowed in this context": (
+        "a ': ' that starts no key here; indent keys alike, and quote text that holds ': '"
+    ),
+    "found a tab character that violates indentation": "a tab; YAML indents with blanks",
+    "did not find expected key": (
+        "expected a key here; indent keys alike, and quote text that starts with { [ \" or '"
+    ),
+    "did not find expected node content": "expected a value here",
+    "could not find expected ':'": "a line without a key; expected KEY: VALUE",
+}
+_UNCLOSED = {
+    "found unexpected end of stream": "the file ends inside a quoted text",
+    "did not find expected ',' or ']'": "expected , or ] here, in a list that [ opened",
+    "did not find expected ',' or '}'": "expected , or } here, in a map that { opened",
+}
 
 
 class Place(Struct, frozen=True):
@@ -111,6 +138,16 @@ def core_value(text: str) -> Any:
     return text
 
 
+def plain_value(node: Node) -> Any:
+    """Give a plain scalar's core value; anything else, and a number out of range, is None."""
+    if not isinstance(node, Scalar) or not node.plain:
+        return None
+    try:
+        return core_value(node.text)
+    except ValueError:
+        return None
+
+
 def join(path: str, key: str | int) -> str:
     """Extend a dotted path; keys that would read as something else are quoted.
 
@@ -124,6 +161,18 @@ def join(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else key
 
 
+def depth_of(node: Node) -> int:
+    """Count the levels of a tree; a scalar is one."""
+    if isinstance(node, List):
+        return 1 + max(map(depth_of, node.items), default=0)
+    if isinstance(node, Map):
+        return 1 + max((depth_of(entry.value) for entry in node.entries.values()), default=0)
+    return 1
+
+
+# ---- Reading ------------------------------------------------------------------------------------
+
+
 def parse_document(text: str, source: str, problems: list[Problem]) -> Map:
     """Read a file of keys; an empty one has none.
 
@@ -133,14 +182,15 @@ def parse_document(text: str, source: str, problems: list[Problem]) -> Map:
     >>> parse_document("a: 1\\nb: {c: x}\\n", "f.yaml", []).entries["b"].place.line
     2
     """
-    from hpcrun.spec.yaml_reader import compose, error_at
-
-    node = compose(text, source, problems)
+    root = _compose(text, source)
+    if root is None:
+        return Map({}, Place(source, 1))
+    node = _Tree(source, problems).node(root, "", 1, root.start_mark)
     if is_null(node):
         return Map({}, node.place)
     if not isinstance(node, Map):
         found = "a list" if isinstance(node, List) else "text"
-        raise error_at(source, 1, 1, f"expected keys, as in KEY: VALUE, got {found}")
+        raise _error_at(source, 1, 1, f"expected keys, as in KEY: VALUE, got {found}")
     return node
 
 
@@ -152,24 +202,210 @@ def parse_value(text: str, source: str, path: str, problems: list[Problem]) -> N
     >>> parse_value("1e-4", "--set", "lr", []).text
     '1e-4'
     """
-    from hpcrun.spec.yaml_reader import compose
-
-    prefix = "_: "
     try:
-        node = compose(prefix + text, source, problems, path, lines=False)
+        root = _compose(f"_: {text}", source)
+        if not isinstance(root, yaml.MappingNode) or len(root.value) != 1:
+            raise SpecError([Problem(source, None, path, "more than one value")])
+        value = root.value[0][1]
+        return _Tree(source, problems, lines=False).node(value, path, 2, value.start_mark)
     except SpecError as error:
-        problem = error.problems[0]
-        message = re.sub(r"^column \d+: ", "", problem.message)
+        message = re.sub(r"^column \d+: ", "", error.problems[0].message)
         raise SpecError([Problem(source, None, path, message)]) from None
-    if not isinstance(node, Map) or len(node.entries) != 1:
-        raise SpecError([Problem(source, None, path, "more than one value")])
-    return node.entries["_"].value
 
 
-def depth_of(node: Node) -> int:
-    """Count the levels of a tree; a scalar is one."""
-    if isinstance(node, List):
-        return 1 + max(map(depth_of, node.items), default=0)
-    if isinstance(node, Map):
-        return 1 + max((depth_of(entry.value) for entry in node.entries.values()), default=0)
-    return 1
+def _error_at(source: str, line: int, column: int, message: str) -> SpecError:
+    """Make the error of one place in a text; line and column from 1."""
+    return SpecError([Problem(source, line, "", f"column {column}: {message}")])
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Composes nodes within the limits; an unquoted scalar's tag is empty."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = self.count = 0
+
+    def descend_resolver(self, parent: yaml.Node | None, index: object) -> None:
+        """Hold each node to the limits before those inside it are composed."""
+        self.depth += 1
+        self.count += 1
+        if parent is not None:
+            problem = _beyond_limits(self.count, self.depth)
+            if problem:
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=parent.start_mark)
+
+    def ascend_resolver(self) -> None:
+        """Leave the node."""
+        self.depth -= 1
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
+        """Give the tag of a node that has none in the text."""
+        return "" if kind is yaml.ScalarNode and implicit[0] else _TAGS[kind]
+
+
+_TAGS = {
+    yaml.ScalarNode: "tag:yaml.org,2002:str",
+    yaml.SequenceNode: "tag:yaml.org,2002:seq",
+    yaml.MappingNode: "tag:yaml.org,2002:map",
+}
+
+
+def _beyond_limits(count: int, depth: int) -> str:
+    if count > MAX_VALUES:
+        return f"more than {MAX_VALUES} values, aliases counted as written out"
+    return f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else ""
+
+
+def _compose(text: str, source: str) -> yaml.Node | None:
+    """Read a text's one document; None: there is nothing in it. Raises SpecError."""
+    if len(text) > MAX_CHARACTERS:
+        raise SpecError([Problem(source, None, "", f"more than {MAX_CHARACTERS} characters")])
+    text = text.removeprefix("\ufeff")
+    if bad := _NOT_ALLOWED.search(text):
+        before = re.split(r"\r\n|\r|\n", text[: bad.start()])
+        raise _error_at(source, len(before), len(before[-1]) + 1, _not_allowed(bad.group()))
+    loader = _Loader(text)
+    try:
+        root: yaml.Node | None = loader.get_single_node()
+        return root
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        if mark is None:
+            raise SpecError([Problem(source, None, "", f"not YAML: {error}")]) from None
+        raise _syntax_error(text, source, mark.line, mark.column, error) from None
+    except yaml.YAMLError as error:
+        raise SpecError([Problem(source, None, "", f"not YAML: {error}")]) from None
+    finally:
+        loader.dispose()
+
+
+def _not_allowed(char: str) -> str:
+    code = ord(char)
+    if code == 0:
+        return "a NUL character, which no process can receive"
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"byte 0x{code - 0xDC00:02x} is not UTF-8"
+    if 0xD800 <= code <= 0xDFFF:
+        return f"half of a surrogate pair, U+{code:04X}"
+    escape = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return f'unprintable character U+{code:04X}; in double quotes it is written "{escape}"'
+
+
+def _syntax_error(
+    text: str, source: str, line: int, column: int, error: yaml.MarkedYAMLError
+) -> SpecError:
+    """Say the parser's problem in the user's words."""
+    written = re.split(r"\r\n|\r|\n", text)
+    here = written[line] if line < len(written) else ""
+    problem = error.problem or "not YAML"
+    message = _PLAINER.get(problem) or _UNCLOSED.get(problem, problem)
+    if error.context_mark is not None and problem in _UNCLOSED:
+        message += f"; it starts on line {error.context_mark.line + 1}"
+    if not isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError)):
+        return _error_at(source, line + 1, column + 1, message)
+    if problem == "found character that cannot start any token":
+        char = here[column : column + 1]
+        message = f"text that starts with {char} needs quotes"
+        if char == "\t":
+            message = "a tab; YAML indents with blanks"
+    elif "\t" in re.match(r"[ \t]*", here).group():  # type: ignore[union-attr]
+        message = "a tab; YAML indents with blanks"
+    elif braces := re.search(r"(?<![\"'\w{])\{\w+\}", here):
+        message += f"; text that starts with {braces.group()} needs quotes"
+    return _error_at(source, line + 1, column + 1, message)
+
+
+class _Tree:
+    """Makes the tree of composed nodes; counts what aliases repeat."""
+
+    def __init__(self, source: str, problems: list[Problem], *, lines: bool = True) -> None:
+        self.source = source
+        self.problems = problems
+        self.lines = lines
+        self.count = 0
+        # Each node's tree, and how many values it has; None while it is being made.
+        self.made: dict[int, tuple[Node, int] | None] = {}
+
+    def node(self, node: yaml.Node, path: str, depth: int, mark: yaml.Mark) -> Node:
+        """Make a node's tree; ``mark``: where its key or list is, if it is an alias."""
+        if id(node) in self.made:
+            return self.alias(node, depth, mark)
+        self.made[id(node)] = None
+        self.count += 1
+        before = self.count
+        self.check_tag(node, path)
+        made: Node
+        if isinstance(node, yaml.ScalarNode):
+            made = Scalar(node.value, node.tag == "" and not node.style, self.place(node))
+        elif isinstance(node, yaml.SequenceNode):
+            items = [
+                self.node(item, join(path, index), depth + 1, node.start_mark)
+                for index, item in enumerate(node.value)
+            ]
+            made = List(items, self.place(node))
+        else:
+            assert isinstance(node, yaml.MappingNode)
+            made = self.map(node, path, depth)
+        self.made[id(node)] = (made, self.count - before + 1)
+        return made
+
+    def alias(self, node: yaml.Node, depth: int, mark: yaml.Mark) -> Node:
+        """Repeat a tree. Raises SpecError where that is too much, or has no end."""
+        target = self.made[id(node)]
+        problem = "an alias (*) stands inside the value that it repeats"
+        if target is not None:
+            made, values = target
+            self.count += values
+            problem = _beyond_limits(self.count, depth + depth_of(made) - 1)
+            if not problem:
+                return made
+        raise _error_at(self.source, mark.line + 1, mark.column + 1, problem)
+
+    def map(self, node: yaml.MappingNode, path: str, depth: int) -> Map:
+        entries: dict[str, Entry] = {}
+        for key_node, value_node in node.value:
+            key = self.node(key_node, path, depth + 1, node.start_mark)
+            name = self.key_text(key_node, key, path)
+            inner = path if name is None else join(path, name)
+            value = self.node(value_node, inner, depth + 1, key_node.start_mark)
+            place = self.place(key_node)
+            if name in entries:
+                line = entries[name].place.line
+                first = f"first on line {line}" if line else "once is enough"
+                self.problems.append(
+                    Problem(place.source, place.line, inner, f"key given twice; {first}")
+                )
+            elif name is not None:
+                entries[name] = Entry(value, place)
+        return Map(entries, self.place(node))
+
+    def key_text(self, node: yaml.Node, key: Node, path: str) -> str | None:
+        """Give the key's text; None, with a problem, where it has none."""
+        if not isinstance(key, Scalar):
+            found = "a list" if isinstance(key, List) else "a map"
+            self.note(node, path, f"a key must be text, got {found}")
+            return None
+        if key.plain and key.text == "<<":
+            self.note(node, path, "merge keys (<<) are not supported; a job can say extends: NAME")
+            return None
+        if not key.plain or isinstance(plain_value(key), str):
+            return key.text
+        self.note(node, path, f'a key must be text; write "{key.text}" with quotes')
+        return None
+
+    def check_tag(self, node: yaml.Node, path: str) -> None:
+        if node.tag in ("", _TAGS[type(node)]):
+            return
+        tag = node.tag[:60]
+        core = "tag:yaml.org,2002:"
+        shown = f"!!{tag.removeprefix(core)}" if tag.startswith(core) else tag
+        self.note(node, path, f"the tag {shown} is not supported; write the value without it")
+
+    def place(self, node: yaml.Node) -> Place:
+        return Place(self.source, node.start_mark.line + 1 if self.lines else None)
+
+    def note(self, node: yaml.Node, path: str, message: str) -> None:
+        if self.lines:
+            message = f"column {node.start_mark.column + 1}: {message}"
+        place = self.place(node)
+        self.problems.append(Problem(place.source, place.line, path, message))

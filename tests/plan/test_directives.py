@@ -9,7 +9,7 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.directives import CONVERSIONS
 from hpcrun.plan.types import Dependency
 from hpcrun.render.files import srun_argv
-from hpcrun.spec.names import RENAMES
+from hpcrun.spec.rules import RENAMES
 from tests.plan.making import PLACE, cluster, job, plan
 
 JOB = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"

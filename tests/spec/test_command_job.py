@@ -1,9 +1,6 @@
-"""The job of a bare command, made without YAML, is the one that YAML would make."""
+"""The job of a bare command is the one that a file without GPUs makes."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 
@@ -22,13 +19,3 @@ def test_it_is_what_yaml_makes_of_it(overrides: list[str]) -> None:
 def test_what_is_wrong_is_told() -> None:
     with pytest.raises(SpecError, match=r"--set: resources.nods: unknown key"):
         command_job(["resources.nods=2"])
-
-
-def test_no_yaml_is_read_for_it() -> None:
-    program = (
-        "import sys; from hpcrun.spec.load import command_job; "
-        "from hpcrun.spec.dump import dump_job; "
-        "print(dump_job(command_job()), 'yaml' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"resources:\n  gpus_per_node: 0\n False\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import Problem
-from hpcrun.spec.origin import Origin
+from hpcrun.spec.load import Origin
 
 AGREE = "trains in fp16, and the job's precision is bf16: say precision: fp16"
 

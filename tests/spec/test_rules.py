@@ -7,7 +7,7 @@ import pytest
 from hpcrun.errors import SpecError
 from hpcrun.spec.job import DeepSpeed, JobSpec, Offload
 from hpcrun.spec.load import load_cluster
-from hpcrun.spec.names import REFUSED
+from hpcrun.spec.rules import REFUSED
 from tests.spec.reading import problems, read
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.errors import SpecError
-from hpcrun.spec.values import yaml_of
+from hpcrun.spec.dump import yaml_of
 from tests.spec.reading import problems, read
 from tests.spec.test_dump import HOSTILE
 

@@ -114,7 +114,7 @@ GUARDS = [
     ),
     guard(
         11,
-        "hpcrun/spec/names.py",
+        "hpcrun/spec/rules.py",
         '    "gpus-per-task": "resources.gpus_per_node",\n',
         "",
         "tests/spec/test_rules.py::test_sbatch_options_that_fields_say",

@@ -14,7 +14,7 @@ GUARDS = [
     # ---- Signals, exit codes, requeue
     guard(
         35,
-        "hpcrun/spec/names.py",
+        "hpcrun/spec/rules.py",
         '    "signal": "hpcrun does not pass',
         '    "signals": "hpcrun does not pass',
         f"{SIGNALS}::test_a_signal_that_nothing_passes_on_is_refused",
