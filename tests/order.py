@@ -23,6 +23,8 @@ LONG: Mapping[str, float] = {
     "tests/cluster/test_training.py": 30,
     "tests/cluster/test_tutorial.py": 90,
     "tests/plan/test_deepspeed_frameworks.py": 15,
+    "tests/render/test_combinations.py": 0.5,
+    "tests/report/test_image.py": 0.5,
     "tests/sandbox/test_demo.py": 40,
     "tests/traps/test_mutations.py": 2,
     "tests/workloads/": 10,

@@ -95,6 +95,7 @@ def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
     assert steps == pytest.approx(truth, abs=10)
 
 
+@pytest.mark.slow
 def test_over_time(logs: Caller) -> None:
     done = logs("compare", "a.log", "b.log", "--by", "time", "--plot", "c.svg")
     assert done.out.startswith("loss by minutes"), done

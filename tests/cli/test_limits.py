@@ -44,6 +44,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, str]) -> None:
     environ = clean_environ | {"PATH": f"{project}:{os.environ['PATH']}"}
     submitted = json.loads(call(project, environ, "submit", "--json", "--", "hostname"))

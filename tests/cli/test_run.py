@@ -70,6 +70,7 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert "command:\n- sh\n" in hpcrun("show", run.name).out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
 def test_a_script_and_its_curve(hpcrun: Caller) -> None:
     done = hpcrun.process("run", "train")
@@ -116,6 +117,7 @@ def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
     assert not (only_run(hpcrun) / "secrets.env").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> None:
     # One child of its own session, which no signal to a process group reaches.
@@ -133,6 +135,7 @@ def test_a_signal_ends_the_run_and_leaves_nothing(hpcrun: Caller, name: str) -> 
     assert (state["state"], state["final"], state["exit_code"]) == ("CANCELLED", True, 143)
 
 
+@pytest.mark.slow
 def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
     deadline = time.monotonic() + 60
@@ -146,6 +149,7 @@ def test_cancel_from_another_terminal(hpcrun: Caller) -> None:
     assert hpcrun.left() == []
 
 
+@pytest.mark.slow
 def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
     process = hpcrun.start("run", "--", "sh", "-c", "touch ready; exec sleep 1000")
     deadline = time.monotonic() + 60
@@ -160,6 +164,7 @@ def test_a_killed_batch_script_is_noticed(hpcrun: Caller) -> None:
     assert hpcrun.left() == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(hpcrun: Caller) -> None:
     write = "i=0; while [ $i -lt 30000 ]; do echo $i; i=$((i+1)); done"
     hpcrun.process("run", "--", "sh", "-c", write)

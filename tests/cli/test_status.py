@@ -291,6 +291,7 @@ def ten_thousand(hpcrun: Caller, tools: Path) -> Caller:
     return hpcrun
 
 
+@pytest.mark.slow
 def test_few_files_are_opened_among_10_000_runs(ten_thousand: Caller) -> None:
     first = [name for name in opened(ten_thousand, "status") if ".part-" not in name]
     assert 20 < len(first) <= 3 * 20, first[:8]
@@ -301,6 +302,7 @@ def test_few_files_are_opened_among_10_000_runs(ten_thousand: Caller) -> None:
     assert told["older"] == 10_020 and {run["step"] for run in told["runs"]} == set(range(20, 40))
 
 
+@pytest.mark.slow
 def test_a_job_id_is_found_without_opening_10_000_files(ten_thousand: Caller) -> None:
     assert len(opened(ten_thousand, "status", "20035")) < 30
     assert ten_thousand("status", "20005", "--json").json["runs"][0]["job_id"] == "20005"

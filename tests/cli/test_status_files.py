@@ -150,6 +150,7 @@ def sweep_of(hpcrun: Caller, tools: Path, *, live: int = 0) -> Path:
     return sweep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("live", [0, 4])
 def test_a_sweep_of_500_that_slurm_has_forgotten_is_looked_at_once(
     hpcrun: Caller, tools: Path, live: int

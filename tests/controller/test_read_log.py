@@ -66,6 +66,7 @@ def test_a_compressed_log_is_read_as_what_it_holds(
     assert read(compressed) == read(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", QUICK_XZ)]
 )

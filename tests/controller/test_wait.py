@@ -225,6 +225,7 @@ def test_no_time_to_wait_is_one_look(make: Callable[[int], World], context: Cont
     assert list(world.wait(context)) == []
 
 
+@pytest.mark.slow
 def test_short_runs_that_end_all_the_time_cost_few_questions(
     make: Callable[[int], World], context: Context
 ) -> None:

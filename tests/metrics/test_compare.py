@@ -42,6 +42,7 @@ def difference(track: Track, other: Track) -> Difference:
     return compare_blocks(block_means(track, window), block_means(other, window))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "likeness"), [(1, 0.0), (10, 0.0), (100, 0.0), (1, 0.7)])
 def test_chance_is_not_taken_for_a_difference(every: int, likeness: float) -> None:
     """Of 300 pairs that differ only by chance about a twentieth may look different."""

@@ -75,6 +75,7 @@ def test_any_numbers_can_be_judged(
         assert told.strip() == told and "\n" not in told
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(1e-300, 1e300), min_size=8, max_size=80),
     st.lists(st.integers(1, 10**9), min_size=80, max_size=80),

@@ -142,6 +142,7 @@ LINES = sorted(
 )
 
 
+@pytest.mark.slow
 def test_templates_of_real_lines_bear_other_numbers_and_blanks() -> None:
     """Mutate every third line of the project's logs: a template says the same, or nothing."""
     rng, tried = random.Random(1), 0

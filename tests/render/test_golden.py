@@ -70,6 +70,7 @@ def test_scripts_are_bash(case: str) -> None:
             assert (done.returncode, done.stderr) == (0, b""), file.name
 
 
+@pytest.mark.slow
 def test_scripts_are_clean(tmp_path: Path) -> None:
     require_command("shellcheck")
     files = []

@@ -176,6 +176,7 @@ any_run = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.lists(any_run, min_size=2, max_size=4), st.sampled_from(["step", "tokens", "time"]))
 def test_whatever_logs_hold_it_can_be_told(runs: list[ParsedRun], by: Any) -> None:

@@ -126,6 +126,7 @@ def long_log(source: str, seed: int, steps: int = 30_000) -> ParsedRun:
     return parse_chunks(source, [(0, ["".join(lines).encode()])], limit=1000)
 
 
+@pytest.mark.slow
 def test_of_a_long_log_means_are_not_those_of_lows_and_highs() -> None:
     runs = [long_log("a", 1), long_log("b", 2)]
     assert runs[0].curve.metrics["loss"].thinned
@@ -140,6 +141,7 @@ def test_of_a_long_log_means_are_not_those_of_lows_and_highs() -> None:
     assert told.notes == ()
 
 
+@pytest.mark.slow
 def test_a_long_log_of_uneven_steps_says_that_its_means_may_be_off() -> None:
     lines = [f"step={n if n < 9000 else 10 * n} loss={2 + n % 7}\n" for n in range(1, 10_000)]
     uneven = parse_chunks("uneven", [(0, ["".join(lines).encode()])], limit=1000)

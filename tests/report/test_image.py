@@ -19,6 +19,7 @@ from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.image import write_image
 from tests.report import runs
 
+pytestmark = pytest.mark.slow
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -165,6 +165,7 @@ def test_restarts_are_counted_and_told() -> None:
     assert told["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
 
 
+@pytest.mark.slow
 @given(
     st.text(),
     st.dictionaries(st.text(), st.lists(st.floats(), min_size=1, max_size=5), max_size=4),

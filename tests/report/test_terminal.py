@@ -181,6 +181,7 @@ def test_any_window_is_survived(width: int, height: int) -> None:
         assert text
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["loss", "eval_loss", "損失/" * 9, "a\x1b[2Jb", "x" * 300, "lr", "kl"]),

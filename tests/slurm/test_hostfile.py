@@ -128,6 +128,7 @@ def test_what_a_form_cannot_say(hosts: list[Host], form: Form, message: str) -> 
 names = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,3}", fullmatch=True), unique=True)
 
 
+@pytest.mark.slow
 @given(names.filter(bool), st.lists(st.integers(1, 65536), min_size=20), st.sampled_from(FORMS))
 def test_what_is_written_is_read_again(hosts: list[str], slots: list[int], form: Form) -> None:
     pool = [Host(name, slots[i % len(slots)]) for i, name in enumerate(hosts)]

@@ -178,6 +178,7 @@ def differing(asked: Sequence[Any], ours: Sequence[str], slurms: Sequence[str]) 
     return [three for three in zip(asked, ours, slurms, strict=True) if three[1] != three[2]][:3]
 
 
+@pytest.mark.slow
 @few
 @given(expressions=many(expression))
 def test_expanding_is_as_scontrol_does_it(scontrol: Ask, expressions: list[str]) -> None:
@@ -185,6 +186,7 @@ def test_expanding_is_as_scontrol_does_it(scontrol: Ask, expressions: list[str])
     assert differing(expressions, ours, scontrol("hostnames", expressions)) == []
 
 
+@pytest.mark.slow
 @few
 @given(lists=many(hosts))
 def test_compressing_is_as_scontrol_does_it(scontrol: Ask, lists: list[list[str]]) -> None:

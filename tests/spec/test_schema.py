@@ -219,6 +219,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return {key: draw(keys[key]) for key in chosen}
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(jobs())
 def test_schema_and_reader_agree_on_random_files(data: dict[str, Any]) -> None:
