@@ -176,13 +176,6 @@ class Network:
         """Plug or pull the host's network cable at the switch."""
         self._on_switch(f"link set {host.name} {'up' if up else 'down'}")
 
-    def save(self, path: Path) -> None:
-        """Write down the processes whose death takes everything with it, for ``end_stale``."""
-        keepers = [host.keeper.pid for host in self.hosts.values() if host.keeper]
-        pids = [*(host.init for host in self.hosts.values() if host.init), *keepers]
-        pids += [self.switch.pid] if self.switch else []
-        path.write_text(json.dumps([[pid, _start_time(pid)] for pid in pids]))
-
     @property
     def _switch_pid(self) -> int:
         assert self.switch, "the network is not started"
@@ -190,16 +183,6 @@ class Network:
 
     def _on_switch(self, batch: str) -> None:
         _ip(batch, netns_of=self._switch_pid)
-
-
-def end_stale(path: Path) -> None:
-    """End what is still alive of a network that ``save`` wrote to ``path``, if anything is."""
-    saved = json.loads(path.read_text()) if path.exists() else []
-    alive = [pid for pid, started in saved if started and _start_time(pid) == started]
-    for pid in alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    _wait_for(lambda: not any(_start_time(pid) for pid in alive), "the end of stale hosts")
 
 
 def why_not() -> str | None:
@@ -212,15 +195,6 @@ def why_not() -> str | None:
         text=True,
     )
     return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
-
-
-def _start_time(pid: int) -> int | None:
-    # In clock ticks since boot: with it a PID is unambiguous. None: no such process any more.
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 _DIE_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]

@@ -1,14 +1,16 @@
 """A real Slurm on real hosts of its own, on this one machine, for the cluster tests of hpcrun.
 
-The machine itself is the login host: with ``rig.env`` in the environment, sbatch, squeue, sacct and
-srun work there. The head and the nodes are hosts (tests/cluster/hosts.py). All share one file
-system, as NFS would give; /tmp and /dev/shm are private to each node.
+It is configured as hpcrun's sandbox is, but for what _settings names; and it has accounting, where
+that is asked for. The machine itself is the login host: with ``rig.env`` in the environment,
+sbatch, squeue, sacct and srun work there. The head and the nodes are hosts of their own (hosts.py).
+All share one file system, as NFS would give; /tmp and /dev/shm are private to each node.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,13 +20,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcrun.sandbox import config, daemons, shape
 from tests.cluster import hosts
-from tests.cluster.configuration import Configuration, cgroup_conf
 from tests.cluster.hosts import Host, Network
 
+HEAD = "head"
 _CLIENTS = ("sbatch", "squeue", "scontrol", "sacct", "scancel", "srun", "salloc", "sinfo")
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
+# Twice the same nodes: what waits in ``high`` has jobs of ``debug`` requeued.
+_PARTITIONS = """\
+PartitionName=debug Default=YES Nodes=ALL PriorityTier=1 MaxTime=7-00:00:00 State=UP
+PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=1-00:00:00 State=UP
+"""
 
 
 class RigError(RuntimeError):
@@ -46,15 +54,15 @@ class Daemon:
 class Rig:
     """A Slurm cluster of ``nodes`` hosts of ``cpus`` CPUs and ``gpus_per_node`` pretended GPUs.
 
-    ``root`` must not exist or be a rig's folder, and must lie outside /tmp, which each node has for
-    itself. Times are in seconds. ``min_job_age``: for how long squeue remembers an ended job, at
-    least. ``resolve_names=False``: no node knows another node by name; NodeAddr alone tells.
+    ``root`` must not exist, and must lie outside /tmp, which each node has for itself. Times are in
+    seconds. ``min_job_age``: for how long squeue remembers an ended job, at least.
+    ``resolve_names=False``: no node knows another node by name; NodeAddr alone says where it is.
     With ``task_plugin`` task/affinity ``cpus`` must be CPUs that this machine has.
     Start it in a thread that lives as long as the rig: the hosts die with that thread.
 
     >>> rig = Rig(Path("/var/tmp/example"), nodes=3, accounting=False)
     >>> rig.shared, rig.env["SLURM_CONF"]
-    (PosixPath('/var/tmp/example/shared'), '/var/tmp/example/etc/slurm.conf')
+    (PosixPath('/var/tmp/example/shared'), '/var/tmp/example/slurm.conf')
     """
 
     root: Path
@@ -74,9 +82,14 @@ class Rig:
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
 
     @property
+    def layout(self) -> config.Layout:
+        """Where the files lie that a sandbox has too."""
+        return config.Layout(self.root)
+
+    @property
     def conf(self) -> Path:
         """slurm.conf, the same for every host."""
-        return self.root / "etc" / "slurm.conf"
+        return self.layout.slurm_conf
 
     @property
     def env(self) -> dict[str, str]:
@@ -89,14 +102,9 @@ class Rig:
         return self.root / "shared"
 
     @property
-    def head(self) -> str:
-        """Name of the host of slurmctld (and slurmdbd)."""
-        return f"{self.network.link}head"
-
-    @property
     def node_names(self) -> list[str]:
         """The compute nodes, in Slurm's order."""
-        return [name for name in self._hosts if name != self.head]
+        return shape.node_names(self.nodes)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -110,8 +118,6 @@ class Rig:
         """
         if self.root.is_relative_to("/tmp"):
             raise RigError(f"{self.root}: each node has a /tmp of its own; choose another folder")
-        if self.root.exists():
-            self.stop()
         try:
             self._start()
         except BaseException:
@@ -119,13 +125,9 @@ class Rig:
             raise
 
     def stop(self) -> None:
-        """End all hosts with all their processes, and remove ``root``.
-
-        Also clears what a rig of a dead test run left in the same ``root``.
-        """
+        """End all hosts with all their processes, and remove ``root``."""
         self._power_off()
         if self.root.exists():
-            hosts.end_stale(self.root / "hosts.json")
             shutil.rmtree(self.root)
 
     def argv_on(self, name: str, argv: Sequence[str], cwd: str = "/") -> list[str]:
@@ -190,7 +192,7 @@ class Rig:
 
     def start_controller(self) -> None:
         """Start slurmctld from its saved state and wait until it answers."""
-        self._daemon("slurmctld", self.head, ["slurmctld", "-D", "-f", str(self.conf)])
+        self._daemon("slurmctld", HEAD, ["slurmctld", "-D", "-f", str(self.conf)])
         self._wait(lambda: self._refusal("sinfo", "-h"), "slurmctld's answer", 20)
 
     def node_states(self) -> dict[str, str]:
@@ -228,25 +230,21 @@ class Rig:
         self.wait_idle(timeout)
 
     def _start(self) -> None:
-        for folder in ("etc", "log", "munge", "state", "shared", "gpus"):
-            (self.root / folder).mkdir(parents=True)
-        self.root.chmod(0o755)
+        self.root.mkdir(parents=True)
+        self.shared.mkdir()
         self.shared.chmod(0o1777)
         self.network.start()
-        self._save_state()
-        prefix, link = self.network.prefix, self.network.link
-        names = {f"{link}n{i}": f"{prefix}.{10 + i}" for i in range(1, self.nodes + 1)}
-        for name, address in {self.head: f"{prefix}.2", **names}.items():
-            self._hosts[name] = Host(name, address, self.root / "hosts" / name)
-        for name in self._hosts:
-            self._boot(name)
-        for index in range(self.gpus_per_node):
-            os.mknod(self.root / "gpus" / f"gpu{index}", 0o20666, os.makedev(1, 3))
+        prefix = self.network.prefix
+        self._hosts[HEAD] = self._make_host(HEAD, f"{prefix}.2")
+        for number, name in enumerate(self.node_names, 11):
+            self._hosts[name] = self._make_host(name, f"{prefix}.{number}")
+        for host in self._hosts.values():
+            self._boot(host)
         self._write_configuration()
         self._start_munged()
         if self.accounting:
             self._start_accounting()
-        self._daemon("slurmctld", self.head, ["slurmctld", "-D", "-f", str(self.conf)])
+        self._daemon("slurmctld", HEAD, ["slurmctld", "-D", "-f", str(self.conf)])
         for name in self.node_names:
             self._start_slurmd(name)
         self.wait_idle(40)
@@ -258,23 +256,22 @@ class Rig:
         self.daemons.clear()
         self._hosts.clear()
 
-    def _boot(self, name: str) -> None:
+    def _make_host(self, name: str, address: str) -> Host:
+        return Host(name, address, self.root / "hosts" / name)
+
+    def _boot(self, host: Host) -> None:
         names = {host.name: host.address for host in self._hosts.values()}
-        self.network.boot(self._hosts[name], names if self.resolve_names else {})
-        self._save_state()
+        self.network.boot(host, names if self.resolve_names else {})
 
     def _power_on(self, name: str) -> None:
         shutil.rmtree(self._hosts[name].folder / "tmp")
-        self._boot(name)
+        self._boot(self._hosts[name])
         self._start_slurmd(name)
-
-    def _save_state(self) -> None:
-        self.network.save(self.root / "hosts.json")
 
     def _daemon(
         self, name: str, host: str, argv: list[str], env: Mapping[str, str] | None = None
     ) -> None:
-        log = self.root / "log" / f"{name.replace(' ', '-')}.log"
+        log = self.layout.output(name.replace(" ", "-"))
         # Nothing of the caller's environment: a daemon of a real host has never seen it.
         clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **(env or {})}
         with log.open("ab") as out:
@@ -289,23 +286,21 @@ class Rig:
         self.daemons[name] = Daemon(name, self._hosts[host], argv, log, enter)
 
     def _start_slurmd(self, name: str) -> None:
-        (self._hosts[name].folder / "spool").mkdir(exist_ok=True)
         self._daemon(f"slurmd {name}", name, ["slurmd", "-D", "-f", str(self.conf)])
 
     def _start_munged(self) -> None:
-        folder = self.root / "munge"
-        folder.chmod(0o711)
-        key = folder / "key"
-        key.touch(0o600)
-        key.write_bytes(os.urandom(128))
-        argv = ["munged", "--foreground", f"--key-file={key}", f"--socket={folder}/socket"]
-        argv += [
-            f"--pid-file={folder}/pid",
-            f"--log-file={folder}/log",
-            f"--seed-file={folder}/seed",
-        ]
-        self._daemon("munged", self.head, [*argv, "--force", "--num-threads=10"])
-        self._wait(lambda: _missing(folder / "socket"), "munged's socket", 10)
+        layout = self.layout
+        files = {
+            "key": layout.munge_key,
+            "socket": layout.munge_socket,
+            "seed": layout.munge_seed,
+            "pid": layout.pid("munged"),
+            "log": layout.log("munged"),
+        }
+        options = [f"--{what}-file={path}" for what, path in files.items() if what != "socket"]
+        argv = ["munged", "--foreground", "--force", "--num-threads=10", *options]
+        self._daemon("munged", HEAD, [*argv, f"--socket={layout.munge_socket}"])
+        self._wait(lambda: _missing(layout.munge_socket), "munged's socket", 10)
 
     def _start_accounting(self) -> None:
         data, socket = self.root / "db", self.root / "state" / "mariadb.socket"
@@ -320,11 +315,28 @@ class Rig:
         argv += [f"--socket={socket}", "--skip-networking", f"--pid-file={self.root}/state/db.pid"]
         argv += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
         argv += [f"--tmpdir={self.root}/state"]
-        self._daemon("mariadbd", self.head, argv)
+        self._daemon("mariadbd", HEAD, argv)
         self._wait(lambda: _missing(socket), "mariadbd's socket", 30)
+        slurmdbd = {
+            "AuthType": "auth/munge",
+            "AuthInfo": f"socket={self.layout.munge_socket}",
+            "DbdHost": HEAD,
+            "DbdAddr": self._hosts[HEAD].address,
+            "SlurmUser": "root",
+            "StorageType": "accounting_storage/mysql",
+            "StorageHost": "localhost",
+            "StorageUser": "root",
+            "StorageLoc": "slurm",
+            "LogFile": self.layout.log("slurmdbd"),
+            "PidFile": self.layout.pid("slurmdbd"),
+            "MessageTimeout": self.message_timeout,
+        }
+        file = self.root / "slurmdbd.conf"
+        file.touch(0o600)
+        file.write_text("".join(f"{key}={value}\n" for key, value in slurmdbd.items()))
         # slurmdbd takes neither its file nor the database's socket from an option.
         env = {"SLURM_CONF": str(self.conf), "MYSQL_UNIX_PORT": str(socket)}
-        self._daemon("slurmdbd", self.head, ["slurmdbd", "-D"], env)
+        self._daemon("slurmdbd", HEAD, ["slurmdbd", "-D"], env)
         add = ["sacctmgr", "-i", "add"]
         cluster = self.network.link
         self._wait(lambda: self._refusal(*add, "cluster", cluster), "slurmdbd's answer", 30)
@@ -332,28 +344,51 @@ class Rig:
         self.run(*add, "user", "root", "account=research", f"cluster={cluster}")
 
     def _write_configuration(self) -> None:
-        said = Configuration(
-            root=self.root,
-            cluster=self.network.link,
-            head=self.head,
-            head_address=self._hosts[self.head].address,
-            nodes=self.addresses,
-            cpus=self.cpus,
-            memory_mb=self.memory_mb,
-            gpus_per_node=self.gpus_per_node,
-            accounting=self.accounting,
-            min_job_age=self.min_job_age,
-            slurmd_timeout=self.slurmd_timeout,
-            kill_wait=self.kill_wait,
-            message_timeout=self.message_timeout,
-            task_plugin=self.task_plugin,
+        kind = shape.NodeKind(
+            nodes=self.nodes, cpus=self.cpus, memory_mb=self.memory_mb, gpus=self.gpus_per_node
         )
-        folder = self.conf.parent
-        self.conf.write_text(said.slurm_conf())
-        (folder / "gres.conf").write_text(said.gres_conf())
-        (folder / "cgroup.conf").write_text(cgroup_conf(_slurm_version()))
-        (folder / "slurmdbd.conf").touch(0o600)
-        (folder / "slurmdbd.conf").write_text(said.slurmdbd_conf())
+        # ``like``: memory is counted.
+        wanted = shape.Shape(kinds=(kind,), like="a rig")
+        daemons.write_files(self.layout, wanted, self._version())
+        lines = self.conf.read_text().splitlines(keepends=True)
+        settings = self._settings()
+        ours = {*settings, "PartitionName"}
+        text = "".join(line for line in lines if line.partition("=")[0] not in ours)
+        for name, address in self.addresses.items():
+            of_one_machine = rf"NodeName={name} NodeHostname=\S+ NodeAddr=\S+ Port=\d+"
+            text = re.sub(of_one_machine, f"NodeName={name} NodeAddr={address}", text)
+        text += "".join(f"{key}={value}\n" for key, value in settings.items())
+        self.conf.write_text(text + _PARTITIONS)
+
+    def _settings(self) -> dict[str, object]:
+        """Name what slurm.conf has otherwise than a sandbox's: a dead node is noticed soon."""
+        settings: dict[str, object] = {
+            "ClusterName": self.network.link,
+            "SlurmctldHost": f"{HEAD}({self._hosts[HEAD].address})",
+            "EnforcePartLimits": "NO",
+            "TaskPlugin": self.task_plugin,
+            "JobAcctGatherType": "jobacct_gather/linux",
+            "MessageTimeout": self.message_timeout,
+            "SlurmdTimeout": self.slurmd_timeout,
+            "KillWait": self.kill_wait,
+            "MinJobAge": self.min_job_age,
+            "BatchStartTimeout": 10,
+            "DefMemPerCPU": self.memory_mb // self.cpus,
+            "PreemptType": "preempt/partition_prio",
+            "PreemptMode": "REQUEUE",
+        }
+        if not self.accounting:
+            return settings
+        return settings | {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": self._hosts[HEAD].address,
+            # The socket again: slurmdbd's clients look for it here, not in AuthInfo.
+            "AccountingStoragePass": self.layout.munge_socket,
+            "AccountingStorageTRES": "gres/gpu",
+        }
+
+    def _version(self) -> tuple[int, int]:
+        return daemons.slurm_version("slurmctld", os.environ)
 
     def _wait(self, why_not_yet: Callable[[], str], what: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -390,9 +425,3 @@ def why_not(accounting: bool = True) -> str | None:
 
 def _missing(path: Path) -> str:
     return "" if path.exists() else f"{path} is missing"
-
-
-def _slurm_version() -> tuple[int, int]:
-    text = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout
-    major, minor = text.split()[-1].split(".")[:2]
-    return int(major), int(minor)

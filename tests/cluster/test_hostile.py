@@ -322,7 +322,7 @@ def test_secret(site: Site) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert files_with(MARK, run.folder) == [str(file)]
     # Neither slurmctld nor slurmd has seen it: not in the script, not in the job's environment.
-    kept = [rig.root / "state", *(rig.root / "hosts" / name / "spool" for name in rig.node_names)]
+    kept = [rig.root / "state", *(rig.root / "spool" / name for name in rig.node_names)]
     assert files_with(run.run_id, *kept), "Slurm keeps scripts and environments in these folders"
     assert files_with(MARK, *kept) == []
     told = [

@@ -175,21 +175,6 @@ def test_a_killed_test_run_takes_its_rig_along(fresh_root: Path) -> None:
         assert run.stdout.readline() == "up\n"
         os.kill(run.pid, signal.SIGKILL)
     _until(lambda: _traces(fresh_root) == [])
-    rig = Rig(fresh_root, nodes=1, accounting=False)
-    rig.start()
-    rig.stop()
-    assert not fresh_root.exists()
-
-
-def test_stop_also_ends_another_rig_that_is_alive_in_the_same_folder(fresh_root: Path) -> None:
-    first = Rig(fresh_root, nodes=1, accounting=False)
-    first.start()
-    link = first.network.link
-    Rig(fresh_root).stop()
-    assert _traces(fresh_root) == []
-    assert not fresh_root.exists()
-    first.stop()
-    assert link not in Path("/proc/net/dev").read_text()
 
 
 def _until(condition: Callable[[], bool], timeout: float = 20.0) -> None:

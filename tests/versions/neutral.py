@@ -8,16 +8,15 @@ import re
 def neutral(text: str, *, link: str, shared: str, root: str) -> str:
     r"""Write text as if the cluster were called ``cluster`` and lay in ``/scratch``.
 
-    ``link`` is the rig's name, with which every host's name begins; ``shared`` its shared folder.
+    ``link`` is the rig's name; ``shared`` its shared folder.
 
-    >>> text = "rig12abn[1-2] at 10.18.171.11 in /var/tmp/x/rig/shared/runs, rig12abhead\n"
+    >>> text = "node[1-2] of rig12ab at 10.18.171.11 in /var/tmp/x/rig/shared/runs\n"
     >>> print(neutral(text, link="rig12ab", shared="/var/tmp/x/rig/shared", root="/var/tmp/x/rig"))
-    node[1-2] at 10.0.0.11 in /scratch/runs, head
+    node[1-2] of cluster at 10.0.0.11 in /scratch/runs
     <BLANKLINE>
     """
     text = text.replace(shared, "/scratch").replace(root, "/opt/slurm")
-    text = re.sub(rf"{link}n(?=[0-9\[])", "node", text)
-    text = text.replace(f"{link}head", "head").replace(link, "cluster")
+    text = text.replace(link, "cluster")
     text = re.sub(r"\b10\.\d+\.\d+\.(\d+)\b", r"10.0.0.\1", text)
     # Of a node: the kernel and when this machine was started, its load and what memory is free.
     text = re.sub(r"OS=.*?(?=\s+RealMemory=)", "OS=Linux", text)

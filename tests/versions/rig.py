@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.configuration import cgroup_conf
+from hpcrun.sandbox.config import parse_version
 from tests.cluster.hosts import Host
-from tests.cluster.rig import Rig
+from tests.cluster.rig import HEAD, Rig
 from tests.versions.roots import STAND_INS
 
 CLIENTS = ("sbatch", "squeue", "scontrol", "sacct", "scancel", "srun", "salloc", "sinfo")
@@ -68,7 +68,7 @@ class ReleaseRig(Rig):
         """Run a command on the login host, in a folder, with more in its environment."""
         clean = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": "/root", "USER": "root"}
         return subprocess.run(
-            self.argv_on(self.head, argv, cwd),
+            self.argv_on(HEAD, argv, cwd),
             env={**clean, **self.env, **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -84,7 +84,7 @@ class ReleaseRig(Rig):
         """
         folder.mkdir(parents=True, exist_ok=True)
         for name in CLIENTS:
-            enter = shlex.join(self.argv_on(self.head, [name], "CWD")).replace("CWD", '"$PWD"')
+            enter = shlex.join(self.argv_on(HEAD, [name], "CWD")).replace("CWD", '"$PWD"')
             script = folder / name
             script.write_text(f'#!/bin/sh\nPATH={_PATH} exec {enter} "$@"\n')
             script.chmod(0o755)
@@ -101,12 +101,12 @@ class ReleaseRig(Rig):
         self.conf.write_text("\n".join(lines) + "\n")
         self.start_controller()
 
-    def _boot(self, name: str) -> None:
-        host = self._hosts[name]
-        if not isinstance(host, ReleaseHost):
-            self._hosts[name] = ReleaseHost(host.name, host.address, host.folder, tree=self.tree)
-        super()._boot(name)
-        enter = ["nsenter", "-t", str(self._hosts[name].init), "--mount", "--"]
+    def _make_host(self, name: str, address: str) -> Host:
+        return ReleaseHost(name, address, self.root / "hosts" / name, tree=self.tree)
+
+    def _boot(self, host: Host) -> None:
+        super()._boot(host)
+        enter = ["nsenter", "-t", str(host.init), "--mount", "--"]
         mounts = [*enter, "sh", "-c", _MOUNTS, "mounts", str(self.tree), str(self.root)]
         subprocess.run(mounts, check=True, env={**os.environ, "PATH": _PATH})
 
@@ -119,9 +119,8 @@ class ReleaseRig(Rig):
 
     def _write_configuration(self) -> None:
         super()._write_configuration()
-        text = self.conf.read_text()
-        # A requeued job waits for cred_expire seconds before it may start again; 120 unless said.
-        text = text.replace("/munge/socket\nState", "/munge/socket,cred_expire=10\nState", 1)
-        self.conf.write_text(text + self.extra_conf)
-        major, minor = (int(part) for part in self.version.split(".")[:2])
-        (self.conf.parent / "cgroup.conf").write_text(cgroup_conf((major, minor)))
+        with self.conf.open("a") as file:
+            file.write(self.extra_conf)
+
+    def _version(self) -> tuple[int, int]:
+        return parse_version(self.version)
