@@ -57,20 +57,13 @@ def command(
     """
     from msgspec import structs
 
-    from hpcrun.cli.output import (
-        emit_json,
-        has_colour,
-        has_unicode,
-        is_terminal,
-        note,
-        say,
-        width_and_height,
-    )
-    from hpcrun.cli.show_curve import check_files, known_metric, labelled, write_files
+    from hpcrun.cli import output
+    from hpcrun.cli.show_curve import known_metric, labelled, write
     from hpcrun.controller.curves.facts import with_code
     from hpcrun.controller.curves.parse import parse
     from hpcrun.errors import InputError
     from hpcrun.report.comparison import compare_runs
+    from hpcrun.report.files import check_files
 
     if not logs:
         raise InputError(
@@ -79,35 +72,34 @@ def command(
     if target is not None and not math.isfinite(target):
         raise InputError(f"--target {target}: no number to reach", fix="as in --target 2.5")
     where, files = context(cluster), {"plot": plot, "html": html}
-    check_files(where, logs, files)
+    check_files(where.cwd, logs, files)
     runs = _with_gpus(parse(where, logs), gpus)
     if len(runs) < 2:
         raise InputError(
             f"{' '.join(logs)}: one run; two or more can be compared",
             fix=f"name another one, or hpcrun parse {' '.join(logs)}",
         )
-    runs, said = with_code(where.runs_dir, runs)
+    runs, notes = with_code(where.runs_dir, runs)
     named = labelled(where, runs)
-    told = compare_runs(
+    compared = compare_runs(
         runs if as_json else named,
         metric=known_metric(runs, metric),
         target=target,
         per_gpu=per_gpu,
     )
-    told = structs.replace(told, notes=(*told.notes, *said))
+    compared = structs.replace(compared, notes=(*compared.notes, *notes))
     if as_json:
-        from hpcrun.report.compare_json import comparison_json
+        from hpcrun.report.compare import comparison_json
 
-        emit_json(comparison_json(runs, told))
+        output.emit_json(comparison_json(runs, compared))
     else:
         from hpcrun.report.compare import report
-        from hpcrun.report.plot import Look
+        from hpcrun.views.table import Look
 
-        look = Look(*width_and_height(), has_colour(), not has_unicode())
-        say(report(named, told, look, by=by, per_gpu=per_gpu, is_window=is_terminal()))
-    drawn_over = "step" if by == "samples" else by
-    for written in write_files(where, runs, files, by=drawn_over):
-        note(f"wrote {written}")
+        look = Look(*output.width_and_height(), output.has_colour(), not output.has_unicode())
+        text = report(named, compared, look, by=by, per_gpu=per_gpu, is_window=output.is_terminal())
+        output.say(text)
+    write(where, runs, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 
 
@@ -119,13 +111,13 @@ def _with_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
 
     if gpus is None:
         return list(runs)
-    words = gpus.split(",")
-    if not all(word.strip().isdecimal() and int(word) for word in words):
+    numbers = gpus.split(",")
+    if not all(each.strip().isdecimal() and int(each) for each in numbers):
         raise InputError(f"--gpus {gpus}: not whole numbers", fix="as in --gpus 1,2,4,8")
-    if len(words) != len(runs):
+    if len(numbers) != len(runs):
         named = ", ".join(run.source for run in runs)
         raise InputError(
-            f"--gpus {gpus}: {len(words)} numbers for {len(runs)} runs",
+            f"--gpus {gpus}: {len(numbers)} numbers for {len(runs)} runs",
             fix=f"one for each, in this order: {named}",
         )
-    return [structs.replace(run, gpus=int(word)) for run, word in zip(runs, words, strict=True)]
+    return [structs.replace(run, gpus=int(each)) for run, each in zip(runs, numbers, strict=True)]

@@ -30,13 +30,10 @@ def command(
     follow: bool,
     metric: str | None,
     patterns: tuple[str, ...],
-    plot: str | None,
-    html: str | None,
-    csv: str | None,
-    tensorboard: str | None,
     as_json: bool,
     full: bool,
     cluster: str | None,
+    **files: str | None,
 ) -> int:
     """Draw the loss curve, and summarize the training.
 
@@ -52,12 +49,11 @@ def command(
 
     The exit code is 1 if no metric is found, and with -f also if a run failed.
     """
-    from hpcrun.cli.output import note
-    from hpcrun.cli.show_curve import check_files, show, write_files
+    from hpcrun.cli.show_curve import show, write
+    from hpcrun.report.files import check_files
 
-    files = {"plot": plot, "html": html, "csv": csv, "tensorboard": tensorboard}
     where = context(cluster)
-    check_files(where, logs, files)
+    check_files(where.cwd, logs, files)
     if follow:
         from hpcrun.cli.watch_curve import watch_curve
 
@@ -69,6 +65,5 @@ def command(
 
         runs, ok = parse(where, logs, patterns=patterns, full=full), True
     show(where, runs, metric=metric, as_json=as_json, full=full)
-    for written in write_files(where, runs, files, full=full):
-        note(f"wrote {written}")
+    write(where, runs, files, full=full)
     return 0 if ok and any(run.curve.metrics for run in runs) else 1

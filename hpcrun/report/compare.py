@@ -1,7 +1,8 @@
-"""Several runs beside each other, as text for a terminal.
+"""Several runs beside each other, as text for a terminal and as JSON.
 
 From above: the curves, how each run learned, which is ahead at equal places, how fast each is, in
-which settings they differ, what should worry, and quietly what the numbers rest on.
+which settings they differ, warnings, and faintly what the numbers rest on. docs/compare.md
+describes the JSON, docs/json/compare.schema.json is its JSON Schema.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import structs, to_builtins
 
 from hpcrun.metrics.compare import Difference
 from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.axes import time_unit, x_axis
 from hpcrun.report.comparison import Comparison, Equal, Measure, Reached, axis_of
-from hpcrun.report.facts import gpu_hours, seconds_by_times
+from hpcrun.report.data import summary_json
+from hpcrun.report.facts import gpu_hours, seconds_of
 from hpcrun.report.plot import Line, plot_lines
-from hpcrun.report.rows import distinct, run_mark, run_rows
 from hpcrun.report.scaling import Scaling, Speed
-from hpcrun.report.xaxis import time_unit, x_axis
+from hpcrun.report.terminal import distinct, run_mark, run_rows
 from hpcrun.views.numbers import (
     count_of,
     format_duration,
@@ -33,17 +38,11 @@ _NAME = 24  # of a run within a sentence
 _KEY = 30
 _LEAST_ROOM = 10
 _UNKNOWN = "-"
-_AXES: dict[Measure, str] = {
-    "step": "step",
-    "tokens": "tokens",
-    "samples": "samples",
-    "time": "hours",
-}
 
 
 def report(
     runs: Sequence[ParsedRun],
-    told: Comparison,
+    compared: Comparison,
     look: Look,
     *,
     by: Measure = "step",
@@ -55,21 +54,21 @@ def report(
     ``is_window`` False means a pipe or a file, whose height is not to be filled. No line feed ends
     the text.
     """
-    names = brief([printable(run.source, ascii_only=look.ascii_only) for run in runs])
+    names = brief([printable(run.source, look) for run in runs])
     short = distinct(names, _NAME, look)
     below: list[str] = []
     for part in (
-        run_rows(names, [dict(_learning(run, told, n)) for n, run in enumerate(runs)], look),
-        _verdicts(told, short, look),
-        run_rows(names, _speeds(runs, told), look),
-        _scaling(told.scaling, short, look),
-        _settings(told, names, look),
-        _said(runs, told, look, is_window=is_window),
+        run_rows(names, [dict(_learning(run, compared, n)) for n, run in enumerate(runs)], look),
+        _verdicts(compared, short, look),
+        run_rows(names, _speeds(runs, compared), look),
+        _scaling(compared.scaling, short, look),
+        _settings(compared, names, look),
+        _remarks(runs, compared, look, is_window=is_window),
     ):
         below += ["", *part] if part and below else part
     rest = max(0, look.height - len(below) - 2)
     rows = max(_LEAST_PLOT, min(_MOST_PLOT, rest)) if is_window else 20
-    plot = _plot(runs, told, by, rows, look, per_gpu=per_gpu)
+    plot = _plot(runs, compared, by, rows, look, per_gpu=per_gpu)
     return "\n".join([plot, *below] if plot else below)
 
 
@@ -85,7 +84,7 @@ def brief(names: Sequence[str]) -> list[str]:
 
 def _plot(
     runs: Sequence[ParsedRun],
-    told: Comparison,
+    compared: Comparison,
     by: Measure,
     rows: int,
     look: Look,
@@ -93,11 +92,11 @@ def _plot(
     per_gpu: bool,
 ) -> str:
     """Draw the metric of all runs over one axis: ``by``, else steps, else the points' order."""
-    name = told.metric
+    name = compared.metric
     shown = [n for n, run in enumerate(runs) if name is not None and name in run.curve.metrics]
     if name is None or not shown:
         return ""
-    batches = [speed.batch for speed in told.scaling.speeds]
+    batches = [speed.batch for speed in compared.scaling.speeds]
     axes, label = [x_axis(runs[n].curve, name, "order") for n in shown], "point"
     for measure in (by, "step"):
         found = [axis_of(runs[n], name, measure, batches[n], per_gpu=per_gpu) for n in shown]
@@ -112,34 +111,27 @@ def _plot(
     for n, x in zip(shown, axes, strict=True):
         lines[n] = Line(runs[n].source, x or [], runs[n].curve.values(name))
     return plot_lines(
-        lines,
-        title=name,
-        x_label=label,
-        width=look.width,
-        height=rows,
-        colour=look.colour,
-        ascii_only=look.ascii_only,
-        legend=False,
+        lines, structs.replace(look, height=rows), title=name, x_label=label, legend=False
     )
 
 
-def _learning(run: ParsedRun, told: Comparison, number: int) -> Iterator[tuple[str, str]]:
+def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tuple[str, str]]:
     """Yield how a run learned, as headings and texts."""
-    summary = run.curve.summary(told.metric) if told.metric else None
+    summary = run.curve.summary(compared.metric) if compared.metric else None
     if summary is not None:
         step = summary.last.step
         yield "steps", f"{step:,}" if step is not None else count_of(summary.count, "point")
         yield "last", format_value(summary.last.value)
-        best = summary.min if told.falls else summary.max
-        heading = "lowest" if told.falls else "highest"
+        best = summary.min if compared.falls else summary.max
+        heading = "lowest" if compared.falls else "highest"
         yield heading, format_value(best.value) if best else "nan"
-    for equal in told.equal:
+    for equal in compared.equal:
         level = equal.levels[number]
         yield _place(equal.by, equal.window.end), "-" if level is None else format_value(level)
-    if told.target is not None and summary is not None:
-        at, reached = f"{told.target.level:.6g}", told.target.reached[number]
+    if compared.target is not None and summary is not None:
+        at, reached = f"{compared.target.level:.6g}", compared.target.reached[number]
         for measure in ("step", "time"):
-            if any(each and getattr(each, measure) is not None for each in told.target.reached):
+            if any(each and getattr(each, measure) is not None for each in compared.target.reached):
                 yield f"to {at}: {measure}", _reached_text(reached, measure)
 
 
@@ -184,34 +176,34 @@ def format_amount(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _verdicts(told: Comparison, names: Sequence[str], look: Look) -> list[str]:
-    """Say for each equal place who is ahead, by how much, and how much of it is noise."""
+def _verdicts(compared: Comparison, names: Sequence[str], look: Look) -> list[str]:
+    """Return for each equal place which run is ahead, by how much, and how much of it is noise."""
     return [
         row
-        for equal in told.equal
-        for row in wrap(_plain(_verdict(told, equal, names, look), look), look.width, 2)
+        for equal in compared.equal
+        for row in wrap(printable(_verdict(compared, equal, names, look), look), look.width, 2)
     ]
 
 
-def _verdict(told: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
-    compared = [(names[n], gap) for n, gap in enumerate(equal.behind) if gap is not None]
-    clear = [(name, gap) for name, gap in compared if gap.is_clear]
-    noise = [(name, gap) for name, gap in compared if not gap.is_clear and gap.error is not None]
-    unknown = [(name, gap) for name, gap in compared if gap.error is None]
-    ends, word = ("lowest", "higher") if told.falls else ("highest", "lower")
+def _verdict(compared: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
+    gaps = [(names[n], gap) for n, gap in enumerate(equal.behind) if gap is not None]
+    clear = [(name, gap) for name, gap in gaps if gap.is_clear]
+    noise = [(name, gap) for name, gap in gaps if not gap.is_clear and gap.error is not None]
+    unknown = [(name, gap) for name, gap in gaps if gap.error is None]
+    best, others = ("lowest", "higher") if compared.falls else ("highest", "lower")
 
-    def said(gaps: Sequence[tuple[str, Difference]]) -> str:
+    def listed(gaps: Sequence[tuple[str, Difference]]) -> str:
         return ", ".join(f"{name} by {_gap(gap, look)}" for name, gap in gaps)
 
     first = f"{names[equal.best]} {format_value(equal.levels[equal.best] or 0.0)}"
-    parts = [f"{first} is {ends}; {word}: {said(clear)}"] if clear else [first]
+    parts = [f"{first} is {best}; {others}: {listed(clear)}"] if clear else [first]
     if noise and clear:
-        parts.append(f"within the noise: {said(noise)}")
+        parts.append(f"within the noise: {listed(noise)}")
     elif noise:
-        parts = [f"no difference beyond noise: {first}; {word}: {said(noise)}"]
+        parts = [f"no difference beyond noise: {first}; {others}: {listed(noise)}"]
     if unknown:
-        parts.append(f"{word}, with too few points to tell noise: {said(unknown)}")
-    return f"{told.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
+        parts.append(f"{others}, with too few points to tell noise: {listed(unknown)}")
+    return f"{compared.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
 
 
 def _gap(gap: Difference, look: Look) -> str:
@@ -226,11 +218,11 @@ def _gap(gap: Difference, look: Look) -> str:
     return f"{size:.{decimals}f} {about} {gap.error:.{decimals}f}"
 
 
-def _speeds(runs: Sequence[ParsedRun], told: Comparison) -> list[dict[str, str]]:
-    """Tell how fast each run works and what it costs; what no run's log tells has no column."""
+def _speeds(runs: Sequence[ParsedRun], compared: Comparison) -> list[dict[str, str]]:
+    """Return how fast each run works and what it costs; what no run's log has gets no column."""
     rows = [
-        dict(_speed(run, told.scaling, speed))
-        for run, speed in zip(runs, told.scaling.speeds, strict=True)
+        dict(_speed(run, compared.scaling, speed))
+        for run, speed in zip(runs, compared.scaling.speeds, strict=True)
     ]
     known = {heading for row in rows for heading, text in row.items() if text != _UNKNOWN}
     return [{key: text for key, text in row.items() if key in known} for row in rows]
@@ -247,43 +239,42 @@ def _speed(run: ParsedRun, scaling: Scaling, speed: Speed) -> Iterator[tuple[str
         yield scaling.unit, shown(speed.work, format_rate)
     yield "speed-up", shown(speed.speedup, lambda n: f"{n:.2f}x" if n >= 0.1 else f"{n:.2g}x")
     yield "efficiency", shown(speed.efficiency, "{:.0%}".format)
-    seconds = run.seconds if run.seconds is not None else seconds_by_times(run.curve)
-    yield "time", shown(seconds, format_duration)
+    yield "time", shown(seconds_of(run), format_duration)
     yield "GPU hours", shown(gpu_hours(run), format_value)
 
 
 def _scaling(scaling: Scaling, names: Sequence[str], look: Look) -> list[str]:
-    """Say what speed-up and efficiency mean here, or why there are none."""
+    """Explain what speed-up and efficiency mean here, or why there are none."""
     if scaling.baseline is None:
         return wrap("speed: the logs have no time and no rate in common", look.width, 2)
     counted = scaling.counted
-    said = f"speed-up over {names[scaling.baseline]} in {scaling.notes[0]}"
+    text = f"speed-up over {names[scaling.baseline]} in {scaling.notes[0]}"
     if any(speed.efficiency is not None for speed in scaling.speeds):
-        said += f"; efficiency: speed-up over the ratio of {counted}"
-        said += {
+        text += f"; efficiency: speed-up over the ratio of {counted}"
+        text += {
             "strong": ": strong scaling, the batch is the same",
             "weak": f": weak scaling, the batch grows with the {counted}",
             "mixed": f"; the batch grows otherwise than the {counted}",
             None: "",
         }[scaling.kind]
     elif None in [speed.gpus for speed in scaling.speeds]:
-        said += "; no efficiency: how many GPUs each run has is not known (--gpus 1,2,...)"
-    texts = (said, *scaling.notes[1:])
-    return [row for text in texts for row in wrap(_plain(text, look), look.width, 2)]
+        text += "; no efficiency: how many GPUs each run has is not known (--gpus 1,2,...)"
+    notes = (text, *scaling.notes[1:])
+    return [row for note in notes for row in wrap(printable(note, look), look.width, 2)]
 
 
-def _settings(told: Comparison, names: Sequence[str], look: Look) -> list[str]:
+def _settings(compared: Comparison, names: Sequence[str], look: Look) -> list[str]:
     """Return the settings that differ: a row for each, or one for each run if that is shorter."""
-    if not told.settings:
+    if not compared.settings:
         return []
-    key_width = min(_KEY, look.width // 3, max(map(cells, told.settings)))
+    key_width = min(_KEY, look.width // 3, max(map(cells, compared.settings)))
     room = (look.width - key_width) // len(names) - 2
-    if len(told.settings) >= len(names) and room >= _LEAST_ROOM:
-        return _settings_by_key(told, names, look, key_width, room)
+    if len(compared.settings) >= len(names) and room >= _LEAST_ROOM:
+        return _settings_by_key(compared, names, look, key_width, room)
     facts = [
         {
-            shorten(key, _KEY, ascii_only=look.ascii_only): _value(values[number], look, _KEY)
-            for key, values in told.settings.items()
+            shorten(key, _KEY, look): _value(values[number], look, _KEY)
+            for key, values in compared.settings.items()
         }
         for number in range(len(names))
     ]
@@ -291,41 +282,43 @@ def _settings(told: Comparison, names: Sequence[str], look: Look) -> list[str]:
 
 
 def _settings_by_key(
-    told: Comparison, names: Sequence[str], look: Look, key_width: int, room: int
+    compared: Comparison, names: Sequence[str], look: Look, key_width: int, room: int
 ) -> list[str]:
-    columns = [Column(shorten("settings that differ", key_width, ascii_only=look.ascii_only))]
+    columns = [Column(shorten("settings that differ", key_width, look))]
     for number, name in enumerate(distinct(names, room - 2, look)):
         columns.append(Column(f"{run_mark(number, look)} {dim(name, look)}"))
     rows = [
         [
-            dim(shorten(key, key_width, ascii_only=look.ascii_only), look),
+            dim(shorten(key, key_width, look), look),
             *(_value(value, look, room) for value in values),
         ]
-        for key, values in told.settings.items()
+        for key, values in compared.settings.items()
     ]
     return Table(columns, rows, look, head=DIM).lines()
 
 
 def _value(value: str | None, look: Look, width: int) -> str:
     """Print a setting: "-" for none, "set" for an option that takes no value."""
-    return "-" if value is None else shorten(value or "set", width, ascii_only=look.ascii_only)
+    return "-" if value is None else shorten(value or "set", width, look)
 
 
-def _said(runs: Sequence[ParsedRun], told: Comparison, look: Look, *, is_window: bool) -> list[str]:
-    """Return what should worry, then what the comparison rests on."""
-    notes = list(told.notes)
+def _remarks(
+    runs: Sequence[ParsedRun], compared: Comparison, look: Look, *, is_window: bool
+) -> list[str]:
+    """Return the warnings, then what the comparison rests on."""
+    notes = list(compared.notes)
     unknown = [run.source for run in runs if not run.facts]
     if unknown and len(unknown) < len(runs):
         notes.append(f"settings are not known of {', '.join(unknown)}")
-    if told.equal:
+    if compared.equal:
         notes.append(
             "values at equal places are means of what was logged just before; the noise is that "
             "within the runs (95%): another seed may change more"
         )
-    said = [("warning: ", f"{run.source}: {text}") for run in runs for text in run.warnings]
+    warnings = [("warning: ", f"{run.source}: {text}") for run in runs for text in run.warnings]
     rows = []
-    for label, text in [*said, *(("note: ", note) for note in notes)]:
-        line = label + _plain(text, look)
+    for label, text in [*warnings, *(("note: ", note) for note in notes)]:
+        line = label + printable(text, look)
         first, *more = wrap(line, look.width, 2) if is_window else [line]
         if label == "note: ":
             rows += [dim(row, look) for row in (first, *more)]
@@ -334,5 +327,61 @@ def _said(runs: Sequence[ParsedRun], told: Comparison, look: Look, *, is_window:
     return rows
 
 
-def _plain(text: str, look: Look) -> str:
-    return printable(text, ascii_only=look.ascii_only)
+def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain dicts, lists, strings and numbers."""
+    scaling, target = compared.scaling, compared.target
+    return {
+        "metric": compared.metric,
+        "falls": compared.falls,
+        "runs": [
+            _run_json(run, compared.metric, speed)
+            for run, speed in zip(runs, scaling.speeds, strict=True)
+        ],
+        "equal": [
+            {
+                "by": equal.by,
+                "from": equal.window.begin,
+                "to": equal.window.end,
+                "levels": list(equal.levels),
+                "best": equal.best,
+                "behind": [
+                    gap and {"value": gap.value, "error": gap.error, "clear": gap.is_clear}
+                    for gap in equal.behind
+                ],
+            }
+            for equal in compared.equal
+        ],
+        "target": target
+        and {"level": target.level, "reached": [_reached_json(each) for each in target.reached]},
+        "scaling": {
+            "unit": scaling.unit or None,
+            "counted": scaling.counted,
+            "baseline": scaling.baseline,
+            "kind": scaling.kind,
+            "notes": list(scaling.notes),
+        },
+        "settings": {key: list(values) for key, values in compared.settings.items()},
+        "notes": list(compared.notes),
+    }
+
+
+def _run_json(run: ParsedRun, metric: str | None, speed: Speed) -> dict[str, Any]:
+    return {
+        "source": run.source,
+        **summary_json(run.curve.summary(metric) if metric else None),
+        **to_builtins(speed),
+        "seconds": seconds_of(run),
+        "gpu_hours": gpu_hours(run),
+        "warnings": list(run.warnings),
+    }
+
+
+def _reached_json(reached: Reached | None) -> dict[str, float | None] | None:
+    if reached is None:
+        return None
+    return {
+        "step": reached.step,
+        "tokens": reached.tokens,
+        "samples": reached.samples,
+        "seconds": reached.time,
+    }

@@ -1,4 +1,4 @@
-"""What a comparison of runs says: at equal places, until a common loss, in speed, in settings.
+"""What runs have been compared by: equal places, a common loss, speed, settings.
 
 Runs are compared at the last step, number of tokens (or samples) and time that all of them reached;
 runs that ended before a tenth of the longest are left out, so that a crash does not hide the rest,
@@ -30,10 +30,10 @@ from hpcrun.metrics.compare import (
 )
 from hpcrun.metrics.names import EVAL_LOSS, LOSS
 from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.axes import is_token_counter, x_axis
 from hpcrun.report.facts import main_metric
 from hpcrun.report.scaling import Scaling, build_scaling
 from hpcrun.report.smooth import smooth
-from hpcrun.report.xaxis import TOKEN_COUNTERS, x_axis
 
 Measure = Literal["step", "samples", "tokens", "time"]
 MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")
@@ -58,7 +58,7 @@ class Equal(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """Where a run came to the common level; what its log cannot tell is None."""
+    """Where a run came to the common level; what its log lacks is None."""
 
     step: float | None = None
     tokens: float | None = None
@@ -74,7 +74,7 @@ class Target(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """All that is told of several runs beside each other.
+    """All that is known of several runs beside each other.
 
     ``falls``: lower values of ``metric`` are better, or at least what training leads to.
     ``settings``: those that differ, a value for each run, None where it has none.
@@ -111,18 +111,19 @@ def compare_runs(
     falls = _falls(runs, name)
     batches = [speed.batch for speed in scaling.speeds]
     points = [_points(run, name, notes) for run in runs]
-    values = [[v if falls else -v for v in each.values] for each in points]
-    axes = {
-        by: [
-            _axis(each, axis_of(run, name, by, batch, per_gpu=per_gpu))
-            for run, each, batch in zip(runs, points, batches, strict=True)
-        ]
+    values = [[v if falls else -v for v in each] for _, each in points]
+    axes: dict[Measure, list[list[float] | None]] = {by: [] for by in MEASURES}
+    for by in MEASURES:
+        for run, (indices, _), batch in zip(runs, points, batches, strict=True):
+            x = axis_of(run, name, by, batch, per_gpu=per_gpu)
+            axes[by].append(x and [read_at(x, index) for index in indices])
+    tracks = {
+        by: [build_track(x, y) if x else None for x, y in zip(axes[by], values, strict=True)]
         for by in MEASURES
     }
-    tracks = {by: [_track(*each) for each in zip(axes[by], values, strict=True)] for by in MEASURES}
     equal: list[Equal] = []
     for by in MEASURES:
-        found = None if _is_told(by, tracks, equal) else _equal(by, tracks[by], falls=falls)
+        found = None if _is_redundant(by, tracks, equal) else _equal(by, tracks[by], falls=falls)
         if found is not None:
             equal.append(found)
             notes += _left_out(runs, name, tracks[by], found)
@@ -132,7 +133,7 @@ def compare_runs(
 
 
 def choose_metric(runs: Sequence[ParsedRun]) -> str | None:
-    """Choose what runs are compared by: a loss that at least two have, else what tells most."""
+    """Choose the metric to compare by: a loss that at least two runs have, else the main one."""
     for name in (LOSS, EVAL_LOSS):
         if sum(name in run.curve.metrics for run in runs) > 1:
             return name
@@ -162,64 +163,43 @@ def axis_of(
         steps = x_axis(run.curve, name, "step")
         return [step * batch for step in steps] if steps and batch else None
     x = x_axis(run.curve, name, by)
-    if by != "tokens" or x is None or not per_gpu or _has_counter(run):
+    if by != "tokens" or x is None or not per_gpu or any(map(is_token_counter, run.curve.metrics)):
         return x
     return [place * run.gpus for place in x] if run.gpus else None
 
 
-def _has_counter(run: ParsedRun) -> bool:
-    return any(name.lower().rpartition("/")[2] in TOKEN_COUNTERS for name in run.curve.metrics)
-
-
 def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
-    """Tell whether lower is better: by the metric's name, else by where most runs go."""
-    if any(word in name.lower() for word in _FALLING):
+    """Return whether lower is better: by the metric's name, else by where most runs go."""
+    if any(part in name.lower() for part in _FALLING):
         return True
     summaries = [summary for run in runs if (summary := run.curve.summary(name))]
     fallen = sum(summary.last.value < summary.first.value for summary in summaries)
     return 2 * fallen > len(summaries)
 
 
-class _Points(Struct, frozen=True):
-    """Points of a metric: broken indices of its series' own, and values."""
-
-    indices: Sequence[float] = ()
-    values: Sequence[float] = ()
-
-
-def _points(run: ParsedRun, name: str, notes: list[str]) -> _Points:
+def _points(run: ParsedRun, name: str, notes: list[str]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the points of a metric: broken indices of its series' own, and values."""
     series = run.curve.metrics.get(name)
     if series is None:
-        return _Points()
+        return [], []
     found = even_points(series)
     if found is None:
         notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
-        return _Points([float(index) for index in range(len(series.values))], series.values)
-    return _Points(*found)
+        return [float(index) for index in range(len(series.values))], series.values
+    return found
 
 
-def _axis(points: _Points, x: Sequence[float] | None) -> list[float] | None:
-    """Read where the points stand on an axis that is known of all that the series keeps."""
-    return None if x is None else [read_at(x, index) for index in points.indices]
-
-
-def _track(x: Sequence[float] | None, y: Sequence[float]) -> Track | None:
-    return None if x is None else build_track(x, y)
-
-
-def _is_told(
+def _is_redundant(
     by: Measure, tracks: dict[Measure, list[Track | None]], equal: Sequence[Equal]
 ) -> bool:
-    """Tell whether a comparison would only say again what one before it does."""
+    """Return whether a comparison would only repeat one before it."""
     if by == "samples" and any(each.by == "tokens" for each in equal):
         return True
-    return by in ("tokens", "samples") and _is_scaled(tracks["step"], tracks[by])
-
-
-def _is_scaled(steps: Sequence[Track | None], others: Sequence[Track | None]) -> bool:
-    """Tell whether an axis is the steps' in another unit, the same for all runs."""
+    if by not in ("tokens", "samples"):
+        return False
+    # An axis may be the steps' in another unit, the same for all runs.
     ratios = []
-    for step, other in zip(steps, others, strict=True):
+    for step, other in zip(tracks["step"], tracks[by], strict=True):
         if (step is None) != (other is None):
             return False
         if step is not None and other is not None and step.x[-1] > 0:
@@ -257,21 +237,20 @@ def _equal(by: Measure, tracks: Sequence[Track | None], *, falls: bool) -> Equal
 def _left_out(
     runs: Sequence[ParsedRun], name: str, tracks: Sequence[Track | None], equal: Equal
 ) -> list[str]:
-    """Say which runs could not be compared at an equal place, and why."""
+    """Return which runs could not be compared at an equal place, and why."""
     left = [
         (run.source, track)
         for run, track, level in zip(runs, tracks, equal.levels, strict=True)
         if level is None and name in run.curve.metrics
     ]
-    what = {"step": "steps", "time": "time"}.get(equal.by, equal.by)
-    notes = []
-    for text, sources in (
-        ("too short", [source for source, track in left if track is not None]),
-        ("not in the log", [source for source, track in left if track is None]),
-    ):
-        if sources:
-            notes.append(f"not compared at equal {what} ({text}): {', '.join(sources)}")
-    return notes
+    what = {"step": "steps"}.get(equal.by, equal.by)
+    short = ", ".join(source for source, track in left if track is not None)
+    unknown = ", ".join(source for source, track in left if track is None)
+    return [
+        f"not compared at equal {what} ({why}): {sources}"
+        for why, sources in (("too short", short), ("not in the log", unknown))
+        if sources
+    ]
 
 
 def _target(
@@ -304,7 +283,7 @@ def _target(
 
 
 def _doubts_about_time(runs: Sequence[ParsedRun], name: str) -> list[str]:
-    """Say where time is not the same for all runs."""
+    """Return notes on time that is not the same for all runs."""
     notes = []
     timed = [run for run in runs if x_axis(run.curve, name, "time") is not None]
     stamped = [run for run in timed if run.curve.metrics[name].times is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from hpcrun.metrics.curve import Curve, Point, Series, quantile
@@ -31,24 +31,24 @@ from hpcrun.views.numbers import (
 Fact = tuple[str, str]
 
 EPOCH = "epoch"
-# What the tables say in rows of their own.
-_IN_TABLE = {LOSS, EVAL_LOSS, LR, EPOCH, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
-_IN_TABLE |= {MEMORY_BYTES, GRAD_NORM}
-# Without a loss: words of the metrics that tell most of a training, the most telling first.
+# How a training runs, not what it learns.
+_SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
+_SETTINGS |= {MEMORY_BYTES}
+# What has rows of its own in the tables.
+_IN_TABLE = {LOSS, EVAL_LOSS, *_SETTINGS}
+# Without a loss: parts of the names of metrics that show best how it learns, the best first.
 _TELLING = (
     ("loss",),
     ("reward", "return", "score"),
     ("ppl", "perplexity", "acc", "map", "f1", "iou", "bleu", "rouge", "auc", "psnr", "error"),
 )
-_SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
-_SETTINGS |= {MEMORY_BYTES}
 
 
 def main_metric(runs: Sequence[ParsedRun]) -> str | None:
-    """Choose what to draw: the training loss, else the evaluation's, else what tells most.
+    """Choose what to draw: the training loss, else the evaluation's, else the most telling.
 
     That is a metric with a curve whose name speaks of a loss, then of a reward, then of a score
-    such as accuracy; then any other but those that say how the run goes (lr, throughput ...).
+    such as accuracy; then any other but those of how the run goes (lr, throughput ...).
     """
     counts: dict[str, int] = {}
     for run in runs:
@@ -61,13 +61,10 @@ def main_metric(runs: Sequence[ParsedRun]) -> str | None:
 
 
 def _telling(name: str) -> tuple[bool, int]:
-    words = name.lower()
-    if "scale" in words:  # loss_scale is fp16's
-        return name in _SETTINGS, len(_TELLING)
-    rank = next(
-        (rank for rank, known in enumerate(_TELLING) if any(word in words for word in known)),
-        len(_TELLING),
-    )
+    lower, rank = name.lower(), len(_TELLING)
+    if "scale" not in lower:  # loss_scale is fp16's
+        ranks = (n for n, parts in enumerate(_TELLING) if any(part in lower for part in parts))
+        rank = next(ranks, rank)
     return name in _SETTINGS, rank
 
 
@@ -93,7 +90,7 @@ def _is_constant(series: Series) -> bool:
 
 
 def _is_counter(values: Sequence[float]) -> bool:
-    """Tell whether values lie on a straight line, within a hundredth of its height.
+    """Return whether values lie on a straight line, within a hundredth of its height.
 
     >>> _is_counter([10.0, 20.0, 30.0, 40.0]), _is_counter([10.0, 20.0, 25.0, 40.0])
     (True, False)
@@ -156,19 +153,21 @@ def running_facts(run: ParsedRun) -> Iterator[Fact]:
         seconds = seconds_per_step(curve)
         about = f", {format_duration(left * seconds)}" if seconds else ""
         yield "to go", f"{count_of(left, 'step')}{about}"
-    seconds = run.seconds if run.seconds is not None else seconds_by_times(curve)
+    seconds = seconds_of(run)
     if seconds and seconds >= 1:
         yield "time", format_duration(seconds)
     if (hours := gpu_hours(run)) is not None:
         yield "GPU hours", f"{format_value(hours)} ({count_of(run.gpus or 0, 'GPU')})"
     if curve.restarts:
         lost = steps_lost(curve)
-        said = "" if lost is None else f", {count_of(lost, 'step')} lost"
-        yield "restarts", f"{len(curve.restarts)}{said}"
+        yield (
+            "restarts",
+            f"{len(curve.restarts)}" + ("" if lost is None else f", {count_of(lost, 'step')} lost"),
+        )
 
 
 def steps_text(curve: Curve, series: Series) -> str:
-    """Say from which step to which a metric goes, of how many, and in which epoch it ends."""
+    """Return from which step to which a metric goes, of how many, and in which epoch it ends."""
     steps = [step for step in series.steps if step is not None]
     count = series.summary.count
     if not steps:
@@ -191,7 +190,7 @@ def _evenly(series: Series) -> Sequence[float]:
 
 
 def trend_text(series: Series) -> str:
-    """Say where a curve is heading, by the line through its last fifth; "" if it is too short."""
+    """Return where a curve is heading, by the line through its last fifth; "" if too short."""
     values = _evenly(series)
     trend = fit_trend(values)
     if trend is None:
@@ -212,26 +211,24 @@ def _now(trend: Trend) -> float:
 
 
 def _is_loss(name: str) -> bool:
-    """Tell whether the lowest value of a metric is its best, as far as its name tells."""
+    """Return whether the lowest value of a metric is its best, going by its name."""
     return "loss" in name.lower()
 
 
 def steps_left(curve: Curve) -> int | None:
-    """Count the steps that are still to be done, None if the log does not tell or none are."""
-    reached = _reached(curve)
+    """Count the steps that are still to be done; None if there are none or the log lacks them."""
+    lasts = [series.summary.last.step for series in curve.metrics.values()]
+    reached = max((step for step in lasts if step is not None), default=None)
     if curve.total_steps is None or reached is None:
         return None
     return max(0, curve.total_steps - reached) or None
 
 
-def _reached(curve: Curve) -> int | None:
-    lasts = [series.summary.last.step for series in curve.metrics.values()]
-    return max((step for step in lasts if step is not None), default=None)
-
-
 def seconds_per_step(curve: Curve) -> float | None:
-    """Tell how long a step takes now: by the time stamps of the last quarter of the log, with
-    evaluations and checkpoints, else by the median of the last step times."""
+    """Return how long a step takes now, by the time stamps of the last quarter of the log.
+
+    That is with evaluations and checkpoints; without time stamps the median of the last step times.
+    """
     resumed = curve.restarts[-1].resumed_at if curve.restarts else None
     for series in sorted(curve.metrics.values(), key=lambda each: -each.summary.count):
         if series.times is None:
@@ -250,9 +247,11 @@ def seconds_per_step(curve: Curve) -> float | None:
     return quantile(values[-max(5, len(values) // 4) :], 0.5)
 
 
-def seconds_by_times(curve: Curve) -> float | None:
-    """Tell how long a log goes on by its own time stamps, restarts and waiting included."""
-    times = [series.times for series in curve.metrics.values() if series.times]
+def seconds_of(run: ParsedRun) -> float | None:
+    """Return how long a run took, else its log's own time stamps, restarts and waits included."""
+    if run.seconds is not None:
+        return run.seconds
+    times = [series.times for series in run.curve.metrics.values() if series.times]
     if not times:
         return None
     return max(map(max, times)) - min(map(min, times)) or None
@@ -266,12 +265,12 @@ def gpu_hours(run: ParsedRun) -> float | None:
 
 
 def steps_lost(curve: Curve) -> int | None:
-    """Count the steps that were done again after restarts; None where the log does not tell."""
+    """Count the steps that were done again after restarts; None where the log lacks them."""
     known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
     return sum(known) if known else None
 
 
-def point_text(point: Point | None) -> str:
+def point_text(point: Point | None, form: Callable[[float], str] = format_value) -> str:
     """Print a value and its step; a metric without finite values has no best.
 
     >>> point_text(Point(3, 2.5)), point_text(Point(None, 2.5)), point_text(None)
@@ -279,7 +278,7 @@ def point_text(point: Point | None) -> str:
     """
     if point is None:
         return "nan"
-    return format_value(point.value) + ("" if point.step is None else f" at step {point.step}")
+    return form(point.value) + ("" if point.step is None else f" at step {point.step}")
 
 
 def columns_of(run: ParsedRun, main: str) -> dict[str, str]:

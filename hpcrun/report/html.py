@@ -12,21 +12,55 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import InputError
-from hpcrun.metrics.curve import Point
-from hpcrun.metrics.names import LOSS, MEMORY_BYTES
+from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.names import (
+    EVAL_LOSS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY_BYTES,
+    SAMPLES_PER_SECOND,
+    STEP_SECONDS,
+    TOKENS_PER_SECOND,
+)
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.facts import columns_of, learning_facts, main_metric, point_text, running_facts
-from hpcrun.report.page_data import page_data
-from hpcrun.report.writing import whole_file
-from hpcrun.views.numbers import count_of, format_bytes
+from hpcrun.report.axes import By, is_visibly_noisy, panel_scale, x_axis
+from hpcrun.report.facts import (
+    EPOCH,
+    columns_of,
+    further_metrics,
+    learning_facts,
+    main_metric,
+    point_text,
+    running_facts,
+)
+from hpcrun.report.files import package_of, whole_file
+from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
 from hpcrun.views.table import printable
 
 _PARTS = Path(__file__).parent / "page"
+_TITLES = {
+    LOSS: ("Training loss", ""),
+    EVAL_LOSS: ("Evaluation loss", ""),
+    LR: ("Learning rate", ""),
+    GRAD_NORM: ("Gradient norm", ""),
+    TOKENS_PER_SECOND: ("Throughput", "tokens/s"),
+    SAMPLES_PER_SECOND: ("Throughput", "samples/s"),
+    STEP_SECONDS: ("Step time", "s"),
+    MEMORY_BYTES: ("Memory", "GiB"),
+    EPOCH: ("Epoch", ""),
+}
+# Panels that are open at first: those of the first six that the runs have.
+_FIRST = (EVAL_LOSS, LR, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
+_LAST = (MEMORY_BYTES, EPOCH)
+_OPEN = 6
+# A schedule has no noise; smoothing would only bring it out of place.
+_SCHEDULES = (LR, EPOCH)
+_AXES: tuple[By, ...] = ("step", "tokens", "time")
 
 
 def write_html(runs: Sequence[ParsedRun], path: Path) -> None:
@@ -39,19 +73,15 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
     """Return the report as text. Raises InputError without plotly."""
     import jinja2
 
-    try:
+    with package_of("html"):
         from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise InputError(
-            f"the HTML report needs plotly ({error})", fix="pip install 'hpcrun[plot]'"
-        ) from error
     scripts = [get_plotlyjs(), (_PARTS / "page.js").read_text("utf-8")]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
     return page.render(
-        title=_title(runs),
+        title=printable(runs[0].source) if len(runs) == 1 else f"{len(runs)} runs",
         policy=_policy(scripts),
         scripts=scripts,
         style=(_PARTS / "page.css").read_text("utf-8"),
@@ -85,12 +115,8 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _title(runs: Sequence[ParsedRun]) -> str:
-    return printable(runs[0].source) if len(runs) == 1 else f"{len(runs)} runs"
-
-
 def _shown(run: ParsedRun) -> dict[str, Any]:
-    """Gather what the page says of a run in words."""
+    """Return what the page writes about a run."""
     read = f"{count_of(run.files, 'file')}, {count_of(run.lines, 'line')}, {run.bytes:,} bytes"
     return {
         "name": printable(run.source),
@@ -115,24 +141,17 @@ def _shown(run: ParsedRun) -> dict[str, Any]:
                 "name": printable(name),
                 "count": f"{series.summary.count:,}",
                 "points": [
-                    _point_text(name, point)
-                    for point in (
-                        *(series.summary.first, series.summary.last),
-                        *(series.summary.min, series.summary.max),
+                    point_text(
+                        getattr(series.summary, which),
+                        format_bytes if name == MEMORY_BYTES else format_value,
                     )
+                    for which in ("first", "last", "min", "max")
                 ],
                 "thinned": len(series.values) if series.thinned else 0,
             }
             for name, series in run.curve.metrics.items()
         ],
     }
-
-
-def _point_text(name: str, point: Point | None) -> str:
-    if point is None or name != MEMORY_BYTES:
-        return point_text(point)
-    where = "" if point.step is None else f" at step {point.step}"
-    return format_bytes(point.value) + where
 
 
 def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
@@ -145,7 +164,7 @@ def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
 
 
 def split_fact(text: str) -> tuple[str, str]:
-    """Split a fact into what it says first and the rest.
+    """Split the text of a fact into its value and the rest.
 
     >>> split_fact("2.5 at step 3"), split_fact("21,499 (median)"), split_fact("1, 80 steps lost")
     (('2.5', 'at step 3'), ('21,499', '(median)'), ('1', '80 steps lost'))
@@ -170,11 +189,137 @@ def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[tuple[str, list[str]]
     """Sort the runs' settings by whether the runs differ in them."""
     names = sorted({name for run in runs for name in run.facts})
     rows = [
-        (printable(name), [printable(_fact(run.facts, name)) for run in runs]) for name in names
+        (printable(name), [printable(run.facts.get(name, "")) for run in runs]) for name in names
     ]
     differ = [row for row in rows if len(set(row[1])) > 1]
     return {"differ": differ, "same": [row for row in rows if len(set(row[1])) == 1]}
 
 
-def _fact(facts: Mapping[str, str], name: str) -> str:
-    return str(facts.get(name, ""))
+def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
+    """Return what the page draws, as plain data for its script.
+
+        {"runs": [{"name": ..., "restarts": [{"at": 101, "text": ...}],
+                   "axes": [{"step": [...] | null, "tokens": ..., "time": ..., "count": 200}],
+                   "metrics": {"loss": {"axis": 0, "values": [...]}}}],
+         "panels": [{"title": ..., "unit": ..., "metrics": ["loss", "eval_loss"], "labels": [...],
+                     "log": false, "range": [low, high] | null, "beyond": 0, "smooth": true,
+                     "shown": true}],
+         "axes": ["step", "time"], "smoothing": 0.9}
+
+    Metrics that were logged at the same places share an axis. A value that is not finite is the
+    string "NaN", "Infinity" or "-Infinity". Memory is in GiB.
+    """
+    panels = _panels(runs)
+    curves = [run.curve for run in runs]
+    axes = [
+        by
+        for by in _AXES
+        if any(x_axis(curve, name, by) for curve in curves for name in curve.metrics)
+    ]
+    return {
+        "runs": [_run(run) for run in runs],
+        "panels": panels,
+        "axes": axes,
+        "smoothing": _smoothing(runs, panels[0]["metrics"][0]) if panels else 0.0,
+    }
+
+
+def _run(run: ParsedRun) -> dict[str, Any]:
+    axes: list[dict[str, Any]] = []
+    places: dict[int, tuple[list[int | None], list[float] | None]] = {}
+    metrics: dict[str, Any] = {}
+    for name, series in run.curve.metrics.items():
+        place = (series.steps, series.times)
+        index = next((i for i, known in places.items() if known == place), len(axes))
+        if index == len(axes):
+            places[index] = place
+            axes.append(_axis(run.curve, name))
+        values = [number(value / _factor(name)) for value in series.values]
+        metrics[name] = {"axis": index, "values": values}
+    restarts = [
+        {
+            "at": restart.resumed_at,
+            "text": f"attempt {restart.attempt} from step {restart.resumed_at}"
+            + (f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else ""),
+        }
+        for restart in run.curve.restarts
+        if restart.resumed_at is not None
+    ]
+    name = printable(run.source)
+    return {"name": name, "axes": axes, "metrics": metrics, "restarts": restarts}
+
+
+def _axis(curve: Curve, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"count": curve.metrics[name].summary.count}
+    for by in _AXES:
+        x = x_axis(curve, name, by)
+        digits = 2 if by == "time" else 0
+        found[by] = None if x is None else [_short(value, digits) for value in x]
+    return found
+
+
+def _short(value: float, digits: int) -> float | int:
+    """Return a place on an axis without digits that nobody sees.
+
+    >>> _short(12.0, 0), _short(12.3456, 2)
+    (12, 12.35)
+    """
+    rounded = round(value, digits)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
+    """List the panels, those that matter most first; the first ones are open."""
+    there = dict.fromkeys(name for run in runs for name in run.curve.metrics)
+    main = main_metric(runs)
+    further = [name for run in runs for name, _ in further_metrics(run, main)]
+    rest = (name for name in (*further, *there) if name not in _LAST)
+    order = [main, *_FIRST, *rest, *_LAST]
+    names = [name for name in dict.fromkeys(order) if name is not None and name in there]
+    beside: list[str] = []
+    # A run's evaluations stand beside its losses where their places are known to be the same.
+    if len(runs) == 1 and all(
+        name in there and x_axis(runs[0].curve, name) for name in (LOSS, EVAL_LOSS)
+    ):
+        beside = [EVAL_LOSS]
+        names.remove(EVAL_LOSS)
+    return [
+        _panel(runs, [name, *(beside if name == LOSS else [])], shown=place < _OPEN)
+        for place, name in enumerate(names)
+    ]
+
+
+def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[str, Any]:
+    title, unit = _TITLES.get(names[0], (printable(names[0]), ""))
+    scale, beyond = panel_scale(runs, names)
+    ends = (scale.low, scale.high)
+    # plotly.js shows a level line of 3e-5 between -1 and 1.
+    is_level = len({v for run in runs for name in names for v in run.curve.values(name)}) == 1
+    return {
+        "title": title if len(names) == 1 else "Loss",
+        "unit": unit,
+        "metrics": names,
+        "labels": [_TITLES.get(name, (printable(name), ""))[0] for name in names],
+        "log": scale.is_log,
+        "range": [end / _factor(names[0]) for end in ends] if beyond or is_level else None,
+        "beyond": beyond,
+        "smooth": names[0] not in _SCHEDULES,
+        "shown": shown,
+    }
+
+
+def _factor(name: str) -> float:
+    """Return what a metric's values are divided by to be read."""
+    return GIB if name == MEMORY_BYTES else 1.0
+
+
+def _smoothing(runs: Sequence[ParsedRun], name: str) -> float:
+    """Choose the weight that the page opens with: none unless the metric is noisy in a run."""
+    scale, _ = panel_scale(runs, [name])
+    noisy = [
+        len(x)
+        for run in runs
+        if (x := x_axis(run.curve, name, "order"))
+        and is_visibly_noisy(x, run.curve.values(name), scale)
+    ]
+    return (0.9 if max(noisy) >= 500 else 0.6) if noisy else 0.0

@@ -2,7 +2,7 @@
 
 Above the losses, below in small what else was logged of learning rate, gradient norm and speed. A
 noisy curve is drawn faintly, its trend over it (``smooth.smooth``); an axis is logarithmic where
-``panel.panel_axis`` says so. The same runs give the same bytes, with the same matplotlib.
+``axes.panel_axis`` says so. The same runs give the same bytes, with the same matplotlib.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ from hpcrun.metrics.names import (
     TOKENS_PER_SECOND,
 )
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.axes import Axis, tick_labels
+from hpcrun.report.axes import (
+    FEWEST,
+    Axis,
+    By,
+    is_visibly_noisy,
+    panel_scale,
+    shared_axis,
+    tick_labels,
+    time_unit,
+    x_axis,
+)
 from hpcrun.report.facts import main_metric, point_text
-from hpcrun.report.panel import FEWEST, is_visibly_noisy, panel_axis
+from hpcrun.report.files import checked_suffix, package_of, whole_file
 from hpcrun.report.smooth import smooth
-from hpcrun.report.writing import whole_file
-from hpcrun.report.xaxis import By, shared_axis, time_unit, x_axis
 from hpcrun.views.numbers import count_of, format_value
 from hpcrun.views.table import shorten
 
@@ -38,8 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Suffix -> matplotlib's metadata, without the date and so the same for the same runs.
-SUFFIXES: dict[str, dict[str, Any]] = {
-    ".png": {},
+_METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": "hpcrun"},
     ".pdf": {"CreationDate": None, "Creator": "hpcrun"},
 }
@@ -58,7 +65,7 @@ _X_LABELS: dict[By, str] = {
     "time": "time",
     "order": "point, in the order of the log",
 }
-# Paul Tol's "bright" and two of his "vibrant": told apart by the colour-blind and in grey.
+# Paul Tol's "bright" and two of his "vibrant": distinct for the colour-blind and in grey.
 _COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#EE7733", "#009988")
 _PLAIN: Any = {"parse_math": False}  # a "$" in a name is a "$"
 _GREY = "#777777"
@@ -88,34 +95,19 @@ _STYLE: Any = {
 }
 
 
-def picture_suffix(path: Path) -> str:
-    """Return the suffix that names the kind of a picture. Raises InputError for another one."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(
-            f"{path}: not a kind of picture: {suffix or 'no suffix'}",
-            fix=f"end its name in one of {', '.join(SUFFIXES)}",
-        )
-    return suffix
-
-
 def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> None:
     """Draw the runs into a file, in the form that its suffix names.
 
-    ``by``: what the curves are drawn over, as far as the logs of all tell it.
+    ``by``: what the curves are drawn over, where the logs of all have it.
 
     Raises InputError for another suffix, where nothing can be drawn, without matplotlib, and for a
     place that cannot be written.
     """
-    suffix = picture_suffix(path)
-    try:
+    suffix = checked_suffix(path, "plot")
+    with package_of("plot"):
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(
-            f"pictures need matplotlib ({error})", fix="pip install 'hpcrun[plot]'"
-        ) from error
     if not any(run.curve.metrics for run in runs):
         raise InputError(f"{path}: there is no metric to draw")
     with (
@@ -129,7 +121,7 @@ def write_image(runs: Sequence[ParsedRun], path: Path, *, by: By = "step") -> No
         figure = Figure(dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
         _draw(figure, runs, by)
-        figure.savefig(file, format=suffix[1:], metadata=SUFFIXES[suffix])
+        figure.savefig(file, format=suffix[1:], metadata=_METADATA.get(suffix))
 
 
 def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
@@ -171,14 +163,12 @@ def _is_there(runs: Sequence[ParsedRun], name: str) -> bool:
 def _panel(
     axes: Axes, runs: Sequence[ParsedRun], names: Sequence[str], by: By, ticks: tuple[int, int]
 ) -> bool:
-    """Draw metrics of all runs into one pair of axes; tell whether trends are among them.
+    """Draw metrics of all runs into one pair of axes; return whether trends are among them.
 
     ``ticks``: how many at most, across and up.
     """
     by = shared_axis([run.curve for run in runs], names[0], by)
-    values = [value for run in runs for name in names for value in run.curve.values(name)]
-    finite = [value for value in values if math.isfinite(value)]
-    scale = panel_axis(names[0], finite)
+    scale, beyond = panel_scale(runs, names)
     _value_ticks(axes, scale, most=ticks[1])
     size, unit = 1.0, _X_LABELS[by]
     if by == "time":
@@ -203,9 +193,9 @@ def _panel(
         for restart in run.curve.restarts if by == "step" else ():
             if restart.resumed_at is not None:
                 axes.axvline(restart.resumed_at, color=colour, ls=(0, (4, 4)), lw=0.8, zorder=1.5)
-    if beyond := sum(not scale.holds(value) for value in finite):
-        said = f"{count_of(beyond, 'value')} beyond this axis"
-        axes.annotate(said, (0.995, 0.01), xycoords="axes fraction", ha="right", fontsize=7)
+    if beyond:
+        text = f"{count_of(beyond, 'value')} beyond this axis"
+        axes.annotate(text, (0.995, 0.01), xycoords="axes fraction", ha="right", fontsize=7)
     return noisy
 
 
@@ -225,10 +215,6 @@ class _Line(NamedTuple):
     x: list[float]
     values: list[float]
     look: dict[str, Any]
-
-    def trend(self) -> list[float]:
-        """Return the smoothed values, nan where a value is not finite."""
-        return smooth(self.x, [v if math.isfinite(v) else math.nan for v in self.values])
 
 
 def _colour(number: int) -> str:
@@ -252,7 +238,7 @@ def _draw_line(axes: Axes, line: _Line, *, with_trend: bool) -> None:
     faint = {"lw": 0.7, "alpha": 0.3} if with_trend else {}
     axes.plot(line.x, finite, **(line.look | marker | faint))
     if with_trend:
-        axes.plot(line.x, line.trend(), **line.look)
+        axes.plot(line.x, smooth(line.x, finite), **line.look)
     broken = [x for x, value in zip(line.x, line.values, strict=True) if not math.isfinite(value)]
     if broken:
         ground, low = axes.get_xaxis_transform(), [0.02] * len(broken)
@@ -274,17 +260,17 @@ def _head(axes: Axes, runs: Sequence[ParsedRun], name: str) -> None:
 
 
 def _outcome(runs: Sequence[ParsedRun], name: str) -> str:
-    """Name the metric, and of a run alone say how it went."""
-    said = TITLES.get(name, shorten(name, 60))
+    """Name the metric, and of a run alone return how it went."""
+    text = TITLES.get(name, shorten(name, 60))
     summary = runs[0].curve.summary(name)
     if len(runs) > 1 or summary is None:
-        return said
-    said += f" {format_value(summary.first.value)} → {format_value(summary.last.value)}"
+        return text
+    text += f" {format_value(summary.first.value)} → {format_value(summary.last.value)}"
     if summary.min is not None:
-        said += f", lowest {point_text(summary.min)}"
+        text += f", lowest {point_text(summary.min)}"
     if restarts := runs[0].curve.restarts:
-        said += f", {count_of(len(restarts), 'restart')}"
-    return said
+        text += f", {count_of(len(restarts), 'restart')}"
+    return text
 
 
 def _entries(

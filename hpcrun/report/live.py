@@ -1,4 +1,4 @@
-"""A window that is drawn anew in place, as less and top have it.
+"""A window that is redrawn in place, as less and top have it.
 
 It is the alternate screen (xterm's private mode 1049), so that what stood on the terminal is there
 again afterwards. A picture goes out in one write, each row over the one before, inside a
@@ -23,8 +23,8 @@ class Screen:
     """The alternate screen of a terminal, for as long as the ``with`` block lasts.
 
     However the block ends (an error, Ctrl-C, a polite signal), the terminal is as it was. Ctrl-Z
-    stops the program on the usual screen, and fg brings the picture back. ``is_stale`` tells that
-    the window was resized, or shown again, since the last drawing.
+    stops the program on the usual screen, and fg brings the picture back. ``is_stale``: the
+    window was resized, or shown again, since the last drawing.
     """
 
     def __init__(self, stream: TextIO, keyboard: int | None) -> None:

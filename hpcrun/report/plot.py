@@ -1,18 +1,17 @@
-"""Curves in a terminal: lines, axes and what tells the lines apart, as text.
+"""Curves in a terminal: lines, axes and marks to tell the lines apart, as text.
 
 A noisy curve is drawn twice: faint as it is, and over it smoothed. Of several curves that are noisy
-the smoothed ones are drawn alone. Without colours curves are told apart by their marks.
+the smoothed ones are drawn alone. Without colours curves differ by their marks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.report.axes import Axis, step_axis, tick_labels, value_axis
-from hpcrun.report.canvas import Canvas, Style
 from hpcrun.report.smooth import is_noisy, smooth
 from hpcrun.views.table import Look, cells, shorten
 
@@ -26,6 +25,21 @@ LARGEST_HEIGHT = 200
 _COLOURS = ("36", "33", "35", "32", "31", "34", "96", "93", "95", "92", "91", "94")
 _MARKS = "*o+x#@%&ABCDEFGHIJKLMNPQRSTUVWXYZ"
 _ASCII = str.maketrans("┤│└─┬┊━·", "||+-+:*.")
+# Unicode 15, Braille Patterns: U+2800 and a bit for each dot, by column and row of the dot.
+_BLANK = 0x2800
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+class Style(Struct, frozen=True):
+    """How a layer looks.
+
+    ``mark`` stands for braille dots if not empty; ``sgr`` are ECMA-48 parameters for colour, as
+    "1;36"; ``is_faint`` lets what lies above hide it.
+    """
+
+    mark: str = ""
+    sgr: str = ""
+    is_faint: bool = False
 
 
 class Line(Struct, frozen=True):
@@ -67,22 +81,20 @@ def line_mark(index: int, look: Look, several: bool) -> str:
 
 def plot_lines(
     lines: Sequence[Line],
+    look: Look,
     *,
     title: str,
     x_label: str,
-    width: int,
-    height: int,
-    colour: bool,
-    ascii_only: bool,
     verticals: Sequence[float] = (),
     legend: bool = True,
 ) -> str:
-    """Draw lines into ``width`` x ``height`` characters, title, ticks and legend included.
+    """Draw lines into a window, title, ticks and legend included.
 
     ``verticals`` are the places on the x axis where the run was restarted. The text is empty if
     there is nothing to draw or no room (under 24 x 6), and ends with a line feed otherwise.
     """
-    look = Look(min(width, LARGEST_WIDTH), min(height, LARGEST_HEIGHT), colour, ascii_only)
+    width, height = min(look.width, LARGEST_WIDTH), min(look.height, LARGEST_HEIGHT)
+    look = structs.replace(look, width=width, height=height)
     lines = [line for line in lines if any(map(math.isfinite, line.y))]
     if not lines or look.width < SMALLEST_WIDTH:
         return ""
@@ -170,18 +182,18 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
 def _keys(
     drawn: Sequence[_Drawn], restarts: bool, beyond: int, look: Look, legend: bool
 ) -> list[tuple[Style, str]]:
-    """Return what the heading explains: a mark and its words."""
+    """Return what the heading explains: a mark and its text."""
     several = len(drawn) > 1
     keys: list[tuple[Style, str]] = []
     for index, line in enumerate(drawn):
         mark = line_mark(index, look, several)
-        words = [line.label] if several and legend else []
+        label = [line.label] if several and legend else []
         if line.raw:
             keys.append((Style("·", f"2;{line_sgr(index)}"), "raw"))
         if line.is_smoothed and (not several or line.raw):
-            words.append("smoothed")
-        if words:
-            keys.append((Style(mark, line.style.sgr), " ".join(words)))
+            label.append("smoothed")
+        if label:
+            keys.append((Style(mark, line.style.sgr), " ".join(label)))
     if restarts:
         keys.append((Style("┊", "2"), "restart"))
     if any(line.broken for line in drawn):
@@ -193,15 +205,15 @@ def _keys(
 
 def _heading(title: str, keys: Sequence[tuple[Style, str]], look: Look) -> list[str]:
     """Return the title and the keys in as few rows as hold them all."""
-    title = shorten(title, look.width, ascii_only=look.ascii_only)
+    title = shorten(title, look.width, look)
     rows, room = [title], look.width - cells(title)
-    for style, words in keys:
+    for style, meaning in keys:
         mark = style.mark.translate(_ASCII) if look.ascii_only else style.mark
         gap = 1 if mark else 0
-        words = shorten(words, look.width - 3, ascii_only=look.ascii_only)
-        size = cells(mark) + gap + cells(words)
+        meaning = shorten(meaning, look.width - 3, look)
+        size = cells(mark) + gap + cells(meaning)
         shown = f"\x1b[{style.sgr}m{mark}\x1b[0m" if look.colour and style.sgr else mark
-        text = shown + " " * gap + words
+        text = shown + " " * gap + meaning
         if room < size + 3:
             rows.append(" " + text)
             room = look.width - 1 - size
@@ -260,3 +272,108 @@ def _x_axis(axis: Axis, indent: int, width: int, look: Look) -> list[str]:
         if begin >= len(numbers) + (2 if numbers else 0):
             numbers += " " * (begin - len(numbers)) + label
     return [" " * indent + "└" + "".join(rule), numbers]
+
+
+class Canvas:
+    """A grid of ``width`` x ``height`` characters; what is drawn last lies on top.
+
+    Places are between 0 and 1, from the left and from below. Where two curves meet in a character
+    it has the dots of both and the colour of the upper one; what is faint gives way, so that a
+    smoothed curve stays legible on the noise it was made from.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        # What is shown by its place, counted row by row from the top.
+        self.cells: dict[int, tuple[Style, str]] = {}
+
+    def curve(self, points: Iterable[tuple[float, float]], style: Style) -> None:
+        """Join points by lines; an ``y`` that is nan leaves a gap. ``x`` grows."""
+        across, down = (1, 1) if style.mark else (2, 4)
+        columns, rows = self.width * across, self.height * down
+        masks: dict[int, int] = {}
+        for column, top, bottom in _spans(points, columns, rows):
+            bits = _DOTS[column % across]
+            for row in range(top, bottom + 1):
+                cell = row // down * self.width + column // across
+                masks[cell] = masks.get(cell, 0) | bits[row % down]
+        for cell, mask in masks.items():
+            if cell in self.cells and not style.mark:
+                below, char = self.cells[cell]
+                mask |= 0 if below.mark or below.is_faint else ord(char) - _BLANK
+            self.cells[cell] = (style, style.mark or chr(_BLANK + mask))
+
+    def vertical(self, x: float, style: Style) -> None:
+        """Draw a line from the top to the bottom."""
+        column = round(x * (self.width - 1))
+        for row in range(self.height):
+            self.cells[row * self.width + column] = (style, style.mark)
+
+    def mark(self, x: float, y: float, style: Style) -> None:
+        """Draw a single character."""
+        column, row = round(x * (self.width - 1)), round((1 - y) * (self.height - 1))
+        self.cells[row * self.width + column] = (style, style.mark)
+
+    def rows(self, *, colour: bool) -> list[str]:
+        """Return the rows from the top, without blanks at their ends."""
+        found = []
+        for row in range(self.height):
+            parts: list[str] = []
+            now, blanks = "", 0
+            for cell in range(row * self.width, (row + 1) * self.width):
+                if cell not in self.cells:
+                    blanks += 1
+                    continue
+                style, char = self.cells[cell]
+                parts.append(" " * blanks)
+                blanks = 0
+                if colour and style.sgr != now:
+                    parts.append("\x1b[0m" if now else "")
+                    parts.append(f"\x1b[{style.sgr}m" if style.sgr else "")
+                    now = style.sgr
+                parts.append(char)
+            if now:
+                parts.append("\x1b[0m")
+            found.append("".join(parts))
+        return found
+
+
+def _spans(
+    points: Iterable[tuple[float, float]], columns: int, rows: int
+) -> list[tuple[int, int, int]]:
+    """Return, for each column that the curve passes, the highest and lowest row that it takes.
+
+    >>> _spans([(0.0, 1.0), (1.0, 0.0)], 3, 3)
+    [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
+    >>> _spans([(0.0, 1.0), (0.0, 0.0), (0.5, math.nan), (1.0, 0.0)], 3, 3)
+    [(0, 0, 2), (2, 2, 2)]
+    """
+    found: list[tuple[int, int, int]] = []
+    spans: dict[int, tuple[int, int]] = {}
+    last: tuple[float, float] | None = None
+    for x, y in points:
+        if math.isnan(y):
+            found += [(column, *span) for column, span in spans.items()]
+            spans, last = {}, None
+            continue
+        place = (x * (columns - 1), (1 - y) * (rows - 1))
+        for column, top, bottom in _pieces(last or place, place):
+            before = spans.get(column, (top, bottom))
+            spans[column] = min(top, before[0]), max(bottom, before[1])
+        last = place
+    return found + [(column, *span) for column, span in spans.items()]
+
+
+def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[int, int, int]]:
+    """Cut the line between two places by columns: column, highest and lowest row of each piece."""
+    (x0, y0), (x1, y1) = begin, end
+    first, last = round(x0), round(x1)
+    slope = (y1 - y0) / (x1 - x0) if last > first else 0.0
+    for column in range(first, last + 1):
+        a, b = y0, y1
+        if last > first:
+            a = y0 + slope * (max(x0, column - 0.5) - x0)
+            b = y0 + slope * (min(x1, column + 0.5) - x0)
+        # A border between two rows belongs to the one that the line comes from.
+        top, bottom = math.floor(min(a, b) + 0.5), math.ceil(max(a, b) - 0.5)
+        yield column, min(top, bottom), max(top, bottom)

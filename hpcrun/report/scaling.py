@@ -10,8 +10,8 @@ speed-up over the ratio of the GPUs, 1 for perfect scaling.
 Work is what all runs can be measured by, the first of: tokens by a counter in the log; samples, by
 a counter or a batch size in the log or the effective batch of a run's plan; samples or tokens per
 second as the log prints them; steps, which stand for work only if all runs have the same batch.
-Rates that are printed come first where a step is timed by the whole run alone. Whether such rates
-are one GPU's (torchtitan's and torchtune's are) ``per_gpu`` says.
+Rates that are printed come first where a step is timed by the whole run alone. ``per_gpu``: such
+rates are one GPU's, as torchtitan's and torchtune's are.
 
 The time of a step is the median of the step times in the log, which evaluations and checkpoints are
 no part of; else by time stamps, the median of twentieths of the run; else the run's seconds over
@@ -29,7 +29,7 @@ from msgspec import Struct, structs
 from hpcrun.metrics.curve import Curve, Series, quantile
 from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.xaxis import TOKEN_COUNTERS
+from hpcrun.report.axes import TOKEN_COUNTERS
 
 Kind = Literal["strong", "weak", "mixed"]
 
@@ -83,7 +83,7 @@ class Scaling(Struct, frozen=True):
 
 
 class _Measured(Struct, frozen=True):
-    """One way to measure all runs: its values, and in words how they came about."""
+    """One way to measure all runs: its values, and how they were measured, as text."""
 
     unit: str
     how: str
@@ -126,7 +126,7 @@ def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
 
 
 def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[list[float | None], str]:
-    """Measure how long a step takes, and say how; the first way that all runs allow."""
+    """Measure how long a step takes; return also how: by the way that the most runs allow."""
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
         ("by the median step time", lambda run: run.curve.quantile(STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
@@ -140,7 +140,7 @@ def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[list[float | None], str]:
 
 
 def seconds_by_stamps(curve: Curve) -> float | None:
-    """Tell how long a step takes by time stamps: the median of twentieths of the run.
+    """Return how long a step takes by time stamps: the median of twentieths of the run.
 
     >>> from hpcrun.metrics.curve import build_series
     >>> series = build_series([0, 10, 20, 30], [3.0, 2.0, 2.0, 1.0], [0.0, 5.0, 10.0, 900.0])
@@ -167,9 +167,8 @@ def seconds_by_stamps(curve: Curve) -> float | None:
 
 
 def _seconds_by_record(run: ParsedRun) -> float | None:
-    steps = [
-        step for series in run.curve.metrics.values() for step in series.steps if step is not None
-    ]
+    metrics = run.curve.metrics.values()
+    steps = [step for series in metrics for step in series.steps if step is not None]
     passed = max(steps, default=0) - min(steps, default=0)
     return run.seconds / passed if run.seconds and passed else None
 
@@ -185,8 +184,12 @@ def _work(
     """Find the work that at least two runs can be measured by, all of them if possible."""
     counted, printed = [], []
     for unit, how, per_step in (
-        ("tokens/s", "by the log's token counters", [_tokens(run) for run in runs]),
-        ("samples/s", _said_of_batches(runs), [_batch(run) for run in runs]),
+        (
+            "tokens/s",
+            "by the log's token counters",
+            [_per_step(run.curve, TOKEN_COUNTERS) for run in runs],
+        ),
+        ("samples/s", _source_of_batches(runs), [_batch(run) for run in runs]),
     ):
         pairs = zip(per_step, seconds, strict=True)
         values = [_sensible(amount / each) if amount and each else None for amount, each in pairs]
@@ -214,21 +217,15 @@ def _total_rate(rate: float | None, times: int | None) -> float | None:
 
 
 def _sensible(value: float | None) -> float | None:
-    """Take numbers for none that nothing real has: 0, nan, what overflows when divided by."""
+    """Drop a value that nothing real has: 0, nan, one that overflows when divided by."""
     return value if value is not None and 1e-50 < value < 1e50 else None
 
 
-def _tokens(run: ParsedRun) -> float | None:
-    return _per_step(run.curve, TOKEN_COUNTERS)
-
-
 def _batch(run: ParsedRun) -> float | None:
-    """Tell how many samples a step takes: what the log counts, else what was planned."""
+    """Return how many samples a step takes: what the log counts, else what was planned."""
     counted = _batch_of_log(run.curve)
-    if counted is not None:
-        return counted
     planned = run.facts.get("effective_batch", "")
-    return float(planned) if planned.isdecimal() else None
+    return counted or (float(planned) if planned.isdecimal() else None)
 
 
 def _batch_of_log(curve: Curve) -> float | None:
@@ -238,7 +235,7 @@ def _batch_of_log(curve: Curve) -> float | None:
     return _per_step(curve, SAMPLE_COUNTERS)
 
 
-def _said_of_batches(runs: Sequence[ParsedRun]) -> str:
+def _source_of_batches(runs: Sequence[ParsedRun]) -> str:
     counted = [_batch_of_log(run.curve) is not None for run in runs]
     if all(counted):
         return "by the batches that the logs count"
@@ -246,7 +243,7 @@ def _said_of_batches(runs: Sequence[ParsedRun]) -> str:
 
 
 def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
-    """Tell how much a counter grows in a step, from its first point to its last."""
+    """Return how much a counter grows in a step, from its first point to its last."""
     for name, series in curve.metrics.items():
         if fold(name.rpartition("/")[2]) in counters and (slope := _slope(series)):
             return slope
@@ -270,17 +267,16 @@ def _baseline(gpus: Sequence[int | None], work: Sequence[float | None]) -> int:
 
 
 def _against(speed: Speed, gpus: int | None, work: float | None) -> Speed:
-    """Fill in the speed-up over a baseline of so many GPUs and so much work per second."""
+    """Fill in the speed-up over a baseline of this many GPUs and this much work per second."""
     if speed.work is None or work is None:
         return speed
     speedup = speed.work / work
-    known = speed.gpus and gpus
-    efficiency = speedup * gpus / speed.gpus if known and gpus and speed.gpus else None
+    efficiency = speedup * gpus / speed.gpus if gpus and speed.gpus else None
     return structs.replace(speed, speedup=speedup, efficiency=efficiency)
 
 
 def _kind(work: _Measured, speeds: Sequence[Speed]) -> Kind | None:
-    """Tell what stays the same while the GPUs grow: the batch, or the batch of each."""
+    """Return what stays the same while the GPUs grow: the batch, or the batch of each."""
     if work.unit == "steps/s":
         return None
     batches = [speed.batch for speed in speeds]
@@ -307,7 +303,7 @@ def _doubts(
     several: bool,
     per_gpu: bool,
 ) -> list[str]:
-    """Say what the numbers may not mean."""
+    """Return notes on what the numbers may not mean."""
     notes = []
     if work.unit == "steps/s":
         notes.append("a step counts as the same work in all runs: their batches are not known")

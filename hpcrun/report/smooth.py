@@ -105,7 +105,7 @@ def _window(place: int, count: int) -> tuple[int, int]:
 
 
 def is_noisy(y: Sequence[float], smoothed: Sequence[float]) -> bool:
-    """Tell whether values between 0 and 1 (of a drawing's height) scatter visibly.
+    """Return whether values between 0 and 1 (of a drawing's height) scatter visibly.
 
     >>> is_noisy([0.4, 0.6] * 20, [0.5] * 40), is_noisy([0.5, 0.501] * 20, [0.5] * 40)
     (True, False)

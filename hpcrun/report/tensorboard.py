@@ -17,12 +17,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.names import LR
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.writing import cannot_write, whole_file
-from hpcrun.report.xaxis import x_axis
+from hpcrun.report.axes import x_axis
+from hpcrun.report.files import cannot_write, package_of, whole_file
 
 # A fixed name: writing the same run again replaces it, where two files would draw two curves.
 EVENT_FILE = "events.out.tfevents.0000000000.hpcrun"
@@ -30,15 +29,10 @@ EVENT_FILE = "events.out.tfevents.0000000000.hpcrun"
 
 def write_tensorboard(runs: Sequence[ParsedRun], folder: Path) -> None:
     """Write the event files, one folder per run. Raises InputError."""
-    try:
+    with package_of("tensorboard"):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
-    except ImportError as error:
-        raise InputError(
-            f"TensorBoard's event files need the package tensorboard ({error})",
-            fix="pip install 'hpcrun[plot]', or pip install tensorboard",
-        ) from error
     for run, name in zip(runs, folder_names([run.source for run in runs]), strict=True):
         try:
             (folder / name).mkdir(parents=True, exist_ok=True)

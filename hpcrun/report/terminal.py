@@ -1,20 +1,22 @@
 """The report of one or several runs as text for a terminal.
 
-From above: the curve, the table of what matters, what else was logged, what should worry, and
-quietly how the log was read. It fits its window if that has 24 rows: the plot takes the rows that
+From above: the curve, the table of what matters, what else was logged, warnings, and faintly how
+the log was read. It fits its window if that has 24 rows: the plot takes the rows that
 the rest leaves, and of what else was logged only as much is shown as has room.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from msgspec import structs
 
 from hpcrun.metrics.names import EVAL_LOSS, LOSS
 from hpcrun.metrics.parse import ParsedRun
+from hpcrun.report.axes import shared_axis, x_axis
 from hpcrun.report.facts import (
     Fact,
     columns_of,
@@ -23,12 +25,22 @@ from hpcrun.report.facts import (
     main_metric,
     running_facts,
 )
-from hpcrun.report.nothing import nothing_found
-from hpcrun.report.plot import Line, plot_lines
-from hpcrun.report.rows import run_rows
-from hpcrun.report.xaxis import shared_axis, x_axis
+from hpcrun.report.plot import Line, line_mark, line_sgr, plot_lines
 from hpcrun.views.numbers import count_of, format_value, sparkline
-from hpcrun.views.table import Look, cells, dim, pad, paint, printable, shorten, widest, wrap
+from hpcrun.views.table import (
+    DIM,
+    Column,
+    Look,
+    Table,
+    clip,
+    dim,
+    pad,
+    paint,
+    printable,
+    shorten,
+    widest,
+    wrap,
+)
 
 # The plot takes what the rest leaves of the window, within these rows.
 _LEAST_PLOT = 8
@@ -38,54 +50,73 @@ NARROWEST = 20
 _GAP = 3
 _LEAST_FACT = 26
 _SPARK = 8
+# How much of a file is read to see what it is.
+HEAD = 1 << 16
+
+_UNDERSTOOD = (
+    "hpcrun reads the logs of the common frameworks, and lines such as step=3 loss=2.1, "
+    '"step: 3, loss: 2.1", {"step": 3, "loss": 2.1}, CSV with a header; for other formats '
+    r"--pattern 'at (?P<step>\d+) cost (?P<loss>\S+)'"
+)
+# Magic numbers: bytes of the file, at which offset, what it is and what to do (file(1)'s magic).
+_MAGIC: tuple[tuple[bytes, int, str, str], ...] = (
+    (b"\x28\xb5\x2f\xfd", 0, "compressed by zstd", "zstd -d"),
+    (b"\x04\x22\x4d\x18", 0, "compressed by lz4", "lz4 -d"),
+    (b"PK\x03\x04", 0, "a zip archive (PyTorch's checkpoints are, too)", "unzip"),
+    (b"7z\xbc\xaf\x27\x1c", 0, "a 7z archive", "7z x"),
+    (b"ustar", 257, "a tar archive", "tar xf"),
+    (b"\x89HDF", 0, "an HDF5 file", ""),
+    (b"\x80\x02", 0, "a pickle", ""),
+    (b"\x80\x04", 0, "a pickle", ""),
+    (b"SQLite format 3", 0, "an SQLite database", ""),
+    (b"brain.Event:", 24, "a TensorBoard event file", ""),
+    (b":W&B", 0, "a W&B run file", ""),
+)
+# What is unpacked before it is read: gzip, bzip2, xz.
+_UNPACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
 
 
 def report(
     runs: Sequence[ParsedRun],
+    look: Look,
     *,
-    width: int,
-    height: int,
-    colour: bool,
-    ascii_only: bool = False,
     metric: str | None = None,
     heads: Sequence[bytes] = (),
     is_window: bool = True,
     crop: bool = False,
 ) -> str:
-    """Return the whole report: curve, table and warnings, or what was read in vain.
+    """Return the whole report: curve, table and warnings, or why nothing was found.
 
-    ``width`` and ``height`` are the window's, in characters; ``is_window`` False means a pipe or a
-    file, where warnings stay on one line each and all that was logged is told. ``ascii_only`` is
-    for terminals and locales without more. ``metric`` is drawn instead of the loss. ``heads`` are
-    the first bytes of the runs' files, as far as known, to say why nothing was found in them.
-    ``crop`` leaves out the end of the table, and in need of the rest, so that ``height`` holds all.
-    No line feed ends the text.
+    ``look`` is the window. ``is_window`` False means a pipe or a file, where warnings stay on one
+    line each and all that was logged is listed. ``metric`` is drawn instead of the loss. ``heads``
+    are the first bytes of the runs' files, as far as known, to show why nothing was found in them.
+    ``crop`` leaves out the end of the table, and in need of the rest, so that the window's height
+    holds all. No line feed ends the text.
     """
-    width = max(width, NARROWEST)
-    look = Look(width, height, colour, ascii_only)
+    look = structs.replace(look, width=max(look.width, NARROWEST))
     found = [run for run in runs if run.curve.metrics]
     main = metric or main_metric(found)
     below: list[str] = []
     if main is not None:
         below += facts_table(found, main, look)
-    loud, quiet = _said(runs, heads, look, is_window=is_window)
-    said = [*loud, *quiet]
+    warnings, notes = _remarks(runs, heads, look, is_window=is_window)
+    remarks = [*warnings, *notes]
     if main is not None and len(found) == 1:
-        room = height - len(below) - len(said) - _LEAST_PLOT - 3
+        room = look.height - len(below) - len(remarks) - _LEAST_PLOT - 3
         below += _also_logged(found[0], main, look, room if is_window else None)
     plot = ""
     if main is not None:
-        rest = len(below) + len(said) + 1 + bool(below) + bool(said)
-        most = min(_MOST_PLOT, max(_LEAST_PLOT, width * 2 // 5))
-        rows = max(_LEAST_PLOT, min(most, height - rest)) if is_window else 20
-        plot = metric_plot(found, main, structs.replace(look, height=min(rows, height)))
-    parts = [plot.splitlines(), below, said]
-    if crop and sum(map(len, parts)) + 2 > height:
-        loud = loud[: max(2, height // 3)]
-        room = height - len(parts[0]) - len(loud) - 1 - bool(loud)
-        parts = [parts[0], below[: max(0, room)], loud]
+        rest = len(below) + len(remarks) + 1 + bool(below) + bool(remarks)
+        most = min(_MOST_PLOT, max(_LEAST_PLOT, look.width * 2 // 5))
+        rows = max(_LEAST_PLOT, min(most, look.height - rest)) if is_window else 20
+        plot = metric_plot(found, main, structs.replace(look, height=min(rows, look.height)))
+    parts = [plot.splitlines(), below, remarks]
+    if crop and sum(map(len, parts)) + 2 > look.height:
+        warnings = warnings[: max(2, look.height // 3)]
+        room = look.height - len(parts[0]) - len(warnings) - 1 - bool(warnings)
+        parts = [parts[0], below[: max(0, room)], warnings]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    return "\n".join(text.split("\n")[:height]) if crop else text
+    return "\n".join(text.split("\n")[: look.height]) if crop else text
 
 
 def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
@@ -112,12 +143,9 @@ def metric_plot(runs: Sequence[ParsedRun], name: str, look: Look) -> str:
         lines += _evaluation(runs[0], name, lines[0])
     return plot_lines(
         lines,
+        look,
         title=f"{runs[0].source}: {name}" if alone else name,
         x_label="step" if by == "step" else "point",
-        width=look.width,
-        height=look.height,
-        colour=look.colour,
-        ascii_only=look.ascii_only,
         verticals=restarts,
         legend=alone,
     )
@@ -147,17 +175,14 @@ def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
     room = look.width - names[0] - 2 - _GAP - names[1] - 2 - widest(text for _, text in right)
     if right and room >= _LEAST_FACT:
         left = [row for fact in left for row in _broken(fact, room)]
-        size = names[0] + 2 + widest(text for _, text in left) + _GAP
-        rows = []
-        for one, other in zip_longest(left, right):
-            row = _fact(one, names[0], look) if one else ""
-            used = names[0] + 2 + cells(one[1]) if one else 0
-            rows.append(row + (" " * (size - used) + _fact(other, names[1], look) if other else ""))
-        return rows
+        both = zip_longest(_dimmed(left, look), _dimmed(right, look), fillvalue=("", ""))
+        cells = [[name, f"{text} ", other, value] for (name, text), (other, value) in both]
+        table = Table([Column()] * 4, cells, look)
+        return [line for row in cells for line in table.row(row)]
     rows = []
     name_width = min(max(names), max(8, look.width // 3))
     for fact in [*left, *right]:
-        name = shorten(fact[0], name_width, ascii_only=look.ascii_only)
+        name = shorten(fact[0], name_width, look)
         first, *rest = wrap(f"{pad(name, name_width)}  {fact[1]}", look.width, name_width + 2)
         rows += [dim(first[:name_width], look) + first[name_width:], *rest]
     return rows
@@ -168,33 +193,31 @@ def _broken(fact: Fact, width: int) -> list[Fact]:
     return [(fact[0], first), *(("", row) for row in rest)]
 
 
-def _fact(fact: Fact, name_width: int, look: Look) -> str:
-    name = printable(fact[0], ascii_only=look.ascii_only)
-    return dim(pad(name, name_width), look) + "  " + fact[1]
+def _dimmed(facts: Sequence[Fact], look: Look) -> list[Fact]:
+    width = widest(name for name, _ in facts)
+    return [(dim(pad(printable(name, look), width), look), text) for name, text in facts]
 
 
 def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> list[str]:
     """Return the further metrics: course and last value of each, side by side.
 
-    ``room`` is how many rows there are; None: as many as it takes.
+    ``room`` is how many rows there are; None: as many as they need.
     """
     further = further_metrics(run, main)
     if not further or (room is not None and room < 1):
         return []
     if room is not None and room < 3:
-        said = f"also logged: {count_of(len(further), 'metric')} (--metric NAME draws one)"
-        return [dim(shorten(said, look.width, ascii_only=look.ascii_only), look)]
+        text = f"also logged: {count_of(len(further), 'metric')} (--metric NAME draws one)"
+        return [dim(shorten(text, look.width, look), look)]
     shown = []
     name_width = min(24, max(widest(name for name, _ in further), 6))
     for name, series in further:
-        name = shorten(name, name_width, ascii_only=look.ascii_only)
-        course = sparkline(series.values, _SPARK)
+        name = pad(shorten(name, name_width, look), name_width)
         last = format_value(series.summary.last.value)
         if look.ascii_only:
-            course, last = "", f"{format_value(series.summary.first.value)} > {last}"
-        shown.append(
-            f"{pad(name, name_width)}  {course:<{0 if look.ascii_only else _SPARK}}  {last}"
-        )
+            shown.append(f"{name}    {format_value(series.summary.first.value)} > {last}")
+        else:
+            shown.append(f"{name}  {sparkline(series.values, _SPARK):<{_SPARK}}  {last}")
     size = widest(shown)
     across = max(1, (look.width + _GAP) // (size + _GAP))
     rows = -(-len(shown) // across)
@@ -211,36 +234,138 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
     return [
         "",
         *(dim(row, look) for row in wrap(title, look.width)),
-        *(
-            shorten(line, look.width, ascii_only=look.ascii_only)
-            if cells(line) > look.width
-            else line
-            for line in lines
-        ),
+        *(shorten(line, look.width, look) for line in lines),
     ]
 
 
-def _said(
+def _remarks(
     runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look, *, is_window: bool
 ) -> tuple[list[str], list[str]]:
-    """Return what should worry, and quietly how the logs were read."""
-    loud: list[str] = []
-    quiet: list[str] = []
+    """Return warnings, or why nothing was found, and faintly how the logs were read."""
+    warnings: list[str] = []
+    notes: list[str] = []
 
     def rows(label: str, text: str) -> list[str]:
-        text = label + printable(text, ascii_only=look.ascii_only).strip()
+        text = label + printable(text, look).strip()
         return wrap(text, look.width, 2) if is_window else [text]
 
     for index, run in enumerate(runs):
         of = f"{run.source}: " if len(runs) > 1 else ""
         for text in run.warnings:
             first, *rest = rows("warning: ", of + text)
-            loud += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
+            warnings += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
         if run.curve.metrics:
-            quiet += [row for text in run.curve.notes for row in rows("note: ", of + text)]
+            notes += [row for text in run.curve.notes for row in rows("note: ", of + text)]
         else:
             head = heads[index] if index < len(heads) else None
-            loud += [row for text in nothing_found(run, head) for row in rows("", text)]
+            warnings += [row for text in nothing_found(run, head) for row in rows("", text)]
     if len(runs) == 1 and runs[0].curve.metrics:
-        quiet += rows("read as: ", ", ".join(runs[0].formats))
-    return loud, [dim(row, look) for row in quiet]
+        notes += rows("read as: ", ", ".join(runs[0].formats))
+    return warnings, [dim(row, look) for row in notes]
+
+
+def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Look) -> list[str]:
+    """Return a row for each run, as many tables below each other as the width asks for.
+
+    ``facts``: each run's texts by their headings; "-" stands for one that it lacks.
+    """
+    headings = list(dict.fromkeys(heading for each in facts for heading in each))
+    sizes = [widest([name, *(each.get(name, "-") for each in facts)]) for name in headings]
+    # In a very narrow window the names give way: a number that is cut off is another number.
+    room = look.width - 4 - max(sizes, default=0)
+    sources = [
+        f"{run_mark(number, look)} {source}"
+        for number, source in enumerate(
+            distinct(names, max(4, min(max(12, look.width // 3), room)), look)
+        )
+    ]
+    rows: list[str] = []
+    begin = 0
+    while begin < len(headings):
+        used, end = widest(sources) + 2 + sizes[begin], begin + 1
+        while end < len(headings) and used + 2 + sizes[end] <= look.width:
+            used, end = used + 2 + sizes[end], end + 1
+        chosen, begin = headings[begin:end], end
+        columns = [Column(), *(Column(heading, right=True) for heading in chosen)]
+        texts = [
+            [source, *(each.get(heading, "-") for heading in chosen)]
+            for source, each in zip(sources, facts, strict=True)
+        ]
+        rows += ["", *Table(columns, texts, look, head=DIM).lines()]
+    return rows[1:]
+
+
+def run_mark(number: int, look: Look) -> str:
+    """Return what stands for a run beside its name in a table."""
+    return paint(line_mark(number, look, several=True), line_sgr(number), look)
+
+
+def distinct(names: Sequence[str], width: int, look: Look) -> list[str]:
+    """Cut names to a width: what all begin or end with goes first, part by part.
+
+    >>> distinct(["exp/run-a/train.log", "exp/run-b/train.log"], 12, Look(80, 24))
+    ['run-a', 'run-b']
+    >>> distinct(["1_megatron-deepspeed.log", "2_megatron-deepspeed.log"], 12, Look(80, 24))
+    ['1', '2']
+    """
+    for separator in ("(/)", r"([\W_]+)"):
+        if widest(names) > width and len(set(names)) > 1:
+            names = _without_common(names, separator)
+    ends = [shorten(name, width, look) for name in names]
+    if len(set(ends)) == len(set(names)):
+        return ends
+    return [clip(name, width, look) for name in names]
+
+
+def _without_common(names: Sequence[str], separator: str) -> list[str]:
+    """Take away the parts that all names begin or end with; one stays of each."""
+    parts = [re.split(separator, name) for name in names]
+    while all(len(each) > 2 for each in parts) and len({tuple(each[:2]) for each in parts}) == 1:
+        parts = [each[2:] for each in parts]
+    while all(len(each) > 2 for each in parts) and len({tuple(each[-2:]) for each in parts}) == 1:
+        parts = [each[:-2] for each in parts]
+    return ["".join(each) for each in parts]
+
+
+def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
+    """Return what was read without finding a metric, why, and which lines are understood.
+
+    ``head``: the first bytes of the file, None if they are not known.
+    """
+    lines = f"{count_of(run.lines, 'line')}, " if run.lines else ""
+    read = f"{count_of(run.files, 'file')}, {lines}{count_of(run.bytes, 'byte')}"
+    if not run.files:
+        return [f"{run.source}: no log yet"]
+    why = reason(run, head)
+    first = f"{run.source}: no metrics in {read}" + (f": {why}" if why else "")
+    return [first] if why else [first, _UNDERSTOOD]
+
+
+def reason(run: ParsedRun, head: bytes | None) -> str:
+    """Return why a log holds no metric, as far as its first bytes show; else "".
+
+    >>> from hpcrun.metrics.parse import parse_chunks
+    >>> pointer = b"version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 9\\n"
+    >>> reason(parse_chunks("a.log", [(0, [pointer])]), pointer)
+    'it is a git-lfs pointer, not the log; git lfs pull fetches that'
+    """
+    if not run.bytes:
+        return "it is empty" if run.files == 1 else "they are empty"
+    if not head:
+        return ""
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a git-lfs pointer, not the log; git lfs pull fetches that"
+    for magic, offset, what, command in _MAGIC:
+        if head[offset : offset + len(magic)] == magic:
+            return f"it is {what}" + (f"; unpack it first ({command})" if command else "")
+    if head.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return "it is a web page, perhaps a login or an error page instead of the log"
+    if head.startswith(_UNPACKED):
+        return ""
+    odd = sum(byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in head)
+    if odd > len(head) * 0.1:
+        return "it is not text"
+    bars = sum(b"it/s" in line or b"s/it" in line for line in head.splitlines())
+    if bars and bars > 0.5 * sum(bool(line.strip()) for line in head.splitlines()):
+        return "it has progress bars, but none that shows a value (tqdm's set_postfix adds them)"
+    return ""

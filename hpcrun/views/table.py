@@ -32,6 +32,9 @@ class Look(Struct, frozen=True):
     ascii_only: bool = False
 
 
+_ANYWHERE = Look()
+
+
 class Column(Struct, frozen=True):
     """How a column of a table is laid out.
 
@@ -175,13 +178,13 @@ def plain(text: str) -> str:
     return _SGR.sub("", text) if "\x1b" in text else text
 
 
-def printable(text: str, *, ascii_only: bool = False) -> str:
+def printable(text: str, look: Look = _ANYWHERE) -> str:
     r"""Replace what could command a terminal, or what its encoding lacks, by question marks.
 
-    >>> printable("a\x1b[2J\u3042"), printable("\u3042", ascii_only=True)
+    >>> printable("a\x1b[2J\u3042"), printable("\u3042", Look(ascii_only=True))
     ('a?[2J\u3042', '?')
     """
-    if ascii_only:
+    if look.ascii_only:
         text = text.encode("ascii", "replace").decode()
     return "".join(char if char.isprintable() else "?" for char in text)
 
@@ -248,16 +251,16 @@ def clip(text: str, width: int, look: Look) -> str:
     return cut(text, width - len(mark)) + mark if width > len(mark) else cut(text, max(0, width))
 
 
-def shorten(text: str, width: int, *, ascii_only: bool = False) -> str:
+def shorten(text: str, width: int, look: Look = _ANYWHERE) -> str:
     """Make a name printable and cut it to ``width`` columns; the end, where names differ, stays.
 
-    >>> shorten("runs/20261120-zero2/logs/0.log", 12), shorten("abcdef", 4, ascii_only=True)
+    >>> shorten("runs/20261120-zero2/logs/0.log", 12), shorten("abcdef", 4, Look(ascii_only=True))
     ('…/logs/0.log', '..ef')
     """
-    text = printable(text, ascii_only=ascii_only)
+    text = printable(text, look)
     if cells(text) <= width:
         return text
-    mark = ".." if ascii_only else "…"
+    mark = ".." if look.ascii_only else "…"
     if width <= len(mark):
         return mark[: max(0, width)]
     while text and cells(text) > width - len(mark):

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import build_series
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.compare import report
-from hpcrun.report.compare_json import comparison_json
+from hpcrun.report.compare import comparison_json, report
 from hpcrun.report.comparison import compare_runs
 from hpcrun.views.table import Look, cells
 from tests.json_schemas import closed, load_schema

@@ -14,7 +14,7 @@ from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.metrics.sample import Sample
-from hpcrun.report.csv import csv_pieces, write_csv
+from hpcrun.report.data import csv_pieces, write_csv
 from tests.report import runs
 
 

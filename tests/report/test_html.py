@@ -18,8 +18,7 @@ from msgspec import structs
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.html import html_text, script_json, write_html
-from hpcrun.report.page_data import page_data
+from hpcrun.report.html import html_text, page_data, script_json, write_html
 from tests.report import runs
 
 HOSTILE = (

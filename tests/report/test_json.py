@@ -14,7 +14,7 @@ from msgspec import structs
 
 from hpcrun.metrics.curve import build_series
 from hpcrun.metrics.parse import parse_chunks
-from hpcrun.report.json import report, report_text
+from hpcrun.report.data import json_text, runs_json
 from tests.json_schemas import closed, load_schema
 from tests.report import runs
 from tests.source import ROOT
@@ -39,7 +39,7 @@ def test_shape() -> None:
         "loss": build_series([1, 2, 3], [2.5, 3.0, 2.0]),
         "lr": build_series([1], [0.1]),
     }
-    told = report([runs.built("a.log", metrics)])
+    told = runs_json([runs.built("a.log", metrics)])
     assert told == {
         "runs": [
             {
@@ -80,7 +80,7 @@ def test_shape() -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_the_schema_describes_all_that_is_told(full: bool) -> None:
     every = [*runs.several(), *runs.running(), *runs.without_steps(), *runs.rewards()]
-    told = load(report_text(every, full=full))
+    told = load(json_text(every, full=full))
     assert len(told["runs"]) == len(every)
     told["runs"][0]["loss"] = 3
     with pytest.raises(jsonschema.ValidationError):
@@ -89,7 +89,7 @@ def test_the_schema_describes_all_that_is_told(full: bool) -> None:
 
 def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    (run,) = load(report_text(runs.running(), full=True))["runs"]
+    (run,) = load(json_text(runs.running(), full=True))["runs"]
     assert set(SCHEMA["$defs"]["run"]["properties"]) == set(run)
     assert set(SCHEMA["$defs"]["metric"]["properties"]) == set(run["metrics"]["loss"])
     assert set(SCHEMA["$defs"]["restart"]["properties"]) == set(run["resumed"][0])
@@ -108,7 +108,7 @@ def test_the_schema_is_a_schema() -> None:
     ],
 )
 def test_the_schema_refuses(wrong: dict[str, Any]) -> None:
-    told = report(runs.running())
+    told = runs_json(runs.running())
     told["runs"][0] |= wrong
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(told)
@@ -123,7 +123,7 @@ def test_the_documents_example_is_one() -> None:
 def test_numbers_that_json_lacks() -> None:
     values = [float("nan"), float("-inf"), float("inf")]
     run = runs.built("a.log", {"loss": build_series([1, 2, 3], values)})
-    loss = load(report_text([run], full=True))["runs"][0]["metrics"]["loss"]
+    loss = load(json_text([run], full=True))["runs"][0]["metrics"]["loss"]
     assert loss["values"] == ["NaN", "-Infinity", "Infinity"]
     assert [float(value) for value in loss["values"]][1:] == [float("-inf"), float("inf")]
     assert (loss["min"]["value"], loss["max"]["value"]) == ("-Infinity", "Infinity")
@@ -131,13 +131,13 @@ def test_numbers_that_json_lacks() -> None:
 
 def test_only_nan() -> None:
     run = runs.built("a.log", {"loss": build_series([1], [float("nan")])})
-    loss = load(report_text([run]))["runs"][0]["metrics"]["loss"]
+    loss = load(json_text([run]))["runs"][0]["metrics"]["loss"]
     assert (loss["min"], loss["max"]) == (None, None)
 
 
 def test_without_steps_the_step_is_null() -> None:
     run = runs.built("a.log", {"loss": build_series([None] * 3, [3.5, 2.5, 3.0])})
-    told = load(report_text([run], full=True))["runs"][0]
+    told = load(json_text([run], full=True))["runs"][0]
     assert told["metrics"]["loss"]["first"] == {"step": None, "value": 3.5}
     assert told["metrics"]["loss"]["steps"] == [None, None, None]
     assert told["points"] == 3
@@ -145,7 +145,7 @@ def test_without_steps_the_step_is_null() -> None:
 
 def test_columns_come_only_when_asked() -> None:
     for full in (False, True):
-        for told in load(report_text(runs.several(), full=full))["runs"]:
+        for told in load(json_text(runs.several(), full=full))["runs"]:
             for metric in told["metrics"].values():
                 assert ("steps" in metric) == ("values" in metric) == ("times" in metric) == full
                 if full:
@@ -154,13 +154,13 @@ def test_columns_come_only_when_asked() -> None:
 
 def test_a_log_without_loss_has_no_points() -> None:
     metrics = {name: build_series([1], [2.0]) for name in ("eval_loss", "tokens_per_second")}
-    told = report([runs.built("a.log", metrics)])["runs"][0]
+    told = runs_json([runs.built("a.log", metrics)])["runs"][0]
     assert told["points"] == 0
     assert set(told["metrics"]) == {"eval_loss", "tokens_per_second"}
 
 
 def test_restarts_are_counted_and_told() -> None:
-    told = report(runs.running())["runs"][0]
+    told = runs_json(runs.running())["runs"][0]
     assert told["restarts"] == 1
     assert told["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
 
@@ -178,14 +178,14 @@ def test_whatever_a_log_holds_is_told(
 ) -> None:
     metrics = {name: build_series([None] * len(v), v) for name, v in logged.items()}
     run = structs.replace(runs.built(source, metrics), warnings=tuple(warnings))
-    told = load(report_text([run], full=full))
-    assert told == report([run], full=full)
+    told = load(json_text([run], full=full))
+    assert told == runs_json([run], full=full)
 
 
 def test_a_line_without_a_time_among_lines_with_one() -> None:
     stamped = b"2026-11-20 08:04:0%d step=%d loss=2.5\n"
     data = stamped % (1, 1) + b"step=2 loss=2.5\n" + stamped % (3, 3)
     data += b"step: 4, loss: 2.5\n" + stamped % (5, 5)
-    told = load(report_text([parse_chunks("a.log", [(0, [data])])], full=True))
+    told = load(json_text([parse_chunks("a.log", [(0, [data])])], full=True))
     times = [1795161841.0, None, 1795161843.0, None, 1795161845.0]
     assert told["runs"][0]["metrics"]["loss"]["times"] == times

@@ -17,13 +17,15 @@ from hpcrun.report.axes import log_ticks, ticks, value_axis
 from hpcrun.report.plot import Line, plot_lines, thin
 from hpcrun.report.smooth import fit_trend, smooth
 from hpcrun.views.numbers import sparkline
+from hpcrun.views.table import Look
 
 CURVES = st.lists(st.lists(st.floats(), max_size=60), min_size=1, max_size=4)
 
 
 def draw(lines: list[Line], **options: Any) -> str:
     given = {"width": 44, "height": 10, "colour": False, "ascii_only": True, **options}
-    return plot_lines(lines, title="loss", x_label="step", **given)
+    look = Look(*(given.pop(name) for name in ("width", "height", "colour", "ascii_only")))
+    return plot_lines(lines, look, title="loss", x_label="step", **given)
 
 
 def line(*values: float, **options: Any) -> Line:

@@ -55,7 +55,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 def build(case: str) -> str:
     make, width, height, colour, ascii_only = CASES[case]
-    return report(make(), width=width, height=height, colour=colour, ascii_only=ascii_only)
+    return report(make(), Look(width, height, colour, ascii_only))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -82,7 +82,7 @@ def test_what_a_window_cannot_show_is_not_sent(case: str) -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 30), (200, 50)])
 def test_one_run_fits_its_window(name: str, width: int, height: int) -> None:
     """The prompt below it included, nothing scrolls out of sight."""
-    text = report(MAKERS[name](), width=width, height=height, colour=False)
+    text = report(MAKERS[name](), Look(width, height))
     assert len(text.splitlines()) < height
     assert "loss" in text or "reward" in text
 
@@ -96,7 +96,7 @@ def test_a_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
     metrics = {name: build_series(steps, falling) for name in names}
     metrics |= {f"metric number {n}": build_series(steps, falling) for n in range(further)}
     shown = runs.built("a.log", metrics, curve={"total_steps": 60})
-    text = report([shown], width=width, height=24, colour=False)
+    text = report([shown], Look(width, 24))
     assert len(text.splitlines()) < 24
     assert "5 to 60 of 60, 12 points," in text
     assert ("also logged" in text) == bool(further)
@@ -122,10 +122,10 @@ def test_the_trend_of_a_thinned_log_passes_over_its_extremes() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (39, 11), (24, 4), (20, 1), (200, 49)])
 def test_what_is_cropped_fits(name: str, width: int, height: int) -> None:
     """As the live view has it: no row too many, and the warnings in sight."""
-    text = report(MAKERS[name](), width=width, height=height, colour=False, crop=True)
+    text = report(MAKERS[name](), Look(width, height), crop=True)
     assert (height > 1) <= len(text.splitlines()) <= height
     assert height < 11 or name != "running" or "loss spike at step 803" in " ".join(text.split())
-    whole = report(MAKERS[name](), width=width, height=height, colour=False)
+    whole = report(MAKERS[name](), Look(width, height))
     assert len(whole.splitlines()) > height or text == whole
 
 
@@ -176,7 +176,7 @@ def test_any_window_is_survived(width: int, height: int) -> None:
         assert all(cells(row) <= width for row in rows)
         assert not plot or plot.endswith("\n")
         assert not rows or (width >= 24 and height >= 6)
-        text = report(parsed, width=width, height=height, colour=False, ascii_only=ascii_only)
+        text = report(parsed, Look(width, height, False, ascii_only))
         assert all(cells(row) <= max(width, 20) for row in text.splitlines())
         assert text
 
@@ -212,7 +212,7 @@ def test_no_row_is_wider_than_the_window(
     curve = {"total_steps": 2**41, "notes": ("a note \x1b[2J of many words " * 4,)}
     run = runs.built("/a/long/path/" * 20 + "\x1b[31m損失.log", metrics, curve=curve, gpus=7)
     run = structs.replace(run, warnings=("w" * 250, "loss is nan at step 7"))
-    text = report([run] * times, width=width, height=height, colour=colour, ascii_only=ascii_only)
+    text = report([run] * times, Look(width, height, colour, ascii_only))
     plain = ESCAPE.sub("", text)
     assert "\x1b" not in plain
     assert not ascii_only or plain.isascii()
@@ -222,17 +222,17 @@ def test_no_row_is_wider_than_the_window(
 def test_a_pipe_gets_whole_lines() -> None:
     (run,) = runs.running()
     long = structs.replace(run, warnings=("word " * 100 + "end",))
-    text = report([long], width=80, height=24, colour=False, is_window=False)
+    text = report([long], Look(80, 24), is_window=False)
     assert f"warning: {'word ' * 100}end" in text.splitlines()
     (rewarded,) = runs.rewards()
-    text = report([rewarded], width=80, height=24, colour=False, is_window=False)
+    text = report([rewarded], Look(80, 24), is_window=False)
     assert "judge_13" in text and "more metric" not in text
 
 
 def test_a_name_cannot_command_the_terminal() -> None:
     run = structs.replace(runs.without_steps()[0], source="a\x1b[2J\r\n.log")
     for parsed in ([run], [run, run]):
-        assert "\x1b" not in report(parsed, width=80, height=24, colour=False)
+        assert "\x1b" not in report(parsed, Look(80, 24))
     assert shorten("\x1b[31m", 20) == "?[31m"
 
 
@@ -240,7 +240,7 @@ def test_a_name_cannot_command_the_terminal() -> None:
 
 
 def told(parsed: list[ParsedRun], **options: Any) -> str:
-    return report(parsed, width=100, height=40, colour=False, **options)
+    return report(parsed, Look(100, 40), **options)
 
 
 def test_the_table_has_what_matters() -> None:
@@ -278,7 +278,7 @@ def test_lost_steps_are_not_told_where_they_are_not_known() -> None:
 def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
     series = {"loss": build_series([*range(100)], [2.345] * 99 + [1.072])}
     several = [runs.built(f"a-long-name-{name}.log", series) for name in ("one", "two")]
-    text = report(several, width=20, height=10, colour=False)
+    text = report(several, Look(20, 10))
     assert max(map(cells, text.splitlines())) <= 20
     assert text.count("1.072 @99") == 2 and "2.345" in text
 
@@ -329,7 +329,7 @@ def test_a_metric_can_be_asked_for() -> None:
 def test_what_else_was_logged_is_told_as_far_as_there_is_room() -> None:
     metrics = runs.rewards()[0].curve.metrics
     for height in (24, 30, 40, 50):
-        text = report(runs.rewards(), width=80, height=height, colour=False)
+        text = report(runs.rewards(), Look(80, height))
         rows = text.partition("also logged")[2]
         shown = len(re.findall(r"[▁-█]{8}", rows))
         found = re.search(r"and (\d+) more metrics \(--metric NAME draws one\)", rows)
@@ -377,7 +377,7 @@ def test_why_nothing_was_found(head: bytes, why: str) -> None:
 
 
 def test_nothing_found_says_what_was_read() -> None:
-    text = report(runs.nothing(), width=200, height=24, colour=False)
+    text = report(runs.nothing(), Look(200, 24))
     assert text.startswith("empty.log: no metrics in 1 file, 2 lines, 21 bytes")
     assert "step=3 loss=2.1" in text
     assert "no log yet" in told([runs.built("20261120-081455-a-7k3q", {}, files=0)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import InputError
-from hpcrun.report.writing import whole_file
+from hpcrun.report.files import whole_file
 from tests.source import ROOT
 
 
@@ -77,7 +77,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from hpcrun.report.writing import whole_file\n"
+        "from pathlib import Path; from hpcrun.report.files import whole_file\n"
         "print('before', flush=True)\n"
         "with whole_file(Path('/dev/stdout')) as file: file.write(b'x,y\\n')\n"
     )

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hpcrun.metrics.curve import Curve, Series, build_series
-from hpcrun.report.xaxis import TOKEN_COUNTERS, shared_axis, x_axis
+from hpcrun.report.axes import TOKEN_COUNTERS, shared_axis, x_axis
 
 
 def curve(**metrics: Series) -> Curve:

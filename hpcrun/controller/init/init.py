@@ -27,7 +27,7 @@ from hpcrun.controller.init.survey import survey
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile import Change, Facts, changes, update
 from hpcrun.plan.site import Answers, Site, build_site
-from hpcrun.report.writing import whole_file
+from hpcrun.report.files import whole_file
 from hpcrun.signals import signals_wait
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.load import load_cluster

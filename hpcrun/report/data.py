@@ -1,0 +1,156 @@
+"""The values of runs for programs: JSON, and CSV for pandas, spreadsheets and awk.
+
+docs/parse.md describes the JSON, docs/json/parse.schema.json is its JSON Schema. JSON has no nan
+and no infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is
+neither lost nor mistaken for an absent one.
+
+The CSV has a row per step, a column per metric:
+
+    step,epoch,loss,eval_loss,lr
+    100,0.5,2.31,,0.0003
+    200,1.0,nan,2.25,0.0002
+
+``source`` comes first where there are several runs; ``time`` follows the step where the log has
+time stamps (seconds since 1970, the log's clock read as UTC). A metric of one of these names has
+"metric." before it. An empty field: not logged at this step; "nan", "inf" and "-inf" were logged
+(pandas reads all four). Numbers keep every digit. A very long log's metrics are thinned, lows and
+highs kept; all samples come with ``full``.
+
+Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
+logged at the same places share rows; the others have rows of their own, since nothing shows which
+belong together.
+
+With ``full`` a row per sample, in the log's order, if samples were kept:
+
+    attempt,offset,epoch,step,split,name,value
+
+Fields are quoted as RFC 4180 says, where they must be; lines end in a line feed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs, to_builtins
+
+from hpcrun.metrics.columns import column_names, curve_rows
+from hpcrun.metrics.curve import Series, Summary
+from hpcrun.metrics.parse import ParsedRun
+from hpcrun.metrics.sample import Sample
+from hpcrun.report.files import whole_file
+from hpcrun.views.numbers import number
+
+
+def runs_json(runs: Sequence[ParsedRun], *, full: bool = False) -> dict[str, Any]:
+    """Return the report as plain dicts, lists, strings and numbers; ``full`` adds the columns."""
+    return {"runs": [_run(run, full) for run in runs]}
+
+
+def json_text(runs: Sequence[ParsedRun], *, full: bool = False) -> str:
+    """Return the report as JSON text of ASCII alone, with a line feed at its end.
+
+    A column is one line, however long: so the fast encoder does it.
+    """
+    return _encode(runs_json(runs, full=full)) + "\n"
+
+
+def _run(run: ParsedRun, full: bool) -> dict[str, Any]:
+    curve = run.curve
+    return {
+        "source": run.source,
+        "formats": list(run.formats),
+        "points": run.points,
+        "restarts": len(curve.restarts),
+        "metrics": {name: _metric(curve.metrics[name], full) for name in sorted(curve.metrics)},
+        "warnings": list(run.warnings),
+        "notes": list(curve.notes),
+        "total_steps": curve.total_steps,
+        "resumed": [to_builtins(restart) for restart in curve.restarts],
+        "files": run.files,
+        "bytes": run.bytes,
+        "gpus": run.gpus,
+        "seconds": run.seconds,
+        "facts": dict(run.facts),
+    }
+
+
+def _metric(series: Series, full: bool) -> dict[str, Any]:
+    found = summary_json(series.summary)
+    if full:
+        # A line without a time among lines that have one is null.
+        times = [t if math.isfinite(t) else None for t in series.times or ()]
+        found |= {
+            "steps": list(series.steps),
+            "values": list(map(number, series.values)),
+            "times": None if series.times is None else times,
+        }
+    return found
+
+
+def summary_json(summary: Summary | None) -> dict[str, Any]:
+    """Return how many points a metric has, and the most telling; nothing where there is none."""
+    if summary is None:
+        return {"count": 0, "first": None, "last": None, "min": None, "max": None}
+    points = {name: getattr(summary, name) for name in ("first", "last", "min", "max")}
+    return {"count": summary.count} | {
+        name: point and {"step": point.step, "value": number(point.value)}
+        for name, point in points.items()
+    }
+
+
+def _encode(value: Any, indent: str = "") -> str:
+    """Encode a value; what holds dicts or lists, or many keys, takes several lines."""
+    inner = indent + "  "
+    if isinstance(value, dict) and (len(value) > 4 or any(map(_is_nested, value.values()))):
+        parts = [f"{json.dumps(key)}: {_encode(each, inner)}" for key, each in value.items()]
+    elif isinstance(value, list) and any(map(_is_nested, value)):
+        parts = [_encode(each, inner) for each in value]
+    else:
+        return json.dumps(value, allow_nan=False)
+    brackets = "{}" if isinstance(value, dict) else "[]"
+    return f"{brackets[0]}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{brackets[1]}"
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, list))
+
+
+def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> None:
+    """Write a row per step, or with ``full`` a row per sample. Raises InputError."""
+    with whole_file(path) as file:
+        for text in csv_pieces(runs, full=full):
+            file.write(text.encode("utf-8", "replace"))
+
+
+def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str]:
+    """Yield the CSV line by line, the header first.
+
+    >>> from hpcrun.metrics.parse import parse_chunks
+    >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"
+    >>> print("".join(csv_pieces([parse_chunks("a.log", [(0, [log])])])), end="")
+    step,loss,eval_loss,lr
+    1,2.5,,0.1
+    2,nan,2.0,0.1
+    """
+    by_sample = full and any(run.samples for run in runs)
+    columns = (
+        list(Sample.__struct_fields__) if by_sample else column_names([run.curve for run in runs])
+    )
+    if len(runs) > 1:
+        columns.insert(0, "source")
+    buffer = StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for run in runs:
+        for row in map(structs.asdict, run.samples) if by_sample else curve_rows(run.curve):
+            writer.writerow({"source": run.source} | row)
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()  # the header, if there are no rows

@@ -1,0 +1,163 @@
+"""Files that reports are written to: one table of the formats; a file appears whole or not at all.
+
+A new format is a module with its writer, a row in ``FORMATS``, an option of ``hpcrun parse`` (with
+help) and a line in docs/parse.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from msgspec import Struct
+
+from hpcrun.errors import InputError
+from hpcrun.metrics.parse import ParsedRun
+
+
+class Format(Struct, frozen=True):
+    """A format of files, which ``hpcrun parse --NAME PATH`` writes.
+
+    ``writer``: module of hpcrun.report and its function, which gets the runs and the path.
+    ``package``: what must be installed for it. ``suffixes``: one of them ends the file's name.
+    ``options``: what else the writer can be asked for.
+    """
+
+    writer: tuple[str, str]
+    package: str = ""
+    suffixes: tuple[str, ...] = ()
+    is_folder: bool = False
+    options: tuple[str, ...] = ()
+
+
+FORMATS = {
+    "plot": Format(
+        ("image", "write_image"), "matplotlib", (".png", ".svg", ".pdf"), options=("by",)
+    ),
+    "html": Format(("html", "write_html"), "plotly"),
+    "csv": Format(("data", "write_csv"), options=("full",)),
+    "tensorboard": Format(("tensorboard", "write_tensorboard"), "tensorboard", is_folder=True),
+}
+
+
+def check_files(cwd: Path, logs: Sequence[str], files: Mapping[str, str | None]) -> None:
+    """Check the files to write, by format, before anything is read: -f may last for days.
+
+    Raises InputError for one that cannot be written, for one name of two, for a log that would be
+    replaced by its own report, and where the package is missing that writes the file.
+    """
+    read = [path for log in logs if (path := cwd / log).is_file()]
+    taken: dict[str, str] = {}
+    for name, form in FORMATS.items():
+        file = files.get(name)
+        if file is None:
+            continue
+        path, option = cwd / file, f"--{name} {file}"
+        if form.package and find_spec(form.package) is None:
+            raise _missing_package(name)
+        if path.is_file() and any(path.samefile(log) for log in read):
+            raise InputError(f"{option}: this is the log to read", fix="name another file")
+        other = taken.setdefault(os.path.realpath(path), name)
+        if other != name and not path.is_relative_to("/dev"):
+            raise InputError(f"{option}: --{other} names the same file", fix="name another file")
+        if form.is_folder:
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{option}: a file", fix="name a folder, new or existing")
+        elif path.is_dir():
+            raise InputError(f"{option}: a folder", fix="name a file in it")
+        elif not path.parent.is_dir():
+            raise InputError(f"{option}: no such folder", fix=f"mkdir -p {path.parent}")
+        elif form.suffixes:
+            checked_suffix(path, name)
+
+
+def checked_suffix(path: Path, name: str) -> str:
+    """Return the suffix of a file of a format. Raises InputError for another one."""
+    suffix, known = path.suffix.lower(), FORMATS[name].suffixes
+    if suffix not in known:
+        raise InputError(
+            f"{path}: not a kind of picture: {suffix or 'no suffix'}",
+            fix=f"end its name in one of {', '.join(known)}",
+        )
+    return suffix
+
+
+def write_files(
+    cwd: Path, runs: Sequence[ParsedRun], files: Mapping[str, str | None], **options: Any
+) -> list[str]:
+    """Write the files that were asked for, by format; return their names. Raises InputError."""
+    written = []
+    for name, form in FORMATS.items():
+        file = files.get(name)
+        if file is not None:
+            module, function = form.writer
+            write = getattr(import_module(f"hpcrun.report.{module}"), function)
+            own = {key: options[key] for key in form.options if key in options}
+            write(runs, cwd / file, **own)
+            written.append(file)
+    return written
+
+
+@contextmanager
+def package_of(name: str) -> Iterator[None]:
+    """Import the package of a format. Raises InputError where that fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise _missing_package(name, f" ({error})") from error
+
+
+def _missing_package(name: str, why: str = "") -> InputError:
+    return InputError(
+        f"--{name} needs the package {FORMATS[name].package}{why}", fix="pip install 'hpcrun[plot]'"
+    )
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write to, which takes its place under ``path`` when all is written.
+
+    An existing file is replaced, its mode kept; a link is followed. What is no plain file (a pipe,
+    /dev/stdout) is written to directly; whose reader has gone raises BrokenPipeError, as printing
+    does. Raises InputError naming the place where it cannot be written; what stood there before is
+    then untouched, and nothing is left beside it.
+    """
+    try:
+        if path.exists() and (path.is_relative_to("/dev") or not (path.is_file() or path.is_dir())):
+            with path.open("ab") as file:
+                yield file
+            return
+        target = Path(os.path.realpath(path))
+        # Not named after the target: TensorBoard would read it as soon as it is there.
+        part = target.with_name(f".hpcrun-{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                yield file
+            if target.exists():
+                part.chmod(target.stat().st_mode & 0o777)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> InputError:
+    """Return the error for a file that cannot be written: why, and what to do."""
+    if error.errno == errno.ENOENT:
+        return InputError(f"{path}: no such folder", fix=f"mkdir -p {path.parent}")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "is the file system full, or your quota?"
+    elif error.errno == errno.EISDIR:
+        fix = "name a file in it"
+    else:
+        fix = "name a place where you may write"
+    return InputError(f"{path}: {error.strerror or error}", fix=fix)
