@@ -83,7 +83,8 @@ def submit(
     made = _prepared(context, job, set, args, after, check)
     if isinstance(made, PreparedSweep):
         raise InputError(f"{made.plan.name}: a sweep", fix="hpcrun.submit_sweep(...)")
-    return Run(submit_prepared(context, made).run, context)
+    submit_prepared(context, made)
+    return Run(made.folder, context)
 
 
 def submit_sweep(
@@ -107,7 +108,8 @@ def submit_sweep(
     made = _prepared(context, job, set, args, after, check)
     if not isinstance(made, PreparedSweep):
         raise InputError(f"{made.plan.name}: no sweep", fix="hpcrun.submit(...)")
-    return Sweep(submit_prepared(context, made).sweep, context)
+    submit_prepared(context, made)
+    return Sweep(made.folder, context)
 
 
 def dry_run(

@@ -155,7 +155,7 @@ def test_a_job_by_name_and_by_path(project: Caller) -> None:
         (
             JOB,
             {"args": "--lr 3"},
-            "args: '--lr 3': expected a list of words\n  fix: as in ['--lr', '3']",
+            "args: '--lr 3': expected a list of arguments\n  fix: as in ['--lr', '3']",
         ),
         (JOB, {"args": [None]}, "args: None: expected a text, a path or a number"),
         (JOB, {"after": "nothing"}, "nothing: no such run"),

@@ -19,8 +19,6 @@ from hpcrun.cli.options import (
 
 if TYPE_CHECKING:
     from hpcrun.controller.resubmit import Again
-    from hpcrun.controller.submit import Submission
-    from hpcrun.controller.sweep import SweepSubmission
 
 
 @click.command("resubmit", cls=WordsAfterDashes)
@@ -61,11 +59,16 @@ def command(
     {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
     script's.
     """
-    from hpcrun.cli.output import done_anyway
+    from hpcrun.cli.output import done_anyway, emit_json
+    from hpcrun.cli.show_submission import (
+        check_one_log,
+        show_files,
+        show_submission,
+        watch_submission,
+    )
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
     from hpcrun.controller.state.status import resolve_any
-    from hpcrun.controller.sweep import PreparedSweep
 
     check_follow("resubmit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
@@ -80,96 +83,49 @@ def command(
         named_cluster=cluster is not None,
         checks=Checks(heed=not options["no_check"]),
     )
+    made = again.prepared
     if dry_run:
-        _show_files(again, as_json=as_json)
+        if not as_json:
+            _show_origin(again)
+        show_files(made, as_json=as_json)
         return 0
-    if follow and isinstance(again.prepared, PreparedSweep):
-        from hpcrun.cli.show_sweep import no_follow
-
-        raise no_follow()
-    submission = submit_again(again)
-    with done_anyway(f"submitted: job {submission.job_id}"):
-        _show(again, submission, as_json=as_json)
-    return _watch(again, submission, follow=follow, quiet=as_json) if follow or wait else 0
-
-
-def _watch(
-    again: Again, submission: Submission | SweepSubmission, *, follow: bool, quiet: bool
-) -> int:
-    """Go on to the end, as submit does; return 0 if it ended well and 1 if not."""
-    from hpcrun.controller.submit import Submission
-
-    if isinstance(submission, Submission):
-        from hpcrun.cli.watch import watch
-
-        return watch(again.context, submission.run, logs=follow, quiet=quiet)
-    from hpcrun.cli.show_sweep import wait_for_sweep
-
-    return wait_for_sweep(again.context, submission.sweep, quiet=quiet)
+    if follow:
+        check_one_log(made)
+    job_id = submit_again(again)
+    with done_anyway(f"submitted: job {job_id}"):
+        if as_json:
+            emit_json(_json(again, job_id))
+        else:
+            _show_origin(again)
+            show_submission(made, job_id)
+    if not (follow or wait):
+        return 0
+    return watch_submission(again.context, made, follow=follow, quiet=as_json)
 
 
-def _show(again: Again, submission: Submission | SweepSubmission, *, as_json: bool) -> None:
-    from hpcrun.cli.output import emit_json
-    from hpcrun.controller.submit import Submission
-    from hpcrun.controller.sweep import PreparedSweep
-
-    if as_json:
-        emit_json(_json(again, submission.job_id))
-    elif isinstance(again.prepared, PreparedSweep):
-        from hpcrun.cli.show_sweep import show_sweep_submission
-
-        assert not isinstance(submission, Submission)
-        _tell_origin(again)
-        show_sweep_submission(again.prepared, submission)
-    else:
-        from hpcrun.cli.show_plan import show_submission
-
-        _tell_origin(again)
-        bare = again.prepared.spec.command is not None
-        show_submission(again.prepared.plan, submission.job_id, bare=bare)
-
-
-def _show_files(again: Again, *, as_json: bool) -> None:
-    from hpcrun.cli.show_plan import show_files
-    from hpcrun.cli.show_sweep import show_sweep_files
-    from hpcrun.controller.sweep import PreparedSweep
-
-    if not as_json:
-        _tell_origin(again)
-    if isinstance(again.prepared, PreparedSweep):
-        show_sweep_files(again.prepared, as_json=as_json)
-        return
-    notes = again.prepared.plan.notes
-    show_files(again.prepared.files, as_json=as_json, notes=notes)
-
-
-def _tell_origin(again: Again) -> None:
-    """Say, where messages go, what is taken from which run."""
+def _show_origin(again: Again) -> None:
+    """Report, where messages go, what is taken from which run."""
     from hpcrun.cli.output import note
 
     first = again.earlier[0]
     name = f"job {first.job_id}" if first.job_id else first.run.run_id
     if len(again.earlier) > 1:
         name += f" and {len(again.earlier) - 1} more"
-    kept = sum(folder is not None for folder in again.checkpoint_dirs)
-    if kept == 1:
-        where = f"goes on from {next(folder for folder in again.checkpoint_dirs if folder)}"
-    elif kept:
-        where = f"{kept} go on from their checkpoints"
-    else:
-        where = "begins without checkpoints"
+    kept = [folder for folder in again.checkpoint_dirs if folder is not None]
+    checkpoints = f"{len(kept)} resume from their checkpoints"
+    if len(kept) < 2:
+        checkpoints = f"resumes from {kept[0]}" if kept else "starts without checkpoints"
     code = "the code as it was" if again.context.code is not None else "today's code"
-    note(click.style(f"again: {name}, {code}; {where}", dim=True))
+    note(click.style(f"again: {name}, {code}; {checkpoints}", dim=True))
     for text in again.notes:
         note(click.style(f"note: {text}", dim=True))
 
 
 def _json(again: Again, job_id: str) -> dict[str, Any]:
-    from hpcrun.controller.sweep import PreparedSweep
+    from hpcrun.controller.sweep import PreparedSweep, runs_in
 
     made = again.prepared
     is_sweep = isinstance(made, PreparedSweep)
-    plans = [run.plan for run in made.runs] if isinstance(made, PreparedSweep) else [made.plan]
     return {
         "job_id": job_id,
         "sweep_id": made.plan.run_id if is_sweep else None,
@@ -177,15 +133,15 @@ def _json(again: Again, job_id: str) -> dict[str, Any]:
         "code": "then" if again.context.code is not None else "now",
         "runs": [
             {
-                "run_id": plan.run_id,
+                "run_id": run.plan.run_id,
                 "job_id": f"{job_id}_{index}" if is_sweep else job_id,
-                "run_dir": plan.run_dir,
+                "run_dir": run.plan.run_dir,
                 "resubmitted_from": status.run.run_id,
-                "checkpoint_dir": plan.checkpoint_dir,
+                "checkpoint_dir": run.plan.checkpoint_dir,
                 "goes_on": folder is not None,
             }
-            for index, (plan, status, folder) in enumerate(
-                zip(plans, again.earlier, again.checkpoint_dirs, strict=True)
+            for index, (run, status, folder) in enumerate(
+                zip(runs_in(made), again.earlier, again.checkpoint_dirs, strict=True)
             )
         ],
         "notes": again.notes,

@@ -39,7 +39,7 @@ def command(
     import signal
 
     from hpcrun.cli.output import note, pairs, say
-    from hpcrun.cli.show_plan import describe
+    from hpcrun.cli.show_submission import describe
     from hpcrun.cli.watch import watch
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.pool import load_pool, on_pool, take_shape
@@ -65,7 +65,7 @@ def command(
     signal.signal(signal.SIGHUP, interrupt)
     with running(where, prepared) as (run, process):
         say(f"Running {prepared.plan.name} {'here' if pool is None else f'on {pool.source}'}")
-        pairs(describe(prepared.plan, bare=prepared.spec.command is not None))
+        pairs(describe(prepared))
         try:
             return watch(where, run, logs=True, process=process)
         except KeyboardInterrupt:

@@ -49,67 +49,42 @@ def command(
     without JOB they are the command to run: hpcrun submit -- hostname.
     """
     from hpcrun.cli.output import done_anyway, emit_json
-    from hpcrun.cli.show_plan import show_files, show_submission
+    from hpcrun.cli.show_submission import (
+        check_one_log,
+        show_estimate,
+        show_files,
+        show_submission,
+        submission_json,
+        watch_submission,
+    )
     from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.prepare import prepare
-    from hpcrun.controller.submit import submit
+    from hpcrun.controller.submit import expected_start
+    from hpcrun.controller.sweep import prepare_job, submit_job
 
     check_follow("submit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
-    spec, words, origin = asked_job(ctx, where, job, options)
+    spec, extra_args, origin = asked_job(ctx, where, job, options)
     first = None
     if after is not None:
         from hpcrun.controller.state.dependency import dependency_on
 
         first = dependency_on(where, after)
     checks = Checks(heed=not options["no_check"])
+    made = prepare_job(
+        where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks
+    )
     if test_only:
-        from hpcrun.cli.show_plan import show_estimate
-        from hpcrun.controller.submit import expected_start
-        from hpcrun.controller.sweep import prepare_sweep
-
-        make = prepare_sweep if spec.sweep else prepare
-        made = make(where, spec, extra_args=words, after=first, origin=origin, checks=checks)
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
-    if spec.sweep:
-        from hpcrun.cli.show_sweep import submit_and_show
-
-        return submit_and_show(
-            where,
-            spec,
-            words,
-            after=first,
-            origin=origin,
-            checks=checks,
-            dry_run=dry_run,
-            follow=follow,
-            wait=wait,
-            as_json=as_json,
-        )
-    prepared = prepare(where, spec, extra_args=words, after=first, origin=origin, checks=checks)
     if dry_run:
-        show_files(prepared.files, as_json=as_json, notes=prepared.plan.notes)
+        show_files(made, as_json=as_json)
         return 0
-    submission = submit(where, prepared)
-    with done_anyway(f"submitted: job {submission.job_id}"):
+    if follow:
+        check_one_log(made)
+    job_id = submit_job(where, made)
+    with done_anyway(f"submitted: job {job_id}"):
         if as_json:
-            emit_json(
-                {
-                    "run_id": submission.run.run_id,
-                    "job_id": submission.job_id,
-                    "run_dir": str(submission.run.path),
-                    "cluster": prepared.plan.cluster,
-                    "effective_batch": prepared.plan.effective_batch,
-                    "notes": prepared.plan.notes,
-                }
-            )
+            emit_json(submission_json(made, job_id))
         else:
-            show_submission(
-                prepared.plan, submission.job_id, bare=prepared.spec.command is not None
-            )
-    if follow or wait:
-        from hpcrun.cli.watch import watch  # here: following needs much that a submission does not
-
-        return watch(where, submission.run, logs=follow, quiet=as_json)
-    return 0
+            show_submission(made, job_id)
+    return watch_submission(where, made, follow=follow, quiet=as_json) if follow or wait else 0

@@ -1,4 +1,4 @@
-"""What a program asks for: a job by name, path or as a dict, prepared as the command line's are."""
+"""Prepares what a program asks for: a job by name, path or as a dict."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec import structs
 
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context
-from hpcrun.controller.prepare import Prepared, load_spec, prepare, read_spec
+from hpcrun.controller.prepare import Prepared, load_spec, read_spec
 from hpcrun.controller.state.dependency import dependency_on
-from hpcrun.controller.sweep import PreparedSweep, prepare_sweep
+from hpcrun.controller.sweep import PreparedSweep, prepare_job
 from hpcrun.errors import InputError, SpecError
 from hpcrun.spec.dump import yaml_of
 from hpcrun.spec.job import JobSpec
@@ -34,17 +34,21 @@ def prepare_asked(
     """Plan and render a run or a sweep; nothing is changed.
 
     ``job`` is a name, a path or a dict with a job file's keys; ``changes`` are dotted keys with
-    their values; ``args`` are words for the script; without ``check`` problems that the caller may
+    their values; ``args`` go to the script; without ``check`` problems that the caller may
     know better about are notes. Raises InputError, or SpecError with all that is wrong.
     """
-    words = _words(args)
     try:
         overrides = _overrides(changes)
         spec, name = _spec(context, job, overrides)
         first = dependency_on(context, after) if after is not None else None
-        make = prepare_sweep if spec.sweep else prepare
-        checks, origin = Checks(heed=check), Origin(name, tuple(overrides))
-        return make(context, spec, extra_args=words, after=first, origin=origin, checks=checks)
+        return prepare_job(
+            context,
+            spec,
+            extra_args=_texts(args),
+            after=first,
+            origin=Origin(name, tuple(overrides)),
+            checks=Checks(heed=check),
+        )
     except SpecError as error:
         raise _renamed(error) from error
 
@@ -71,22 +75,22 @@ def _overrides(changes: Mapping[str, object]) -> list[str]:
     return [f"{path}={yaml_of(value, _SET, path)}" for path, value in changes.items()]
 
 
-def _words(args: Sequence[object]) -> list[str]:
-    """Make words of texts, paths and numbers. Raises InputError."""
+def _texts(args: Sequence[object]) -> list[str]:
+    """Write texts, paths and numbers as arguments. Raises InputError."""
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise InputError(
-            f"args: {args!r}: expected a list of words", fix=f"as in {str(args).split()!r}"
+            f"args: {args!r}: expected a list of arguments", fix=f"as in {str(args).split()!r}"
         )
-    words = []
+    texts = []
     for arg in args:
         if isinstance(arg, bool) or not isinstance(arg, (str, os.PathLike, Real)):
             raise InputError(f"args: {arg!r}: expected a text, a path or a number")
-        words.append(os.fsdecode(arg) if isinstance(arg, (str, os.PathLike)) else str(arg))
-    return words
+        texts.append(os.fsdecode(arg) if isinstance(arg, (str, os.PathLike)) else str(arg))
+    return texts
 
 
 def _renamed(error: SpecError) -> SpecError:
-    """Call what is wrong by the caller's words: a dict has no lines, and --set is ``set``."""
+    """Name problems as the caller does: a dict has no lines, and --set is ``set``."""
     for problem in error.problems:
         if problem.source == _DICT:
             problem.line = None

@@ -25,7 +25,7 @@ from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_files
 from hpcrun.render.quoting import quote_comment
-from hpcrun.runs.layout import make_run_id
+from hpcrun.runs.layout import RunFolder, make_run_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin, command_job, load_job
@@ -37,6 +37,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     plan: Plan
     files: list[RenderedFile]
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(Path(self.plan.run_dir))
 
 
 def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:

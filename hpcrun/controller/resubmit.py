@@ -16,14 +16,9 @@ from hpcrun.controller.context import Context, load_context, read_text
 from hpcrun.controller.prepare import Prepared, prepare, read_spec
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.submit import Submission, named_after, submit
+from hpcrun.controller.submit import named_after
 from hpcrun.controller.successors import linked, owner_run, successors_of
-from hpcrun.controller.sweep import (
-    PreparedSweep,
-    SweepSubmission,
-    prepare_sweep,
-    submit_sweep,
-)
+from hpcrun.controller.sweep import PreparedSweep, prepare_sweep, runs_in, submit_job
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
@@ -42,7 +37,7 @@ class Again(Struct, frozen=True, kw_only=True):
     """A new run, or a sweep of some, that could be submitted; nothing has happened yet.
 
     ``context`` is the earlier run's project and cluster; ``earlier`` are the runs that it is made
-    of, and ``checkpoint_dirs`` those of them that are gone on from, None for a fresh start.
+    of, and ``checkpoint_dirs`` those that they resume from, None for a fresh start.
     """
 
     context: Context
@@ -64,13 +59,13 @@ def prepare_again(
     named_cluster: bool = False,
     checks: Checks | None = None,
 ) -> Again:
-    """Plan the same job anew; nothing is changed.
+    """Plan the same job again; nothing is changed.
 
     It keeps the earlier run's project folder, cluster (unless ``named_cluster``: then it is the
     context's) and checkpoint folder (unless ``fresh``, or there are no checkpoints), so that a
-    script that resumes goes on. ``extra_args`` come after the words that the earlier run gave its
-    program. ``failed``: only what is over and did not end well. Raises
-    InputError, and SpecError with all that is wrong.
+    script that resumes goes on. ``extra_args`` come after those that the earlier run gave its
+    program. ``failed``: only what is over and did not end well. Raises InputError, and SpecError
+    with all that is wrong.
     """
     statuses = status_of(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
     if failed:
@@ -95,7 +90,6 @@ def prepare_again(
             for run, status, folder in zip(made.runs, statuses, folders, strict=True)
         ]
         made = structs.replace(made, runs=runs)
-        _check_began_from(after, [run.plan for run in made.runs])
     else:
         spec = _spec_of(where, found, overrides)
         origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
@@ -109,7 +103,7 @@ def prepare_again(
             checkpoint_dir=folders[0],
         )
         made = _with_origin(prepared, statuses[0], code, folders[0])
-        _check_began_from(after, [made.plan])
+    _check_began_from(after, [run.plan for run in runs_in(made)])
     if any(folders):
         notes += _run_dir_notes(made.spec)
     return Again(
@@ -117,26 +111,27 @@ def prepare_again(
     )
 
 
-def submit_again(again: Again) -> Submission | SweepSubmission:
-    """Submit it; raises as submit() does.
+def submit_again(again: Again) -> str:
+    """Submit it and return the job id; raises as submit() does.
 
     In the folder whose checkpoints it uses stands from now on that it does; else nothing of the
     earlier run is changed.
     """
-    if isinstance(again.prepared, PreparedSweep):
-        folders = [Path(run.plan.run_dir) for run in again.prepared.runs]
-        with linked(again.context, folders, again.checkpoint_dirs):
-            return submit_sweep(again.context, again.prepared)
-    with linked(again.context, [Path(again.prepared.plan.run_dir)], again.checkpoint_dirs):
-        return submit(again.context, again.prepared)
+    folders = [run.folder.path for run in runs_in(again.prepared)]
+    with linked(again.context, folders, again.checkpoint_dirs):
+        return submit_job(again.context, again.prepared)
 
 
 def _failed(found: RunFolder | SweepFolder, statuses: Sequence[RunStatus]) -> list[RunStatus]:
     left = [status for status in statuses if status.verdict.final and not status.verdict.ok]
     if not left:
-        silent = next((status.out_of_reach for status in statuses if not status.verdict.final), "")
-        if silent:
-            raise OutOfReach(f"--failed: nobody knows what failed: {silent}", fix="try again later")
+        out_of_reach = next(
+            (status.out_of_reach for status in statuses if not status.verdict.final), ""
+        )
+        if out_of_reach:
+            raise OutOfReach(
+                f"--failed: it is unknown what failed: {out_of_reach}", fix="try again later"
+            )
         name = found.sweep_id if isinstance(found, SweepFolder) else found.run_id
         states = ", ".join(dict.fromkeys(status.verdict.state for status in statuses))
         raise InputError(f"--failed: {name} has no run that failed: {states}")
@@ -144,7 +139,7 @@ def _failed(found: RunFolder | SweepFolder, statuses: Sequence[RunStatus]) -> li
 
 
 def _check_over(status: RunStatus, *, fresh: bool) -> None:
-    """Two runs that write to one checkpoint folder destroy it. Raises InputError, OutOfReach."""
+    """Refuse two runs that write to the same checkpoints. Raises InputError, OutOfReach."""
     verdict = status.verdict
     name = f"job {status.job_id}" if status.job_id else status.run.run_id
     error = job_of_another(status.history, "resubmit")
@@ -153,7 +148,7 @@ def _check_over(status: RunStatus, *, fresh: bool) -> None:
     if not (verdict.final or fresh):
         if status.out_of_reach:
             raise OutOfReach(
-                f"{name}: nobody knows whether it is over: {status.out_of_reach}",
+                f"{name}: it is unknown whether it is over: {status.out_of_reach}",
                 fix="try again later, or --fresh for a run with checkpoints of its own",
             )
         first = "wait" if verdict.state == "COMPLETING" else "cancel"
@@ -174,14 +169,14 @@ def _check_over(status: RunStatus, *, fresh: bool) -> None:
 def _plan_of(status: RunStatus) -> Plan:
     if status.plan is None:
         raise InputError(
-            f"{status.run.path}/plan.json: not there, or of a form that this hpcrun cannot read",
+            f"{status.run.path}/plan.json: missing, or written by another version of hpcrun",
             fix=f"hpcrun submit {status.run.path}/spec.yaml",
         )
     return status.plan
 
 
 def _place(context: Context, status: RunStatus, plan: Plan, *, named_cluster: bool) -> Context:
-    """The earlier run's project, and its cluster as its profile is today."""
+    """Return the earlier run's project, and its cluster as its profile is today."""
     project = Path(plan.project_dir)
     if not project.is_dir():
         raise InputError(
@@ -202,10 +197,10 @@ def _place(context: Context, status: RunStatus, plan: Plan, *, named_cluster: bo
 
 
 def _run_dir_notes(spec: JobSpec) -> list[str]:
-    """Only the checkpoint folder is the earlier run's."""
+    """Note that only the checkpoint folder is the earlier run's."""
     texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
     if any("{run_dir}" in text for text in texts):
-        return ["what the script keeps in {run_dir} begins anew; {checkpoint_dir} goes on"]
+        return ["{run_dir} is a new folder for the new run; {checkpoint_dir} stays"]
     return []
 
 
@@ -224,7 +219,7 @@ def _spec_of(context: Context, run: RunFolder, overrides: Sequence[str]) -> JobS
 
 
 def _checkpoints(context: Context, status: RunStatus) -> str | None:
-    """The folder that is gone on from; None where the earlier run has left nothing there.
+    """Return the folder to resume from; None where the earlier run has left nothing there.
 
     Raises InputError where another run uses it now, or it cannot be written.
     """
@@ -248,7 +243,7 @@ def _checkpoints(context: Context, status: RunStatus) -> str | None:
 
 
 def _after(context: Context, plan: Plan) -> Dependency | None:
-    """What the earlier run came after: so does the new one, and waits for it while it lives."""
+    """Return what the earlier run came after: the new one does too, and waits while that lives."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
@@ -264,7 +259,7 @@ def _after(context: Context, plan: Plan) -> Dependency | None:
 
 
 def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
-    """What no word of the job names, or is on its way, need not be there. Raises InputError."""
+    """Insist on checkpoints that the job names, unless they are to come. Raises InputError."""
     folder = next(filter(None, map(named_after, plans)), None)
     is_coming = after is not None and after.job_id is not None
     if folder is not None and not is_coming and not Path(folder).is_dir():
@@ -300,7 +295,7 @@ def _sweep_again(
     checks: Checks | None,
     after: Dependency | None,
 ) -> PreparedSweep:
-    """The runs by their own jobs, numbered anew: those that are left of a sweep are a sweep too."""
+    """Plan the runs by their own jobs, numbered from 0: what is left of a sweep is a sweep too."""
     file = sweep.path / "spec.yaml"
     spec = read_spec(context, read_text(file), str(file), overrides)
     made = []

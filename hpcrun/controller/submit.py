@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.assets import user_name
@@ -38,13 +38,6 @@ from hpcrun.slurm.sbatch import SCRIPT, Estimate
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 # They lead into /run/user of the login node: enroot, for one, would fail on it (enroot#13).
 _OF_THIS_LOGIN = ("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS")
-
-
-class Submission(Struct, frozen=True):
-    """A run that Slurm took."""
-
-    run: RunFolder
-    job_id: str
 
 
 def write_run(context: Context, prepared: Prepared) -> RunFolder:
@@ -120,18 +113,17 @@ def _check_copied(prepared: Prepared, code: Path) -> None:
         )
 
 
-def submit(context: Context, prepared: Prepared) -> Submission:
-    """Write the run and hand it to Slurm with one sbatch.
+def submit(context: Context, prepared: Prepared) -> str:
+    """Write the run and hand it to Slurm with one sbatch; return the job id.
 
     Raises SchedulerRefused (the run folder is taken away again), and OutOfReach when it stays
     unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
     """
     check_slurm_conf(context)
-    folder = Path(prepared.plan.run_dir)
+    folder = prepared.folder.path
     with whole_or_nothing(folder, [folder]), begun_from(context, [prepared.plan]):
-        run = write_run(context, prepared)
-        job_id = hand_over(context, prepared.plan, [folder])
-    return Submission(run, job_id)
+        write_run(context, prepared)
+        return hand_over(context, prepared.plan, [folder])
 
 
 def begun_from(context: Context, plans: Sequence[Plan]) -> AbstractContextManager[None]:

@@ -24,6 +24,7 @@ from hpcrun.controller.submit import (
     check_secrets,
     fill_run,
     hand_over,
+    submit,
     take_away,
     whole_or_nothing,
     write_code,
@@ -50,12 +51,35 @@ class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Prepared]
     values: list[dict[str, str]]
 
+    @property
+    def folder(self) -> SweepFolder:
+        return sweep_folder(Path(self.plan.run_dir).parent, self.plan.run_id)
 
-class SweepSubmission(msgspec.Struct, frozen=True):
-    """A sweep that Slurm took as one array."""
 
-    sweep: SweepFolder
-    job_id: str
+def prepare_job(
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str],
+    after: Dependency | None,
+    origin: Origin,
+    checks: Checks,
+) -> Prepared | PreparedSweep:
+    """Plan and render a run, or a sweep where the job is one. Raises as prepare() does."""
+    make = prepare_sweep if spec.sweep else prepare
+    return make(context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
+
+
+def runs_in(made: Prepared | PreparedSweep) -> list[Prepared]:
+    """Return the runs of a sweep, or the one run."""
+    return made.runs if isinstance(made, PreparedSweep) else [made]
+
+
+def submit_job(context: Context, made: Prepared | PreparedSweep) -> str:
+    """Submit a run or a sweep; return the job id. Raises as submit() does."""
+    if isinstance(made, PreparedSweep):
+        return submit_sweep(context, made)
+    return submit(context, made)
 
 
 def prepare_sweep(
@@ -157,15 +181,15 @@ def _json(name: str, record: msgspec.Struct) -> RenderedFile:
     return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")
 
 
-def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
-    """Write the array and its runs, and hand them to Slurm with one sbatch.
+def submit_sweep(context: Context, sweep: PreparedSweep) -> str:
+    """Write the array and its runs, hand them to Slurm with one sbatch; return the array's id.
 
     Raises as submit() does; whatever goes wrong before Slurm has it, all folders are taken away.
     """
     check_slurm_conf(context)
     check_secrets(context, sweep.plan)
-    folder = sweep_folder(context.runs_dir, sweep.plan.run_id)
-    written = [folder.path, *(Path(run.plan.run_dir) for run in sweep.runs)]
+    folder = sweep.folder
+    written = [folder.path, *(run.folder.path for run in sweep.runs)]
     plans = [run.plan for run in sweep.runs]
     with whole_or_nothing(folder.path, written), begun_from(context, plans):
         _make(folder)
@@ -174,8 +198,7 @@ def submit_sweep(context: Context, sweep: PreparedSweep) -> SweepSubmission:
         except BaseException:
             take_away(written)
             raise
-        job_id = hand_over(context, sweep.plan, written)
-    return SweepSubmission(folder, job_id)
+        return hand_over(context, sweep.plan, written)
 
 
 def _make(folder: SweepFolder) -> None:

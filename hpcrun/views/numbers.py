@@ -101,6 +101,16 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def sweep_size(runs: int, limit: int) -> str:
+    """Print how many runs a sweep has, and how many of them may run at once.
+
+    >>> sweep_size(6, 4), sweep_size(2, 4)
+    ('6 runs, at most 4 at a time', '2 runs')
+    """
+    size = count_of(runs, "run")
+    return f"{size}, at most {limit} at a time" if limit < runs else size
+
+
 def number(value: float) -> float | str:
     """Return a value that JSON can hold.
 

@@ -224,7 +224,7 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("train.py", "print('new')\n")
     before = sorted(path.name for path in hpcrun.runs.iterdir())
     dry = hpcrun("resubmit", "7", "--dry-run")
-    assert dry.code == 0 and "goes on from" in dry.err, dry
+    assert dry.code == 0 and "resumes from" in dry.err, dry
     assert sorted(path.name for path in hpcrun.runs.iterdir()) == before
     assert not (run / "successors").exists()
 

@@ -1,0 +1,207 @@
+"""What a submission and a dry run look like, of a run and of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from msgspec import structs
+
+from hpcrun.cli.output import emit_json, message, pairs, say, show_next, table
+from hpcrun.controller.context import Context
+from hpcrun.controller.prepare import Prepared
+from hpcrun.controller.sweep import PreparedSweep
+from hpcrun.errors import InputError
+from hpcrun.plan.types import Plan, column_names
+from hpcrun.render.files import FIXED, RenderedFile
+from hpcrun.slurm.sbatch import Estimate
+from hpcrun.views.numbers import count_of, sweep_size
+
+
+def describe(made: Prepared | PreparedSweep) -> list[tuple[str, str]]:
+    """Describe a run, or what is true of all runs of a sweep, in a few lines."""
+    plan = made.plan
+    rows = [("run", plan.run_id)]
+    if isinstance(made, PreparedSweep):
+        rows = [("sweep", plan.run_id)]
+    if plan.description:
+        rows.append(("what", plan.description))
+    what = "one process a node" if plan.launcher == "none" else f"{plan.launcher}, {plan.precision}"
+    shape = f"{count_of(plan.nodes, 'node')} × {count_of(plan.gpus_per_node, 'GPU')}"
+    if plan.gpus_per_node and plan.accelerator == "cpu":
+        shape += " (CPUs stand in for them here)"
+    rows.append(("shape", f"{shape}, {what}"))
+    is_bare = made.spec.command is not None
+    if not is_bare and not (isinstance(made, PreparedSweep) and _has_several_batches(made)):
+        steps = f"{plan.gradient_accumulation_steps} accumulated"
+        ranks = count_of(plan.world_size, "rank")
+        batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"
+        rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
+    rows.append(("folder", str(made.folder.path)))
+    return rows + [("note", text) for text in plan.notes]
+
+
+def _has_several_batches(sweep: PreparedSweep) -> bool:
+    return len({run.plan.effective_batch for run in sweep.runs}) > 1
+
+
+# ---- submitted ---------------------------------------------------------------------------------
+
+
+def submission_json(made: Prepared | PreparedSweep, job_id: str) -> dict[str, Any]:
+    """Return the JSON of a submission."""
+    plan = made.plan
+    if not isinstance(made, PreparedSweep):
+        return {
+            "run_id": plan.run_id,
+            "job_id": job_id,
+            "run_dir": plan.run_dir,
+            "cluster": plan.cluster,
+            "effective_batch": plan.effective_batch,
+            "notes": plan.notes,
+        }
+    return {
+        "sweep_id": plan.run_id,
+        "job_id": job_id,
+        "sweep_dir": str(made.folder.path),
+        "cluster": plan.cluster,
+        "notes": plan.notes,
+        "runs": [
+            {
+                "run_id": run.plan.run_id,
+                "job_id": f"{job_id}_{index}",
+                "run_dir": run.plan.run_dir,
+                "values": values,
+                "effective_batch": run.plan.effective_batch,
+            }
+            for index, (run, values) in enumerate(zip(made.runs, made.values, strict=True))
+        ],
+    }
+
+
+def show_submission(made: Prepared | PreparedSweep, job_id: str) -> None:
+    """Print what was submitted, and what to type next."""
+    plan = made.plan
+    head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
+    if not isinstance(made, PreparedSweep):
+        say(head)
+        pairs(describe(made))
+        show_next(
+            (f"logs -f {job_id}", "its output as it comes"),
+            (f"status {job_id}", "its state"),
+            (f"parse {job_id}", "the loss curve"),
+            (f"cancel {job_id}", "end it"),
+        )
+        return
+    say(f"{head}: {sweep_size(len(made.runs), made.spec.sweep_limit)}")
+    pairs(describe(made))
+    _show_values(made)
+    show_next(
+        (f"status {job_id}", "the state of all its runs"),
+        (f"logs -f {job_id}_0", "the output of one as it comes"),
+        (f"parse {job_id}", "a loss curve for each"),
+        (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
+    )
+
+
+def _show_values(sweep: PreparedSweep) -> None:
+    batches = [str(run.plan.effective_batch) for run in sweep.runs]
+    if not _has_several_batches(sweep):
+        batches = []
+    header = ["TASK", *column_names(list(sweep.spec.sweep)), *(["batch"] if batches else [])]
+    rows = [
+        [str(index), *values.values(), *batches[index : index + 1], ""]
+        for index, values in enumerate(sweep.values)
+    ]
+    table([*header, ""], rows)
+
+
+def check_one_log(made: Prepared | PreparedSweep) -> None:
+    """Refuse to follow a sweep. Raises InputError."""
+    if isinstance(made, PreparedSweep):
+        raise InputError(
+            "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
+        )
+
+
+def watch_submission(
+    context: Context, made: Prepared | PreparedSweep, *, follow: bool, quiet: bool
+) -> int:
+    """Watch what was submitted to its end; return 0 if it ended well and 1 if not."""
+    # Here: following needs much that a submission does not.
+    if isinstance(made, PreparedSweep):
+        from hpcrun.cli.show_sweep import wait_for_sweep
+
+        return wait_for_sweep(context, made.folder, quiet=quiet)
+    from hpcrun.cli.watch import watch
+
+    return watch(context, made.folder, logs=follow, quiet=quiet)
+
+
+# ---- not submitted -----------------------------------------------------------------------------
+
+
+def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
+    """Print when and where a job would start, as things are now."""
+    if as_json:
+        answer = {"name": plan.name, "cluster": plan.cluster, **structs.asdict(estimate)}
+        emit_json({**answer, "notes": plan.notes})
+        return
+    say(f"{click.style(plan.name, bold=True)} is not submitted; {plan.cluster} would take it")
+    rows = [
+        ("start", _start(estimate)),
+        ("nodes", f"{estimate.nodes or '?'}, {count_of(estimate.processors, 'processor')}"),
+    ]
+    if estimate.partition:
+        rows.append(("partition", estimate.partition))
+    pairs([*rows, *(("note", text) for text in plan.notes)])
+
+
+def _start(estimate: Estimate) -> str:
+    from datetime import datetime  # here: it is for estimates alone
+
+    from hpcrun.controller.state.why import NOT_FORESEEN, is_foreseen, parse_time
+
+    start = parse_time(estimate.start)
+    is_known = start is None or is_foreseen(start, datetime.now())
+    return estimate.start.replace("T", " ") if is_known else NOT_FORESEEN
+
+
+def show_files(made: Prepared | PreparedSweep, *, as_json: bool) -> None:
+    """Print what a submission would write: of a sweep the array's script and the first run's files.
+
+    Notes go to where messages go; in JSON they are a key beside the files' names.
+    """
+    if as_json:
+        answer: dict[str, Any] = {**_texts(made.files), "notes": made.plan.notes}
+        if isinstance(made, PreparedSweep):
+            answer["runs"] = [
+                {"values": values, "files": _texts(run.files)}
+                for run, values in zip(made.runs, made.values, strict=True)
+            ]
+        emit_json(answer)
+        return
+    for text in made.plan.notes:
+        message("note", text, dim=True)
+    if not isinstance(made, PreparedSweep):
+        _say_files(made.files)
+        return
+    _say_files([file for file in made.files if file.name == "job.sbatch"])
+    size = sweep_size(len(made.runs), made.spec.sweep_limit)
+    say(click.style(f"==> {size} <==", bold=True))
+    _show_values(made)
+    say()
+    say(click.style("==> the files of the first run <==", bold=True))
+    _say_files([file for file in made.runs[0].files if file.name != "task.json"])
+
+
+def _texts(files: Sequence[RenderedFile]) -> dict[str, str]:
+    return {file.name: file.text for file in files}
+
+
+def _say_files(files: Sequence[RenderedFile]) -> None:
+    for file in files:
+        if file.name not in (*FIXED, "plan.json"):
+            say(click.style(f"==> {file.name} <==", bold=True))
+            say(file.text)
