@@ -17,8 +17,9 @@ from hpcrun.controller.state.listing import list_rows, whys_of
 from hpcrun.controller.state.rows import row_of
 from hpcrun.controller.state.status import Memory, RunStatus, resolve_any, status_of
 from hpcrun.controller.state.why import Waiting, find_whys
+from hpcrun.runs.find import find, is_job_id, no_runs_in, plain_id
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, no_runs_in, plain_id, read_sweep, runs_of
+from hpcrun.runs.store import read_sweep, runs_of
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.states import WAITING
 

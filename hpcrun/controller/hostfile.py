@@ -14,8 +14,9 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, read_text, slurm_transport
 from hpcrun.controller.state.words import job_of_another
 from hpcrun.errors import InputError
+from hpcrun.runs.find import find_run
 from hpcrun.runs.layout import RUN_ID
-from hpcrun.runs.store import find_run, read_history, write_file
+from hpcrun.runs.store import read_history, write_file
 from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.nodelist import expand

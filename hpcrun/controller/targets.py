@@ -14,8 +14,9 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.state.foreign import own_names
 from hpcrun.controller.state.status import resolve_any
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.runs.find import Lookup, find, is_job_id
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.store import Lookup, find, is_job_id, read_sweep, runs_of
+from hpcrun.runs.store import read_sweep, runs_of
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000

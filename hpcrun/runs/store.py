@@ -6,12 +6,8 @@ Writes appear by atomic rename; nothing is locked.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-import re
-from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from stat import S_IMODE
 from threading import get_ident
@@ -22,16 +18,7 @@ from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
-from hpcrun.runs.index import JobIds
-from hpcrun.runs.layout import (
-    RUN_ID,
-    TASK_ID,
-    RunFolder,
-    SweepFolder,
-    sweep_folder,
-    sweep_id_of,
-    task_run_id,
-)
+from hpcrun.runs.layout import TASK_ID, RunFolder, SweepFolder, sweep_folder, task_run_id
 from hpcrun.runs.records import (
     Attempt,
     Begin,
@@ -46,8 +33,8 @@ from hpcrun.runs.records import (
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
-# Characters of a run id's date and time.
-_STAMP = 15
+# An attempt that never got to its first act leaves a gap in the numbers, seldom more.
+_GAP = 3
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
@@ -64,7 +51,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def space_fix(error: OSError) -> str:
-    """Ask about the disk where that is what the error is about; "" where not."""
+    """Return a question about the disk for an error that a full one causes; "" for others."""
     return "is the file system full, or your quota?" if error.errno in (28, 122) else ""
 
 
@@ -86,14 +73,19 @@ def read_record(path: Path, type_: type[T]) -> T | None:
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
-        # Not msgspec's decoder: words that are not UTF-8 stand in a plan as lone surrogates.
+        # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
         return msgspec.convert(json.loads(data), decodable(type_))
     except (ValueError, RecursionError):
         return None
 
 
+def read_if_there(path: Path, type_: type[T]) -> T | None:
+    """Read a record that most of thousands of runs do not have: those cost no opening of a file."""
+    return read_record(path, type_) if path.exists() else None
+
+
 def create_run_folder(path: Path) -> RunFolder:
-    """Make a new run folder with its empty parts. Raises InputError where it cannot be made."""
+    """Make a new run folder with its empty parts. Raises InputError."""
     folder = RunFolder(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +104,7 @@ def refresh(run: RunFolder) -> None:
     """Make a network file system show what the nodes wrote.
 
     Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
-    what it is, asks the server anew.
+    what it is, asks the server again.
     """
     for parent in (run.path, run.attempts, run.logs):
         with contextlib.suppress(OSError):
@@ -123,18 +115,22 @@ def refresh(run: RunFolder) -> None:
                 folder.chmod(S_IMODE(folder.stat().st_mode))
 
 
-def read_history(folder: RunFolder) -> History:
-    """Read all that the run folder knows; cheap enough for a listing."""
-    attempts = []
+def holds_any(folder: Path) -> bool:
+    """Return whether there is anything in a folder; False for one that cannot be read."""
     try:
-        names = [entry.name for entry in os.scandir(folder.attempts) if entry.name.isdigit()]
-    except FileNotFoundError:
-        names = []
-    for name in sorted(names, key=int):
-        where = folder.attempts / name
+        return any(folder.iterdir())
+    except OSError:
+        return False
+
+
+def read_history(folder: RunFolder) -> History:
+    """Read all records of a run and its attempts."""
+    attempts = []
+    for index in attempt_indices(folder):
+        where = folder.attempts / str(index)
         attempts.append(
             Attempt(
-                index=int(name),
+                index=index,
                 begin=read_record(where / "begin.json", Begin),
                 beat=read_record(where / "beat", float),
                 end=read_record(where / "end.json", End),
@@ -151,6 +147,87 @@ def read_history(folder: RunFolder) -> History:
     )
 
 
+def read_brief(folder: RunFolder, seen: Seen | None = None) -> History:
+    """Read what a listing of thousands of runs shows: of an attempt the end or else the begin.
+
+    ``beat`` is when the file was written last by its file system's clock. ``seen`` is the run's
+    own, if it was read already.
+    """
+    task = read_task(folder)
+    return _brief(folder, task, read_submitted(folder, task), seen)
+
+
+def read_task_brief(folder: RunFolder, task: Task, submitted: Submitted | None) -> History:
+    """Read the history of a sweep's run as read_brief() does; the sweep's records have the rest."""
+    return _brief(folder, task, submitted, read_if_there(folder.seen, Seen))
+
+
+def _brief(
+    folder: RunFolder, task: Task | None, submitted: Submitted | None, seen: Seen | None
+) -> History:
+    at = _written_at(folder.cancelled)
+    return History(
+        run_id=folder.run_id,
+        task=task,
+        submitted=submitted,
+        # By whom is not shown in a listing, so no file is opened.
+        cancelled=Cancelled(cancelled_at=at, user="") if at else None,
+        seen=seen,
+        attempts=[_brief_attempt(folder.attempts, index) for index in attempt_indices(folder)],
+    )
+
+
+def _brief_attempt(attempts: Path, index: int) -> Attempt:
+    where = attempts / str(index)
+    end = read_if_there(where / "end.json", End)
+    if end is not None:
+        return Attempt(index=index, end=end)
+    begin, beat = read_record(where / "begin.json", Begin), _written_at(where / "beat")
+    return Attempt(index=index, begin=begin, beat=beat)
+
+
+def _written_at(path: Path) -> float | None:
+    try:
+        return os.stat(path).st_mtime  # noqa: PTH116 - a thousand times in a row
+    except OSError:
+        return None
+
+
+def attempts_stamp(folder: RunFolder) -> int:
+    """Return the mtime in ns of the folder of attempts: when the run last began one; 0 for none."""
+    try:
+        return os.stat(folder.attempts).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
+    except OSError:
+        return 0
+
+
+def attempt_indices(folder: RunFolder) -> list[int]:
+    """Return the numbers of a run's attempts, mostly without opening the folder.
+
+    File systems count a folder's subfolders among its links (not all do: btrfs), so that it is
+    known when all are found.
+    """
+    try:
+        links = os.stat(folder.attempts).st_nlink  # noqa: PTH116
+    except OSError:
+        return []
+    wanted = links - 2
+    found: list[int] = []
+    index = gap = 0
+    while wanted >= 0 and len(found) < wanted and gap < _GAP:
+        is_there = (folder.attempts / str(index)).is_dir()
+        found += [index] * is_there
+        gap = 0 if is_there else gap + 1
+        index += 1
+    if len(found) == wanted:
+        return found
+    try:
+        with os.scandir(folder.attempts) as entries:
+            return sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+    except OSError:
+        return []
+
+
 def read_plan(folder: RunFolder) -> Plan | None:
     """Read the run's plan; None when it is missing or of a form that this hpcrun cannot read."""
     return read_record(folder.plan, Plan)
@@ -165,7 +242,7 @@ def read_task(folder: RunFolder) -> Task | None:
 
 
 def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
-    """The run's own record, or what the record of its sweep's one sbatch says of the task."""
+    """Read the run's own record, or its task's part of the record of its sweep's one sbatch."""
     if task is None:
         return own_record(read_record(folder.submitted, Submitted), folder.run_id)
     whole = read_record(sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
@@ -173,7 +250,7 @@ def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
 
 
 def record_of_task(whole: Submitted, index: int) -> Submitted:
-    """What the record of a sweep's one sbatch says of one of its tasks."""
+    """Make a task's record out of the record of its sweep's one sbatch."""
     return structs.replace(
         whole,
         job_id=whole.job_id and f"{whole.job_id}_{index}",
@@ -182,14 +259,14 @@ def record_of_task(whole: Submitted, index: int) -> Submitted:
 
 
 def own_record(record: Submitted | None, id_: str) -> Submitted | None:
-    """Take the job from a record that was copied with its folder: it works in the original."""
+    """Remove the job from a record that was copied with its folder: it works in the original."""
     if record is None or record.run_id in (None, id_):
         return record
     return structs.replace(record, job_id=None)
 
 
 def read_sweep(folder: SweepFolder) -> Sweep:
-    """Read a sweep's record. Raises InputError where it is missing or damaged."""
+    """Read a sweep's record. Raises InputError if it is missing or damaged."""
     found = read_record(folder.record, Sweep)
     if found is None:
         raise InputError(f"{folder.record}: no record of a sweep")
@@ -199,184 +276,3 @@ def read_sweep(folder: SweepFolder) -> Sweep:
 def runs_of(sweep: SweepFolder) -> list[RunFolder]:
     """List the runs of a sweep, task by task."""
     return [sweep.run(index) for index in range(read_sweep(sweep).tasks)]
-
-
-def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
-    """List the runs, newest first; those of one sweep in the order of its tasks."""
-    for name in list_names(runs_dir):
-        if RUN_ID.fullmatch(name):
-            yield RunFolder(runs_dir / name)
-
-
-def list_names(runs_dir: Path) -> list[str]:
-    """List the names of all that lies there, runs newest first; the folder is read once."""
-    names = _names(runs_dir)
-    # There may be thousands: as text they are sorted at once, and only those of one second need
-    # their exact order.
-    names.sort(reverse=True)
-    stamps = [name[:_STAMP] for name in names]
-    done = 0
-    for place, (stamp, following) in enumerate(itertools.pairwise(stamps)):
-        if stamp == following and place >= done:
-            done = place + 2
-            while stamps[done : done + 1] == [stamp]:
-                done += 1
-            names[place:done] = sorted(names[place:done], key=_newness, reverse=True)
-    return names
-
-
-def _names(runs_dir: Path) -> list[str]:
-    try:
-        return os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def no_runs_in(runs_dir: Path) -> str:
-    """Say that there are no runs yet, or that their folder is missing: it may not be mounted."""
-    if runs_dir.is_dir():
-        return f"no runs yet in {runs_dir}"
-    return f"no runs yet in {runs_dir}, which does not exist (is its file system mounted?)"
-
-
-def _newness(name: str) -> tuple[str, str, int]:
-    """The newest is the greatest; of a sweep the first task is.
-
-    The last four characters of an id go on where its stamp ends, at the second.
-    """
-    # Most names have no point, and there may be thousands of them.
-    task = TASK_ID.fullmatch(name) if "." in name else None
-    return (
-        name[:_STAMP] + name[-4:],
-        name if task is None else task[1],
-        -int(task[2]) if task else 0,
-    )
-
-
-def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
-    """Find a run as find() does. Raises InputError where the word means a whole sweep."""
-    found = find(runs_dir, word)
-    if not isinstance(found, SweepFolder):
-        return found
-    first = found.run(0)
-    submitted = read_submitted(first, read_task(first))
-    tasks = read_sweep(found).tasks
-    one = submitted.job_id if submitted and submitted.job_id else first.run_id
-    raise InputError(
-        f"{word or found.sweep_id}: a sweep of {tasks} run{'s' if tasks > 1 else ''}",
-        fix=f"name one of them, as {one}",
-    )
-
-
-class Lookup:
-    """What lies in a runs folder: looked at when it is first wanted, once for many words."""
-
-    def __init__(self, runs_dir: Path) -> None:
-        self.runs_dir = runs_dir
-
-    @cached_property
-    def names(self) -> list[str]:
-        return list_names(self.runs_dir)
-
-    @cached_property
-    def job_ids(self) -> JobIds:
-        return JobIds(self.runs_dir, self.names)
-
-
-def find(
-    runs_dir: Path, word: str | None, lookup: Lookup | None = None
-) -> RunFolder | SweepFolder | None:
-    """Find a run or a sweep: by its id or the unique start or end of it, by Slurm id, or the
-    newest (None).
-
-    123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may start
-    counting anew) means the newer one. Who looks for many words gives their ``lookup``. Raises
-    InputError for a word that fits several runs, and for an empty one.
-    """
-    if word is None:
-        newest = next(list_runs(runs_dir), None)
-        task = read_task(newest) if newest is not None else None
-        return sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
-    if not word.strip():
-        raise InputError(
-            "an empty name: no run is called so",
-            fix="is a variable in the command not set? hpcrun status lists the runs",
-        )
-    if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
-        return RunFolder(runs_dir / word)
-    sweep_id = sweep_id_of(word) or word
-    if RUN_ID.fullmatch(sweep_id) and sweep_folder(runs_dir, sweep_id).path.is_dir():
-        return sweep_folder(runs_dir, sweep_id)
-    lookup = lookup or Lookup(runs_dir)
-    if is_job_id(word):
-        found = _find_job(lookup, word)
-        if found is not None or len(word) < 8:  # a longer one may be the date of a run id
-            return found
-    return _find_by_part(lookup, word)
-
-
-def plain_id(word: str) -> str:
-    """The id of an array, of what squeue prints for all its tasks that wait; all else as it is.
-
-    >>> plain_id("7_[0-5%2]"), plain_id("7_3"), plain_id("7k3q")
-    ('7', '7_3', '7k3q')
-    """
-    match = re.fullmatch(r"([0-9]+)_\[[0-9,:%-]+(?:\.\.\.)?\]", word)
-    return match[1] if match else word
-
-
-def is_job_id(word: str) -> bool:
-    """Tell whether a word has the form of a job's id, of an array's task, or of a part of a
-    heterogeneous job.
-
-    >>> [is_job_id(word) for word in ("123", "123_4", "123+1", "123_[4-5]", "x")]
-    [True, True, True, False, False]
-    """
-    return re.fullmatch(r"[0-9]+([_+][0-9]+)?", word) is not None
-
-
-def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
-    runs_dir = lookup.runs_dir
-    job_id, _, index = word.partition("_")
-    name = lookup.job_ids.find(job_id)
-    sweep_id = sweep_id_of(name) if name is not None else None
-    if sweep_id is not None:
-        sweep = sweep_folder(runs_dir, sweep_id)
-        if not index:
-            return sweep
-        run = sweep.run(int(index))
-        return run if run.path.is_dir() else None
-    return RunFolder(runs_dir / name) if name is not None and not index else None
-
-
-def holds_any(folder: Path) -> bool:
-    """Tell whether there is anything in a folder; no for one that cannot be read."""
-    try:
-        return any(folder.iterdir())
-    except OSError:
-        return False
-
-
-def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
-    runs_dir, names = lookup.runs_dir, lookup.names
-
-    def fits(id_: str) -> bool:
-        return id_.startswith(word) or id_.endswith("-" + word)
-
-    sweeps = [id_ for id_ in map(sweep_id_of, names) if id_ is not None and fits(id_)]
-    runs = []
-    for run in (RunFolder(runs_dir / name) for name in names if RUN_ID.fullmatch(name)):
-        if fits(run.run_id):
-            task = read_task(run)
-            # A word that fits a sweep fits its runs too, and means the sweep.
-            if task is None or task.sweep_id not in sweeps:
-                runs.append(run)
-    found = sorted([*sweeps, *(run.run_id for run in runs)], key=_newness, reverse=True)
-    if len(found) > 1:
-        raise InputError(
-            f"{word}: fits {len(found)} runs, from {found[-1]} to {found[0]}",
-            fix="give more of the id",
-        )
-    if sweeps:
-        return sweep_folder(runs_dir, sweeps[0])
-    return runs[0] if runs else None

@@ -94,7 +94,7 @@ def test_an_empty_name_means_no_run(hpcrun: Caller, verb: str, name: str) -> Non
     """As of a variable that is not set; there is one run, whose id begins with it."""
     run = hpcrun.runs / "20261120-081455-train-7k3q"
     (run / "attempts").mkdir(parents=True)
-    is_clear(hpcrun(*verb.split(), name), "an empty name: no run is called so", "fix: ")
+    is_clear(hpcrun(*verb.split(), name), "an empty name: no run has it", "fix: ")
     assert run.exists()
 
 

@@ -9,14 +9,11 @@ import msgspec
 import pytest
 
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.runs.find import Lookup, find, find_run, list_runs
 from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted, Sweep, Task
 from hpcrun.runs.store import (
-    Lookup,
     create_run_folder,
-    find,
-    find_run,
-    list_runs,
     read_history,
     read_plan,
     read_record,
@@ -288,7 +285,7 @@ def test_a_word_that_fits_several_runs_is_refused(runs_dir: Path) -> None:
 @pytest.mark.parametrize("word", ["", "  ", "\t"])
 def test_an_empty_word_is_no_runs_beginning(tmp_path: Path, word: str) -> None:
     create_run_folder(tmp_path / "20261120-081455-train-7k3q")
-    with pytest.raises(InputError, match="an empty name: no run is called so"):
+    with pytest.raises(InputError, match="an empty name: no run has it"):
         find(tmp_path, word)
 
 

@@ -21,7 +21,7 @@ from hpcrun.controller.watch.watched_jobs import WatchedJobs
 from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.runs.store import find, is_job_id
+from hpcrun.runs.find import find, is_job_id
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
 FILES_EVERY = (0.1, 1.0)

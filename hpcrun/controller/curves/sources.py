@@ -12,8 +12,9 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.state.foreign import find_any
 from hpcrun.errors import InputError
+from hpcrun.runs.find import find, is_job_id, no_runs_in
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.store import find, is_job_id, no_runs_in, runs_of
+from hpcrun.runs.store import runs_of
 
 STDIN = Path("/dev/stdin")
 

@@ -9,8 +9,9 @@ from hpcrun.controller.state.foreign import ForeignStatus, foreign_status
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Dependency
+from hpcrun.runs.find import find, is_job_id
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import find, is_job_id, runs_of
+from hpcrun.runs.store import runs_of
 
 
 def dependency_on(context: Context, word: str) -> Dependency:

@@ -14,9 +14,9 @@ from msgspec import Struct, structs
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import InputError, OutOfReach
+from hpcrun.runs.find import find
 from hpcrun.runs.layout import ARRAY, RunFolder, SweepFolder
 from hpcrun.runs.records import History
-from hpcrun.runs.store import find
 from hpcrun.runs.verdict import Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, is_part
 

@@ -16,7 +16,7 @@ from hpcrun.controller.state.status import Answers, Memory, ask, conf_of, forget
 from hpcrun.controller.state.sweeps import SETTLED, SweepRow
 from hpcrun.controller.state.why import WhyWaiting, find_whys
 from hpcrun.errors import HpcrunError
-from hpcrun.runs.brief import attempts_stamp, read_brief, read_seen
+from hpcrun.runs.find import list_names
 from hpcrun.runs.layout import (
     ARRAY,
     RUN_ID,
@@ -27,7 +27,7 @@ from hpcrun.runs.layout import (
     sweep_id_of,
 )
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted
-from hpcrun.runs.store import list_names
+from hpcrun.runs.store import attempts_stamp, read_brief, read_if_there
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import UNKNOWN, is_final
 
@@ -132,7 +132,7 @@ class _Found:
     def _read(self, run: RunFolder) -> None:
         """Read what there is; one folder that cannot be read must not hide the others."""
         try:
-            seen = read_seen(run)
+            seen = read_if_there(run.seen, Seen)
             if seen is not None and seen.row is not None and _is_kept(run, seen.row):
                 self.kept[run.path] = seen, seen.row
             else:

@@ -12,10 +12,9 @@ from hpcrun.controller.state.status import RunStatus, job_id_of
 from hpcrun.controller.state.why import Waiting
 from hpcrun.controller.state.words import failure_text
 from hpcrun.errors import HpcrunError
-from hpcrun.runs.brief import attempts_stamp
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, Seen, SeenRow
-from hpcrun.runs.store import read_plan, write_record
+from hpcrun.runs.store import attempts_stamp, read_plan, write_record
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.states import WAITING
 from hpcrun.slurm.times import is_unlimited, parse_duration

@@ -18,16 +18,10 @@ from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
 from hpcrun.controller.state.foreign import find_any, own_names
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.types import Plan
+from hpcrun.runs.find import find_run, list_runs, no_runs_in
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import History, Seen
-from hpcrun.runs.store import (
-    find_run,
-    list_runs,
-    no_runs_in,
-    read_history,
-    read_plan,
-    write_record,
-)
+from hpcrun.runs.store import read_history, read_plan, write_record
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final

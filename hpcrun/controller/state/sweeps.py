@@ -11,10 +11,16 @@ from pathlib import Path
 from hpcrun.controller.state.rows import Row
 from hpcrun.controller.state.status import Answers, judge
 from hpcrun.errors import HpcrunError
-from hpcrun.runs.brief import attempts_stamp, read_task_brief
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import History, Submitted, Sweep, SweepSeen, Task, TaskEnd
-from hpcrun.runs.store import own_record, read_record, record_of_task, write_record
+from hpcrun.runs.store import (
+    attempts_stamp,
+    own_record,
+    read_record,
+    read_task_brief,
+    record_of_task,
+    write_record,
+)
 from hpcrun.runs.verdict import LOST, Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, is_final
 

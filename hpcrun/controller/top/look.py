@@ -25,9 +25,10 @@ from hpcrun.controller.top.usage_lines import NodeUse
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.types import label
+from hpcrun.runs.find import find, is_job_id
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import End, History
-from hpcrun.runs.store import find, is_job_id, read_history, read_task
+from hpcrun.runs.store import read_history, read_task
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.times import is_unlimited
 

@@ -21,8 +21,9 @@ from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, end_in, part_of
 from hpcrun.logs.tail import Tail, start_of_last
+from hpcrun.runs.find import is_job_id, plain_id
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import is_job_id, plain_id, runs_of
+from hpcrun.runs.store import runs_of
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
