@@ -7,6 +7,19 @@ from pathlib import Path
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.commands import (
+    Estimate,
+    estimate_argv,
+    may_requeue_argv,
+    parse_estimate,
+    parse_refusals,
+    parse_sbatch,
+    parse_version,
+    requeue_argv,
+    sbatch_argv,
+    scancel_argv,
+    version_argv,
+)
 from hpcrun.slurm.jobs import (
     SlurmJob,
     headed_argv,
@@ -19,16 +32,6 @@ from hpcrun.slurm.jobs import (
     show_job_argv,
     squeue_argv,
 )
-from hpcrun.slurm.sbatch import (
-    Estimate,
-    estimate_argv,
-    parse_estimate,
-    parse_sbatch,
-    sbatch_argv,
-)
-from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.scontrol import may_requeue_argv, parse_refusals, requeue_argv
-from hpcrun.slurm.srun import parse_version, version_argv
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).

@@ -12,8 +12,7 @@ from hpcrun.cli.show_status import state_line, verdict_json, why_json, why_lines
 from hpcrun.controller.state.foreign import ForeignStatus
 from hpcrun.controller.state.why import WhyWaiting
 from hpcrun.controller.state.words import reason_text
-from hpcrun.slurm.states import parse_exit_code, say_exit_code
-from hpcrun.slurm.times import say_limit
+from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
 
 
 def foreign_json(status: ForeignStatus, why: WhyWaiting | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hpcrun.plan.types import label
 from hpcrun.runs.records import Attempt, End
 from hpcrun.runs.store import holds_any
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.times import say_limit
+from hpcrun.slurm.states import say_limit
 
 _COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
 

@@ -15,7 +15,7 @@ from hpcrun.controller.sweep import PreparedSweep
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
-from hpcrun.slurm.sbatch import Estimate
+from hpcrun.slurm.commands import Estimate
 from hpcrun.views.numbers import count_of, sweep_size
 
 

@@ -16,8 +16,8 @@ from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
+from hpcrun.slurm.commands import shares_gpus, shell_argv
 from hpcrun.slurm.nodelist import expand
-from hpcrun.slurm.srun import shares_gpus, shell_argv
 from hpcrun.slurm.states import ACTIVE
 
 

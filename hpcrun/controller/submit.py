@@ -32,7 +32,7 @@ from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, read_record, write_file, write_record
 from hpcrun.signals import signals_wait
-from hpcrun.slurm.sbatch import SCRIPT, Estimate
+from hpcrun.slurm.commands import SCRIPT, Estimate
 
 # The reference trainer: a program of its own, copied into the run, never imported.
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"

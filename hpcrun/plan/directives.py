@@ -10,7 +10,7 @@ from msgspec import Struct
 from hpcrun.errors import InputError, Problem
 from hpcrun.plan.gpus import check_type_name, gpu_notes, is_slice
 from hpcrun.plan.types import Place, Plan
-from hpcrun.slurm.sbatch import quote_pattern
+from hpcrun.slurm.commands import quote_pattern
 from hpcrun.spec.cluster import Cluster, GpuType, Partition
 from hpcrun.spec.job import JobSpec
 

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.environment import fill_known
 from hpcrun.plan.types import Plan
-from hpcrun.slurm.sbatch import quote_pattern
+from hpcrun.slurm.commands import quote_pattern
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import SOURCE, load_job

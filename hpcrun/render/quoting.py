@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.slurm.sbatch import quote_directive
+from hpcrun.slurm.commands import quote_directive
 
 _NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE))\}")
 _EXPANDED = re.compile(r"(\$\$|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})")

@@ -11,8 +11,7 @@ from msgspec import Struct
 from hpcrun.errors import InputError
 from hpcrun.slurm.gres import count_gpus, gpus_of
 from hpcrun.slurm.nodelist import expand
-from hpcrun.slurm.states import parse_state
-from hpcrun.slurm.times import is_unlimited, parse_duration
+from hpcrun.slurm.states import is_unlimited, parse_duration, parse_state
 
 # Names and folders may hold any printable character and, a folder, even a newline: fields are
 # separated by the unit separator, squeue's rows end with the record separator, and what is free

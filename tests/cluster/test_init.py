@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from hpcrun.slurm.sacctmgr import (
+from hpcrun.slurm.cluster import (
     associations_argv,
     parse_associations,
     parse_qos,

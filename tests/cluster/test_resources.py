@@ -12,7 +12,7 @@ from hpcrun.assets import shipped
 from hpcrun.controller.context import load_context
 from hpcrun.controller.prepare import load_spec, prepare
 from hpcrun.controller.sweep import prepare_sweep
-from hpcrun.slurm.sbatch import parse_estimate
+from hpcrun.slurm.commands import parse_estimate
 from hpcrun.spec.job import Fabric
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import home_dir
-from hpcrun.controller.context import find_project, job_environment, load_context, slurm_transport
+from hpcrun.controller.context import find_project, job_environment, load_context, slurm_environment
 from hpcrun.errors import InputError
 from tests.needs import require_root
 
@@ -151,7 +151,7 @@ def test_a_users_filters_change_no_question_of_hpcruns(
     names = ("SQUEUE_PARTITION", "SINFO_FORMAT", "SACCT_FEDERATION", "SCANCEL_INTERACTIVE")
     filters = dict.fromkeys((*names, "SCONTROL_LOCAL"), "x")
     context = load_context(clean_environ | filters | {"SLURM_CONF": "/c"}, tmp_path)
-    asked = slurm_transport(context).env
+    asked = slurm_environment(context)
     assert not asked.keys() & filters.keys() and asked["SLURM_CONF"] == "/c"
     assert job_environment(context).keys() >= filters.keys()
 
@@ -174,7 +174,7 @@ def test_a_clean_environment_is_that_of_any_login(tmp_path: Path, clean_environ:
 
 def test_which_slurm_conf(tmp_path: Path, clean_environ: Environ) -> None:
     def conf(*given: str) -> str | None:
-        return slurm_transport(load_context(clean_environ, tmp_path), *given).env.get("SLURM_CONF")
+        return slurm_environment(load_context(clean_environ, tmp_path), *given).get("SLURM_CONF")
 
     assert conf() is None
     clean_environ["SLURM_CONF"] = "/mine/slurm.conf"

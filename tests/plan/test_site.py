@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.plan.site import Answers, Site, build_site, first_host
-from hpcrun.slurm.config import SlurmConfig
+from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
 from hpcrun.slurm.nodelist import expand
-from hpcrun.slurm.nodes import NodeLimits
-from hpcrun.slurm.partitions import PartitionRow
-from hpcrun.slurm.sacctmgr import Association, Qos
-from hpcrun.slurm.sinfo import NodeRow
 from hpcrun.spec.cluster import GpuType
 
 ENFORCED = SlurmConfig(

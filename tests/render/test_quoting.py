@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcrun.plan.setup import literal
 from hpcrun.render.quoting import quote_bash, quote_comment, quote_expanded, quote_word
-from hpcrun.slurm.sbatch import quote_directive
+from hpcrun.slurm.commands import quote_directive
 from tests.needs import require_command
 from tests.render.sbatch_grammar import Unbalanced, read_arguments
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.commands import parse_estimate, parse_sbatch, sbatch_argv, scancel_argv
 from hpcrun.slurm.gres import count_gpus
 from hpcrun.slurm.jobs import (
     SlurmJob,
@@ -25,8 +26,6 @@ from hpcrun.slurm.jobs import (
     show_job_argv,
     squeue_argv,
 )
-from hpcrun.slurm.sbatch import parse_estimate, parse_sbatch, sbatch_argv
-from hpcrun.slurm.scancel import scancel_argv
 from hpcrun.slurm.states import UNKNOWN
 from tests.versions.book import PARSERS, as_json
 

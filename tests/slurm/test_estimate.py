@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun import scheduler
 from hpcrun.errors import OutOfReach, SchedulerRefused
-from hpcrun.slurm.sbatch import Estimate, parse_estimate
+from hpcrun.slurm.commands import Estimate, parse_estimate
 from hpcrun.transport.scripted import ScriptedTransport
 
 CAPTURED = Path(__file__).parent.parent / "captured"

@@ -6,8 +6,14 @@ import re
 
 import pytest
 
-from hpcrun.slurm.limits import find_numbers, show_limits_argv
-from hpcrun.slurm.reasons import Limit, Numbers, explain, parse_limit
+from hpcrun.slurm.reasons import (
+    Limit,
+    Numbers,
+    explain,
+    find_numbers,
+    parse_limit,
+    show_limits_argv,
+)
 
 # job_state_reason_string() of Slurm's source (src/common), all releases from 20.11 to 26.05.
 _NAMES = """

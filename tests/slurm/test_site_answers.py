@@ -10,12 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpcrun.slurm.config import parse_config
+from hpcrun.slurm.cluster import (
+    parse_associations,
+    parse_config,
+    parse_nodes,
+    parse_partitions,
+    parse_qos,
+    parse_sinfo,
+)
 from hpcrun.slurm.gres import node_gpus, tres_gpus
-from hpcrun.slurm.nodes import parse_nodes
-from hpcrun.slurm.partitions import parse_partitions
-from hpcrun.slurm.sacctmgr import parse_associations, parse_qos
-from hpcrun.slurm.sinfo import parse_sinfo
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 every_version = pytest.mark.parametrize(

@@ -113,7 +113,7 @@ GUARDS = [
     ),
     guard(
         45,
-        "hpcrun/slurm/scancel.py",
+        "hpcrun/slurm/commands.py",
         'return ["scancel", *(',
         'return ["scancel", "--name", *(',
         "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
@@ -157,9 +157,9 @@ GUARDS = [
     ),
     guard(
         51,
-        "hpcrun/slurm/sacct.py",
-        '        "--parsable2",\n',
-        '        "--json",\n',
+        "hpcrun/slurm/jobs.py",
+        '"--parsable2", f"--delimiter',
+        '"--json", f"--delimiter',
         "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
     ),
     guard(
@@ -179,9 +179,9 @@ GUARDS = [
     ),
     guard(
         53,
-        "hpcrun/slurm/squeue.py",
-        ' "--array", f"--format={_FORMAT}{_ROW}"]',
-        ' f"--format={_FORMAT}{_ROW}"]',
+        "hpcrun/slurm/jobs.py",
+        '"--noheader", f"--states={states}", "--array"]',
+        '"--noheader", f"--states={states}"]',
         "tests/slurm/test_captured.py::test_the_captured_command_is_the_one_that_hpcrun_types",
     ),
     guard(
@@ -215,7 +215,7 @@ GUARDS = [
     guard(
         58,
         "hpcrun/scheduler.py",
-        "        return _settle(transport, run_dir, error)\n",
+        "        return _settle(transport, run_dirs[0], error)\n",
         "        raise error\n",
         f"{SCHEDULER}::test_a_lost_reply_is_settled_by_the_folder",
     ),

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from hpcrun.slurm.commands import parse_sbatch
 from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue, sacct_argv
-from hpcrun.slurm.sbatch import parse_sbatch
 from tests.versions.neutral import neutral
 from tests.versions.rig import ReleaseRig
 

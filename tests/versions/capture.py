@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hpcrun.slurm.config import show_config_argv
+from hpcrun.slurm.cluster import (
+    associations_argv,
+    qos_argv,
+    show_config_argv,
+    show_nodes_argv,
+    show_partitions_argv,
+    sinfo_argv,
+)
+from hpcrun.slurm.commands import sbatch_argv, scancel_argv
 from hpcrun.slurm.jobs import sacct_argv, show_job_argv, squeue_argv
-from hpcrun.slurm.nodes import show_nodes_argv
-from hpcrun.slurm.partitions import show_partitions_argv
-from hpcrun.slurm.sacctmgr import associations_argv, qos_argv
-from hpcrun.slurm.sbatch import sbatch_argv
-from hpcrun.slurm.scancel import scancel_argv
-from hpcrun.slurm.sinfo import sinfo_argv
 from tests.versions.book import Book
 
 # For slurm.conf: limits and accounts are enforced as on a real site; memory is watched, since a

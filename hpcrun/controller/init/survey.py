@@ -10,18 +10,26 @@ from hpcrun.assets import name_of_user
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import tell
-from hpcrun.slurm.config import SlurmConfig, parse_config, show_config_argv
-from hpcrun.slurm.nodes import NodeLimits, parse_nodes, show_nodes_argv
-from hpcrun.slurm.partitions import PartitionRow, parse_partitions, show_partitions_argv
-from hpcrun.slurm.sacctmgr import (
+from hpcrun.slurm.cluster import (
     Association,
+    NodeLimits,
+    NodeRow,
+    PartitionRow,
     Qos,
+    SlurmConfig,
     associations_argv,
     parse_associations,
+    parse_config,
+    parse_nodes,
+    parse_partitions,
     parse_qos,
+    parse_sinfo,
     qos_argv,
+    show_config_argv,
+    show_nodes_argv,
+    show_partitions_argv,
+    sinfo_argv,
 )
-from hpcrun.slurm.sinfo import NodeRow, parse_sinfo, sinfo_argv
 from hpcrun.transport import Transport
 
 # Kinds of nodes that are looked at one by one: few clusters have more than ten.

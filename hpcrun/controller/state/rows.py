@@ -16,8 +16,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Attempt, Seen, SeenRow
 from hpcrun.runs.store import attempts_stamp, read_plan, write_record
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.states import WAITING
-from hpcrun.slurm.times import is_unlimited, parse_duration
+from hpcrun.slurm.states import WAITING, is_unlimited, parse_duration
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0

@@ -11,8 +11,14 @@ from msgspec import Struct
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.limits import find_numbers, show_limits_argv
-from hpcrun.slurm.reasons import Limit, Numbers, explain, parse_limit
+from hpcrun.slurm.reasons import (
+    Limit,
+    Numbers,
+    explain,
+    find_numbers,
+    parse_limit,
+    show_limits_argv,
+)
 from hpcrun.transport import Transport
 
 # So many limits are asked about for one listing; the rest is told without numbers.

@@ -30,7 +30,7 @@ from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, swe
 from hpcrun.runs.records import End, History
 from hpcrun.runs.store import read_history, read_task
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.times import is_unlimited
+from hpcrun.slurm.states import is_unlimited
 
 # So many jobs have a usage step: each costs an srun process here, and this is a login node.
 MOST_STEPS = 8

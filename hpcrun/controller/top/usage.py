@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hpcrun.assets import shipped
 from hpcrun.controller.top.usage_lines import NodeUse, UsageLines
-from hpcrun.slurm.srun import beside_argv
+from hpcrun.slurm.commands import beside_argv
 
 STEP_NAME = "hpcrun-top"
 # Seconds between two looks at a node; the second comes soon, since use is a difference.

@@ -1,0 +1,203 @@
+"""Command lines that submit, end, requeue and enter jobs, and what answers them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+SCRIPT = "job.sbatch"
+# From this version on a step with --overlap shares GPUs too (Slurm 22.05, RELEASE_NOTES).
+_SHARES_GPUS = (22, 5)
+
+
+def sbatch_argv(script: str = SCRIPT) -> list[str]:
+    """Build the submission of a script that lies in the current folder.
+
+    The job's WorkDir is the folder that sbatch is run in, and tags the run.
+    """
+    return ["sbatch", "--parsable", script]
+
+
+class Estimate(Struct, frozen=True):
+    """When and where a job would start: ``start`` is the cluster's local time, as Slurm has it."""
+
+    start: str
+    processors: int
+    nodes: str
+    partition: str
+
+
+def estimate_argv() -> list[str]:
+    """Build the question when a job would start; sbatch reads the script from its input."""
+    return ["sbatch", "--test-only"]
+
+
+def parse_estimate(stderr: str) -> Estimate | None:
+    """Read the answer to ``sbatch --test-only``; None where it is a refusal.
+
+    >>> parse_estimate("sbatch: Job 5 to start at 2026-11-20T12:00:00 using 8 processors on nodes "
+    ...                "n[1-2] in partition gpu")
+    Estimate(start='2026-11-20T12:00:00', processors=8, nodes='n[1-2]', partition='gpu')
+    """
+    # 26.05 prints a stray letter behind the time.
+    match = re.search(
+        r"to start at (\S+)(?: \S+)? using (\d+) processors on nodes (\S*)"
+        r"(?: in partition (\S+))?",
+        stderr,
+    )
+    if match is None:
+        return None
+    return Estimate(match[1], int(match[2]), match[3], match[4] or "")
+
+
+def parse_sbatch(stdout: str) -> str | None:
+    """Read the job id from ``sbatch --parsable``; None where there is none.
+
+    A federation adds the cluster behind a semicolon; a site's wrapper may print lines before, or
+    sbatch's usual sentence in place of the bare id.
+
+    >>> parse_sbatch("123\\n"), parse_sbatch("welcome\\n45;mpp2\\n"), parse_sbatch("error\\n")
+    ('123', '45', None)
+    >>> parse_sbatch("Submitted batch job 630114 on cluster mpp2\\n")
+    '630114'
+    """
+    for line in reversed(stdout.splitlines()):
+        match = re.fullmatch(r"\s*(?:Submitted batch job )?(\d+)(;\S+| on cluster \S+)?\s*", line)
+        if match:
+            return match.group(1)
+    return None
+
+
+def quote_directive(value: str) -> str:
+    r"""Quote a value for an ``#SBATCH --name=value`` line.
+
+    sbatch has a quote parser of its own (src/sbatch/opt.c, ``get_argument``): an unquoted ``#``
+    or blank ends the value, a lone quote is fatal, and a backslash escapes the next character,
+    inside quotes too. A newline cannot be carried: the caller refuses it before.
+
+    >>> print(quote_directive("plain-1.2"))
+    plain-1.2
+    >>> print(quote_directive('it\'s "run" #3 \\ x'))
+    "it's \"run\" #3 \\ x"
+    """
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./\[\]-]+", value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def quote_pattern(path: str) -> str:
+    r"""Write a path for ``--output``, whose file names are patterns (sbatch(1), FILENAME PATTERN).
+
+    A backslash ends the meaning of ``%``, and is itself taken out; the pattern's grammar also
+    reads a WorkDir that goes before a relative path.
+
+    >>> print(quote_pattern(r"/runs/50%\a"), quote_pattern("/runs/a"))
+    /runs/50\%\\a /runs/a
+    """
+    return re.sub(r"([%\\])", r"\\\1", path)
+
+
+def scancel_argv(*job_ids: str, pending: bool = False) -> list[str]:
+    """Cancel jobs by their ids, never by name: names are not unique.
+
+    With ``pending`` Slurm itself spares those that have begun meanwhile.
+    """
+    return ["scancel", *(["--state=PENDING"] if pending else []), *job_ids]
+
+
+def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
+    """Start jobs or tasks anew, running or over; with ``hold`` they wait until they are released.
+
+    Slurm answers for each by itself.
+    """
+    return ["scontrol", "requeuehold" if hold else "requeue", ",".join(job_ids)]
+
+
+def may_requeue_argv(job_ids: Sequence[str], *, may: bool) -> list[str]:
+    """Let Slurm start jobs anew, or forbid it, as sbatch's --requeue and --no-requeue do."""
+    return ["scontrol", "update", f"JobId={','.join(job_ids)}", f"Requeue={int(may)}"]
+
+
+def parse_refusals(stderr: str) -> dict[str, str]:
+    """Read what scontrol says of single jobs that it did not change: id -> Slurm's words.
+
+    >>> parse_refusals("Job has already finished for job 7\\n8_1: Invalid job id specified\\n"
+    ...                "8_2: No error\\n")
+    {'7': 'Job has already finished', '8_1': 'Invalid job id specified'}
+    """
+    found: dict[str, str] = {}
+    for line in stderr.splitlines():
+        match = re.fullmatch(
+            r"(?P<said>.+) for job (?P<id>[0-9_]+)\s*", line.strip()
+        ) or re.fullmatch(r"(?:.*\s)?(?P<id>[0-9]+(?:_[0-9]+)?): (?P<said>.+)", line.strip())
+        if match is not None and match["said"] != "No error":
+            found[match["id"]] = match["said"].strip()
+    return found
+
+
+def version_argv() -> list[str]:
+    """Ask for Slurm's version, which srun knows by itself."""
+    return ["srun", "--version"]
+
+
+def parse_version(stdout: str) -> tuple[int, int] | None:
+    """Read Slurm's version off srun's; None where it shows none.
+
+    >>> parse_version("slurm-wlm 22.05.8"), parse_version("slurm 26.05.0-0rc1"), parse_version("?")
+    ((22, 5), (26, 5), None)
+    """
+    found = re.search(r"(\d+)\.(\d+)", stdout)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def shares_gpus(version: tuple[int, int] | None) -> bool:
+    """Tell whether overlapping steps share GPUs; where the version is not known they may not.
+
+    >>> shares_gpus((22, 5)), shares_gpus((20, 11)), shares_gpus(None)
+    (True, False, False)
+    """
+    return version is not None and version >= _SHARES_GPUS
+
+
+def shell_argv(
+    job_number: str,
+    node: str,
+    words: Sequence[str],
+    *,
+    terminal: bool,
+    version: tuple[int, int] | None,
+) -> list[str]:
+    """Run a command on one node of a running job, with the job's own CPUs, memory and GPUs.
+
+    ``job_number`` is Slurm's own; an array's task has one too, since srun does not take 7_3. Where
+    steps cannot share GPUs it gets none: it would wait for ever for those that the job uses.
+    """
+    argv = ["srun", f"--jobid={job_number}", "--overlap", "--quiet", "--nodes=1"]
+    # No memory of its own: the job's steps may have all of it.
+    argv += ["--ntasks=1", f"--nodelist={node}", "--mem=0", "--mpi=none"]
+    if not shares_gpus(version):
+        argv.append("--gres=none")
+    if terminal:
+        argv.append("--pty")
+    return [*argv, *words]
+
+
+def beside_argv(
+    job_id: str, nodes: int, name: str, words: Sequence[str], version: tuple[int, int] | None
+) -> list[str]:
+    """Run a command once on each node of a running job, beside its steps.
+
+    With --overlap and --mem=0 the step shares CPUs and memory. Before 22.05 it would hold the GPUs
+    that it sees, and the job's own next step would wait for them: there it gets none, as where the
+    version is not known. It is given up when it cannot begin within seconds, and never waits for a
+    place in the job.
+    """
+    argv = ["srun", f"--jobid={job_id}", "--overlap", "--mem=0", "--immediate=15", "--mpi=none"]
+    argv += [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    argv += [f"--job-name={name}", "--chdir=/", "--quiet"]
+    if not shares_gpus(version):
+        argv.append("--gres=none")
+    return [*argv, *words]
