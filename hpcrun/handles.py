@@ -150,8 +150,7 @@ class Run:
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
-        from hpcrun.controller.curves.parse import own_formats, parse_source
-        from hpcrun.controller.curves.sources import Source
+        from hpcrun.controller.curves.parse import Source, own_formats, parse_source
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
         return parse_source(Source(self.id, run=self._folder), own=own, full=True)

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.curves import read_log, read_ranges
-from hpcrun.controller.curves.read_log import LogFileReader
-from hpcrun.controller.curves.read_ranges import line_from
+from hpcrun.controller.curves import read_log
+from hpcrun.controller.curves.read_log import LogFileReader, line_from
 from hpcrun.errors import InputError
 from hpcrun.metrics.reading import read as reader
 from hpcrun.metrics.row import Frame, Placed
@@ -32,6 +31,8 @@ Row = tuple[object, ...]
 QUICK_XZ = functools.partial(lzma.compress, preset=0)
 
 LOG = b"".join(b"noise %d\nstep=%d loss=%d.25\n" % (i, i, i) for i in range(500))
+
+CAN_FORK = read_log.can_fork
 
 
 def rows(pieces: list[Frame | Placed]) -> list[Row]:
@@ -119,7 +120,7 @@ def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a log of some kilobytes a long one."""
-    for module in (reader, read_log, read_ranges):
+    for module in (reader, read_log):
         monkeypatch.setattr(module, "RANGE", 1 << 12)
     for module in (reader, read_log):
         monkeypatch.setattr(module, "THOROUGH", 1 << 13)
@@ -188,7 +189,7 @@ def test_a_worker_of_a_pool_reads_alone(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "a.log"
     path.write_bytes(mixed_log(3, 100_000))
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    monkeypatch.setattr(read_log, "can_fork", read_ranges.can_fork)
+    monkeypatch.setattr(read_log, "can_fork", CAN_FORK)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply(in_a_pool, (path,)) == len(read(path))
 
@@ -216,10 +217,9 @@ LEAVING = """
 import os, signal, sys
 from pathlib import Path
 from hpcrun.controller.curves import read_log
-from hpcrun.controller.curves import read_ranges
 from hpcrun.metrics.reading import read
 signal.signal(signal.SIGTERM, lambda *_: None)
-for module in (read, read_log, read_ranges):
+for module in (read, read_log):
     module.RANGE = 1 << 12
 read.THOROUGH = read_log.THOROUGH = 1 << 13
 read_log._LONG = 1 << 14

@@ -22,8 +22,8 @@ from hpcrun.secrets.names import is_secret_name
 from hpcrun.secrets.tokens import begins_token
 from hpcrun.spec.yaml12 import List, Node, Scalar, parse_document
 
-# What tells nothing of how a run trains: names, and what another key says.
-_NOT_TOLD = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
+# Keys that do not matter for how a run trains: names, and what another key has too.
+_LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
 # Keys of DeepSpeed's JSON that follow from others of the job.
 _DERIVED = re.compile(
     r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
@@ -36,7 +36,7 @@ _NAMED = 4  # files that differ
 
 
 def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]:
-    """Tell a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
+    """Return a run's settings by their keys, how many GPUs it has, and how many seconds it ran.
 
     Settings are the job's own as it was asked, options of its program as "args.--lr", and, where it
     left them open, what was decided. The batch is among them only if the job sets it: else its
@@ -52,9 +52,9 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
             gpus = plan.nodes * plan.gpus_per_node or None
     if history.task is not None:
         facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
-    told = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
+    shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
     ran = [seconds for attempt in history.attempts if (seconds := _seconds(attempt)) is not None]
-    return told, gpus, sum(ran) if ran else None
+    return shown, gpus, sum(ran) if ran else None
 
 
 def code_digests(run: RunFolder) -> dict[str, str]:
@@ -74,7 +74,7 @@ def code_digests(run: RunFolder) -> dict[str, str]:
 
 
 def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun], list[str]]:
-    """Add what their code is to the settings of runs where it differs; say in which files.
+    """Add their code to the settings of runs where it differs; return also in which files.
 
     The setting "code" is a digest of all files of a run's copy of the code.
     """
@@ -84,14 +84,14 @@ def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun
     differing = [name for name in names if len({each.get(name) for each in known}) > 1]
     if not differing:
         return list(runs), []
-    told = []
+    digested = []
     for run, each in zip(runs, digests, strict=True):
         lines = "".join(f"{name} {digest}\n" for name, digest in sorted(each.items()))
         code = hashlib.sha256(os.fsencode(lines)).hexdigest()[:8]
         facts = run.facts | {"code": code} if each else run.facts
-        told.append(structs.replace(run, facts=facts))
+        digested.append(structs.replace(run, facts=facts))
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-    return told, [f"the code differs in {', '.join(differing[:_NAMED])}{more}"]
+    return digested, [f"the code differs in {', '.join(differing[:_NAMED])}{more}"]
 
 
 def _digest(path: Path) -> str:
@@ -117,7 +117,7 @@ def _asked(path: Path) -> dict[str, str]:
     return {
         key: value
         for name, entry in tree.entries.items()
-        if name not in _NOT_TOLD
+        if name not in _LEFT_OUT
         for key, value in _flat_node(name, entry.value)
     }
 

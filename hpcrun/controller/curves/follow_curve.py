@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.growing import GrowingLog
-from hpcrun.controller.curves.parse import own_formats
-from hpcrun.controller.curves.sources import STDIN, Source, find_sources
+from hpcrun.controller.curves.parse import STDIN, Source, find_sources, own_formats
 from hpcrun.controller.state.status import RunStatus
 from hpcrun.controller.watch.watched import Status
 from hpcrun.controller.watch.watched_jobs import WatchedJobs

@@ -7,10 +7,14 @@ import select
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import structs
-
-from hpcrun.controller.curves.parse import POINTS, file_choices, formats_of
-from hpcrun.controller.curves.sources import STDIN, Source
+from hpcrun.controller.curves.parse import (
+    POINTS,
+    STDIN,
+    Source,
+    file_choices,
+    formats_of,
+    with_facts,
+)
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.logs.tail import read_at
@@ -20,9 +24,9 @@ from hpcrun.metrics.parse import ParsedRun, RunParser
 from hpcrun.metrics.reading.read import Reader
 
 _CHUNK = 1 << 20
-# While no rank has told a loss, who tells it is asked anew when the logs are longer by this.
+# While no rank has logged a loss, the ranks are compared again when the logs are longer by this.
 _LONGER = 1.2
-# Where only the ends of logs are read, so many are read at once at most.
+# Where only the ends of logs are read, at most this many are read at once.
 _FEW = 16
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 
@@ -36,15 +40,11 @@ class GrowingLog:
     """
 
     def __init__(
-        self,
-        source: Source,
-        own: Sequence[Format] = (),
-        *,
-        tail: int | None = None,
+        self, source: Source, own: Sequence[Format] = (), *, tail: int | None = None
     ) -> None:
         """Begin at the start of the logs, or ``tail`` bytes before their ends; nothing is read yet.
 
-        With ``tail`` it leaves out what takes many files, so that a look at a run stays cheap.
+        With ``tail`` it leaves out what needs many files, so that a look at a run stays cheap.
         """
         self.source = source
         self._tail = tail
@@ -60,7 +60,7 @@ class GrowingLog:
         self._begin()
 
     def look(self) -> bool:
-        """Read what is new; tell whether there was anything."""
+        """Read what is new; return whether there was anything."""
         grew = self._read_on()
         if not self._is_decided and self._size >= self._asked_at * _LONGER:
             before = self._size
@@ -69,7 +69,7 @@ class GrowingLog:
         return grew
 
     def is_missing(self) -> bool:
-        """Tell whether none of its files is there: a job's, that waits or never began."""
+        """Return whether none of its files is there: a job's, that waits or never began."""
         return self.source.run is None and not any(path.exists() for path in self.source.files)
 
     def run(self) -> ParsedRun:
@@ -80,10 +80,7 @@ class GrowingLog:
         )
         if self.source.run is None:
             return parsed
-        from hpcrun.controller.curves.facts import run_facts  # here: YAML takes 20 ms
-
-        facts, gpus, seconds = run_facts(self.source.run)
-        return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
+        return with_facts(parsed, self.source.run)
 
     def curve(self) -> Curve:
         """Return the curve as it is known so far."""
@@ -106,7 +103,10 @@ class GrowingLog:
             while attempt >= self._attempt and (data := self._read(path)):
                 grew = True
                 if path not in self._readers:
-                    self._readers[path] = self._reader(path, data)
+                    if data.startswith(_COMPRESSED):
+                        fix = f"hpcrun parse {path}"
+                        raise InputError(f"{path}: compressed, so it does not grow", fix=fix)
+                    self._readers[path] = Reader(formats=self._formats)
                     self._attempt = attempt
                 self._offsets[path] = self._offsets.get(path, 0) + len(data)
                 self._parser.begin(attempt, list(self._readers).index(path))
@@ -137,7 +137,7 @@ class GrowingLog:
         return data
 
     def _start(self, path: Path) -> int:
-        """Where to begin: at a line's start."""
+        """Return where to begin: at a line's start."""
         size = path.stat().st_size
         if self._tail is None or size <= self._tail:
             return 0
@@ -154,13 +154,8 @@ class GrowingLog:
                 self._parser.add(reader.finish())
         return data
 
-    def _reader(self, path: Path, head: bytes) -> Reader:
-        if head.startswith(_COMPRESSED):
-            raise InputError(f"{path}: compressed, so it does not grow", fix=f"hpcrun parse {path}")
-        return Reader(formats=self._formats)
-
     def _decide(self) -> None:
-        """Find whose files tell the loss, as ``parse_source`` does; until then all are read."""
+        """Find which files have the loss, as ``parse_source`` does; until then all are read."""
         assert self.source.run is not None
         for choice, files in enumerate(file_choices(log_files(self.source.run))):
             if self._tail is not None and len(files) > _FEW:

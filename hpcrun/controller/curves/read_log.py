@@ -7,20 +7,27 @@ import contextlib
 import gzip
 import io
 import lzma
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO
 
-from hpcrun.controller.curves.read_ranges import can_fork, line_from, read_ranges
+from msgspec import Struct
+
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.documents import may_be_document
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import read_pieces
 from hpcrun.metrics.reading.read import BLOCK, RANGE, THOROUGH, Reader
-from hpcrun.metrics.row import Frame, Placed
+from hpcrun.metrics.row import Frame, Layout, Placed
 
 Pieces = list[Frame | Placed]
 _File = io.BufferedReader | io.BufferedIOBase
@@ -32,6 +39,7 @@ _HEAD = 1 << 10
 # Below this, the processes cost more than they save.
 _LONG = 4 * RANGE
 _MOST_PROCESSES = 4
+_LOOK_AHEAD = 1 << 16
 _DECOMPRESS: dict[bytes, Callable[[IO[bytes]], io.BufferedIOBase]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
@@ -43,14 +51,14 @@ _UNKNOWN = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 class LogFileReader:
     """Reads a log file; iterate over it for its frames, in the order of the log.
 
-    ``bytes`` and ``lines`` tell, afterwards, how much was read; lines are counted only up to the
-    first that measures something. ``notes``: what people should know of the file.
+    ``bytes`` and ``lines``: how much was read; lines are counted only up to the first that measures
+    something. ``notes``: what people should know of the file.
     """
 
     def __init__(
         self, path: Path, *, formats: Sequence[Format] = FORMATS, processes: int | None = None
     ) -> None:
-        """Read with so many processes; None: one for each CPU that we may use, at most 4."""
+        """Read with this many processes; None: one for each CPU that we may use, at most 4."""
         self.path = path
         self.reader = Reader(formats=formats)
         self.bytes = 0
@@ -65,7 +73,7 @@ class LogFileReader:
         return self.reader.lines_read
 
     def __iter__(self) -> Iterator[Pieces]:
-        """Yield what each stretch of the file says. Raises InputError for a file that fails."""
+        """Yield the frames of each stretch of the file. Raises InputError for a file that fails."""
         try:
             with open_log(self.path) as file:
                 yield from self._read(file)
@@ -89,14 +97,13 @@ class LogFileReader:
         yield self.reader.finish()
 
     def _is_worth_sharing(self, file: io.BufferedReader) -> bool:
-        """Whether several processes may read the file, and would be faster."""
+        """Return whether several processes may read the file, and would be faster."""
         is_long = os.fstat(file.fileno()).st_size >= _LONG
-        return (
-            is_long and self._processes > 1 and can_fork() and not may_be_document(file.peek(_HEAD))
-        )
+        may_share = is_long and self._processes > 1 and can_fork()
+        return may_share and not may_be_document(file.peek(_HEAD))
 
     def _chunks(self, file: _File, size: int = sys.maxsize) -> Iterator[bytes]:
-        """Yield what comes next in a file, so many bytes at most."""
+        """Yield what comes next in a file, ``size`` bytes at most."""
         # Of damaged compressed data read1 gives what comes before the damage.
         read = file.read if isinstance(file, io.BufferedReader) else file.read1
         while size > 0 and (data := read(min(size, _CHUNK))):
@@ -147,3 +154,152 @@ def open_log(path: Path) -> Iterator[_File]:
                     yield inside
                 return
         yield file
+
+
+class RangeRows(Struct, frozen=True):
+    """The frames of the lines that begin in one range, block by block.
+
+    ``end`` is where the first line of the next range begins; ``in_table``: a table is open there.
+    ``lines`` is how many came before the first that measures something.
+    """
+
+    blocks: list[list[Frame | Placed]]
+    end: int
+    in_table: bool
+    lines: int
+
+
+def line_from(file: IO[bytes], offset: int) -> int:
+    """Return where the first line begins at ``offset`` or behind; the end of the file, if none.
+
+    >>> import io
+    >>> [line_from(io.BytesIO(b"ab\\ncd\\n"), offset) for offset in (0, 1, 3, 4)]
+    [0, 3, 3, 6]
+    """
+    if offset == 0:
+        return 0
+    place = offset - 1
+    file.seek(place)
+    while data := file.read(_LOOK_AHEAD):
+        ends = [end for mark in (b"\n", b"\r", b"\0") if (end := data.find(mark)) >= 0]
+        if ends:
+            return place + min(ends) + 1
+        place += len(data)
+    return place
+
+
+def can_fork() -> bool:
+    """Return whether this process may be copied.
+
+    Not beside other threads, whose locks a copy would keep; nor in a worker of a Pool, which may
+    have no children.
+    """
+    return threading.active_count() == 1 and not multiprocessing.current_process().daemon
+
+
+def read_ranges(
+    path: Path, reader: Reader, numbers: range, processes: int
+) -> Generator[RangeRows, None, None]:
+    """Yield the rows of each range, in order; stop early where a process cannot go on.
+
+    Each process begins as ``reader`` is now, and so knows the shapes that it knows.
+    """
+    context = multiprocessing.get_context("fork")
+    workers: list[tuple[BaseProcess, Connection]] = []
+    try:
+        for index in range(min(processes, len(numbers))):
+            ours, theirs = context.Pipe(duplex=False)
+            not_theirs = [ours, *(end for _, end in workers)]
+            part = (path, reader, numbers[index::processes], theirs, not_theirs)
+            worker: BaseProcess = context.Process(target=_work, args=part, daemon=True)
+            try:
+                worker.start()
+            except OSError:
+                return  # the limit of processes is reached: the log is read by one
+            finally:
+                theirs.close()
+            workers.append((worker, ours))
+        for turn in range(len(numbers)):
+            # A worker that is no more (killed for its memory, say) leaves half a message at most.
+            with contextlib.suppress(EOFError, OSError):
+                packed, *rest = workers[turn % len(workers)][1].recv()
+                blocks = [[_unpacked(piece) for piece in block] for block in packed]
+                yield RangeRows(blocks, *rest)
+                continue
+            return
+    finally:
+        for worker, ours in workers:
+            worker.kill()
+            worker.join()
+            ours.close()
+
+
+def _work(
+    path: Path,
+    reader: Reader,
+    numbers: range,
+    answers: Connection,
+    not_ours: Sequence[Connection],
+) -> None:
+    """Read ranges and send their rows; the pipe holds back a worker that is ahead."""
+    # The caller's handlers are not ours; a Ctrl-C is the caller's to act on.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # As long as somebody holds its other end, a pipe does not break when the caller is gone.
+    for end in not_ours:
+        end.close()
+    with contextlib.suppress(BrokenPipeError), path.open("rb") as file:
+        for number in numbers:
+            begin, end_of_range = (line_from(file, n * RANGE) for n in (number, number + 1))
+            reader.move(begin)
+            file.seek(begin)
+            blocks = []
+            before = reader.lines_read
+            while block := file.read(min(end_of_range - begin, BLOCK - begin % BLOCK)):
+                blocks.append([_packed(piece) for piece in reader.feed(block)])
+                begin += len(block)
+            answers.send((blocks, end_of_range, reader.in_table, reader.lines_read - before))
+            if reader.in_table:
+                break
+    answers.close()
+
+
+# The columns of a frame, which travel as they lie in memory; a mark travels as it is.
+_Columns = tuple[
+    Layout,
+    "array[int]",
+    "array[int] | None",
+    "array[float] | None",
+    "array[float] | None",
+    "list[array[float]]",
+    int | None,
+]
+
+
+def _packed(piece: Frame | Placed) -> _Columns | Placed:
+    if isinstance(piece, Placed):
+        return piece
+    return (
+        piece.layout,
+        array("q", piece.offsets),
+        None if piece.steps is None else array("q", piece.steps),
+        None if piece.epochs is None else array("d", piece.epochs),
+        None if piece.times is None else array("d", piece.times),
+        [array("d", column) for column in piece.columns],
+        piece.total,
+    )
+
+
+def _unpacked(packed: _Columns | Placed) -> Frame | Placed:
+    if isinstance(packed, Placed):
+        return packed
+    layout, offsets, steps, epochs, times, columns, total = packed
+    return Frame(
+        layout,
+        offsets.tolist(),
+        None if steps is None else steps.tolist(),
+        None if epochs is None else epochs.tolist(),
+        None if times is None else times.tolist(),
+        tuple(column.tolist() for column in columns),
+        total,
+    )

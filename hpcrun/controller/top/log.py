@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun.controller.curves.growing import GrowingLog
-from hpcrun.controller.curves.sources import Source
+from hpcrun.controller.curves.parse import Source
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, quantile
 from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
