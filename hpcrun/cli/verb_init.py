@@ -12,8 +12,7 @@ import click
 from hpcrun.cli.options import CLUSTER, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.init.choices import Options
-    from hpcrun.controller.init.init import Found
+    from hpcrun.controller.init.init import Found, Options
     from hpcrun.controller.init.job import JobFile
     from hpcrun.plan.profile import Change
     from hpcrun.spec.cluster import Cluster, Partition
@@ -98,8 +97,7 @@ def _write(
     found: Found, script: str | None, prompter: Prompter, answer: dict[str, Any], *, as_json: bool
 ) -> None:
     """Write the profile, a job file for the script and the schemas for editors."""
-    from hpcrun.controller.init.choices import find_options
-    from hpcrun.controller.init.init import check_untouched, schema_files, write_files
+    from hpcrun.controller.init.init import check_untouched, find_options, schema_files, write_files
     from hpcrun.spec.load import load_cluster
 
     options = find_options(found)
@@ -123,8 +121,7 @@ def _profile(
 ) -> str | None:
     """Return the profile's new text; None leaves it as it is."""
     from hpcrun.cli.output import note, say
-    from hpcrun.controller.init.choices import new_profile
-    from hpcrun.controller.init.init import updated_profile
+    from hpcrun.controller.init.init import new_profile, updated_profile
 
     if found.site is None:
         note("no Slurm here: scontrol is not on the PATH")

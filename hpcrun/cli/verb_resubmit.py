@@ -81,7 +81,7 @@ def command(
         fresh=fresh,
         failed=failed,
         named_cluster=cluster is not None,
-        checks=Checks(heed=not options["no_check"]),
+        checks=Checks(strict=not options["no_check"]),
     )
     made = again.prepared
     if dry_run:

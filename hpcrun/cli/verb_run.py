@@ -55,7 +55,7 @@ def command(
         where = here(where)
     spec, words, origin = asked_job(ctx, where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
-    checks = Checks(heed=not options["no_check"])
+    checks = Checks(strict=not options["no_check"])
     prepared = prepare(where, spec, extra_args=words, origin=origin, checks=checks)
 
     def interrupt(*_: object) -> None:

@@ -69,7 +69,7 @@ def command(
         from hpcrun.controller.state.dependency import dependency_on
 
         first = dependency_on(where, after)
-    checks = Checks(heed=not options["no_check"])
+    checks = Checks(strict=not options["no_check"])
     made = prepare_job(
         where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks
     )

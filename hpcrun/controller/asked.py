@@ -47,7 +47,7 @@ def prepare_asked(
             extra_args=_texts(args),
             after=first,
             origin=Origin(name, tuple(overrides)),
-            checks=Checks(heed=check),
+            checks=Checks(strict=check),
         )
     except SpecError as error:
         raise _renamed(error) from error

@@ -13,8 +13,7 @@ import msgspec
 
 from hpcrun.assets import Templates, find_job
 from hpcrun.controller.checks.deepspeed import inspect_deepspeed
-from hpcrun.controller.checks.staging import check_staged
-from hpcrun.controller.checks.submission import Checks
+from hpcrun.controller.checks.submission import Checks, check_staged
 from hpcrun.controller.context import Context, read_text
 from hpcrun.controller.interpreter import Interpreter, find_interpreter
 from hpcrun.errors import InputError, Problem, SpecError
@@ -110,7 +109,7 @@ def prepare(
 
     ``origin`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
     common, ``shared_code``, the ``templates`` and the ``checks``; these say too
-    whether problems that the user may know better about are heeded. Raises InputError, or SpecError
+    whether problems that the user may know better about are errors. Raises InputError, or SpecError
     with all that is wrong.
     """
     now = time.gmtime()

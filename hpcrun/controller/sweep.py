@@ -94,7 +94,7 @@ def prepare_sweep(
 ) -> PreparedSweep:
     """Plan and render all runs of a sweep and its array; nothing is changed.
 
-    ``checks`` say whether problems that the user may know better about are heeded; ``made`` are the
+    ``checks`` say whether problems that the user may know better about are errors; ``made`` are the
     runs, where they are not all combinations of the sweep's values. Raises InputError, or SpecError
     with all that is wrong in any of the runs.
     """

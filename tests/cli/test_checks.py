@@ -84,7 +84,7 @@ def test_all_is_told_at_once_errors_first(hpcrun: Caller) -> None:
     assert "hpcrun.yaml: partitions.gpu.gpus_per_node, read on 2026-11-01); " in said[1]
     assert ": resources.time: 2-00: partition gpu gives a job 1-00 at most (" in said[2]
     assert said[3] == (
-        "  fix: where the cluster has changed: hpcrun init; --no-check takes the job all the same"
+        "  fix: where the cluster has changed: hpcrun init; --no-check submits the job anyway"
     )
     assert said[4].startswith("note: env.WANDB_API_KEY: looks like a secret, ")
 
@@ -187,9 +187,9 @@ def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> Non
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x7fELF\0\0\0", "no Python text: it has a NUL byte"),
-        (b"#!/bin/bash\necho hi\n", "a script for bash; say command: [bash, train.py]"),
-        (b"#!/usr/bin/env -S bash -e\n", "a script for bash; say command: [bash, train.py]"),
+        (b"\x7fELF\0\0\0", "not Python: it has a NUL byte"),
+        (b"#!/bin/bash\necho hi\n", "a script for bash; write command: [bash, train.py]"),
+        (b"#!/usr/bin/env -S bash -e\n", "a script for bash; write command: [bash, train.py]"),
         (b"# coding: nonsense\n", "unknown encoding"),
         (b"x = '\xff'\n", "'utf-8' codec can't decode byte 0xff"),
     ],

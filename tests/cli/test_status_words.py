@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.checks import places
-from hpcrun.controller.checks.quota import Left
+from hpcrun.controller.checks.places import Left
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, replay
 from tests.cli.test_status import answers, make_run, queued

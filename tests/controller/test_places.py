@@ -10,12 +10,13 @@ import pytest
 from msgspec import structs
 
 from hpcrun.controller.checks import places
-from hpcrun.controller.checks.places import Places, say_full
-from hpcrun.controller.checks.question import Question
-from hpcrun.controller.checks.quota import (
+from hpcrun.controller.checks.places import (
     Left,
+    Places,
+    Question,
     parse_quota,
     quota_argv,
+    say_full,
 )
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.mounts import Mount, mount_of, parse_mounts
@@ -178,7 +179,7 @@ def test_a_folder_that_nobody_can_write_to(context: Context) -> None:
     # /proc takes no files, not even root's.
     [problem] = look(structs.replace(context, runs_dir=Path("/proc/runs")))[0]
     assert problem.startswith("runs_dir: /proc: cannot be written to: ")
-    assert problem.endswith(" (for /proc/runs); name a folder that you can write")
+    assert problem.endswith(" (for /proc/runs); name a folder that you can write to")
 
 
 class Room:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.init.job import find_script, read_program
-from hpcrun.controller.init.surroundings import fabric_guess, pythons, scratch_folders
+from hpcrun.controller.init.survey import fabric_guess, pythons, scratch_folders
 from hpcrun.errors import InputError
 
 

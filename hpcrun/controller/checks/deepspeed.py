@@ -121,7 +121,7 @@ os._exit(0)  # no waiting for threads of libraries
 def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     """Read the user's own JSON and ask the DeepSpeed that will train about it.
 
-    A job that brings no keys of its own costs nothing. ``python`` is the interpreter that trains;
+    For a job without keys of its own nothing is asked. ``python`` is the interpreter that trains;
     one that cannot be asked is a note. Raises InputError, or SpecError for a file that cannot be
     read.
     """
@@ -165,7 +165,7 @@ def _read(context: Context, name: str) -> Document:
 def ask_deepspeed(
     python: str, config: Mapping[str, Any], cache_dir: Path, environ: Mapping[str, str]
 ) -> tuple[Answer | None, str]:
-    """Ask an interpreter's DeepSpeed what it thinks of a configuration, or remember what it said.
+    """Ask an interpreter's DeepSpeed about a configuration, or use its cached answer.
 
     No answer where it has no DeepSpeed; with a note, the second value, where it cannot be asked.
     """
@@ -183,22 +183,22 @@ def ask_deepspeed(
     kept = cache_dir / "deepspeed-answers" / f"{key}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=decodable(Answer)), ""
-    code, said, fault = _run(python, _PROBE, text, environ, PATIENCE)
+    code, output, fault = _run(python, _PROBE, text, environ, PATIENCE)
     if not fault:
         try:
-            answer = msgspec.json.decode(said, type=decodable(Answer))
+            answer = msgspec.json.decode(output, type=decodable(Answer))
         except msgspec.DecodeError:
             fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
     if fault:
         return None, cannot + fault
-    _keep(kept, said)
+    _keep(kept, output)
     return answer, ""
 
 
 def _run(
     python: str, program: str, text: str, environ: Mapping[str, str], patience: float
 ) -> tuple[int, str, str]:
-    """Run a program in an interpreter: its code, its output, and why there is none."""
+    """Run a program in an interpreter: return its code, its output, and why there is none."""
     try:
         # Elsewhere than in the project: a folder named deepspeed must not stand in for it.
         done = subprocess.run(
@@ -220,7 +220,7 @@ def _run(
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write an answer for the next time; a cache that cannot be written is none."""
+    """Cache an answer where that is possible."""
     with contextlib.suppress(OSError, HpcrunError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text.encode())

@@ -1,18 +1,21 @@
-"""The folders that a run writes to: write access, free room, and whether nodes see them."""
+"""The folders that a run writes to: write access, space and quota, and whether nodes see them."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISDIR
 
 from msgspec import Struct
 
-from hpcrun.controller.checks.question import Question
-from hpcrun.controller.checks.quota import Left, parse_quota, quota_argv
 from hpcrun.controller.context import Context
 from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
 from hpcrun.errors import Problem
@@ -30,6 +33,165 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+class Question:
+    """A command started at once, whose answer is read later; its stderr is ignored."""
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start the command where it is on the PATH."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = time.monotonic()
+        program = shutil.which(argv[0], path=environ.get("PATH"))
+        if program is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            self._process = subprocess.Popen(
+                [program, *argv[1:]],
+                env={**environ, "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def answer(self, patience: float) -> tuple[int, str] | None:
+        """Return the exit code and the output; None where there is no answer.
+
+        ``patience`` is in seconds, counted from the start of the command.
+        """
+        process = self._process
+        if process is None:
+            return None
+        left = max(0.0, patience - (time.monotonic() - self._began))
+        try:
+            out, _ = process.communicate(timeout=left)
+        except subprocess.TimeoutExpired:
+            self.drop()
+            return None
+        except BaseException:  # Ctrl-C
+            self.drop()
+            raise
+        return process.returncode, out.decode("utf-8", "replace")
+
+    def drop(self) -> None:
+        """End the command and what it started."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        # A process that hangs in a dead file system cannot end: it is not waited for long.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)
+
+
+# ---- quotas ------------------------------------------------------------------------------------
+
+
+class Left(Struct, frozen=True):
+    """What a quota leaves: bytes and files; None: no limit."""
+
+    bytes: int | None
+    files: int | None
+
+
+def quota_argv(mount: Mount, user: int) -> list[str] | None:
+    """Return the command that knows a user's quota there; None where none is known.
+
+    ``user`` is the number of the user. Options: quota(1) -w -p, lfs-quota(1) -q, mmlsquota -Y
+    (IBM Storage Scale), beegfs-ctl --getquota --csv.
+    """
+    if mount.type == "lustre":
+        return ["lfs", "quota", "-q", "-u", str(user), mount.folder]
+    if mount.type == "gpfs":
+        return ["mmlsquota", "-Y", "-u", str(user), mount.source.removeprefix("/dev/")]
+    if mount.type == "beegfs":
+        return [
+            "beegfs-ctl", "--getquota", "--csv", f"--mount={mount.folder}", "--uid", str(user),
+        ]  # fmt: skip
+    limited = re.search(r"(^|,)(usrquota|uquota|quota|usrjquota=[^,]+)(,|$)", mount.options)
+    if mount.type in ("nfs", "nfs4") or (mount.type in LOCAL_TYPES and limited):
+        return ["quota", "-w", "-p"]
+    return None
+
+
+def parse_quota(mount: Mount, user: int, text: str) -> Left | None:
+    """Parse the answer of quota_argv()'s command; None where it is not about this user here.
+
+    The limit is the hard one, or the soft one where there is no other.
+    """
+    if mount.type == "lustre":
+        rows = list(_lustre(mount, text))
+    elif mount.type == "gpfs":
+        rows = list(_gpfs(mount, text))
+    elif mount.type == "beegfs":
+        rows = list(_beegfs(user, text))
+    else:
+        rows = list(_linux(mount, text))
+    # Several rows are of filesets or storage pools: which of them counts is not known.
+    return rows[0] if len(rows) == 1 else None
+
+
+def _linux(mount: Mount, text: str) -> Iterator[Left]:
+    """Parse quota -w -p: source, KiB, quota, limit, grace, files, quota, limit, grace."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 9 and words[0] == mount.source:
+            yield _left(words[1:4], words[5:8], 1024)
+
+
+def _lustre(mount: Mount, text: str) -> Iterator[Left]:
+    """Parse lfs quota -q: the same columns; a long name has a line of its own."""
+    words = text.split()
+    if len(words) == 9 and words[0].rstrip("/") == mount.folder.rstrip("/"):
+        yield _left(words[1:4], words[5:8], 1024)
+
+
+def _gpfs(mount: Mount, text: str) -> Iterator[Left]:
+    """Parse mmlsquota -Y: fields by the names in its header; blocks are KiB."""
+    header: list[str] = []
+    for line in text.splitlines():
+        fields = line.split(":")
+        if "HEADER" in fields:
+            header = [name.lower() for name in fields]
+            continue
+        row = dict(zip(header, fields, strict=False))
+        device = mount.source.rpartition("/")[2]
+        if row.get("quotatype") == "USR" and row.get("filesystemname") == device:
+            blocks = [row.get(f"block{name}", "") for name in ("usage", "quota", "limit")]
+            files = [row.get(f"files{name}", "") for name in ("usage", "quota", "limit")]
+            yield _left(blocks, files, 1024)
+
+
+def _beegfs(user: int, text: str) -> Iterator[Left]:
+    """Parse beegfs-ctl --csv: name, id, bytes, limit, files, limit."""
+    for line in text.splitlines():
+        fields = [part.strip() for part in line.split(",")]
+        if len(fields) == 6 and fields[1] == str(user):
+            yield _left([fields[2], "", fields[3]], [fields[4], "", fields[5]], 1)
+
+
+def _left(blocks: list[str], files: list[str], unit: int) -> Left:
+    space, number = _rest(blocks), _rest(files)
+    return Left(None if space is None else space * unit, number)
+
+
+def _rest(words: list[str]) -> int | None:
+    """Subtract usage from the hard or soft limit; 0 and text are no limit, * marks one exceeded."""
+    used, soft, hard = (_number(word) for word in words)
+    limit = hard or soft
+    return None if used is None or not limit else max(0, limit - used)
+
+
+def _number(word: str) -> int | None:
+    digits = word.strip("[]*")
+    return int(digits) if re.fullmatch("[0-9]{1,30}", digits, re.ASCII) else None
+
+
+# ---- folders -----------------------------------------------------------------------------------
+
+
 class Place(Struct, frozen=True):
     """A folder of the profile's, ``key``, and the nearest to it that is there."""
 
@@ -40,7 +202,7 @@ class Place(Struct, frozen=True):
 
 
 class Places:
-    """The folders of the runs and of the cache, looked at; slow answers are awaited last."""
+    """The folders of the runs and of the cache, checked; slow answers are awaited last."""
 
     def __init__(self, context: Context) -> None:
         """Find the folders, and ask for the quota where a command knows it."""
@@ -49,7 +211,7 @@ class Places:
         self._mounts = read_mounts()
         self._asked: list[tuple[Place, Mount, Question]] = []
         self._places: list[Place] = []
-        self._told: list[Place] = []
+        self._refused: list[Place] = []
         for key, path in (("runs_dir", context.runs_dir), ("cache_dir", context.cache_dir)):
             place = self._find(key, path)
             if place is not None:
@@ -64,19 +226,19 @@ class Places:
                 self._asked.append((place, mount, question))
 
     def look(self, nodes: int, *, sandbox: bool) -> None:
-        """Look at all of them; ``nodes`` is how many nodes must see them."""
+        """Check all of them; ``nodes`` is how many nodes must see them."""
         for place in self._places:
-            said = _refusal(place.there)
-            if said:
-                self._told.append(place)
-                self._refuse(place, said, "name a folder that you can write")
+            reason = _refusal(place.there)
+            if reason:
+                self._refused.append(place)
+                self._refuse(place, reason, "name a folder that you can write to")
         for place in self._one_each():
             self._measure(place, _room(place.there), "")
         if nodes > 1 and not sandbox:
             self._look_for_nodes(nodes)
 
     def take_answers(self) -> None:
-        """Read what the quota commands said, if they did so in time."""
+        """Read the answers of the quota commands that came in time."""
         for place, mount, question in self._asked:
             answer = question.answer(PATIENCE)
             left = parse_quota(mount, self._user, answer[1]) if answer else None
@@ -84,7 +246,7 @@ class Places:
                 self._measure(place, left, " of your quota")
 
     def drop(self) -> None:
-        """Ask no more."""
+        """End the questions that are still open."""
         for _, _, question in self._asked:
             question.drop()
 
@@ -104,15 +266,15 @@ class Places:
         return None
 
     def _one_each(self) -> list[Place]:
-        """One place for each file system, the runs' first."""
+        """List one place for each file system, the runs' first."""
         found: dict[int, Place] = {}
         for place in self._places:
             found.setdefault(place.device, place)
         return list(found.values())
 
-    def _refuse(self, place: Place, said: str, fix: str) -> None:
+    def _refuse(self, place: Place, reason: str, fix: str) -> None:
         where = "" if place.there == place.path else f" (for {place.path})"
-        message = f"{place.there}: {said}{where}; {fix}"
+        message = f"{place.there}: {reason}{where}; {fix}"
         if place.key == "runs_dir":
             self.problems.append(Problem("", None, place.key, message))
         else:  # not every job compiles something
@@ -123,16 +285,18 @@ class Places:
             (left.bytes, LITTLE_SPACE, "no space is left", lambda n: f"{_size(n)} are left"),
             (left.files, FEW_FILES, "no more files fit", lambda n: f"{n} files are left"),
         )
-        if place in self._told:
+        if place in self._refused:
             return
         for rest, few, nothing, some in measures:
             if rest == 0:
-                self._refuse(place, f"{nothing}{whose}", "make room, or take another folder")
+                self._refuse(
+                    place, f"{nothing}{whose}", "free some space, or choose another folder"
+                )
             elif rest is not None and rest < few:
                 self.notes.append(f"{place.key} {place.path}: {some(rest)}{whose}")
 
     def _look_for_nodes(self, nodes: int) -> None:
-        """Tell of a folder that other machines will hardly see."""
+        """Note a folder that other machines will hardly see."""
         for place in self._places:
             real = os.path.realpath(place.there)
             mount = mount_of(real, self._mounts)
@@ -149,7 +313,7 @@ class Places:
 
 
 def say_full(folder: Path) -> str:
-    """Say that nothing more can be written to a folder now; "" where it can, or nobody knows."""
+    """Report a folder whose file system is full; "" where it is not, or nobody knows."""
     left = _room(folder)
     what = ""
     if left.files == 0:
@@ -160,12 +324,12 @@ def say_full(folder: Path) -> str:
 
 
 def _room(folder: Path) -> Left:
-    """What the file system of a folder has left; with project quotas that is often the quota's."""
+    """Return what a folder's file system has left; with project quotas often the quota's rest."""
     try:
         info = os.statvfs(folder)
     except OSError:
         return Left(None, None)
-    # Some network file systems tell nothing, which is no sign of a full disk.
+    # Some network file systems report nothing, which is no sign of a full disk.
     space = info.f_bavail * info.f_frsize if info.f_blocks else None
     return Left(space, info.f_favail if info.f_files else None)
 
@@ -175,7 +339,7 @@ def _size(number: int) -> str:
 
 
 def _exports() -> bool:
-    """Tell whether this machine serves its disks to others, as a small cluster's head node does."""
+    """Return whether this machine exports its disks, as a small cluster's head node does."""
     files = [Path("/etc/exports")]
     with contextlib.suppress(OSError):
         files += Path("/etc/exports.d").glob("*.exports")
@@ -188,19 +352,18 @@ def _exports() -> bool:
 
 
 def _refusal(folder: Path) -> str:
-    """Say why nothing can be written to a folder; "" where it can.
+    """Explain why nothing can be written to a folder; "" where it can.
 
-    What mode bits say is not what counts (root on NFS is nobody, a disk may be read-only): so a
-    file without a name is opened, which is gone when it is closed. Where the file system has none
-    (NFS, Lustre), a folder is made and taken away.
+    Mode bits do not decide (root on NFS is nobody, a disk may be read-only): so a file without a
+    name is opened, which is gone when it is closed. Where the file system has none (NFS, Lustre),
+    a folder is made and removed.
     """
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
         return ""
     except OSError as error:
-        said = error.strerror or str(error)
         if error.errno in (*_FULL, *_REFUSED):
-            return f"cannot be written to: {said}"
+            return f"cannot be written to: {error.strerror or error}"
     probe = folder / f".hpcrun-probe-{os.getpid()}"
     try:
         probe.mkdir()

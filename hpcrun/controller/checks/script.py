@@ -1,4 +1,4 @@
-"""The program that a job names, looked at before it waits in a queue: there, readable, Python."""
+"""The program that a job names, checked before it waits in a queue: there, readable, Python."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 import msgspec
 
+from hpcrun.assets import home_dir
+from hpcrun.controller.checks.places import PATIENCE, Question
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
 from hpcrun.errors import Problem
@@ -32,7 +35,7 @@ _UNKNOWN_VERSION = (0, 0)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What came of reading a script: its facts, or why Python cannot read it and in which line."""
+    """A script as read: its facts, or why Python cannot read it and in which line."""
 
     facts: ScriptFacts | None = None
     fault: str = ""
@@ -57,7 +60,7 @@ class Program(msgspec.Struct):
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
     """Find the file of a job's script or module, or that of a command ``python FILE``.
 
-    ``inside``: it runs in a container, of which nothing can be told but the project's own files.
+    ``inside``: it runs in a container, of which only the project's own files can be seen.
     """
     program = Program()
     if spec.script is not None:
@@ -91,7 +94,7 @@ def _find_script(context: Context, script: str, program: Program, *, inside: boo
 
 
 def _file_fault(path: Path) -> str:
-    """Say why a file cannot be read; "" where it can. A FIFO is never opened."""
+    """Explain why a file cannot be read; "" where it can. A FIFO is never opened."""
     try:
         info = path.stat()
         if S_ISDIR(info.st_mode):
@@ -109,7 +112,7 @@ def _file_fault(path: Path) -> str:
 
 
 def _find_module(context: Context, module: str, program: Program) -> None:
-    """A module of the project; one that is installed is the interpreter's business."""
+    """Find a module of the project; an installed one is left to the interpreter."""
     project, parts = context.project, module.split(".")
     target = project.joinpath(*parts)
     program.name = module
@@ -127,9 +130,9 @@ def _find_module(context: Context, module: str, program: Program) -> None:
 
 
 def command_program(context: Context, words: Sequence[str], program: Program) -> list[str]:
-    """Look at a command that is started as it is: what it names by a path must be there.
+    """Check a command that is started as it is: what it names by a path must exist.
 
-    Gives the words that a Python file in it is given; the file becomes the program's.
+    Returns the arguments of a Python file in it; the file becomes the program's.
     """
     first = words[0] if words else ""
     if "/" in first and "$" not in first:
@@ -168,7 +171,7 @@ def _command_fault(path: Path) -> str:
 
 
 def read_program(context: Context, spec: JobSpec, found: Interpreter, program: Program) -> None:
-    """Read the script as the Python that trains would, and tell what that one would refuse."""
+    """Read the script as the Python that trains would, and report what that one would refuse."""
     path = program.path
     if path is None:
         return
@@ -178,11 +181,9 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     key = "script" if spec.script is not None else "module" if spec.module else "command"
     ours = sys.version_info[:2]
     version = python_version(found.python)
-    foreign = _shebang(data)
-    if foreign and key == "script":
-        program.refuse(
-            key, f"{path}: a script for {foreign}; say command: [{foreign}, {path.name}]"
-        )
+    shell = _shebang(data)
+    if shell and key == "script":
+        program.refuse(key, f"{path}: a script for {shell}; write command: [{shell}, {path.name}]")
         return
     reading = _parse(data, version if _UNKNOWN_VERSION < version < ours else ours)
     program.reading = reading
@@ -200,7 +201,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
 
 
 def content_of(path: Path) -> bytes | None:
-    """A file's bytes; None for one that is too long for a script, or cannot be read."""
+    """Return a file's bytes; None for one too long for a script, or unreadable."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             data = file.read(LONGEST + 1)
@@ -214,7 +215,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _shebang(data: bytes) -> str:
-    """The program that a first line #!... names, if it is not Python."""
+    """Return the program that a first line #!... names, if it is not Python."""
     match = re.match(rb"#!\s*(\S+)(?:[ \t]+(?:-S[ \t]+)?(\S+))?", data)
     if match is None:
         return ""
@@ -227,7 +228,7 @@ def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
     if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
         return Reading()
     if b"\0" in data:
-        return Reading(fault="no Python text: it has a NUL byte")
+        return Reading(fault="not Python: it has a NUL byte")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the script, not of ours
         try:
@@ -242,7 +243,7 @@ def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
 
 
 def python_version(python: str) -> tuple[int, ...]:
-    """Tell an interpreter's version by its files; (0, 0) where they do not show it."""
+    """Read an interpreter's version off its files; (0, 0) where they do not show it."""
     if python == sys.executable:
         return tuple(sys.version_info[:2])
     if "/" not in python:
@@ -258,7 +259,7 @@ def python_version(python: str) -> tuple[int, ...]:
 
 
 def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
-    """Tell whether the script, or a module of the project that it imports, names HPCRUN_*."""
+    """Return whether the script, or a module of the project that it imports, names HPCRUN_*."""
     if reading.facts is None or reading.facts.variables:
         return True
     waiting = [(path.parent, name) for name in reading.facts.imports]
@@ -279,7 +280,7 @@ def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
 def module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:
     """Find a module of the project by the name that a file in ``folder`` imports it by.
 
-    Leading dots count from the folder. Nothing outside of the project is looked at.
+    Leading dots count from the folder. Nothing outside the project is looked at.
     """
     dots = len(name) - len(name.lstrip("."))
     parts = [part for part in name.split(".") if part]
@@ -305,3 +306,55 @@ def _imported(data: bytes) -> Iterator[str]:
         for name in names.split(b","):
             if name.split():
                 yield f"{found}{dot}{name.split()[0].decode('ascii', 'replace')}"
+
+
+# ---- files that git ignores --------------------------------------------------------------------
+
+
+def ask_git(project: Path, path: Path, environ: Mapping[str, str]) -> Question | None:
+    """Ask git about a file of the project, where a pattern may fit it; None: it is not ignored.
+
+    Most files fit no pattern at all, which is seen without git: starting it takes longer than all
+    other checks together.
+    """
+    path = Path(os.path.normpath(path))
+    if not path.is_relative_to(project):
+        return None
+    top = next((folder for folder in path.parents if (folder / ".git").exists()), None)
+    if top is None or not _may_be_ignored(path, top, environ):
+        return None
+    argv = ["git", "-C", str(path.parent), "check-ignore", "-q", "--", path.name]
+    return Question(argv, environ)
+
+
+def is_ignored(asked: Question) -> bool:
+    """Return whether git answered that it ignores the file."""
+    answer = asked.answer(PATIENCE)
+    return answer is not None and answer[0] == 0
+
+
+def _may_be_ignored(path: Path, top: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether the last part of any pattern fits a part of the path (gitignore(5))."""
+    home = Path(home_dir(environ))
+    settings = [top / ".git" / "config", home / ".gitconfig", home / ".config" / "git" / "config"]
+    if (top / ".git").is_file() or any("excludesfile" in _text(file).lower() for file in settings):
+        return True  # a submodule's or a worktree's, or patterns in some other file
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [config / "git" / "ignore", top / ".git" / "info" / "exclude"]
+    parts = path.relative_to(top).parts
+    files += [top.joinpath(*parts[:count]) / ".gitignore" for count in range(len(parts))]
+    for file in files:
+        for line in _text(file).splitlines():
+            pattern = line.strip().rstrip("/").rpartition("/")[2]
+            if not pattern or line.startswith("#"):
+                continue
+            if re.search(r"[\\\[]", line) or any(fnmatchcase(part, pattern) for part in parts):
+                return True
+    return False
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        if file.is_file():
+            return file.read_text(errors="replace")
+    return ""

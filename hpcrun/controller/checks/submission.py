@@ -1,4 +1,4 @@
-"""All that can be known to go wrong with a job before it is submitted, told at once."""
+"""All that can be known to go wrong with a job before it is submitted, reported at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrun.controller.checks.git_ignored import ask_git, is_ignored
 from hpcrun.controller.checks.places import Places
 from hpcrun.controller.checks.script import (
     Program,
+    ask_git,
     command_program,
     find_program,
+    is_ignored,
     read_program,
 )
 from hpcrun.controller.context import Context
-from hpcrun.controller.interpreter import Interpreter
-from hpcrun.errors import Problem
+from hpcrun.controller.interpreter import Interpreter, seen
+from hpcrun.errors import Problem, SpecError
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
 from hpcrun.plan.script_notes import (
     argument_notes,
@@ -34,8 +35,8 @@ from hpcrun.plan.secret_hints import secret_notes
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
 
-# What to do about a problem that is none, as the user knows better.
-OVERRIDE = "--no-check takes the job all the same"
+# What to do where the user knows better.
+OVERRIDE = "--no-check submits the job anyway"
 _OUTDATED = "where the cluster has changed: hpcrun init"
 # Options whose value is read, by a part of their name; and those whose value is written.
 # A "file" or "path" alone may be either.
@@ -62,14 +63,14 @@ class Findings(msgspec.Struct):
 
 
 class Checks:
-    """The checks of one submission; what the runs of a sweep have in common is looked at once."""
+    """The checks of one submission; what the runs of a sweep share is checked once."""
 
-    def __init__(self, *, heed: bool = True) -> None:
-        """Without ``heed`` a problem is told as a note: the user knows better."""
-        self._heed = heed
+    def __init__(self, *, strict: bool = True) -> None:
+        """Unless ``strict`` problems are notes: the user knows better."""
+        self._strict = strict
         self._programs: dict[tuple[object, ...], Program] = {}
-        self._places: Findings | None = None
-        # What the runs that were looked at give their programs.
+        self._places: Places | None = None
+        # What each run gives its program.
         self._given: list[tuple[Program, list[str]]] = []
 
     def look(
@@ -78,101 +79,101 @@ class Checks:
         spec: JobSpec,
         found: Interpreter,
         plan: Plan | None,
-        words: Sequence[str] = (),
+        extra_args: Sequence[str] = (),
     ) -> Findings:
         """Check the program, the partition's limits and the folders; nothing is changed.
 
-        ``plan`` is None where the job could not be planned; ``words`` are the command line's.
+        ``plan`` is None where the job could not be planned; ``extra_args`` are the command
+        line's.
         """
-        rooms = Places(context) if self._places is None else None
+        places = Places(context) if self._places is None else None
         try:
             program, given = self._program(context, spec, found, plan)
             self._given.append((program, given))
             findings = Findings(list(program.problems), list(program.notes))
             if plan is not None:
-                source = context.cluster_source
-                limits = find_limits(
-                    spec,
-                    plan,
-                    context.cluster,
-                    source,
-                    default=context.environ.get("SBATCH_PARTITION"),
-                )
+                source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
+                limits = find_limits(spec, plan, context.cluster, source, default=usual)
                 findings.problems += limits
                 findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
                 findings.notes += partition_notes(plan, context.cluster, source)
-                _look_at_words(context, spec, plan, program, words, given, findings)
-            if rooms is not None:
-                rooms.look(plan.nodes if plan else 1, sandbox=context.cluster.name == "sandbox")
-                rooms.take_answers()
-                self._places = Findings(rooms.problems, rooms.notes)
+                findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
+            if places is not None:
+                places.look(plan.nodes if plan else 1, sandbox=context.cluster.name == "sandbox")
+                places.take_answers()
+                self._places = places
+                findings.problems += places.problems
+                findings.notes += places.notes
         finally:
-            if rooms is not None:
-                rooms.drop()
-        if rooms is not None:
-            findings.problems += rooms.problems
-            findings.notes += rooms.notes
-        return self._heeded(findings)
+            if places is not None:
+                places.drop()
+        return self._graded(findings)
 
     def look_at_array(self, context: Context, runs: int) -> Findings:
-        """Check that Slurm takes arrays of so many runs."""
+        """Check that Slurm takes arrays of this many runs."""
         problems = array_problems(runs, context.cluster, context.cluster_source)
-        return self._heeded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
+        return self._graded(Findings(problems, [], f"{_OUTDATED}; " if problems else ""))
 
     def compare_runs(self) -> list[str]:
-        """Tell what the runs that were looked at would share, though each needs its own."""
+        """Note what the runs would share, though each needs its own."""
         programs = {id(program): program for program, _ in self._given}
         program = next(iter(programs.values()), None)
         facts = program.reading.facts if program is not None and program.reading else None
         if program is None or facts is None or len(programs) > 1:
             return []
-        words = [given for _, given in self._given]
+        given = [args for _, args in self._given]
         reads = program.reads_variables
-        return shared_folder_notes(program.name, facts, words, reads_variables=reads)
+        return shared_folder_notes(program.name, facts, given, reads_variables=reads)
 
     def _program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
     ) -> tuple[Program, list[str]]:
-        """The program, and the words that it is given, placeholders filled."""
+        """Find and read the program; return it with its arguments, placeholders filled."""
         key = (spec.script, spec.module, tuple(spec.command or ()), found.python, plan is None)
         program = self._programs.get(key)
-        if program is None or spec.command is not None:
-            program = find_program(context, spec, inside=found.inside)
-            given = _given(context, spec, plan, program, inside=found.inside)
-            copied = spec.snapshot and spec.command is None and context.code is None
-            git = (
-                ask_git(context.project, program.path, context.environ)
-                if copied and program.path is not None
-                else None
-            )
-            try:
-                read_program(context, spec, found, program)
-                if is_ignored(git):
-                    program.refuse(
-                        "script" if spec.script else "module",
-                        f"{program.name}: git ignores it, so it is not in the run's copy of the "
-                        "code; take it out of .gitignore, or say snapshot: false to run the code "
-                        "in place",
-                    )
-            finally:
-                if git is not None:
-                    git.drop()
-            self._programs[key] = program
-            return program, given
-        return program, _given(context, spec, plan, program, inside=found.inside)
+        if program is not None and spec.command is None:
+            return program, _given(context, spec, plan, program, inside=found.inside)
+        program = self._programs[key] = find_program(context, spec, inside=found.inside)
+        given = _given(context, spec, plan, program, inside=found.inside)
+        git = None
+        if spec.snapshot and spec.command is None and context.code is None and program.path:
+            git = ask_git(context.project, program.path, context.environ)
+        try:
+            read_program(context, spec, found, program)
+            if git is not None and is_ignored(git):
+                program.refuse(
+                    "script" if spec.script else "module",
+                    f"{program.name}: git ignores it, so it is not in the run's copy of the code; "
+                    "take it out of .gitignore, or set snapshot: false to run the code in place",
+                )
+        finally:
+            if git is not None:
+                git.drop()
+        return program, given
 
-    def _heeded(self, findings: Findings) -> Findings:
-        if self._heed or not findings.problems:
+    def _graded(self, findings: Findings) -> Findings:
+        if self._strict or not findings.problems:
             findings.fix += OVERRIDE if findings.problems else ""
             return findings
-        told = [f"--no-check: {problem}" for problem in findings.problems]
-        return Findings([], [*told, *findings.notes])
+        ignored = [f"--no-check: {problem}" for problem in findings.problems]
+        return Findings([], [*ignored, *findings.notes])
+
+
+def check_staged(context: Context, plan: Plan) -> None:
+    """Refuse sources to copy to the nodes that do not exist. Raises SpecError with all of them."""
+    problems = [
+        Problem("", None, f"stage.{source}", "no such file or folder")
+        for source, _ in plan.setup.stage
+        if not seen(context, source, "stage")
+    ]
+    if problems:
+        raise SpecError(problems)
 
 
 def _given(
     context: Context, spec: JobSpec, plan: Plan | None, program: Program, *, inside: bool
 ) -> list[str]:
-    """The words that the program is given, placeholders filled."""
+    """Return the program's arguments, placeholders filled."""
     if plan is None:
         return []
     if spec.command is None:
@@ -186,46 +187,40 @@ def _given(
 
 
 def _makes_files(plan: Plan) -> bool:
-    """Tell whether the setup may make what is not here yet."""
+    """Return whether the setup may make files that are not here yet."""
     return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
 
 
-def _look_at_words(
+def _argument_notes(
     context: Context,
     spec: JobSpec,
     plan: Plan,
     program: Program,
-    words: Sequence[str],
+    extra_args: Sequence[str],
     given: Sequence[str],
-    findings: Findings,
-) -> None:
+) -> list[str]:
+    """Compare what the program is given with what it takes and what there is."""
+    notes: list[str] = []
+    typed = [*spec.args, *extra_args]
     facts = program.reading.facts if program.reading else None
-    typed = [*spec.args, *words]
     if facts is not None:
-        findings.notes += argument_notes(given, program.name, facts)
-        if spec.command is None:
-            batch, reads = plan.effective_batch, program.reads_variables
-            for notes in (
-                deepspeed_notes(
-                    spec, typed, program.name, facts, effective=batch, reads_variables=reads
-                ),
-                batch_notes(
-                    spec, typed, given, program.name, facts, effective=batch, reads_variables=reads
-                ),
-                backend_notes(
-                    spec,
-                    program.name,
-                    facts,
-                    accelerator=plan.accelerator,
-                    world_size=plan.world_size,
-                ),
-            ):
-                findings.notes += notes
+        notes += argument_notes(given, program.name, facts)
+    if facts is not None and spec.command is None:
+        name, effective, reads = program.name, plan.effective_batch, program.reads_variables
+        notes += deepspeed_notes(
+            spec, typed, name, facts, effective=effective, reads_variables=reads
+        )
+        notes += batch_notes(
+            spec, typed, given, name, facts, effective=effective, reads_variables=reads
+        )
+        notes += backend_notes(
+            spec, name, facts, accelerator=plan.accelerator, world_size=plan.world_size
+        )
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
-        findings.notes += list(_missing_files(context.project, given))
-    findings.notes += secret_notes(
+        notes += _missing_files(context.project, given)
+    return notes + secret_notes(
         spec.env,
         [*typed, *(spec.command or [])],
         [*setup.commands, *setup.node_commands],
@@ -233,18 +228,18 @@ def _look_at_words(
     )
 
 
-def _missing_files(project: Path, words: Sequence[str]) -> Iterator[str]:
-    """Tell of words that name a file in a folder of the project, where there is none."""
+def _missing_files(project: Path, args: Sequence[str]) -> Iterator[str]:
+    """Note arguments that name a file in a folder of the project, where there is none."""
     option = ""
-    for word in words:
-        name, equals, value = word.partition("=")
+    for arg in args:
+        name, equals, value = arg.partition("=")
         if equals:
             option = name
-        elif word.startswith("-"):
-            option = word
+        elif arg.startswith("-"):
+            option = arg
             continue
         else:
-            value = word
+            value = arg
         asked, option = option, ""
         if not _names_file(asked, value):
             continue

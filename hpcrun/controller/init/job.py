@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from hpcrun.controller.checks.script import module_files
 from hpcrun.controller.context import read_text
-from hpcrun.controller.init.choices import Options
-from hpcrun.controller.init.init import SCHEMAS, Found
+from hpcrun.controller.init.init import SCHEMAS, Found, Options
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import is_mig

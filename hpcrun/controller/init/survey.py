@@ -1,12 +1,21 @@
-"""Asks a cluster's Slurm for its partitions, nodes, limits and the user's accounts."""
+"""What Slurm reports of a cluster, and what this machine shows of it."""
 
 from __future__ import annotations
 
 import contextlib
 import grp
 import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from hpcrun.assets import name_of_user
+from msgspec import Struct
+
+from hpcrun.assets import home_dir, name_of_user
+from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import tell
@@ -30,7 +39,11 @@ from hpcrun.slurm.cluster import (
     show_partitions_argv,
     sinfo_argv,
 )
+from hpcrun.spec.job import Fabric
 from hpcrun.transport import Transport
+
+# ---- Slurm -------------------------------------------------------------------------------------
+
 
 # Kinds of nodes that are looked at one by one: few clusters have more than ten.
 _MOST_KINDS = 64
@@ -158,3 +171,165 @@ def _odd(argv: list[str], text: str) -> OutOfReach:
         f"{' '.join(argv)}: the answer is not Slurm's: {first!r}",
         fix="does something else answer by that name? Try the command in your shell",
     )
+
+
+# ---- this machine ------------------------------------------------------------------------------
+
+
+# File systems that nodes share, by the type in the mount table.
+_SHARED = re.compile(
+    r"nfs4?|lustre|lustre_lite|gpfs|beegfs|fhgfs|ceph|wekafs|panfs|pvfs2|orangefs|dvs|cifs|smb3?"
+    r"|afs|ocfs2|gfs2|9p|virtiofs|daos|quobyte|fuse\.(?:ceph|daos|dfuse|juicefs|glusterfs|sshfs|"
+    r"beegfs|gcsfuse|quobyte|weka|moosefs|s3fs|goofys|lizardfs)\S*|glusterfs"
+)
+_SCRATCH_VARIABLES = (
+    "SCRATCH", "PSCRATCH", "CSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "SCRATCH_PATH",
+    "GLOBALSCRATCH", "GSCRATCH", "VSC_SCRATCH", "CCFRSCRATCH", "WORKDIR", "WORK", "WRKDIR",
+    "MYSCRATCH", "FASTDIR", "PROJECT_SCRATCH",
+)  # fmt: skip
+_SCRATCH_PLACES = (
+    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER",
+    "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
+    "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
+    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER",
+    "/network/scratch/$USER",
+)  # fmt: skip
+_PYTHON_SECONDS = 30
+_HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
+
+
+class Folder(Struct, frozen=True, kw_only=True):
+    """A place for runs: how a profile spells it, where it is, on what kind of file system.
+
+    ``shared`` None: the file system's type does not tell. ``free`` is in bytes.
+    """
+
+    text: str
+    path: str
+    file_system: str
+    shared: bool | None
+    free: int
+
+
+class Python(Struct, frozen=True, kw_only=True):
+    """A Python that could train: the key and value of ``setup``, or of the profile's python."""
+
+    key: str
+    value: str
+    path: str
+    has_torch: bool
+
+
+# ---- folders -----------------------------------------------------------------------------------
+
+
+def scratch_folders(environ: Mapping[str, str]) -> list[Folder]:
+    """Find writable places for runs, best first: scratch that nodes share, home, the rest."""
+    user = environ.get("USER", "")
+    texts = [f"${name}" for name in _SCRATCH_VARIABLES if environ.get(name, "").startswith("/")]
+    texts += [place for place in _SCRATCH_PLACES if user or "$USER" not in place]
+    mounts = read_mounts()
+    found: list[Folder] = []
+    for text in (*texts, "~"):
+        place = text.replace("$USER", user)
+        place = environ[text[1:]] if text.startswith("$") else place
+        place = home_dir(environ) if text == "~" else place
+        folder = _folder(text, Path(place), mounts)
+        if folder is not None and folder.path not in [other.path for other in found]:
+            found.append(folder)
+    # sort() keeps the order of those that are alike: variables first, home last.
+    return sorted(found, key=lambda folder: {True: 0, None: 1, False: 2}[folder.shared])
+
+
+def _folder(text: str, path: Path, mounts: Sequence[Mount]) -> Folder | None:
+    try:
+        if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+            return None
+        real = os.path.realpath(path)
+        room = os.statvfs(real)
+    except OSError:
+        return None
+    mount = mount_of(real, mounts)
+    kind = mount.type if mount is not None else ""
+    is_local = kind in LOCAL_TYPES | MEMORY_TYPES
+    shared = True if _SHARED.fullmatch(kind) else False if is_local else None
+    return Folder(
+        text=text, path=real, file_system=kind, shared=shared, free=room.f_bavail * room.f_frsize
+    )
+
+
+# ---- fabric ------------------------------------------------------------------------------------
+
+
+def fabric_guess(root: Path = Path("/")) -> tuple[Fabric, str] | None:
+    """Guess the fabric by this machine's devices: the fabric and its sign; None: no sign."""
+    names = [path.name for path in _listed(root / "sys/class/net")]
+    cxi = [*_listed(root / "sys/class/cxi"), *_listed(root / "sys/class/cxi_user")]
+    slingshot = next((name for name in names if name.startswith("hsn")), "")
+    if cxi or slingshot:
+        return "slingshot", cxi[0].name if cxi else slingshot
+    devices = _listed(root / "sys/class/infiniband")
+    efa = next((path for path in devices if path.name.startswith(("efa", "rdmap"))), None)
+    if efa is not None:
+        return "efa", efa.name
+    for device in devices:
+        for port in _listed(device / "ports"):
+            with contextlib.suppress(OSError):
+                layer = (port / "link_layer").read_text().strip()
+                if layer in ("InfiniBand", "Ethernet"):
+                    return ("infiniband" if layer == "InfiniBand" else "roce"), device.name
+    if (root / "opt/amazon/efa").is_dir():
+        return "efa", "/opt/amazon/efa"
+    return None
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+# ---- Python ------------------------------------------------------------------------------------
+
+
+def pythons(project: Path, environ: Mapping[str, str]) -> list[Python]:
+    """Find the Pythons that could train: those with torch first, the project's own first."""
+    found: dict[str, Python] = {}
+    for key, value, path in _candidates(project, environ):
+        if path.is_file() and os.access(path, os.X_OK) and str(path) not in found:
+            found[str(path)] = Python(
+                key=key, value=value, path=str(path), has_torch=_has_torch(path, environ)
+            )
+    return sorted(found.values(), key=lambda python: not python.has_torch)
+
+
+def _candidates(project: Path, environ: Mapping[str, str]) -> Iterator[tuple[str, str, Path]]:
+    for name in (".venv", "venv", "env"):
+        if (project / name / "pyvenv.cfg").is_file():
+            yield "venv", name, project / name / "bin/python"
+    if environ.get("VIRTUAL_ENV"):
+        yield "venv", environ["VIRTUAL_ENV"], Path(environ["VIRTUAL_ENV"]) / "bin/python"
+    if environ.get("CONDA_PREFIX"):
+        name = environ.get("CONDA_DEFAULT_ENV") or environ["CONDA_PREFIX"]
+        yield "conda", name, Path(environ["CONDA_PREFIX"]) / "bin/python"
+    yield "python", sys.executable, Path(sys.executable)
+    system = shutil.which("python3", path=environ.get("PATH"))
+    if system:
+        yield "python", system, Path(system)
+
+
+def _has_torch(path: Path, environ: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            [str(path), "-c", _HAS_TORCH],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PYTHON_SECONDS,
+            check=False,
+            cwd="/",  # not the project: a folder torch/ there is not the package
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.stdout.strip() == b"1"
