@@ -166,7 +166,7 @@ def test_what_is_gone_and_still_named(bare: Caller, slurm: Slurm) -> None:
     slurm.answer("partition", PARTITIONS.splitlines()[0] + "\n")
     slurm.answer("sinfo", NODES.splitlines()[0] + "\n")
     answer = checked(bare("init", "--json"))
-    assert any("partition: gpu is no more" in note for note in answer["notes"])
+    assert any("partition: gpu no longer exists" in note for note in answer["notes"])
     assert "# gone from the cluster on" in (bare.project / "hpcrun.yaml").read_text()
 
 

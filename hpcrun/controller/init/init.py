@@ -41,13 +41,14 @@ from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
 
 SCHEMAS = ".hpcrun"
+_HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What init stands before.
+    """What init found.
 
-    ``profile`` is the file to write or to bring up to date; ``old`` and ``text`` what it says, None
-    and "" where it is not there. ``site`` and ``facts`` are None where there is no Slurm. ``base``:
+    ``profile`` is the file to write or to update; ``old`` and ``text`` are its content, None and ""
+    where it does not exist. ``site`` and ``facts`` are None where there is no Slurm. ``base``:
     what is known of the cluster without asking it (the sandbox's own profile, else nothing).
     """
 
@@ -65,6 +66,24 @@ class Found(Struct, frozen=True, kw_only=True):
     changed: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     is_one_machine: bool = False
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """A question to the user: its answers (none: yes or no), the one of Enter, and details."""
+
+    key: str
+    text: str
+    default: str
+    answers: list[str] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """Folders for runs and Pythons, best first, and the questions that are left."""
+
+    folders: list[Folder]
+    pythons: list[Python]
+    questions: list[Question]
 
 
 def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: bool) -> Found:
@@ -112,17 +131,17 @@ def _exact(profile: Path) -> str:
 
 
 def check_untouched(found: Found) -> None:
-    """Raise InputError where somebody else has changed the profile since it was read."""
+    """Raise InputError where the profile was changed since it was read."""
     there = _exact(found.profile) if found.profile.exists() else ""
     if there != found.text:
         raise InputError(
             f"{found.profile}: it was changed while hpcrun init asked",
-            fix="nothing was written; call it again",
+            fix="nothing was written; run it again",
         )
 
 
 def _chosen(environ: Mapping[str, str], project: Path) -> str | None:
-    """The user's profile that HPCRUN_CLUSTER names, where the project has none of its own."""
+    """Return the user's profile that HPCRUN_CLUSTER names, where the project has none."""
     name = environ.get("HPCRUN_CLUSTER")
     if not name or "/" in name or (project / PROFILE).is_file():
         return None
@@ -130,9 +149,9 @@ def _chosen(environ: Mapping[str, str], project: Path) -> str | None:
 
 
 def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | None) -> Context:
-    """The context whose Slurm is asked: the profile's there is, else the sandbox's, else this one.
+    """Return the context whose Slurm is asked: the profile's, else the sandbox's, else here.
 
-    A cluster that has no profile yet is no mistake here.
+    A cluster without a profile is no mistake here.
     """
     wanted = name or environ.get("HPCRUN_CLUSTER") or None
     known = wanted is not None and (
@@ -160,7 +179,7 @@ def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | N
 
 
 def _target(context: Context, name: str | None, for_user: bool) -> tuple[Path | None, bool]:
-    """The profile's file, None where its name is the cluster's; and whether it is the user's."""
+    """Return the profile's file, None where its name is the cluster's; and whether the user's."""
     folder = config_dir(context.environ) / "clusters"
     own = context.project / PROFILE
     if name is not None and "/" in name:
@@ -212,18 +231,18 @@ def _compared(found: Found, answers: Answers) -> Found:
 
 
 def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
-    """What the profile still names, and the cluster has no more."""
+    """Warn of what the profile names and the cluster no longer has."""
     warnings = []
     if old.partition is not None and answers.partitions:
         for name in old.partition.split(","):
             if name not in {row.name for row in answers.partitions}:
-                warnings.append(f"partition: {name} is no more; name another one")
+                warnings.append(f"partition: {name} no longer exists; name another one")
     gres = {one.gres for one in site.gpu_types.values()}
-    for name, said in old.gpu_types.items():
-        if said.gres and said.gres not in gres:
-            warnings.append(f"gpu_types.{name}: no node has the GPUs {said.gres} any more")
-        if said.partition and said.partition not in site.partitions:
-            warnings.append(f"gpu_types.{name}: the partition {said.partition} is no more")
+    for name, one in old.gpu_types.items():
+        if one.gres and one.gres not in gres:
+            warnings.append(f"gpu_types.{name}: no node has the GPUs {one.gres} any more")
+        if one.partition and one.partition not in site.partitions:
+            warnings.append(f"gpu_types.{name}: the partition {one.partition} no longer exists")
     if old.account is not None and site.accounts and old.account not in site.accounts:
         yours = ", ".join(site.accounts)
         warnings.append(f"account: {old.account} is none of yours; there are {yours}")
@@ -231,7 +250,7 @@ def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
 
 
 def _is_one_machine(answers: Answers) -> bool:
-    """Whether every node is this machine, so that its own disks are everybody's."""
+    """Return whether every node is this machine, so that all of them see its disks."""
     here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
     return bool(answers.limits) and all(one.address in here for one in answers.limits.values())
 
@@ -240,13 +259,13 @@ def _is_one_machine(answers: Answers) -> bool:
 
 
 def updated_profile(found: Found) -> str:
-    """The profile's text with what was read now. Raises InputError where it cannot be edited."""
+    """Return the profile's text with what was read now. Raises InputError where that fails."""
     assert found.old is not None and found.facts is not None
     return update(found.text, str(found.profile), found.old, found.facts)
 
 
 def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
-    """The JSON Schemas for editors that are not there yet, or not as this hpcrun has them."""
+    """Return the JSON Schemas for editors that are missing or not this hpcrun's."""
     files: dict[Path, str] = {}
     folder = found.profile.parent if found.for_user else found.project / SCHEMAS
     wanted: dict[Path, Any] = {folder / "cluster.schema.json": json_schema("cluster")}
@@ -274,7 +293,7 @@ def write_files(files: Mapping[Path, str]) -> None:
         except UnicodeEncodeError as error:
             name = error.object[max(error.start - 20, 0) : error.end]
             raise InputError(
-                f"{path}: a name in it is no UTF-8 text: {name!r}",
+                f"{path}: a name in it is not UTF-8: {name!r}",
                 fix="rename that folder, or write the file by hand",
             ) from error
     with signals_wait():
@@ -299,40 +318,19 @@ def _check_place(path: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder", fix="move it away")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{path}: you cannot write in {folder}", fix="name another folder: cd")
+        raise InputError(f"{path}: you cannot write to {folder}", fix="call it in another folder")
 
 
 # ---- choices -----------------------------------------------------------------------------------
 
 
-_HUBS = "LOOK: false where compute nodes reach no hub; it sets the hubs' offline switches"
-
-
-class Question(Struct, frozen=True, kw_only=True):
-    """One thing to ask: the answers that there are (none: a yes or a no), Enter's answer, why."""
-
-    key: str
-    text: str
-    default: str
-    answers: list[str] = field(default_factory=list)
-    details: list[str] = field(default_factory=list)
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """Places for runs and Pythons, best first, and the questions that are left."""
-
-    folders: list[Folder]
-    pythons: list[Python]
-    questions: list[Question]
-
-
 def find_options(found: Found) -> Options:
-    """Look around on this machine, and list what only the user can say."""
+    """Look around on this machine, and list what only the user knows."""
     folders = scratch_folders(found.environ)
     questions = []
     site = found.site
     if site is not None:
-        with_gpus = [name for name, said in site.partitions.items() if said.gpus_per_node]
+        with_gpus = [name for name, one in site.partitions.items() if one.gpus_per_node]
         names = with_gpus or list(site.partitions)
         if len(names) > 1 and site.partition is not None:
             questions.append(
@@ -371,7 +369,7 @@ def find_options(found: Found) -> Options:
 
 
 def folder_word(folder: Folder, found: Found) -> str:
-    """Say what is known of a place for runs."""
+    """Describe a folder for runs."""
     free = f"{folder.file_system or 'unknown file system'}, {size_text(folder.free)} free"
     if folder.shared is False and not found.is_one_machine:
         return f"{free}; LOOK: on this machine's own disk, which other nodes may not see"
@@ -402,7 +400,7 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
         comments["runs_dir"] = folder_word(folder, found)
     partition = answers.get("partition") or (site.partition if site else None)
-    has_gpus = site is not None and any(said.gpus_per_node for said in site.partitions.values())
+    has_gpus = site is not None and any(one.gpus_per_node for one in site.partitions.values())
     accelerator = found.base.accelerator
     if site is not None and site.partitions and not has_gpus:
         accelerator = "cpu"
@@ -449,7 +447,7 @@ def _fabric_word() -> str:
 def _python(
     found: Found, options: Options, comments: dict[str, str]
 ) -> tuple[str | None, dict[str, str]]:
-    """The Python that trains, as the profile says it: by itself, or an environment."""
+    """Return the Python that trains as the profile names it: itself, or an environment."""
     best = next(iter(options.pythons), None)
     if best is None:
         return None, {}

@@ -57,7 +57,7 @@ def find_script(project: Path) -> str | None:
 
 
 def _python_files(project: Path) -> Iterator[Path]:
-    """The Python files of the project's top and of the folders where people keep scripts."""
+    """Yield the Python files of the project's top and of the usual folders for scripts."""
     for folder in (project, project / "scripts", project / "src", project / "training"):
         with contextlib.suppress(OSError):
             yield from sorted(path for path in folder.glob("*.py") if _is_ours(path))
@@ -68,7 +68,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_program(tree: ast.Module) -> bool:
-    """Whether a file does something when it is run: a main guard, or calls at its top."""
+    """Return whether a file does something when it runs: a main guard, or calls at its top."""
     for node in tree.body:
         if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test):
             return True
@@ -118,7 +118,7 @@ def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFa
     name = path.relative_to(project).as_posix()
     read = _facts(path)
     if read is None:
-        text = read_text(path)  # says what is wrong with the bytes
+        text = read_text(path)  # raises for bytes that are no text
         try:
             ast.parse(text)
         except SyntaxError as error:
@@ -126,7 +126,7 @@ def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFa
                 ours = ".".join(map(str, sys.version_info[:2]))
                 raise InputError(
                     f"{name}:{error.lineno}: cannot be read as Python {ours}: {error.msg}",
-                    fix=f"mend that line, then hpcrun init {name}",
+                    fix=f"correct that line, then hpcrun init {name}",
                 ) from error
             raise InputError(
                 f"{name}:{error.lineno}: no Python: {error.msg}",
@@ -140,7 +140,7 @@ def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFa
 
 
 def _checked(text: str, name: str) -> str:
-    """What is written must load."""
+    """Return the text if it loads, as it must."""
 
     def nothing(other: str) -> tuple[str, str]:
         raise InputError(f"{other}: not extended")
@@ -194,7 +194,7 @@ def _modules_of(project: Path, script: Path, facts: ScriptFacts) -> list[ScriptF
 
 
 def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
-    """One node's GPUs for an hour, or as much as there is."""
+    """Ask for one node's GPUs for an hour, or as much as there is."""
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
     gpus, gpu_type = _gpus(facts)
@@ -212,7 +212,7 @@ def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
 
 
 def _gpus(facts: Partition) -> tuple[int, str | None]:
-    """All GPUs of a node, of one kind: slices of GPUs do not train together."""
+    """Return all GPUs of a node, of one kind: slices of GPUs do not train together."""
     count = facts.gpus_per_node
     if count is None:
         return 1, None
@@ -228,10 +228,10 @@ def _gpus(facts: Partition) -> tuple[int, str | None]:
 
 
 def _setup(cluster: Cluster, options: Options, found: Found) -> dict[str, str]:
-    """The project's environment, where the profile does not say which Python trains."""
-    said = cluster.setup
-    here = said.venv or said.conda or said.python or said.container or said.uv or cluster.python
-    if here and not found.for_user:
+    """Return the project's environment, where the profile does not name the Python that trains."""
+    own = cluster.setup
+    named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
+    if named and not found.for_user:
         return {}
     best = next(iter(options.pythons), None)
     if best is None or best.key == "python":

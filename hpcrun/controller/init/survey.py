@@ -42,17 +42,34 @@ from hpcrun.slurm.cluster import (
 from hpcrun.spec.job import Fabric
 from hpcrun.transport import Transport
 
-# ---- Slurm -------------------------------------------------------------------------------------
-
-
 # Kinds of nodes that are looked at one by one: few clusters have more than ten.
 _MOST_KINDS = 64
+# File systems that nodes share, by the type in the mount table.
+_SHARED = re.compile(
+    r"nfs4?|lustre|lustre_lite|gpfs|beegfs|fhgfs|ceph|wekafs|panfs|pvfs2|orangefs|dvs|cifs|smb3?"
+    r"|afs|ocfs2|gfs2|9p|virtiofs|daos|quobyte|fuse\.(?:ceph|daos|dfuse|juicefs|glusterfs|sshfs|"
+    r"beegfs|gcsfuse|quobyte|weka|moosefs|s3fs|goofys|lizardfs)\S*|glusterfs"
+)
+_SCRATCH_VARIABLES = (
+    "SCRATCH", "PSCRATCH", "CSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "SCRATCH_PATH",
+    "GLOBALSCRATCH", "GSCRATCH", "VSC_SCRATCH", "CCFRSCRATCH", "WORKDIR", "WORK", "WRKDIR",
+    "MYSCRATCH", "FASTDIR", "PROJECT_SCRATCH",
+)  # fmt: skip
+_SCRATCH_PLACES = (
+    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER",
+    "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
+    "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
+    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER",
+    "/network/scratch/$USER",
+)  # fmt: skip
+_PYTHON_SECONDS = 30
+_HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
 
 
 def survey(transport: Transport) -> Answers:
     """Ask Slurm for everything that a profile has.
 
-    Raises OutOfReach where slurmctld does not answer, or answers what Slurm never says.
+    Raises OutOfReach where slurmctld does not answer, or the answer is not Slurm's.
     """
     config = _config(transport)
     partitions = _partitions(transport)
@@ -108,7 +125,7 @@ def _nodes(transport: Transport) -> list[NodeRow]:
 
 
 def _limits(transport: Transport, nodes: list[NodeRow]) -> dict[str, NodeLimits]:
-    """Ask what Slurm keeps back on one node of each kind; what is not told counts as nothing."""
+    """Ask what Slurm reserves on one node of each kind; without an answer that is nothing."""
     hosts: dict[tuple[int, int, str], str] = {}
     for row in nodes:
         if row.nodes:
@@ -155,13 +172,13 @@ def _answer(transport: Transport, argv: list[str]) -> str:
     text = tell(transport, argv)
     if text is None:
         raise OutOfReach(
-            f"{' '.join(argv)}: Slurm does not say", fix="does the command work in your shell?"
+            f"{' '.join(argv)}: Slurm does not answer", fix="does the command work in your shell?"
         )
     return _clean(text)
 
 
 def _clean(text: str) -> str:
-    """Make what is no text of an answer visible: names end up on terminals and in files."""
+    """Replace what is not text in an answer: names end up on terminals and in files."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
@@ -173,35 +190,10 @@ def _odd(argv: list[str], text: str) -> OutOfReach:
     )
 
 
-# ---- this machine ------------------------------------------------------------------------------
-
-
-# File systems that nodes share, by the type in the mount table.
-_SHARED = re.compile(
-    r"nfs4?|lustre|lustre_lite|gpfs|beegfs|fhgfs|ceph|wekafs|panfs|pvfs2|orangefs|dvs|cifs|smb3?"
-    r"|afs|ocfs2|gfs2|9p|virtiofs|daos|quobyte|fuse\.(?:ceph|daos|dfuse|juicefs|glusterfs|sshfs|"
-    r"beegfs|gcsfuse|quobyte|weka|moosefs|s3fs|goofys|lizardfs)\S*|glusterfs"
-)
-_SCRATCH_VARIABLES = (
-    "SCRATCH", "PSCRATCH", "CSCRATCH", "SCRATCHDIR", "SCRATCH_DIR", "SCRATCH_PATH",
-    "GLOBALSCRATCH", "GSCRATCH", "VSC_SCRATCH", "CCFRSCRATCH", "WORKDIR", "WORK", "WRKDIR",
-    "MYSCRATCH", "FASTDIR", "PROJECT_SCRATCH",
-)  # fmt: skip
-_SCRATCH_PLACES = (
-    "/scratch/$USER", "/scratch/users/$USER", "/global/scratch/users/$USER",
-    "/lustre/$USER", "/lustre/scratch/$USER", "/lustre/users/$USER", "/gpfs/scratch/$USER",
-    "/gpfs/$USER", "/beegfs/$USER", "/weka/$USER", "/mnt/scratch/$USER", "/mnt/lustre/$USER",
-    "/fsx/$USER", "/fsx", "/nobackup/$USER", "/data/$USER", "/shared/$USER",
-    "/network/scratch/$USER",
-)  # fmt: skip
-_PYTHON_SECONDS = 30
-_HAS_TORCH = "import importlib.util as u; print(int(u.find_spec('torch') is not None))"
-
-
 class Folder(Struct, frozen=True, kw_only=True):
-    """A place for runs: how a profile spells it, where it is, on what kind of file system.
+    """A folder for runs: how a profile spells it, where it is, on what kind of file system.
 
-    ``shared`` None: the file system's type does not tell. ``free`` is in bytes.
+    ``shared`` None: the file system's type does not show it. ``free`` is in bytes.
     """
 
     text: str
