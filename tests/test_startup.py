@@ -13,12 +13,13 @@ import pytest
 from hpcrun.cli.main import VERBS
 from tests.source import ROOT, imports, modules, name, part
 
-HEAVY = (
-    *("deepspeed", "jinja2", "matplotlib", "msgspec", "numpy", "paramiko", "plotext", "plotly"),
-    *("rich", "tensorboard", "torch", "yaml"),
-)
+# What a daily verb may need that Python does not have: no numpy, no torch. msgspec takes
+# typing_extensions where it is there.
+MSGSPEC = {"msgspec", "typing_extensions"}
+LIGHT = {*MSGSPEC, "_yaml", "click", "hjson", "jinja2", "markupsafe", "yaml"}
 PROGRAM = """\
 import json, sys
+before = set(sys.modules)
 from hpcrun.cli.main import main
 for line in json.loads(sys.argv[1]):
     sys.argv = ["hpcrun", *line]
@@ -26,12 +27,12 @@ for line in json.loads(sys.argv[1]):
         main()
     except SystemExit:
         pass
-print(json.dumps(sorted({module.partition(".")[0] for module in sys.modules})))
+print(json.dumps(sorted({module.partition(".")[0] for module in set(sys.modules) - before})))
 """
 
 
 def loaded(environ: dict[str, str], cwd: Path, *lines: list[str]) -> set[str]:
-    """Call hpcrun with some command lines; tell what is imported then."""
+    """Call hpcrun with some command lines; return what is imported by then, by top names."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(lines)],
         cwd=cwd,
@@ -43,27 +44,33 @@ def loaded(environ: dict[str, str], cwd: Path, *lines: list[str]) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+def libraries(found: set[str]) -> set[str]:
+    """Return what is neither Python's nor hpcrun's."""
+    outside = found - sys.stdlib_module_names - {"hpcrun"}
+    # What Cython and multiprocessing put among the modules is none.
+    return {name for name in outside if "cython" not in name and name != "__mp_main__"}
+
+
 def test_help_imports_click_alone(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     found = loaded(clean_environ, tmp_path, ["--help"], ["--version"], ["no-such-verb"])
-    assert "click" in found
-    assert not found & set(HEAVY)
-    assert not found & {"asyncio", "importlib_metadata", "subprocess"}
+    assert libraries(found) == {"click"}
+    assert not found & {"asyncio", "subprocess"}
 
 
 def test_help_of_a_verb_imports_nothing_heavy(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:
     found = loaded(clean_environ, tmp_path, *([verb, "--help"] for verb in VERBS))
-    assert not found & set(HEAVY)
+    assert libraries(found) == {"click"}
 
 
-def test_no_verb_imports_torch(tmp_path: Path, clean_environ: dict[str, str]) -> None:
+def test_daily_verbs_import_light_libraries(tmp_path: Path, clean_environ: dict[str, str]) -> None:
     (tmp_path / "hpcrun.yaml").write_text("python: python3\nruns_dir: runs\n")
     (tmp_path / "a.log").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n')
     lines = [["jobs"], ["show", "zero2-4gpu"], ["submit", "zero3-4gpu", "--dry-run"]]
     found = loaded(clean_environ, tmp_path, *lines, ["status"], ["schema"], ["parse", "a.log"])
-    assert {"yaml", "hpcrun"} <= found  # they really ran
-    assert not found & {"torch", "deepspeed", "numpy", "matplotlib", "paramiko"}
+    assert "yaml" in found  # they really ran
+    assert libraries(found) <= LIGHT
 
 
 def test_ctrl_c_while_libraries_are_imported_is_no_traceback(
@@ -101,7 +108,7 @@ def test_the_command_line_is_given_ctrl_c_back(
 def test_verbs_import_at_their_start_what_is_light(path: Path) -> None:
     if path.stem.startswith("verb_") or path.stem in ("main", "options"):
         found = imports(path, at_start=True)
-        assert not {full.split(".")[0] for full in found} & set(HEAVY)
+        assert libraries({full.split(".")[0] for full in found}) <= {"click"}
         inside = {full for full in found if full.startswith("hpcrun.")}
         allowed = ("hpcrun.cli.options", "hpcrun.errors", "hpcrun.__version__")
         assert all(full.startswith(allowed) for full in inside), inside
