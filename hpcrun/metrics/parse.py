@@ -18,7 +18,6 @@ from hpcrun.metrics.lines.documents import (
     may_be_document,
     read_document_frames,
 )
-from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.reading.read import Reader
 from hpcrun.metrics.row import Frame, Placed
@@ -150,38 +149,3 @@ def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame 
     for chunk in chunks:
         yield reader.feed(chunk)
     yield reader.finish()
-
-
-def parse_chunks(
-    source: str,
-    logs: Sequence[tuple[int, Iterable[bytes]]],
-    *,
-    formats: Sequence[Format] = FORMATS,
-    limit: int | None = None,
-    keep_samples: bool = False,
-) -> ParsedRun:
-    """Parse a run from (attempt number, pieces of one log file) pairs; an attempt may have several.
-
-    >>> run = parse_chunks("a.log", [(0, [b"step=1 loss=2.5\\n", b"step=2 loss=nan\\n"])])
-    >>> run.points, run.formats, run.warnings
-    (2, ('key=value',), ('loss is nan at step 2',))
-    """
-    parser = RunParser(limit=limit, keep_samples=keep_samples)
-    lines = size = 0
-    for file, (attempt, chunks) in enumerate(logs):
-        reader = Reader(formats=formats)
-        parser.begin(attempt, file)
-        sizes = [0]
-        for pieces in read_pieces(reader, _counted(chunks, sizes)):
-            parser.add(pieces)
-        parser.end()
-        lines += reader.lines_read
-        size += sizes[0]
-    return parser.run(source, files=len(logs), lines=lines, size=size)
-
-
-def _counted(chunks: Iterable[bytes], sizes: list[int]) -> Iterator[bytes]:
-    """Pass chunks on and add up their sizes in the first of ``sizes``."""
-    for chunk in chunks:
-        sizes[0] += len(chunk)
-        yield chunk

@@ -131,9 +131,14 @@ def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> N
 def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str]:
     """Yield the CSV line by line, the header first.
 
-    >>> from hpcrun.metrics.parse import parse_chunks
+    >>> from hpcrun.metrics.parse import RunParser, read_pieces
+    >>> from hpcrun.metrics.reading.read import Reader
     >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"
-    >>> print("".join(csv_pieces([parse_chunks("a.log", [(0, [log])])])), end="")
+    >>> parser = RunParser()
+    >>> parser.begin(0)
+    >>> for pieces in read_pieces(Reader(), [log]):
+    ...     parser.add(pieces)
+    >>> print("".join(csv_pieces([parser.run("a.log")])), end="")
     step,loss,eval_loss,lr
     1,2.5,,0.1
     2,nan,2.0,0.1

@@ -344,9 +344,9 @@ def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
 def reason(run: ParsedRun, head: bytes | None) -> str:
     """Return why a log holds no metric, as far as its first bytes show; else "".
 
-    >>> from hpcrun.metrics.parse import parse_chunks
+    >>> from hpcrun.metrics.parse import RunParser
     >>> pointer = b"version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 9\\n"
-    >>> reason(parse_chunks("a.log", [(0, [pointer])]), pointer)
+    >>> reason(RunParser().run("a.log", size=len(pointer)), pointer)
     'it is a git-lfs pointer, not the log; git lfs pull fetches that'
     """
     if not run.bytes:

@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from hpcrun.metrics.curve import Summary
-from hpcrun.metrics.parse import ParsedRun, parse_chunks
+from hpcrun.metrics.parse import ParsedRun
 from tests.metrics.made import printed_language, printed_other, printed_plain
 from tests.metrics.made.__main__ import INDEX, LOGS
 from tests.metrics.made.printed import FORMATS, Format, make_printed
 from tests.metrics.made.truth import agree
+from tests.metrics.parsing import parse_chunks
 
 assert printed_language and printed_other and printed_plain  # they fill FORMATS
 ENTRIES: list[dict[str, Any]] = yaml.load(INDEX.read_text(encoding="utf-8"), yaml.CSafeLoader)

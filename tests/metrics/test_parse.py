@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpcrun.metrics.parse import parse_chunks
+from tests.metrics.parsing import parse_chunks
 
 
 def test_formats_are_named_most_frequent_first() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from hpcrun.metrics.parse import parse_chunks
+from tests.metrics.parsing import parse_chunks
 from tests.source import ROOT
 
 SHARED = ROOT.parent / "shared" / "logs"

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 
 from hpcrun.metrics.health.find import find_warnings
-from hpcrun.metrics.parse import parse_chunks
 from tests.metrics.faulty import FAULTS, Fault
 from tests.metrics.healthy import LOSSES, Family
 from tests.metrics.healthy_clocks import CLOCKS
+from tests.metrics.parsing import parse_chunks
 
 HEALTHY = (*LOSSES, *CLOCKS)
 

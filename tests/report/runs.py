@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import structs
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.parse import ParsedRun, parse_chunks
+from hpcrun.metrics.parse import ParsedRun
+from tests.metrics.parsing import parse_chunks
 
 
 def trainer_log(first: int, last: int, floor: float = 1.0) -> bytes:

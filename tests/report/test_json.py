@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hpcrun.metrics.curve import build_series
-from hpcrun.metrics.parse import parse_chunks
 from hpcrun.report.data import json_text, runs_json
 from tests.json_schemas import closed, load_schema
+from tests.metrics.parsing import parse_chunks
 from tests.report import runs
 from tests.source import ROOT
 

@@ -1,0 +1,30 @@
+"""Parses runs whose logs are bytes in memory, in pieces of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hpcrun.metrics.parse import ParsedRun, RunParser, read_pieces
+from hpcrun.metrics.reading.read import Reader
+
+
+def parse_chunks(
+    source: str, logs: Sequence[tuple[int, Iterable[bytes]]], *, limit: int | None = None
+) -> ParsedRun:
+    """Parse a run from (attempt number, pieces of one log file) pairs; an attempt may have several.
+
+    >>> run = parse_chunks("a.log", [(0, [b"step=1 loss=2.5\\n", b"step=2 loss=nan\\n"])])
+    >>> run.points, run.formats, run.warnings
+    (2, ('key=value',), ('loss is nan at step 2',))
+    """
+    parser = RunParser(limit=limit)
+    lines = size = 0
+    for file, (attempt, chunks) in enumerate(logs):
+        reader, known = Reader(), list(chunks)
+        parser.begin(attempt, file)
+        for pieces in read_pieces(reader, known):
+            parser.add(pieces)
+        parser.end()
+        lines += reader.lines_read
+        size += sum(map(len, known))
+    return parser.run(source, files=len(logs), lines=lines, size=size)
