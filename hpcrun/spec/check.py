@@ -1,4 +1,4 @@
-"""A YAML tree to a typed, frozen value: every problem is told, with its place, not the first only.
+"""A YAML tree to a typed, frozen value: all problems are reported, each with its place.
 
 The types of ``spec.job`` and ``spec.cluster`` say what is legal; nothing here names a field. The
 rule for values: what is written without quotes may be what the field asks for, a number, a boolean
@@ -7,7 +7,6 @@ or the text as it stands; what is written in quotes is text.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -87,7 +86,7 @@ def _members(of: mi.Type) -> list[mi.Type]:
 
 
 def child_type(of: mi.Type, key: str) -> mi.Type | None:
-    """Give the type under a key; None where the type has no such key.
+    """Return the type under a key; None where the type has no such key.
 
     >>> from hpcrun.spec.job import JobSpec
     >>> unwrap(child_type(shape(JobSpec), "snapshot"))[0], child_type(shape(JobSpec), "shots")
@@ -102,7 +101,7 @@ def child_type(of: mi.Type, key: str) -> mi.Type | None:
 
 
 def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
-    """Say that a key is unknown, and what the user may have meant.
+    """Write that a key is unknown, and what the user may have meant.
 
     >>> from hpcrun.spec.job import JobSpec
     >>> unknown_key(shape(JobSpec), shape(JobSpec), "scrpt")
@@ -120,7 +119,7 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
 
 
 def no_keys(of: mi.Type, path: str) -> str:
-    """Say what stands at a path that goes on as if keys stood there."""
+    """Write what a path is that goes on as if it had keys."""
     of, _ = unwrap(of)
     if isinstance(of, mi.ListType):
         return f"{path} is a list, given as a whole, as in {path}=[a, b]"
@@ -135,8 +134,10 @@ def _paths(section: mi.StructType, path: str = "") -> Iterator[str]:
             yield from _paths(inner, join(path, field.encode_name))
 
 
-def _close(word: str, legal: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(word.lower(), list(legal), n=1)
+def _close(word: str, legal: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    import difflib  # here: only a mistake needs it
+
+    return difflib.get_close_matches(word, list(legal), 1, cutoff)
 
 
 def _far(word: str, root: mi.StructType) -> list[str]:
@@ -145,7 +146,7 @@ def _far(word: str, root: mi.StructType) -> list[str]:
         path
         for path in _paths(root)
         for name in [path.rpartition(".")[2]]
-        if name.startswith(f"{word}_") or difflib.get_close_matches(word, [name], cutoff=0.8)
+        if name.startswith(f"{word}_") or _close(word, [name], 0.8)
     ]
 
 
@@ -186,7 +187,7 @@ def _value(
     problems: list[Problem],
     root: mi.StructType,
 ) -> Any:
-    of, words = unwrap(declared)
+    of, descriptions = unwrap(declared)
     if isinstance(of, mi.UnionType):
         # Text or boolean, the one union that there is: unquoted true and false are booleans.
         kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
@@ -205,7 +206,7 @@ def _value(
     if isinstance(of, mi.LiteralType):
         return _literal(of, node, path, place, problems)
     if isinstance(of, mi.StrType):
-        return _text(of, words, node, path, place, problems)
+        return _text(of, descriptions, node, path, place, problems)
     if isinstance(of, mi.IntType):
         return _integer(of, node, path, place, problems)
     if isinstance(of, mi.BoolType):
@@ -223,12 +224,12 @@ def _dict(
 ) -> Any:
     if not isinstance(node, Map):
         return _refuse(of, node, path, place, problems)
-    key_type, words = unwrap(of.key_type)
+    key_type, descriptions = unwrap(of.key_type)
     result = {}
     for key, entry in node.entries.items():
         inner = join(path, key)
-        word = Scalar(key, False, entry.place)
-        legal = _text(key_type, words, word, inner, entry.place, problems)
+        text = Scalar(key, False, entry.place)
+        legal = _text(key_type, descriptions, text, inner, entry.place, problems)
         value = _value(of.value_type, entry.value, inner, entry.place, problems, root)
         if legal is not _REFUSED and value is not _REFUSED:
             result[key] = value
@@ -256,7 +257,7 @@ def _list(
 
 def _text(
     of: mi.Type,
-    words: list[str],
+    descriptions: list[str],
     node: Node,
     path: str,
     place: Place,
@@ -265,7 +266,7 @@ def _text(
     if not isinstance(node, Scalar):
         return _add(problems, place, path, f"expected text, got {shown(node)}{_unquoted(node)}")
     pattern = getattr(of, "pattern", None)
-    wanted = words[-1] if pattern and words else "text"
+    wanted = descriptions[-1] if pattern and descriptions else "text"
     if is_null(node):
         hint = f'; write "{node.text}" for that text' if node.text else ""
         if pattern is None:
@@ -284,7 +285,7 @@ def _literal(
     legal = [str(value) for value in of.values]
     if isinstance(node, Scalar) and not is_null(node) and node.text in legal:
         return node.text
-    meant = _close(node.text, legal) if isinstance(node, Scalar) else []
+    meant = _close(node.text.lower(), legal) if isinstance(node, Scalar) else []
     hint = f"; did you mean {meant[0]}?" if meant else ""
     return _add(
         problems, place, path, f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"

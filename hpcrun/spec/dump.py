@@ -102,7 +102,7 @@ def yaml_of(value: object, source: str, path: str = "") -> str:
 
 
 def _plain(value: Any, source: str, path: str, depth: int) -> Any:
-    """Give a value as one of Python's own types. Raises SpecError."""
+    """Return a value as one of Python's own types. Raises SpecError."""
     if depth > MAX_DEPTH:
         raise _problem(source, path[:60], f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
@@ -127,7 +127,7 @@ def _plain(value: Any, source: str, path: str, depth: int) -> Any:
         return float(value)
     kind = type(value).__name__
     fix = "; a set has no order: give a list" if isinstance(value, (set, frozenset)) else ""
-    raise _problem(source, path, f"a {kind} can not stand in a job{fix}")
+    raise _problem(source, path, f"a {kind} cannot stand in a job{fix}")
 
 
 def _check_text(text: str, source: str, path: str) -> str:

@@ -1,4 +1,4 @@
-"""JobSpec: what the user asks for, in the user's words."""
+"""JobSpec: a training job as its file describes it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SbatchOptions = dict[SbatchOption, Line | bool]
 
 
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to ask of the cluster. The number of GPUs is said here and nowhere else."""
+    """What to ask of the cluster. The number of GPUs is set here and nowhere else."""
 
     nodes: Annotated[Positive, Meta(description="how many nodes")] = 1
     gpus_per_node: Annotated[NotNegative, Meta(description="GPUs on each node; 0: none")] = 1
@@ -201,13 +201,15 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     command: Annotated[
         Annotated[list[str], Meta(min_length=1)] | None,
-        Meta(description="words of a command that brings its own launcher, instead of a script"),
+        Meta(
+            description="a command and its arguments, instead of a script; it brings its launcher"
+        ),
     ] = None
     args: Annotated[
         list[str],
         Meta(
-            description="arguments of the program; {placeholders} are filled, and the word {args} "
-            "stands for those of the job under this one"
+            description="arguments of the program; {placeholders} are filled, and {args} stands "
+            "for those of the job that this one extends"
         ),
     ] = field(default_factory=list)
     launcher: Annotated[LauncherName | None, Meta(description="what starts the ranks")] = None

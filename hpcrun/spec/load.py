@@ -51,7 +51,7 @@ _SEGMENT = r'(?:"[^"]+"|[^".=\[\]\s]+)'
 _ASSIGNMENT = re.compile(rf"\s*({_SEGMENT}(?:\.{_SEGMENT})*)\s*=(.*)", re.DOTALL)
 
 MAX_CHAIN = 16
-# In args: the words of the job under this one.
+# In args: the arguments of the job that this one extends.
 BASE_ARGS = "{args}"
 
 # Finds the job that a name stands for: its text, and what to call its file in messages.
@@ -73,7 +73,7 @@ def load_job(text: str, *, source: str, resolve: Resolve, overrides: Sequence[st
 
 
 def command_job(overrides: Sequence[str] = ()) -> JobSpec:
-    """Make the job of a bare command, which has no GPUs unless ``--set`` says so.
+    """Make the job of a bare command, which has no GPUs unless ``--set`` asks for some.
 
     Raises SpecError.
 
@@ -90,10 +90,10 @@ def _build_job(
     tree = Map({}, Place(source, 1))
     for layer in reversed(layers):
         check_one_program(layer, problems)
-        tree = put_job_on(tree, layer)
-    layer = build_layer(overrides, shape(JobSpec), tree, problems)
+        tree = _put_job_on(tree, layer)
+    layer = _build_layer(overrides, shape(JobSpec), tree, problems)
     check_one_program(layer, problems)
-    tree = put_job_on(tree, layer)
+    tree = _put_job_on(tree, layer)
     spec = settle_framework(convert(JobSpec, tree, problems))
     check_names(tree, problems, job=True)
     check_log_patterns(tree, problems)
@@ -114,17 +114,17 @@ def load_cluster(text: str, *, source: str, overrides: Sequence[str] = ()) -> Cl
         tree = parse_document(text, source, problems)
     except SpecError as error:
         problems.extend(error.problems)
-    tree = put_on(tree, build_layer(overrides, shape(Cluster), tree, problems))
+    tree = _put_on(tree, _build_layer(overrides, shape(Cluster), tree, problems))
     cluster = convert(Cluster, tree, problems)
     check_names(tree, problems, job=False)
     _raise(problems)
     return cluster
 
 
-def put_on(base: Map, over: Map) -> Map:
-    """Lay one tree over another: maps merge, a null takes away, everything else replaces.
+def _put_on(base: Map, over: Map) -> Map:
+    """Lay one tree over another: maps merge, a null removes, everything else replaces.
 
-    A null over nothing stays, for the types to judge: not given, a JSON null, or a mistake.
+    A null over nothing stays; the types decide: not given, a JSON null, or a mistake.
     """
     entries = dict(base.entries)
     for key, entry in over.entries.items():
@@ -134,34 +134,34 @@ def put_on(base: Map, over: Map) -> Map:
         elif is_null(entry.value):
             del entries[key]
         elif isinstance(below.value, Map) and isinstance(entry.value, Map):
-            entries[key] = Entry(put_on(below.value, entry.value), entry.place)
+            entries[key] = Entry(_put_on(below.value, entry.value), entry.place)
         else:
             entries[key] = entry
     return Map(entries, over.place)
 
 
-def put_job_on(base: Map, over: Map) -> Map:
+def _put_job_on(base: Map, over: Map) -> Map:
     """Lay one job over another: its program displaces the program below, and its arguments.
 
-    Where its own ``args`` hold the word ``{args}``, those below stand in that place.
+    Where its own ``args`` hold ``{args}``, those below stand in that place.
     """
     named = named_programs(over)
     taken = [key for key in named_programs(base) if key in over.entries]
     if named or taken:
         gone = {*PROGRAMS, "args"}
         base = Map({k: v for k, v in base.entries.items() if k not in gone}, base.place)
-    merged = put_on(base, over)
+    merged = _put_on(base, over)
     above, below = over.entries.get("args"), base.entries.get("args")
     if above is None or below is None:
         return merged
     if not isinstance(above.value, List) or not isinstance(below.value, List):
         return merged
-    words = Entry(_around(below.value, above.value), above.place)
-    return Map({**merged.entries, "args": words}, merged.place)
+    args = Entry(_around(below.value, above.value), above.place)
+    return Map({**merged.entries, "args": args}, merged.place)
 
 
 def _around(below: List, above: List) -> List:
-    """Put the words below into the list above, once: a chain of files cannot multiply them."""
+    """Put the arguments below among those above, once: a chain of files cannot multiply them."""
     for index, item in enumerate(above.items):
         if isinstance(item, Scalar) and item.text == BASE_ARGS:
             items = [*above.items[:index], *below.items, *above.items[index + 1 :]]
@@ -209,7 +209,7 @@ def _resolve(extends: Entry, resolve: Resolve) -> tuple[str, str]:
 
 
 def _raise(problems: list[Problem]) -> None:
-    """Raise what there is, if any: by file, --set last, and by line within a file."""
+    """Raise the problems, if any: by file, --set last, and by line within a file."""
     if not problems:
         return
     order = {problem.source: index for index, problem in reversed(list(enumerate(problems)))}
@@ -221,16 +221,14 @@ def _raise(problems: list[Problem]) -> None:
 # ---- Values given without a file ----------------------------------------------------------------
 
 
-def build_layer(
+def _build_layer(
     overrides: Sequence[str], root: mi.StructType, below: Map, problems: list[Problem]
 ) -> Map:
     """Read all overrides into one tree, the later over the earlier; nulls stay in it.
 
-    ``below`` is what the files say. What is wrong is appended to ``problems`` and left out.
+    ``below`` is the tree of the files. What is wrong is appended to ``problems`` and left out.
 
-    >>> from hpcrun.spec.check import shape
-    >>> from hpcrun.spec.job import JobSpec
-    >>> layer = build_layer(["name=x", "name=y"], shape(JobSpec), Map({}, Place("")), [])
+    >>> layer = _build_layer(["name=x", "name=y"], shape(JobSpec), Map({}, Place("")), [])
     >>> layer.entries["name"].value.text
     'y'
     """
@@ -329,7 +327,7 @@ class Origin(Struct, frozen=True):
     overrides: tuple[str, ...] = ()
 
     def blame(self, problem: Problem) -> None:
-        """Say where a problem stands, and that it speaks of what --set said.
+        """Add to a problem where it is, and that it is about a value of --set.
 
         >>> problem = Problem("", None, "precision", "no")
         >>> Origin("x.yaml", ("precision=bf16",)).blame(problem)
@@ -341,13 +339,13 @@ class Origin(Struct, frozen=True):
             key = key.strip()
             if not problem.source and re.match(rf"{re.escape(key)}(?![^.\[])", problem.path):
                 problem.source = SOURCE
-            elif problem.source != SOURCE and _speaks_of(problem.message, key, value.strip()):
+            elif problem.source != SOURCE and _is_about(problem.message, key, value.strip()):
                 problem.message += f" ({SOURCE} {key})"
         problem.source = problem.source or self.name
 
 
-def _speaks_of(message: str, key: str, value: str) -> bool:
-    """Tell whether words are about a key; one without a dot may be a word like others."""
-    words = [key] if "." in key else [key, value]
-    named = all(re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", message) for word in words)
+def _is_about(message: str, key: str, value: str) -> bool:
+    """Return whether a message is about a key; one without a dot may be a word like others."""
+    parts = [key] if "." in key else [key, value]
+    named = all(re.search(rf"(?<![\w.]){re.escape(part)}(?![\w.])", message) for part in parts)
     return named and f"({SOURCE} {key})" not in message

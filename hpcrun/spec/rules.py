@@ -17,9 +17,9 @@ LOG_PLACES = frozenset({"step", "epoch", "total", "rank"})
 # The rendezvous and the ranks are hpcrun's business: a value of the user's would split the job.
 OWNED_VARIABLES = r"HPCRUN_.*|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
 
-# sbatch options that restate a field: the field is the place to say them, or the plan and the
-# directive would disagree. ``false`` drops the line, for sites that forbid it.
-SAID_ELSEWHERE = {
+# sbatch options that restate a field: only the field sets them, or the plan and the directive would
+# disagree. ``false`` drops the line, for sites that forbid it.
+FIELD_OF_OPTION = {
     "account": "resources.account",
     "cpus-per-gpu": "resources.cpus_per_gpu",
     "cpus-per-task": "resources.cpus_per_gpu",
@@ -36,7 +36,7 @@ SAID_ELSEWHERE = {
 }
 
 # The same, but hpcrun cannot do without the line.
-SAID_ONLY_ELSEWHERE = {
+FIELD_OF_NEEDED_OPTION = {
     "job-name": "name",
     "nodes": "resources.nodes",
     "ntasks": "resources.gpus_per_node",
@@ -135,7 +135,7 @@ def _renamed(option: str, wanted: str) -> str:
         return f"hpcrun can rename {', '.join(RENAMES)}; slurm: {{{option}: false}} leaves it out"
     known = RENAMES[option]
     if wanted == "gpus-per-task":
-        return f"each rank would see one GPU only; {' or '.join(known)} says them"
+        return f"each rank would see one GPU only; use {' or '.join(known)}"
     if wanted not in known:
         drop = f"slurm: {{{option}: false}} leaves it out"
         return f"expected {' or '.join(known)}; got {wanted or 'nothing'}; {drop}"
@@ -143,22 +143,22 @@ def _renamed(option: str, wanted: str) -> str:
 
 
 def _decided(option: str, *, drops: bool, job: bool) -> str:
-    if option in SAID_ELSEWHERE and not drops:
-        field = SAID_ELSEWHERE[option]
+    if option in FIELD_OF_OPTION and not drops:
+        field = FIELD_OF_OPTION[option]
         drop = "; false drops the line"
-    elif option in SAID_ONLY_ELSEWHERE:
-        field = SAID_ONLY_ELSEWHERE[option]
+    elif option in FIELD_OF_NEEDED_OPTION:
+        field = FIELD_OF_NEEDED_OPTION[option]
         drop = ""
     else:
         return REFUSED.get(option, "")
     own = field.rpartition(".")[2]
     if job or own in ("account", "partition"):
-        return f"say it as {field if job else own}{drop}"
-    return f"a job says it, as {field}{drop}"
+        return f"set {field if job else own} instead{drop}"
+    return f"a job sets it, as {field}{drop}"
 
 
 def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
-    """Refuse what is no regular expression, and one that names no value."""
+    """Refuse what is not a regular expression, and one that names no value."""
     entry = _at(tree, "log_patterns")
     for index, item in enumerate(
         entry.value.items if entry and isinstance(entry.value, List) else []
@@ -199,7 +199,7 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
     if section is None or known & uncertain:
         return
     if spec.framework == "torch":
-        message = "torch, but there is a deepspeed section; take one of the two away"
+        message = "torch, but there is a deepspeed section; remove one of the two"
         _complain(tree, problems, message, "framework")
         return
     stage = zero_stage(section)
@@ -217,9 +217,9 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
 
 
 def zero_stage(section: DeepSpeed) -> int | None:
-    """Give the stage that counts: of ``config``, which merges last, else of the field, else 2.
+    """Return the stage that counts: of ``config``, which merges last, else of the field, else 2.
 
-    None: a file of the user's own says it.
+    None: it is in a file of the user's own.
 
     >>> zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
     3

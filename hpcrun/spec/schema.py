@@ -16,11 +16,11 @@ from hpcrun.spec.check import shape, unwrap
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.rules import (
+    FIELD_OF_NEEDED_OPTION,
+    FIELD_OF_OPTION,
     OWNED_VARIABLES,
     PROGRAMS,
     REFUSED,
-    SAID_ELSEWHERE,
-    SAID_ONLY_ELSEWHERE,
 )
 
 Schema = dict[str, Any]
@@ -120,7 +120,7 @@ def _text(of: mi.StrType) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """Allow a null: not given, or what is below is taken away."""
+    """Allow a null: not given, or what is below is removed."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
     if "type" in schema:
@@ -138,13 +138,13 @@ def _keep_names(properties: dict[str, Schema]) -> None:
     if "secrets" in properties:
         properties["secrets"]["items"]["not"] = _OWNED
     properties["slurm"]["properties"] = {
-        **dict.fromkeys([*SAID_ONLY_ELSEWHERE, *REFUSED], False),
-        **{option: {"const": False} for option in SAID_ELSEWHERE},
+        **dict.fromkeys([*FIELD_OF_NEEDED_OPTION, *REFUSED], False),
+        **{option: {"const": False} for option in FIELD_OF_OPTION},
     }
 
 
 def _no_nulls(of: mi.StructType) -> Schema:
-    """Refuse nulls as values of the user's own keys: there is nothing that they could take away."""
+    """Refuse nulls as values of the user's own keys: there is nothing that they could remove."""
     properties = {}
     for field in of.fields:
         inner = unwrap(field.type)[0]
@@ -169,7 +169,7 @@ def _not_both(first: str, second: str) -> Schema:
 
 
 def _offload_rules() -> list[Schema]:
-    """Say which ZeRO stage offload needs, as ``rules.check_deepspeed`` does."""
+    """Require the ZeRO stage that offload needs, as ``rules.check_deepspeed`` does."""
     rules = []
     for part, devices, least in (
         ("param", ["cpu", "nvme"], 3),
@@ -182,8 +182,8 @@ def _offload_rules() -> list[Schema]:
             "properties": {"zero_stage": {"type": ["integer", "null"], "minimum": least}}
         }
         if least > 2:
-            said = _has({"zero_stage": {"type": "integer", "minimum": least}})
-            stage = {"anyOf": [said, {**_has({"config_file": _GIVEN}), **stage}]}
+            given = _has({"zero_stage": {"type": "integer", "minimum": least}})
+            stage = {"anyOf": [given, {**_has({"config_file": _GIVEN}), **stage}]}
         wins = _stage_in_config({"type": "integer"})
         enough = {"if": wins, "then": _stage_in_config({"minimum": least}), "else": stage}
         rules.append({"properties": {"deepspeed": {"if": offloads, "then": enough}}})

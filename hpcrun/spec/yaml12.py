@@ -35,10 +35,10 @@ _NANS = {".nan", ".NaN", ".NAN"}
 
 _PLAIN_KEY = r'[^\s".=\[\]]+'
 
-# What YAML calls printable, less the three line breaks that YAML 1.2 took out of the grammar and
+# What YAML calls unprintable, and the three line breaks that YAML 1.2 took out of the grammar and
 # the parser still breaks lines at.
 _NOT_ALLOWED = re.compile(
-    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
 _PLAINER = {
     "but found another document": "a second document starts here; one file holds one",
@@ -62,7 +62,7 @@ _UNCLOSED = {
 
 
 class Place(Struct, frozen=True):
-    """Where something stands: the file, or ``--set``; the line from 1, if lines say anything."""
+    """Where something stands: the file, or ``--set``; the line from 1, if there are lines."""
 
     source: str
     line: int | None = None
@@ -101,12 +101,12 @@ Node = Scalar | List | Map
 
 
 def is_null(node: Node) -> bool:
-    """Tell whether a node says nothing: empty, ``~`` or ``null``, without quotes."""
+    """Return whether a node is nothing: empty, ``~`` or ``null``, without quotes."""
     return isinstance(node, Scalar) and node.plain and node.text in _NULLS
 
 
 def core_value(text: str) -> Any:
-    """Give an unquoted scalar its YAML 1.2 core-schema value (YAML 1.2.2, section 10.3.2).
+    """Return the YAML 1.2 core-schema value of an unquoted scalar (YAML 1.2.2, section 10.3.2).
 
     Raises ValueError for a number that neither 64 bits nor a double can hold.
 
@@ -122,7 +122,7 @@ def core_value(text: str) -> Any:
     for pattern, base in ((_DECIMAL, 10), (_OCTAL, 8), (_HEXADECIMAL, 16)):
         if re.fullmatch(pattern, text):
             digits = text.lstrip("+-0ox") or "0"
-            # int() itself refuses some thousands of digits, with other words.
+            # int() itself refuses some thousands of digits, with another message.
             number = int(digits, base) if len(digits) <= 64 else 1 << 64
             number = -number if text.startswith("-") else number
             if not -(1 << 63) <= number < 1 << 64:
@@ -139,7 +139,7 @@ def core_value(text: str) -> Any:
 
 
 def plain_value(node: Node) -> Any:
-    """Give a plain scalar's core value; anything else, and a number out of range, is None."""
+    """Return a plain scalar's core value; None for anything else, and a number out of range."""
     if not isinstance(node, Scalar) or not node.plain:
         return None
     try:
@@ -239,7 +239,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         self.depth -= 1
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
-        """Give the tag of a node that has none in the text."""
+        """Return the tag of a node that has none in the text."""
         return "" if kind is yaml.ScalarNode and implicit[0] else _TAGS[kind]
 
 
@@ -294,7 +294,7 @@ def _not_allowed(char: str) -> str:
 def _syntax_error(
     text: str, source: str, line: int, column: int, error: yaml.MarkedYAMLError
 ) -> SpecError:
-    """Say the parser's problem in the user's words."""
+    """Make the error of what the parser refused, in plain language."""
     written = re.split(r"\r\n|\r|\n", text)
     here = written[line] if line < len(written) else ""
     problem = error.problem or "not YAML"
@@ -380,7 +380,7 @@ class _Tree:
         return Map(entries, self.place(node))
 
     def key_text(self, node: yaml.Node, key: Node, path: str) -> str | None:
-        """Give the key's text; None, with a problem, where it has none."""
+        """Return the key's text; None, with a problem, where it has none."""
         if not isinstance(key, Scalar):
             found = "a list" if isinstance(key, List) else "a map"
             self.note(node, path, f"a key must be text, got {found}")

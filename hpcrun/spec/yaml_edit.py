@@ -223,7 +223,7 @@ def _block_entry(key: str, value: Any, indent: int) -> list[str]:
     pad = " " * indent
     if isinstance(value, Mapping) and value and len(flow(value)) > 40:
         inner = [
-            line for name, said in value.items() for line in _block_entry(name, said, indent + 2)
+            line for name, below in value.items() for line in _block_entry(name, below, indent + 2)
         ]
         return [f"{pad}{scalar(key)}:", *inner]
     return [f"{pad}{scalar(key)}: {flow(value)}"]

@@ -320,11 +320,11 @@ extends: base
         "c.yaml:2: host: not built yet",
         "c.yaml:3: fabric: expected one of auto, efa, ethernet, infiniband, roce, slingshot; "
         "got infinband; did you mean infiniband?",
-        "c.yaml:4: slurm.time: a job says it, as resources.time; false drops the line",
-        "c.yaml:4: slurm.partition: say it as partition; false drops the line",
+        "c.yaml:4: slurm.time: a job sets it, as resources.time; false drops the line",
+        "c.yaml:4: slurm.partition: set partition instead; false drops the line",
         "c.yaml:4: slurm.output: what the job prints is in its run's logs, where hpcrun logs finds "
         "it",
-        "c.yaml:4: slurm.nodes: a job says it, as resources.nodes",
+        "c.yaml:4: slurm.nodes: a job sets it, as resources.nodes",
         "c.yaml:5: env.RANK: hpcrun sets this variable itself",
         "c.yaml:6: extends: unknown key; expected one of name, description, read_on, "
         "slurm_version, max_array_size, accelerator, slurm_conf, runs_dir, cache_dir, local_dir, "

@@ -55,7 +55,7 @@ def test_framework_and_section_settle_each_other(text: str, expected: JobSpec) -
     [
         (
             "deepspeed: {}\nframework: torch",
-            "2: framework: torch, but there is a deepspeed section; take one of the two away",
+            "2: framework: torch, but there is a deepspeed section; remove one of the two",
         ),
         (
             "deepspeed:\n  zero_stage: 1\n  offload: {param: cpu}",
@@ -118,9 +118,9 @@ def test_variables_that_are_the_users() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("job-name", "say it as name"),
-        ("nodes", "say it as resources.nodes"),
-        ("ntasks", "say it as resources.gpus_per_node"),
+        ("job-name", "set name instead"),
+        ("nodes", "set resources.nodes instead"),
+        ("ntasks", "set resources.gpus_per_node instead"),
         *REFUSED.items(),
     ],
 )
@@ -140,7 +140,7 @@ def test_sbatch_options_that_are_hpcruns(option: str, message: str, value: str) 
     ],
 )
 def test_sbatch_options_that_fields_say(option: str, field: str) -> None:
-    message = f"slurm.{option}: say it as resources.{field}; false drops the line"
+    message = f"slurm.{option}: set resources.{field} instead; false drops the line"
     assert problems(f"slurm: {{{option}: 1}}") == [f"job.yaml:1: {message}"]
     assert problems(f"slurm: {{{option}: 'false'}}") == [f"job.yaml:1: {message}"]
     assert read(f"slurm: {{{option}: false}}").slurm == {option: False}
@@ -153,7 +153,7 @@ def test_a_profile_renames_what_can_be_said_otherwise() -> None:
     with pytest.raises(SpecError) as caught:
         load_cluster(wrong, source="c.yaml")
     assert str(caught.value).splitlines() == [
-        "c.yaml:2: rename.gres: each rank would see one GPU only; gpus-per-node or gpus says them",
+        "c.yaml:2: rename.gres: each rank would see one GPU only; use gpus-per-node or gpus",
         "c.yaml:3: rename.mem: expected mem-per-cpu or mem-per-gpu; got gpus; slurm: {mem: false} "
         "leaves it out",
         "c.yaml:4: rename.nodes: hpcrun can rename gres, mem, cpus-per-task, ntasks-per-node, "
