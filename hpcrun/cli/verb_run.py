@@ -42,9 +42,8 @@ def command(
     from hpcrun.cli.show_submission import describe
     from hpcrun.cli.watch import watch
     from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.pool import load_pool, on_pool, take_shape
     from hpcrun.controller.prepare import prepare
-    from hpcrun.controller.run import here, running, share_cpus
+    from hpcrun.controller.run import here, load_pool, on_pool, running, share_cpus, take_shape
 
     pool = None
     where = context(cluster, debug=options["debug"])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from stat import S_ISREG
 
 from msgspec import Struct, field
 
 from hpcrun.assets import config_dir, home_dir
-from hpcrun.controller.project import PROFILE as PROFILE
-from hpcrun.controller.project import find_project as find_project
 from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
 from hpcrun.transport import Transport, connect
+
+PROFILE = "hpcrun.yaml"
 
 # What a job must not inherit from a job, or from a launcher, that hpcrun is called in: options
 # for another submission, and another world's ranks. Whole names where users have variables alike.
@@ -69,6 +71,20 @@ class Context(Struct, frozen=True, kw_only=True):
     code: Path | None = None
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def find_project(cwd: Path) -> Path:
+    """Return the nearest folder upwards that has an hpcrun.yaml; else the current one.
+
+    Above the current folder only a file of the user's own or of root's counts: a profile runs
+    commands, and anybody may put a file into /tmp.
+    """
+    for folder in (cwd, *cwd.parents):
+        with contextlib.suppress(OSError):
+            info = (folder / PROFILE).stat()
+            if S_ISREG(info.st_mode) and (folder == cwd or info.st_uid in (os.getuid(), 0)):
+                return folder
+    return cwd
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:

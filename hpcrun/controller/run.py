@@ -1,10 +1,11 @@
-"""Runs a job here, in the foreground: without Slurm, or in the allocation that one is in."""
+"""Runs a job in the foreground: here, in an allocation, or on the hosts of a hostfile."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,25 +13,31 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from hpcrun.controller.context import Context, job_environment
-from hpcrun.controller.pool import check_pool
+from hpcrun.controller.context import Context, job_environment, read_text
 from hpcrun.controller.prepare import Prepared
 from hpcrun.controller.submit import submitted_record, write_run
-from hpcrun.errors import InputError
+from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
+from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
+from hpcrun.slurm.hostfile import parse_hostfile
 from hpcrun.slurm.nodelist import expand_counts
 from hpcrun.spec.cluster import GpuType
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import JobSpec, Resources
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# DeepSpeed gives these words to pdsh, and pdsh to a shell on each host.
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+
+
+# ---- where --------------------------------------------------------------------------------------
 
 
 def here(context: Context) -> Context:
-    """The context for a run on this machine: outside an allocation, its GPUs or its CPUs."""
+    """Return the context for a run on this machine: outside an allocation, its GPUs or CPUs."""
     if in_allocation(context):
         return context
     # The kernel module's folder is there wherever CUDA can work, /dev in containers included.
@@ -51,7 +58,7 @@ def here(context: Context) -> Context:
 def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
     """Give each rank its share of the CPUs that are here, unless the job says how many.
 
-    In an allocation the step takes what the allocation has: srun is not told a number.
+    In an allocation the step takes what the allocation has: srun gets no number.
     """
     resources = spec.resources
     if in_allocation(context):
@@ -77,44 +84,135 @@ def fewest_cpus(text: str) -> int:
 
 
 def in_allocation(context: Context) -> bool:
-    """Tell whether hpcrun was called inside an salloc (or any job)."""
+    """Return whether hpcrun was called inside an salloc (or any job)."""
     return "SLURM_JOB_ID" in context.environ
 
 
-def check_place(context: Context, prepared: Prepared) -> None:
-    """Refuse more nodes than are here. Raises InputError."""
-    if context.hosts:
-        check_pool(prepared.plan)
-    nodes = prepared.plan.nodes
-    if nodes > 1 and not in_allocation(context) and not context.hosts:
+class Pool(Struct, frozen=True):
+    """Hosts as ssh knows them, each with the same number of GPUs."""
+
+    source: str
+    hosts: list[str]
+    gpus_per_host: int
+
+
+def load_pool(context: Context, name: str) -> Pool:
+    """Read a hostfile in any of its forms.
+
+    Raises InputError, SpecError: a file that is not there, hosts without slots or with several
+    numbers of them, of which a job could use the fewest only.
+    """
+    path = context.cwd / name
+    if not path.is_file():
         raise InputError(
-            f"the job wants {nodes} nodes, and here is one machine",
+            f"--hostfile {name}: no such file",
+            fix="write one: hpcrun hostfile 'lab[1-2]' --slots 4 -o FILE",
+        )
+    hosts = parse_hostfile(read_text(path), name)
+    problems = [
+        Problem(name, None, host.name, "how many GPUs? Write it as in lab1 slots=4")
+        for host in hosts
+        if host.slots is None
+    ]
+    counts = {host.slots for host in hosts if host.slots is not None}
+    if len(counts) > 1:
+        slots = ", ".join(f"{host.name} {host.slots}" for host in hosts)
+        message = f"uneven slots ({slots}): every host of a job has as many ranks as any other"
+        problems.append(Problem(name, None, "", message))
+    if problems:
+        raise SpecError(problems)
+    return Pool(name, [host.name for host in hosts], counts.pop())
+
+
+def on_pool(context: Context, pool: Pool) -> Context:
+    """Return the context for a run on these hosts, without what the profile says of Slurm."""
+    if "SLURM_JOB_ID" in context.environ:
+        raise InputError(
+            "--hostfile: this is a Slurm allocation, whose hosts are known",
+            fix="leave --hostfile out",
+        )
+    cluster = structs.replace(
+        context.cluster, name=pool.source, partition=None, partitions={}, gpu_types={"*": GpuType()}
+    )
+    return structs.replace(context, cluster=cluster, hosts=pool.hosts)
+
+
+def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
+    """Give a job without a shape the pool's. Raises InputError for one that has another.
+
+    A job without GPUs, as a bare command is, has one process on each host.
+    """
+    resources, default = spec.resources, Resources()
+    nodes, gpus = len(pool.hosts), pool.gpus_per_host if resources.gpus_per_node else 0
+    if (resources.nodes, resources.gpus_per_node) == (nodes, gpus):
+        return spec
+    if resources.nodes == default.nodes and resources.gpus_per_node in (default.gpus_per_node, 0):
+        shaped = structs.replace(resources, nodes=nodes, gpus_per_node=gpus)
+        return structs.replace(spec, resources=shaped)
+    raise InputError(
+        f"the job wants {resources.nodes} node(s) with {resources.gpus_per_node} GPU(s) each, and "
+        f"{pool.source} has {nodes} with {gpus}",
+        fix=f"--nodes {nodes} --gpus-per-node {gpus}, or another hostfile",
+    )
+
+
+def check_place(context: Context, plan: Plan) -> None:
+    """Refuse what cannot run in this place. Raises InputError."""
+    if context.hosts:
+        check_pool(plan)
+    if in_allocation(context):
+        return
+    if plan.nodes > 1 and not context.hosts:
+        raise InputError(
+            f"the job wants {plan.nodes} nodes, and this is one machine",
             fix="hpcrun submit; hpcrun run in an allocation (salloc) or with --hostfile; --nodes 1",
         )
-    plan = prepared.plan
     container = plan.setup.container
-    if container is not None and container.runtime == "pyxis" and not in_allocation(context):
+    if container is not None and container.runtime == "pyxis":
         raise InputError(
             "setup.container: pyxis is a part of srun, and there is no Slurm allocation here",
             fix="hpcrun submit, or runtime: apptainer",
         )
-    needs_slurm = LAUNCHERS[plan.launcher].needs_slurm and plan.world_size > 1
-    if needs_slurm and not in_allocation(context):
+    if LAUNCHERS[plan.launcher].needs_slurm and plan.world_size > 1:
         raise InputError(
             f"launcher: {plan.launcher}: there is no Slurm allocation here to start ranks in",
             fix=f"--set launcher={DEFAULT}, or hpcrun submit",
         )
 
 
+def check_pool(plan: Plan) -> None:
+    """Refuse what cannot run on the hosts of a hostfile. Raises InputError."""
+    launcher = LAUNCHERS[plan.launcher]
+    other = f"--set launcher={DEFAULT}"
+    if launcher.needs_slurm:
+        raise InputError(
+            f"launcher: {launcher.name}: there is no Slurm on the hosts of a hostfile", fix=other
+        )
+    for command in dict.fromkeys(("ssh", launcher.remote)):
+        if shutil.which(command) is None:
+            raise InputError(
+                f"launcher: {plan.launcher}: there is no {command} here",
+                fix=f"install it, or {other}" if command != "ssh" else "install it",
+            )
+    if launcher.remote == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
+        raise InputError(
+            f"{plan.run_dir}: DeepSpeed's launcher hands this folder's name to shells as it is",
+            fix=f"runs_dir: a folder without spaces or quotes, or {other}",
+        )
+
+
+# ---- the run ------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def running(
     context: Context, prepared: Prepared
 ) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
-    """Write the run and run its batch script here; when the block is left nothing of it runs.
+    """Write the run and run its batch script here; nothing of it outlives the block.
 
     Raises InputError.
     """
-    check_place(context, prepared)
+    check_place(context, prepared.plan)
     run = write_run(context, prepared)
     try:
         # Whatever outlives its parent becomes our child, so that stop_all() finds it.
@@ -139,7 +237,7 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
         env.pop(name, None)
     if in_allocation(context):
         env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
-        # An allocation has one CPU a node unless salloc was told more.
+        # An allocation has one CPU a node unless salloc asked for more.
         if prepared.plan.tasks_per_node > fewest_cpus(env.get("SLURM_JOB_CPUS_PER_NODE", "1")):
             env["SLURM_OVERCOMMIT"] = "1"
     with run.batch_log.open("ab") as log:
@@ -155,7 +253,7 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
 
 
 def _clean_disk(run: RunFolder) -> None:
-    """Take the run's own folder on this machine's disk away, where its harness was killed."""
+    """Remove the run's own folder on this machine's disk, where its harness was killed."""
     if (run.attempts / "0" / "local" / "0").exists():
         subprocess.run(
             ["bash", str(run.path / "harness.sh"), "clean"],

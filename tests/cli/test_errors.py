@@ -61,7 +61,7 @@ def a_project(hpcrun: Caller) -> None:
         (["submit", ""], ["an empty name: no job is called so"]),
         (["submit", "good.yaml", "--after", ""], ["--after: no run is named"]),
         (["submit", "good.yaml", "--after", "nothing"], ["nothing: no such run"]),
-        (["run", "zero2-8gpu-2node"], ["here is one machine"]),
+        (["run", "zero2-8gpu-2node"], ["this is one machine"]),
         (["status", "nothing"], ["nothing: no such run in "]),
         (["status", "-n", "0"], ["-n"]),
         (["logs"], ["no runs yet in "]),

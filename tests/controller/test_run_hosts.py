@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.controller.context import load_context
-from hpcrun.controller.pool import Pool, check_pool, load_pool, on_pool, take_shape
+from hpcrun.controller.run import Pool, check_pool, load_pool, on_pool, take_shape
 from hpcrun.errors import InputError
 from tests.plan.making import job, plan
 
@@ -73,7 +73,7 @@ def test_another_shape_is_a_contradiction() -> None:
 
 def test_in_an_allocation_the_hosts_are_slurms(tmp_path: Path) -> None:
     context = load_context({"HOME": str(tmp_path), "SLURM_JOB_ID": "7"}, tmp_path)
-    with pytest.raises(InputError, match="here is a Slurm allocation"):
+    with pytest.raises(InputError, match="this is a Slurm allocation"):
         on_pool(context, Pool("lab", ["a"], 1))
 
 
