@@ -70,15 +70,15 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     return structs.replace(found, debug=debug, waiting=Patience().waiting)
 
 
-class WordsAfterDashes(click.Command):
-    """A command that keeps the arguments after ``--`` in ctx.meta["words"]; None without ``--``."""
+class ArgsAfterDashes(click.Command):
+    """A command with arguments after ``--``, in ctx.meta["extra_args"]; None without ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = None
+        extra_args = None
         if "--" in args:
             cut = args.index("--")
-            args, words = args[:cut], args[cut + 1 :]
-        ctx.meta["words"] = words
+            args, extra_args = args[:cut], args[cut + 1 :]
+        ctx.meta["extra_args"] = extra_args
         return super().parse_args(ctx, args)
 
 
@@ -146,15 +146,15 @@ def asked_job(
     from hpcrun.spec.load import Origin
 
     overrides = asked_overrides(options)
-    words = ctx.meta["words"]
+    extra_args = ctx.meta["extra_args"]
     if job is not None:
         spec = load_spec(context, job, overrides)
         file = find_job(job, context.project, context.environ)
-        return spec, words or [], Origin(str(file), tuple(overrides))
-    if not words:
+        return spec, extra_args or [], Origin(str(file), tuple(overrides))
+    if not extra_args:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
-    spec = command_spec(words, overrides)
-    return spec, words, Origin(spec.name or "command", tuple(overrides))
+    spec = command_spec(extra_args, overrides)
+    return spec, extra_args, Origin(spec.name or "command", tuple(overrides))
 
 
 def asked_overrides(options: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from hpcrun.cli.options import (
     RUN,
-    WordsAfterDashes,
+    ArgsAfterDashes,
     asked_overrides,
     check_follow,
     cluster_option,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcrun.controller.resubmit import Again
 
 
-@click.command("resubmit", cls=WordsAfterDashes)
+@click.command("resubmit", cls=ArgsAfterDashes)
 @click.argument("job", required=False, type=RUN)
 @click.option("--failed", is_flag=True, help="Only runs that are over and did not succeed.")
 @click.option("--fresh", is_flag=True, help="Start from scratch, with an own checkpoint folder.")
@@ -76,7 +76,7 @@ def command(
         where,
         resolve_any(where, job),
         overrides=asked_overrides(options),
-        extra_args=ctx.meta["words"] or (),
+        extra_args=ctx.meta["extra_args"] or (),
         code=code,
         fresh=fresh,
         failed=failed,

@@ -9,7 +9,7 @@ import click
 from hpcrun.cli.options import (
     FILE,
     JOB,
-    WordsAfterDashes,
+    ArgsAfterDashes,
     asked_job,
     cluster_option,
     context,
@@ -17,7 +17,7 @@ from hpcrun.cli.options import (
 )
 
 
-@click.command("run", cls=WordsAfterDashes)
+@click.command("run", cls=ArgsAfterDashes)
 @click.argument("job", required=False, type=JOB)
 @click.option("--hostfile", type=FILE, help="Run on these hosts, by ssh, without Slurm.")
 @job_options
@@ -52,10 +52,10 @@ def command(
         where = on_pool(where, pool)
     else:
         where = here(where)
-    spec, words, origin = asked_job(ctx, where, job, options)
+    spec, extra_args, origin = asked_job(ctx, where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
     checks = Checks(strict=not options["no_check"])
-    prepared = prepare(where, spec, extra_args=words, origin=origin, checks=checks)
+    prepared = prepare(where, spec, extra_args=extra_args, origin=origin, checks=checks)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

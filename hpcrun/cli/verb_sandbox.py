@@ -38,11 +38,9 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
 
     begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
     if like is None:
-        shape = plain_shape(
-            2 if nodes is None else nodes, 4 if gpus_per_node is None else gpus_per_node
-        )
+        shape = plain_shape(nodes or 2, 4 if gpus_per_node is None else gpus_per_node)
     elif gpus_per_node is not None:
-        raise InputError("--gpus-per-node: the profile of --like says it", fix="leave one out")
+        raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
     else:
         from pathlib import Path
 
@@ -60,7 +58,7 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     else:
         say("  hpcrun submit JOB --cluster sandbox     train in it, on CPUs")
     say(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")
-    say("  hpcrun sandbox down                   take it away")
+    say("  hpcrun sandbox down                   remove it")
     return 0
 
 
@@ -95,5 +93,5 @@ def status(as_json: bool) -> int:
         say(f"sandbox: up, {found.about}")
         say(f"  {found.directory}")
     else:
-        say(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up mends it")
+        say(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up repairs it")
     return 0 if found is not None and found.up else 4

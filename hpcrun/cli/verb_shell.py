@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import RUN, WordsAfterDashes, cluster_option, context
+from hpcrun.cli.options import RUN, ArgsAfterDashes, cluster_option, context
 
 
-@click.command("shell", cls=WordsAfterDashes)
+@click.command("shell", cls=ArgsAfterDashes)
 @click.argument("job", required=False, type=RUN)
 @click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
 @cluster_option
@@ -26,16 +26,18 @@ def command(ctx: click.Context, job: str | None, node: str | None, cluster: str 
     from hpcrun.controller.targets import find_targets
     from hpcrun.errors import InputError
 
-    words = ctx.meta["words"]
-    if words == []:
+    extra_args = ctx.meta["extra_args"]
+    if extra_args == []:
         raise click.UsageError("no command after --")
     has_terminal = bool(sys.stdin and sys.stdin.isatty()) and is_terminal()
-    if words is None and not has_terminal:
+    if extra_args is None and not has_terminal:
         raise InputError(
             "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"
         )
     where = context(cluster)
-    shell = prepare_shell(where, find_targets(where, [job] if job else []), words or [], node=node)
+    shell = prepare_shell(
+        where, find_targets(where, [job] if job else []), extra_args or [], node=node
+    )
     for text in shell.notes:
         note(click.style(f"note: {text}", dim=True))
     become(shell)

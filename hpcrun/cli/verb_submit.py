@@ -9,7 +9,7 @@ import click
 from hpcrun.cli.options import (
     JOB,
     RUN,
-    WordsAfterDashes,
+    ArgsAfterDashes,
     asked_job,
     check_follow,
     cluster_option,
@@ -19,7 +19,7 @@ from hpcrun.cli.options import (
 )
 
 
-@click.command("submit", cls=WordsAfterDashes)
+@click.command("submit", cls=ArgsAfterDashes)
 @click.argument("job", required=False, type=JOB)
 @job_options
 @click.option("--after", type=RUN, help="Start only after this run or job has succeeded.")

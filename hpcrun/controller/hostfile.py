@@ -1,4 +1,4 @@
-"""Finds the hosts that a hostfile shall name: of a node list, a job or another hostfile."""
+"""Finds the hosts for a hostfile: of a node list, a job or another hostfile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import is_final
 
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")
-# A single word that is no file but is called like one is not taken for a host.
+# A missing file is not taken for a host.
 _LIKE_A_FILE = re.compile(
     r"(host|machine)s?(file)?|.*/.*|.*\.(txt|hosts?|hostfile|machines?|conf|ya?ml)"
 )
@@ -40,7 +40,7 @@ class FoundHosts(Struct, frozen=True):
 def find_hosts(
     context: Context, word: str | None, form: Form | None, slots: int | None
 ) -> FoundHosts:
-    """Find the hosts that a word names; ``slots`` replaces what is said of each host's slots.
+    """Find the hosts that a word names; ``slots`` replaces each host's own number.
 
     A number is a Slurm job id, a run id its job, a file a hostfile (of this ``form``), all else a
     node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
@@ -56,7 +56,7 @@ def _find(context: Context, word: str | None, form: Form | None) -> FoundHosts:
         word = context.environ.get("SLURM_JOB_ID")
         if word is None:
             raise InputError(
-                "whose hosts? Here is no Slurm job",
+                "which hosts? This is no Slurm job",
                 fix="name a node list, a job or a hostfile: hpcrun hostfile 'node[01-04]'",
             )
     if not word:
@@ -75,7 +75,7 @@ def _find(context: Context, word: str | None, form: Form | None) -> FoundHosts:
 
 
 def _mode(path: Path) -> int | None:
-    """The file's mode; None where there is no file, as for a node list longer than a file name."""
+    """Return the file's mode; None without a file, as for a node list longer than a file name."""
     try:
         return path.stat().st_mode
     except PermissionError as error:
@@ -121,7 +121,7 @@ def _of_job(context: Context, word: str) -> FoundHosts:
 
 
 def _only(jobs: Sequence[SlurmJob], job_id: str) -> SlurmJob:
-    """The one job that is meant. Raises InputError for none, and for an array's many."""
+    """Return the one job that is meant. Raises InputError for none, and for an array's many."""
     if not jobs:
         raise InputError(
             f"{job_id}: Slurm knows no such job",

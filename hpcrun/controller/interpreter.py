@@ -17,7 +17,7 @@ from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.setup import check_setup, choose_setup, is_image_file
 from hpcrun.spec.job import JobSpec
 
-# Where conda's installers put it, unless told otherwise: below the home and below /opt.
+# Where conda's installers put it by default: below the home and below /opt.
 _CONDA_NAMES = ("miniforge3", "mambaforge", "miniconda3", "anaconda3", "conda", "micromamba")
 
 
@@ -108,7 +108,7 @@ def _check_image(context: Context, image: str, where: str) -> None:
 
 
 def seen(context: Context, text: str, where: str) -> bool:
-    """Tell whether a path is there, as far as this machine can know.
+    """Return whether a path exists, as far as this machine can know.
 
     One that names variables of the nodes, or lies below a top folder that is not here (a file
     system of the nodes alone), is given the benefit of the doubt.

@@ -1,4 +1,4 @@
-"""A sandbox in the shape of a cluster's profile: its partitions, GPU types and limits."""
+"""Shapes a sandbox like a cluster's profile: its partitions, GPU types and limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpcrun.spec.cluster import Cluster, GpuType, Partition
 
 # Of a profile, what decides how a job asks for its nodes; the rest is true of the cluster only.
 _KEPT = ("partition", "account", "partitions", "gpu_types", "max_array_size", "slurm", "rename")
-# So many nodes of each kind, unless said: a job on two nodes, and one waiting beside it.
+# Nodes of each kind by default: for a job on two nodes, and one waiting beside it.
 _NODES = 4
 # slurm.conf has no quoting.
 _WORD = re.compile(r"[A-Za-z0-9._@+-]+")
@@ -40,7 +40,7 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
     """
     if not cluster.partitions:
         raise InputError(
-            f"{source}: it names no partitions, so there is no shape to take after",
+            f"{source}: it names no partitions, so the sandbox has no shape to copy",
             fix="hpcrun init, on the cluster, writes them",
         )
     kinds = [
@@ -51,7 +51,7 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
     names = {name for kind in kinds for name in (kind.partition, kind.gpu_type, kind.feature)}
     odd = sorted(name for name in names if name and not _WORD.fullmatch(name))
     if odd:
-        raise InputError(f"{source}: {odd[0]!r} is no name that a slurm.conf can carry")
+        raise InputError(f"{source}: {odd[0]!r} cannot be a name in slurm.conf")
     most = max(kind.gpus for kind in kinds)
     if most > MAX_GPUS_PER_NODE:
         raise InputError(f"{source}: {most} GPUs per node; a sandbox's have {MAX_GPUS_PER_NODE}")
@@ -82,8 +82,8 @@ def _kinds(
     gpus = partition.gpus_per_node
     if gpus is None:
         gpus = max(partition.gpu_types.values(), default=4)
-    said = partition.gpu_types or dict.fromkeys(_types_in(name, types), gpus)
-    for type_name, count in (said if gpus else {}).items() or [("", gpus)]:
+    counts = partition.gpu_types or dict.fromkeys(_types_in(name, types), gpus)
+    for type_name, count in (counts if gpus else {}).items() or [("", gpus)]:
         spelled = types.get(type_name, GpuType(gres=type_name or None))
         yield NodeKind(
             partition=name,
@@ -98,8 +98,8 @@ def _kinds(
 
 def _types_in(partition: str, types: dict[str, GpuType]) -> list[str]:
     """The GPU types that a partition may have, by the profile: its own, else those of all."""
-    own = [name for name, said in types.items() if said.partition == partition]
-    return own or [name for name, said in types.items() if said.partition is None and name != "*"]
+    own = [name for name, kind in types.items() if kind.partition == partition]
+    return own or [name for name, kind in types.items() if kind.partition is None and name != "*"]
 
 
 def _cpus(partition: Partition, gpus: int) -> int:
@@ -131,12 +131,12 @@ def _profile(cluster: Cluster) -> str:
     plain: dict[str, Any] = msgspec.to_builtins(cluster)
     kept = {key: plain[key] for key in _KEPT if plain[key]}
     for part in ("partitions", "gpu_types"):
-        kept[part] = {name: _said(each) for name, each in plain[part].items()}
+        kept[part] = {name: _set_keys(each) for name, each in plain[part].items()}
     return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
 
 
-def _said(each: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is not said, or is so anyway; 0 GPUs are said."""
+def _set_keys(each: dict[str, Any]) -> dict[str, Any]:
+    """Leave out keys that are not set, or have their default; 0 GPUs are a setting."""
     return {
         key: value
         for key, value in each.items()

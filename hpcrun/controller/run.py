@@ -29,7 +29,7 @@ from hpcrun.spec.cluster import GpuType
 from hpcrun.spec.job import JobSpec, Resources
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-# DeepSpeed gives these words to pdsh, and pdsh to a shell on each host.
+# DeepSpeed gives its arguments to pdsh, and pdsh to a shell on each host.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 

@@ -142,7 +142,7 @@ def test_silence_of_slurm(hpcrun: Caller) -> None:
         (["n1,n1", "--slots", "2"], "n1: the host is named twice"),
         ([""], "no hosts are named"),
         ([","], "no hosts are named"),
-        ([], "whose hosts? Here is no Slurm job"),
+        ([], "which hosts? This is no Slurm job"),
         (["hostfile"], "hostfile: no such file"),
         (["pool.txt", "--slots", "1"], "pool.txt: no such file"),
         (["no/such/pool"], "no/such/pool: no such file"),

@@ -1,4 +1,4 @@
-"""From a job's name to its plan: which Python trains, and what the command line's words become."""
+"""From a job's name to its plan: which Python trains, and what becomes of arguments."""
 
 from __future__ import annotations
 

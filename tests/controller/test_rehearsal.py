@@ -98,7 +98,7 @@ def test_a_partition_may_say_its_types_itself() -> None:
     ("cluster", "nodes", "why"),
     [
         (Cluster(), None, "names no partitions"),
-        (Cluster(partitions={"a b": Partition()}), None, "'a b' is no name"),
+        (Cluster(partitions={"a b": Partition()}), None, "'a b' cannot be a name"),
         (Cluster(partitions={"gpu": Partition(gpus_per_node=32)}), None, "32 GPUs per node"),
         (Cluster(partitions={f"p{n}": Partition() for n in range(3)}), 40, "120 nodes"),
     ],
