@@ -1,4 +1,4 @@
-"""Runs Slurm's commands over a transport and says what their answers mean."""
+"""Asks and commands Slurm over a transport; its answers come back as jobs or as errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hpcrun.transport import Result, Transport
 TIMEOUT = 60.0
 
 
-def _ask(transport: Transport, argv: Sequence[str]) -> Result:
+def _run(transport: Transport, argv: Sequence[str]) -> Result:
     result = transport.run(argv, timeout=TIMEOUT)
     if result.exit_code != 0 and is_silence(result.stderr):
         raise OutOfReach(
@@ -49,16 +49,16 @@ def _ask(transport: Transport, argv: Sequence[str]) -> Result:
 
 
 def _order(transport: Transport, argv: Sequence[str]) -> Result:
-    """Give an order; its OutOfReach says so where the order may have arrived all the same."""
+    """Run a command that changes something; its OutOfReach says if that may have happened."""
     try:
-        return _ask(transport, argv)
+        return _run(transport, argv)
     except OutOfReach as silence:
         was_sent = "does not answer" in silence.message and not was_never_sent(silence.message)
         if not (silence.maybe_done or was_sent):
             raise
         raise OutOfReach(
-            f"{silence.message}; it may have been done all the same",
-            fix="hpcrun status tells",
+            f"{silence.message}; it may have happened all the same",
+            fix="hpcrun status shows whether it did",
             maybe_done=True,
         ) from silence
 
@@ -73,7 +73,7 @@ def _excerpt(text: str) -> str:
 
 
 def _plain(stderr: str) -> str:
-    """Give sbatch's words without its prefixes."""
+    """Return sbatch's message without its prefixes."""
     lines = stderr.split("\n")
     return "\n".join(x.removeprefix("sbatch: ").removeprefix("error: ") for x in lines).strip()
 
@@ -130,9 +130,9 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
 
 
 def _settle(transport: Transport, run_dir: Path, silence: OutOfReach) -> str:
-    """Find out whether a request without an answer has arrived; raise the silence if not seen.
+    """Find the job of a request that got no answer; raise the silence where there is none.
 
-    Not to see the job proves nothing: the request may still be on its way.
+    That the job is not there proves nothing: the request may still be on its way.
     """
     if silence.maybe_done:
         try:
@@ -157,44 +157,44 @@ def find_by_folder(transport: Transport, folder: str) -> str | None:
 
 
 def queue(
-    transport: Transport, job_ids: Sequence[str] = (), *, surely: bool = False
+    transport: Transport, job_ids: Sequence[str] = (), *, strict: bool = False
 ) -> list[SlurmJob]:
-    """Ask squeue once, for my jobs or those named; jobs that Slurm has forgotten are not there.
+    """Ask squeue once, for my jobs or for some; jobs that Slurm has forgotten are missing.
 
-    ``surely``: that there are none decides something; a squeue that says nothing, as a site's
+    ``strict``: something depends on there being none. A squeue that prints nothing, as a site's
     broken wrapper does, is asked for its column names then. Raises OutOfReach when Slurm does not
     answer.
     """
-    result = _ask(transport, squeue_argv(job_ids))
+    result = _run(transport, squeue_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     if is_squeue_garbled(result.stdout):
         raise OutOfReach(
-            f"squeue answered what is no list of jobs: {_excerpt(result.stdout)}",
-            fix="does squeue work by itself? It may be a wrapper of the site's, or a broken Slurm",
+            f"squeue answered with something other than a list of jobs: {_excerpt(result.stdout)}",
+            fix="does squeue work in your shell? It may be the site's wrapper, or a broken Slurm",
         )
-    says_nothing = surely and result.exit_code == 0 and not result.stdout
-    if says_nothing and not _ask(transport, headed_argv()).stdout.strip():
+    is_empty = strict and result.exit_code == 0 and not result.stdout
+    if is_empty and not _run(transport, headed_argv()).stdout.strip():
         raise OutOfReach(
-            "squeue answers nothing, not even its column names",
-            fix="does squeue work by itself? It may be a wrapper of the site's, or a broken Slurm",
+            "squeue prints nothing, not even its column names",
+            fix="does squeue work in your shell? It may be the site's wrapper, or a broken Slurm",
         )
     return parse_squeue(result.stdout)
 
 
 def accounting(
-    transport: Transport, job_ids: Sequence[str], *, surely: bool = False
+    transport: Transport, job_ids: Sequence[str], *, strict: bool = False
 ) -> list[SlurmJob] | None:
     """Ask sacct once; None where there is no accounting or it does not answer.
 
-    ``surely``: that it knows no such job decides something; then its silence is OutOfReach.
+    ``strict``: something depends on it knowing no such job; then its silence is OutOfReach.
     """
     if not job_ids:
         return []
     try:
         result = transport.run(sacct_argv(job_ids), timeout=TIMEOUT)
     except OutOfReach as silence:
-        if surely and silence.maybe_done:
+        if strict and silence.maybe_done:
             raise
         return None
     if result.exit_code != 0 or is_sacct_garbled(result.stdout):
@@ -207,7 +207,7 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
 
     ``pending``: only what has not begun. Raises SchedulerRefused (another user's job), OutOfReach.
     """
-    # A word of a command line has no end, but a site's wrapper may have one.
+    # Slurm takes a list of any length; a site's wrapper may not.
     for start in range(0, len(job_ids), 500):
         result = _order(transport, scancel_argv(*job_ids[start : start + 500], pending=pending))
         is_over = is_unknown_job(result.stderr) or "already complet" in result.stderr
@@ -218,12 +218,8 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
 
 
 def version(transport: Transport) -> tuple[int, int] | None:
-    """Ask which Slurm is installed here, as (22, 5); None where srun does not tell."""
-    try:
-        result = transport.run(version_argv(), timeout=TIMEOUT)
-    except OutOfReach:
-        return None
-    return parse_version(result.stdout) if result.exit_code == 0 else None
+    """Ask which Slurm is installed, as (22, 5); None where srun does not say."""
+    return parse_version(show(transport, version_argv()))
 
 
 def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
@@ -231,7 +227,7 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
 
     Raises OutOfReach.
     """
-    result = _ask(transport, show_job_argv(job_id))
+    result = _run(transport, show_job_argv(job_id))
     if result.exit_code == 0:
         return parse_show_job(result.stdout)
     if not is_unknown_job(result.stderr):
@@ -244,16 +240,11 @@ def pending(
 ) -> list[SlurmJob]:
     """Ask squeue for some jobs, or for all that wait in a partition; empty where it fails."""
     states = "PENDING" if partition else "all"
-    argv = squeue_argv(job_ids, partition=partition, states=states)
-    try:
-        result = transport.run(argv, timeout=TIMEOUT)
-    except OutOfReach:
-        return []
-    return parse_squeue(result.stdout) if result.exit_code == 0 else []
+    return parse_squeue(show(transport, squeue_argv(job_ids, partition=partition, states=states)))
 
 
 def show(transport: Transport, argv: Sequence[str]) -> str:
-    """Ask for what is nice to know; "" where Slurm does not say, for whatever reason."""
+    """Return the answer to a question that may stay open; "" where Slurm gives none."""
     try:
         result = transport.run(argv, timeout=TIMEOUT)
     except OutOfReach:
@@ -262,27 +253,28 @@ def show(transport: Transport, argv: Sequence[str]) -> str:
 
 
 def requeue(transport: Transport, job_ids: Sequence[str], *, hold: bool = False) -> dict[str, str]:
-    """Start jobs anew; return Slurm's words for those that it refuses, by id. Raises OutOfReach."""
+    """Requeue jobs; return Slurm's message for each that it refuses, by id. Raises OutOfReach."""
     return _each(transport, requeue_argv(job_ids, hold=hold), job_ids)
 
 
 def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
-    """Allow or forbid that jobs are started anew; return refusals by id. Raises OutOfReach."""
+    """Allow or forbid that jobs are requeued; return refusals by id. Raises OutOfReach."""
     return _each(transport, may_requeue_argv(job_ids, may=may), job_ids)
 
 
 def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
     result = _order(transport, argv)
-    refused = {key: said for key, said in parse_refusals(result.stderr).items() if key in job_ids}
+    messages = parse_refusals(result.stderr)
+    refused = {job_id: messages[job_id] for job_id in job_ids if job_id in messages}
     if result.exit_code != 0 and not refused:
         return dict.fromkeys(job_ids, _last_line(result.stderr))
     return refused
 
 
-def tell(transport: Transport, argv: Sequence[str]) -> str | None:
-    """Give what a question that changes nothing is answered; None where Slurm says no.
+def ask(transport: Transport, argv: Sequence[str]) -> str | None:
+    """Return the answer to a question that changes nothing; None where Slurm refuses it.
 
     Raises OutOfReach when Slurm does not answer.
     """
-    result = _ask(transport, argv)
+    result = _run(transport, argv)
     return result.stdout if result.exit_code == 0 else None

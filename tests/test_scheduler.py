@@ -134,7 +134,7 @@ def test_a_queue_that_cannot_be_read_is_not_an_empty_one(case: str) -> None:
 
 def test_what_a_wrapper_says_before_the_first_job_is_no_part_of_its_id() -> None:
     answer = (0, "Welcome to the cluster!\n" + row("7", RUN_DIR), "")
-    with pytest.raises(OutOfReach, match="no list of jobs: 'Welcome"):
+    with pytest.raises(OutOfReach, match="other than a list of jobs: 'Welcome"):
         scheduler.queue(ScriptedTransport({"squeue": answer}), ["7"])
 
 
@@ -142,15 +142,15 @@ def test_an_empty_queue_that_decides_something_is_looked_at_twice() -> None:
     """squeue prints its column names though there are no jobs; a broken wrapper prints nothing."""
     mute = ScriptedTransport({"squeue": (0, "", "")})
     assert scheduler.queue(mute, ["7"]) == []
-    with pytest.raises(OutOfReach, match="squeue answers nothing"):
-        scheduler.queue(mute, ["7"], surely=True)
+    with pytest.raises(OutOfReach, match="squeue prints nothing"):
+        scheduler.queue(mute, ["7"], strict=True)
 
     def squeue(argv: Sequence[str]) -> Result:
         return Result(list(argv), 0, "" if "--noheader" in argv else "JOBID\n", "")
 
-    assert scheduler.queue(ScriptedTransport({"squeue": squeue}), ["7"], surely=True) == []
+    assert scheduler.queue(ScriptedTransport({"squeue": squeue}), ["7"], strict=True) == []
     forgotten = ScriptedTransport({"squeue": captured("squeue", "unknown")})
-    assert scheduler.queue(forgotten, ["999999"], surely=True) == []
+    assert scheduler.queue(forgotten, ["999999"], strict=True) == []
     assert len(forgotten.asked) == 1, "that it does not know the job is an answer"
 
 

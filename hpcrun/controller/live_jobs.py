@@ -40,7 +40,7 @@ class LiveJobs:
     def _of(self, conf: str | None) -> dict[str, str] | str:
         if conf not in self._states:
             try:
-                rows = scheduler.queue(slurm_transport(self._context, conf), surely=True)
+                rows = scheduler.queue(slurm_transport(self._context, conf), strict=True)
                 self._states[conf] = {
                     row.work_dir.rstrip("/").rpartition("/")[2]: row.state
                     for row in rows

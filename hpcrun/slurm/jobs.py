@@ -197,14 +197,14 @@ def _is_job(fields: Sequence[str]) -> bool:
 
 
 def _job(columns: Mapping[str, str], fields: Sequence[str], *, source: str) -> SlurmJob:
-    values: dict[str, Any] = dict(zip(columns, fields, strict=True))
-    for key in values.keys() - {"work_dir", "name"}:
-        values[key] = _known(values[key])
+    known = ["" if field in _NOTHING else field for field in fields[:-2]]
+    values: dict[str, Any] = dict(zip(columns, [*known, *fields[-2:]], strict=True))
     values["state"] = parse_state(values["state"])
-    # The accounting has the sum of a job's GPUs, so on many nodes it leaves open what each has.
-    gpus = gpus_of(values.pop("tres", ""))
-    slots = (gpus,) if gpus and values["nodes"] == "1" else ()
-    return SlurmJob(source=source, gpus=gpus, slots=slots, **values)
+    if tres := values.pop("tres", ""):
+        # The accounting has the sum of a job's GPUs: of many nodes it leaves each one's open.
+        values["gpus"] = gpus = gpus_of(tres)
+        values["slots"] = (gpus,) if gpus and values["nodes"] == "1" else ()
+    return SlurmJob(source=source, **values)
 
 
 def sacct_argv(job_ids: Sequence[str]) -> list[str]:

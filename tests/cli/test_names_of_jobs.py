@@ -103,7 +103,7 @@ def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
     done = hpcrun(verb, "99", *(["--timeout", "0"] if verb == "wait" else []))
     assert done.code == 4 and "neither a run" not in done.err, done
     if verb != "wait":  # which goes on asking until its time is up
-        assert "squeue answers nothing, not even its column names" in done.err, done
+        assert "squeue prints nothing, not even its column names" in done.err, done
 
 
 @pytest.mark.parametrize(("said", "code"), [("3:0", 3), ("0:9", 137)])

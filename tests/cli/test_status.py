@@ -334,7 +334,7 @@ def test_nonsense_is_no_answer(
     done = several("status", *argv)
     assert done.code == 4, done
     assert "Traceback" not in done.err + done.out
-    assert "squeue answered what is no list of jobs" in done.err + done.out
+    assert "squeue answered with something other than a list of jobs" in done.err + done.out
     if argv == ():
         assert "15  train  UNKNOWN" in done.out and "its own record says that it began" in done.out
     if argv == ("--json",):

@@ -107,8 +107,8 @@ def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
             4,
             "does not answer",
         ),
-        ((0, "<html>busy</html>", ""), 4, "no list of jobs"),
-        ((0, "\x1f\x1e" * 40, ""), 4, "no list of jobs"),
+        ((0, "<html>busy</html>", ""), 4, "other than a list of jobs"),
+        ((0, "\x1f\x1e" * 40, ""), 4, "other than a list of jobs"),
     ],
 )
 def test_out_of_reach(

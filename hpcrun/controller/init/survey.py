@@ -18,7 +18,7 @@ from hpcrun.assets import home_dir, name_of_user
 from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
-from hpcrun.scheduler import tell
+from hpcrun.scheduler import ask
 from hpcrun.slurm.cluster import (
     Association,
     NodeLimits,
@@ -133,7 +133,7 @@ def _limits(transport: Transport, nodes: list[NodeRow]) -> dict[str, NodeLimits]
     names = [name for name in hosts.values() if name][:_MOST_KINDS]
     if not names:
         return {}
-    text = tell(transport, show_nodes_argv(names))
+    text = ask(transport, show_nodes_argv(names))
     found = {limits.name: limits for limits in parse_nodes(_clean(text or ""))}
     # What holds for one node of a kind holds for all of them.
     by_kind = {kind: found[name] for kind, name in hosts.items() if name in found}
@@ -151,8 +151,8 @@ def _accounting(
     if not config.has_accounting:
         return None, None
     with contextlib.suppress(OutOfReach):
-        listed = tell(transport, associations_argv(name_of_user(os.geteuid()), config.cluster))
-        qos = tell(transport, qos_argv())
+        listed = ask(transport, associations_argv(name_of_user(os.geteuid()), config.cluster))
+        qos = ask(transport, qos_argv())
         return (
             None if listed is None else parse_associations(_clean(listed), config.cluster),
             None if qos is None else parse_qos(_clean(qos)),
@@ -169,7 +169,7 @@ def _groups() -> list[str]:
 
 
 def _answer(transport: Transport, argv: list[str]) -> str:
-    text = tell(transport, argv)
+    text = ask(transport, argv)
     if text is None:
         raise OutOfReach(
             f"{' '.join(argv)}: Slurm does not answer", fix="does the command work in your shell?"

@@ -104,7 +104,7 @@ def ask_foreign(
     if not asked:
         return {job_id: [] for job_id in job_ids}
     transport = slurm_transport(context)
-    rows = scheduler.queue(transport, asked, surely=True)
+    rows = scheduler.queue(transport, asked, strict=True)
     queued = _sorted_out(rows, asked)
     # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
     odd = len(rows) > sum(map(len, queued.values()))
@@ -118,7 +118,7 @@ def ask_foreign(
         or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
     ]
     is_needed = any(not queued[job_id] for job_id in missing)
-    accounts = scheduler.accounting(transport, missing, surely=is_needed)
+    accounts = scheduler.accounting(transport, missing, strict=is_needed)
     told = _sorted_out(accounts or [], missing)
     found: dict[str, list[ForeignStatus]] = {}
     for job_id in job_ids:

@@ -162,7 +162,7 @@ def ask(
     is_slow = False
     if asked and not conf_is_gone:
         try:
-            rows = _rows(transport, asked, surely=any(_is_open(history) for _, history in runs))
+            rows = _rows(transport, asked, strict=any(_is_open(history) for _, history in runs))
         except OutOfReach as error:
             # A Slurm that lets squeue wait for so long would let sacct wait as well.
             silence, is_slow = error.message, error.maybe_done
@@ -299,14 +299,14 @@ def _is_open(history: History) -> bool:
     return not has_ended and history.seen is None and not is_local(history)
 
 
-def _rows(transport: Transport, job_ids: Sequence[str | None], *, surely: bool) -> list[SlurmJob]:
+def _rows(transport: Transport, job_ids: Sequence[str | None], *, strict: bool) -> list[SlurmJob]:
     """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
     (a lost reply of sbatch), for all of the user's jobs."""
     known = [job_id for job_id in job_ids if job_id is not None]
     wanted = _whole_arrays(known)
     # A command line has its bounds (128 KiB for a word).
     complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE
-    return scheduler.queue(transport, wanted if complete else (), surely=surely)
+    return scheduler.queue(transport, wanted if complete else (), strict=strict)
 
 
 def _whole_arrays(job_ids: Sequence[str]) -> list[str]:

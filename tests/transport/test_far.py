@@ -1,0 +1,131 @@
+"""The seam to the cluster, proved by one that is another machine: what crosses it, and when."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcrun.controller import clean, context
+from tests.cli.calling import Caller, tools_without_slurm
+from tests.slurm_answers import squeue_row
+from tests.transport.far import FarTransport
+
+
+class Cluster:
+    """A scripted Slurm with one job, which writes its records and its log where it runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = ""
+        self.refusal = ""
+        self.work_dir = Path()
+
+    def sbatch(self, argv: Sequence[str], cwd: str) -> tuple[int, str, str]:
+        assert (Path(cwd) / argv[-1]).is_file()
+        if self.refusal:
+            return 1, "", self.refusal
+        self.work_dir, self.state = Path(cwd), "PENDING"
+        return 0, "7\n", ""
+
+    def squeue(self, argv: Sequence[str], cwd: str) -> tuple[int, str, str]:
+        row = squeue_row("7", self.state, Z=str(self.work_dir)) if self.state else ""
+        return 0, row if "--noheader" in argv else "JOBID\n" + row, ""
+
+    def begin(self) -> None:
+        self.state = "RUNNING"
+        attempt = self.work_dir / "attempts" / "0"
+        attempt.mkdir(parents=True)
+        begin = {"attempt": 0, "job_id": "7", "host": "n1", "pid": 1, "nodes": "n1"}
+        (attempt / "begin.json").write_text(json.dumps(begin | {"begun_at": time.time()}))
+        (self.work_dir / "logs" / "0").mkdir(parents=True)
+        self.write("step 1 loss 2.5\n")
+
+    def write(self, text: str) -> None:
+        with (self.work_dir / "logs" / "0" / "rank-0.log").open("a") as log:
+            log.write(text)
+
+
+@pytest.fixture
+def hpcrun(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
+    """A project on a machine without Slurm."""
+    clean_environ["PATH"] = str(tools_without_slurm(tmp_path / "bin"))
+    return Caller(tmp_path, clean_environ)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path / "cluster")
+
+
+@pytest.fixture
+def far(hpcrun: Caller, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> FarTransport:
+    hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
+    slurm = {"sbatch": cluster.sbatch, "squeue": cluster.squeue, "scancel": lambda *_: (0, "", "")}
+    transport = FarTransport(hpcrun.runs, cluster.folder, slurm)
+    monkeypatch.setattr(context, "connect", lambda env, **options: transport)
+    return transport
+
+
+def submitted(hpcrun: Caller) -> Path:
+    done = hpcrun("submit", "job.yaml", "--json")
+    assert done.code == 0, done
+    return Path(done.json["run_dir"])
+
+
+def test_a_run_is_delivered_in_one_trip(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    run = submitted(hpcrun)
+    assert far.trips == ["deliver"]
+    assert cluster.work_dir == cluster.folder / run.name
+    assert (cluster.work_dir / "harness.sh").read_bytes() == (run / "harness.sh").read_bytes()
+
+
+def test_a_refused_run_is_nowhere(hpcrun: Caller, far: FarTransport, cluster: Cluster) -> None:
+    cluster.refusal = "sbatch: error: invalid partition specified: nowhere\n"
+    assert hpcrun("submit", "job.yaml").code != 0
+    assert [*cluster.folder.iterdir()] == [*hpcrun.runs.glob("2*")] == []
+
+
+def test_a_lost_reply_is_settled_by_the_folder_on_the_cluster(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    sbatch = far.slurm["sbatch"]
+    far.slurm["sbatch"] = lambda *asked: (sbatch(*asked)[0], "no id\n", "")
+    submitted(hpcrun)
+    assert far.trips == ["deliver", "squeue"]
+
+
+def test_records_and_logs_are_those_of_the_last_refresh(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    run = submitted(hpcrun)
+    cluster.begin()
+    assert hpcrun("logs", "7").out == ""
+    far.trips.clear()
+    far.refresh([run])
+    assert far.trips == ["refresh"]
+    assert hpcrun("logs", "7").out == "step 1 loss 2.5\n"
+    (shown,) = hpcrun("status", "7", "--json").json["runs"]
+    assert (shown["state"], len(shown["attempts"])) == ("RUNNING", 1)
+    cluster.write("step 2 loss 2.0\n")
+    assert hpcrun("logs", "7").out == "step 1 loss 2.5\n"
+    far.refresh([run])
+    assert hpcrun("logs", "7").out == "step 1 loss 2.5\nstep 2 loss 2.0\n"
+
+
+def test_what_is_removed_is_removed_on_both_sides(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted(hpcrun)
+    monkeypatch.setattr(clean, "connect", lambda env: far)
+    cluster.state = "CANCELLED"
+    far.trips.clear()
+    done = hpcrun("clean", run.name, "--yes")
+    assert done.code == 0, done
+    assert far.trips.count("remove") == 1
+    assert not run.exists() and not cluster.work_dir.exists()
