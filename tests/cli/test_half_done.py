@@ -181,7 +181,7 @@ def test_a_condition_that_nobody_can_judge_is_no_success(
     for name in ("squeue", "sacct", "scontrol", "scancel"):
         script(tools, name, GARBAGE)
     done = hpcrun(*words, "7")
-    assert done.code == 4 and "squeue answered what is no" in done.err, done
+    assert done.code == 4 and "squeue answered with something other" in done.err, done
     assert not (tools / "scancel.asked").exists() and not done.out
 
 
