@@ -24,40 +24,40 @@ FILE = Path(__file__).with_name("reference.md")
 HEAD = """\
 # Reference
 
-All verbs, keys and variables. This page is made by `make docs` from the command line itself and
-from the JSON Schemas; edit those, not this. What the keys are for, by topic: [jobs.md](jobs.md).
+All verbs, keys and variables. `make docs` generates this page from the command line itself and from
+the JSON Schemas; edit those, not this. What the keys are for, by topic: [jobs.md](jobs.md).
 First steps: [tutorial.md](tutorial.md).
 """
 
-# What a job file's text and a script's environment are told; placeholder_names() has the names.
+# What job files and a script's environment can refer to; placeholder_names() has the names.
 PLACEHOLDERS = {
-    "accelerate_config": "Accelerate's YAML of this run; with `launcher: accelerate`",
-    "activation_checkpointing": "true or false, as the job says",
+    "accelerate_config": "this run's Accelerate YAML; with `launcher: accelerate`",
+    "activation_checkpointing": "true or false, from the job",
     "after_checkpoint_dir": "the `{checkpoint_dir}` of the run that `--after` names",
     "backend": "what to give `init_process_group`: nccl, or gloo on CPUs",
-    "cache_dir": "the profile's folder of caches",
-    "checkpoint_dir": "for checkpoints, to save and to find; a resubmitted run has the old one's",
+    "cache_dir": "the profile's cache folder",
+    "checkpoint_dir": "where to save and find checkpoints; a resubmitted run has the old run's",
     "code_dir": "the run's copy of your code, or the project with `snapshot: false`",
-    "deepspeed_config": "DeepSpeed's JSON of this run; with a `deepspeed:` block",
+    "deepspeed_config": "this run's DeepSpeed JSON; with a `deepspeed:` block",
     "device": "cuda or cpu",
     "effective_batch": "micro batch x accumulation x ranks",
     "fabric": "the network between the nodes, or single-node",
     "gpus_per_node": "GPUs of each node",
-    "gradient_accumulation_steps": "as the job says",
+    "gradient_accumulation_steps": "from the job",
     "launcher": "what starts the ranks",
-    "local_dir": "a folder of the run's own on each node's own disk",
-    "micro_batch_per_gpu": "as the job says",
-    "nodes": "how many nodes",
+    "local_dir": "the run's own folder on each node's local disk",
+    "micro_batch_per_gpu": "from the job",
+    "nodes": "number of nodes",
     "precision": "bf16, fp16 or fp32",
     "project_dir": "the folder that the job was submitted from",
     "ranks_per_node": "processes on each node",
     "run_dir": "the run's folder",
     "run_id": "the run's name",
-    "world_size": "how many ranks in all",
+    "world_size": "number of ranks in all",
     "zero_stage": "DeepSpeed's stage; with a `deepspeed:` block",
 }
 
-# What hpcrun reads, and what only the job itself can know.
+# What hpcrun reads, and what is known only in the job.
 READ = {
     "HPCRUN_CLUSTER": "the cluster profile to use, as `--cluster NAME`",
     "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `/tmp/hpcrun-sandbox-UID`",
@@ -225,13 +225,13 @@ def _default(value: Any) -> str:
 
 def _exit_codes() -> str:
     codes = {
-        0: "all well; of what was waited for or followed, too",
-        1: "it failed: the job that was waited for, or hpcrun itself; no metric was found",
-        2: "your input is wrong: a file, an option, a value; nothing was done",
-        3: "Slurm answered, and the answer is no",
-        4: "Slurm, a host or a file system does not answer; nothing is known, nothing was lost",
-        124: "`hpcrun wait --timeout`: time was up before",
-        130: "Ctrl-C; what was begun is ended cleanly, and jobs go on",
+        0: "success, also of the job that was waited for or followed",
+        1: "failure of the job that was waited for, or of the command; no metric was found",
+        2: "invalid input: a file, an option, a value; nothing was done",
+        3: "refused by Slurm",
+        4: "Slurm, a host or a file system does not answer; the state is unknown, nothing is lost",
+        124: "the timeout of `hpcrun wait --timeout`",
+        130: "Ctrl-C; the command ends cleanly, and jobs go on",
     }
     known = {
         one.exit_code
@@ -239,10 +239,7 @@ def _exit_codes() -> str:
         if isinstance(one, type) and issubclass(one, errors.HpcrunError)
     }
     assert known <= set(codes), known - set(codes)
-    text = (
-        "`hpcrun run` and `hpcrun shell JOB -- COMMAND` end with the program's own code where it "
-        "has one.\n"
-    )
+    text = "`hpcrun run` and `hpcrun shell JOB -- COMMAND` return the program's own exit code.\n"
     rows = [(f"{code}", words) for code, words in codes.items()]
     return "\n".join(["## Exit codes\n", _table(("code", "meaning"), rows), text])
 
@@ -251,9 +248,9 @@ def _placeholders() -> str:
     missing = _names() ^ set(PLACEHOLDERS)
     assert not missing, f"make_reference.PLACEHOLDERS: {sorted(missing)}"
     text = (
-        "In `args`, `env` and commands of a job, and among the words after `--`. Your script finds "
-        "the same in its environment, as `HPCRUN_NAME`. `{{` is a brace. An unknown name is an "
-        "error. A sweep's names are placeholders too.\n"
+        "In `args`, `env` and commands of a job, and in arguments after `--`. Your script has the "
+        "same values in its environment, as `HPCRUN_NAME`. `{{` is a literal brace. An unknown "
+        "name is an error. The keys of a sweep are placeholders too.\n"
     )
     rows = [(f"`{{{name}}}`", words) for name, words in sorted(PLACEHOLDERS.items())]
     return "\n".join(["## Placeholders\n", text, _table(("placeholder", "what it holds"), rows)])
@@ -273,21 +270,21 @@ def _names() -> set[str]:
         launcher="accelerate", framework="deepspeed", deepspeed=DeepSpeed(), batch=Batch()
     )
     plan = build_plan(spec, Cluster(), place, after=Dependency("1", "/r0/checkpoints"))
-    # The last one is a question of the harness's own.
+    # The last one is internal to the harness.
     return placeholder_names(plan.environment) - {"needs_bf16"}
 
 
 def _variables() -> str:
     own = [(f"`{name}`", words) for name, words in READ.items()]
-    told = [(f"`{name}`", words) for name, words in OF_THE_ATTEMPT.items()]
+    in_job = [(f"`{name}`", text) for name, text in OF_THE_ATTEMPT.items()]
     return "\n".join(
         [
             "## Environment variables\n",
             "hpcrun itself reads:\n",
             _table(("variable", "what it does"), own),
-            "`NO_COLOR` and `COLUMNS` are heeded as everywhere.\n",
+            "It also respects `NO_COLOR` and `COLUMNS`.\n",
             "A job's processes have each [placeholder](#placeholders), as `HPCRUN_NODES`, and:\n",
-            _table(("variable", "what it holds"), told),
+            _table(("variable", "what it holds"), in_job),
         ]
     )
 

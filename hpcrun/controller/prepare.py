@@ -254,7 +254,7 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
         if said:
             raise InputError(
                 f"{file.name}, as the project's templates make it: {said}",
-                fix=f"mend templates/{file.name}.j2",
+                fix=f"fix templates/{file.name}.j2",
             )
 
 

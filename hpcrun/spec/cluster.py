@@ -30,7 +30,7 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     go; ``cpus_per_gpu`` and ``memory_per_gpu`` are the shares that every GPU has on every node.
     """
 
-    nodes: Annotated[Positive | None, Meta(description="how many nodes there are")] = None
+    nodes: Annotated[Positive | None, Meta(description="number of nodes")] = None
     gpus_per_node: Annotated[
         NotNegative | None, Meta(description="GPUs of a node, of all types; 0: it has none")
     ] = None
@@ -44,18 +44,16 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     cpus_per_gpu: Annotated[
         Positive | None,
-        Meta(description="CPU cores for each GPU, where cpus_per_node / gpus_per_node is not it"),
+        Meta(description="CPU cores for each GPU, if not cpus_per_node / gpus_per_node"),
     ] = None
     memory_per_gpu: Annotated[
         Memory | None,
-        Meta(description="memory for each GPU, where memory_per_node / gpus_per_node is not it"),
+        Meta(description="memory for each GPU, if not memory_per_node / gpus_per_node"),
     ] = None
     max_time: Annotated[
         Time | None, Meta(description="longest job: minutes, h:m:s or days-hours")
     ] = None
-    default_time: Annotated[
-        Time | None, Meta(description="time limit of a job that names none")
-    ] = None
+    default_time: Annotated[Time | None, Meta(description="default time limit of a job")] = None
     min_nodes: Annotated[Positive | None, Meta(description="fewest nodes of a job")] = None
     max_nodes: Annotated[Positive | None, Meta(description="most nodes of a job")] = None
     max_gpus: Annotated[
@@ -67,7 +65,7 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How this cluster spells one GPU type: any of a gres type, a constraint, a partition."""
+    """How to request a GPU type here: any of a gres type, a constraint, a partition."""
 
     gres: Annotated[Line | None, Meta(description="type in --gres=gpu:TYPE:COUNT")] = None
     constraint: Annotated[Line | None, Meta(description="node feature for --constraint")] = None
@@ -83,7 +81,7 @@ class GpuType(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cluster profile: ``hpcrun.yaml`` in a project, or a file in ~/.config/hpcrun/clusters/."""
 
-    name: Annotated[Line, Meta(description="what listings call the cluster")] = "default"
+    name: Annotated[Line, Meta(description="the cluster's name in listings")] = "default"
     description: Annotated[str, Meta(description="one sentence for listings")] = ""
     read_on: Annotated[
         str | None, Meta(description="date on which the partitions were read from the cluster")
@@ -98,7 +96,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Literal["cuda", "cpu"], Meta(description="what trains; cpu: nodes without GPUs")
     ] = "cuda"
     slurm_conf: Annotated[
-        str | None, Meta(description="slurm.conf to use, where it is not the system's")
+        str | None, Meta(description="slurm.conf to use, if not the system's")
     ] = None
     runs_dir: Annotated[
         str, Meta(description="folder of the runs; every node must see it at the same path")
@@ -108,10 +106,10 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     local_dir: Annotated[
         Filled,
-        Meta(description="the nodes' own disk, as in /local or $TMPDIR; {local_dir} is in it"),
+        Meta(description="the nodes' local disk, as in /local or $TMPDIR; {local_dir} is in it"),
     ] = "/tmp"
-    partition: Annotated[Line | None, Meta(description="partition of jobs that name none")] = None
-    account: Annotated[Line | None, Meta(description="account of jobs that name none")] = None
+    partition: Annotated[Line | None, Meta(description="default partition of jobs")] = None
+    account: Annotated[Line | None, Meta(description="default account of jobs")] = None
     partitions: Annotated[
         dict[str, Partition], Meta(description="the cluster's partitions, by name")
     ] = field(default_factory=dict)
@@ -119,14 +117,15 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[str, GpuType], Meta(description="GPU types, by the name that jobs use")
     ] = field(default_factory=dict)
     fabric: Annotated[
-        Fabric, Meta(description="the network between the nodes; auto: as the nodes show")
+        Fabric, Meta(description="the network between the nodes; auto: detected on the nodes")
     ] = "auto"
     internet: Annotated[bool, Meta(description="whether compute nodes reach the internet")] = True
     python: Annotated[
-        str | None, Meta(description="the interpreter that trains, where a job names none")
+        str | None, Meta(description="the interpreter that trains, if the job names none")
     ] = None
     environment: Annotated[
-        EnvironmentKind, Meta(description="whether jobs see the variables of the submitting shell")
+        EnvironmentKind,
+        Meta(description="whether jobs inherit the variables of the submitting shell"),
     ] = "inherit"
     container_runtime: Annotated[
         ContainerRuntime | None, Meta(description="what runs containers here")
@@ -139,5 +138,5 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = field(default_factory=dict)
     rename: Annotated[
         dict[SbatchOption, SbatchOption],
-        Meta(description="options that this site wants by another name, as in gres: gpus-per-node"),
+        Meta(description="options that have another name here, as in gres: gpus-per-node"),
     ] = field(default_factory=dict)

@@ -61,9 +61,9 @@ SbatchOptions = dict[SbatchOption, Line | bool]
 
 
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to ask of the cluster. The number of GPUs is set here and nowhere else."""
+    """What to request from Slurm. The number of GPUs is specified once, here."""
 
-    nodes: Annotated[Positive, Meta(description="how many nodes")] = 1
+    nodes: Annotated[Positive, Meta(description="number of nodes")] = 1
     gpus_per_node: Annotated[NotNegative, Meta(description="GPUs on each node; 0: none")] = 1
     gpu_type: Annotated[
         Line | None, Meta(description="a GPU type of the cluster profile, as in a100")
@@ -81,7 +81,7 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(description="memory on each node, as in 200G; else the GPUs' share of the node"),
     ] = None
     exclusive: Annotated[
-        bool, Meta(description="whole nodes: all their CPUs and memory, and nobody else on them")
+        bool, Meta(description="whole nodes: all their CPUs and memory, and no other jobs on them")
     ] = False
 
 
@@ -89,7 +89,7 @@ class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x world size."""
 
     micro_batch_per_gpu: Annotated[
-        Positive, Meta(description="samples that one GPU takes in one forward pass")
+        Positive, Meta(description="samples for each GPU in one forward pass")
     ] = 1
     gradient_accumulation_steps: Annotated[
         Positive, Meta(description="forward passes for one optimizer step")
@@ -118,12 +118,12 @@ class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=3)] | None,
         Meta(
             description="what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too; "
-            "else as config_file says, else 2",
+            "else from config_file, else 2",
         ),
     ] = None
     offload: Offload = field(default_factory=Offload)
     config_file: Annotated[
-        Filled | None, Meta(description="your own DeepSpeed JSON, taken as it is")
+        Filled | None, Meta(description="your own DeepSpeed JSON, used as it is")
     ] = None
     config: Annotated[
         dict[str, Any], Meta(description="keys of DeepSpeed's own JSON; merged last, they win")
@@ -143,7 +143,7 @@ class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     fabric: Annotated[
         Fabric,
-        Meta(description="the network; auto: as the profile says, else as the nodes show"),
+        Meta(description="the network; auto: from the profile, else detected on the nodes"),
     ] = "auto"
     env: Annotated[Env, Meta(description="NCCL variables that win over hpcrun's")] = field(
         default_factory=dict
@@ -153,12 +153,14 @@ class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Container(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The image that the ranks run in."""
 
-    image: Annotated[Line, Meta(description="a file or a registry's reference, as runtime has it")]
+    image: Annotated[
+        Line, Meta(description="a file or a registry reference, as the runtime takes it")
+    ]
     runtime: Annotated[
         ContainerRuntime | None, Meta(description="what runs it; else the profile's")
     ] = None
     mounts: Annotated[
-        list[Line], Meta(description="further folders to see inside, as SRC or SRC:DST")
+        list[Line], Meta(description="further folders to mount, as SRC or SRC:DST")
     ] = field(default_factory=list)
     options: Annotated[list[Line], Meta(description="further options of the runtime")] = field(
         default_factory=list
@@ -174,7 +176,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     venv: Annotated[str | None, Meta(description="folder of a virtual environment")] = None
     conda: Annotated[Line | None, Meta(description="name or folder of a conda environment")] = None
     uv: Annotated[
-        bool, Meta(description="make the project's .venv what uv.lock says (uv sync --frozen)")
+        bool, Meta(description="sync the project's .venv with uv.lock (uv sync --frozen)")
     ] = False
     container: Container | None = None
     python: Annotated[str | None, Meta(description="the interpreter that trains")] = None
@@ -234,16 +236,16 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     secrets: Annotated[
         list[Variable],
-        Meta(description="names of variables whose values travel from your shell, unrecorded"),
+        Meta(description="names of variables whose values are passed from your shell, unrecorded"),
     ] = field(default_factory=list)
     environment: Annotated[
         EnvironmentKind | None,
-        Meta(description="whether jobs see your shell's variables; else as the profile says"),
+        Meta(description="whether jobs inherit your shell's variables; else from the profile"),
     ] = None
     setup: Setup = field(default_factory=Setup)
     stage: Annotated[
         dict[Filled, Filled],
-        Meta(description="files and folders to copy to each node's own disk, as in SRC: DST"),
+        Meta(description="files and folders to copy to each node's local disk, as in SRC: DST"),
     ] = field(default_factory=dict)
     sweep: Annotated[
         dict[SweepKey, Annotated[list[str], Meta(min_length=1)]],
@@ -253,7 +255,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
     sweep_limit: Annotated[
-        Positive, Meta(description="how many runs of a sweep may run at the same time")
+        Positive, Meta(description="maximum number of runs of a sweep at the same time")
     ] = 4
     log_patterns: Annotated[
         list[Filled],

@@ -126,7 +126,7 @@ def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFa
                 ours = ".".join(map(str, sys.version_info[:2]))
                 raise InputError(
                     f"{name}:{error.lineno}: cannot be read as Python {ours}: {error.msg}",
-                    fix=f"correct that line, then hpcrun init {name}",
+                    fix=f"fix that line, then hpcrun init {name}",
                 ) from error
             raise InputError(
                 f"{name}:{error.lineno}: no Python: {error.msg}",
