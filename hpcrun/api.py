@@ -13,8 +13,7 @@ from hpcrun.handles import Run, Status, Sweep, status_of, wait
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.controller.prepare import Prepared
-    from hpcrun.controller.sweep import PreparedSweep
+    from hpcrun.controller.prepare import Prepared, PreparedSweep
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
     from hpcrun.render.files import RenderedFile
@@ -76,8 +75,8 @@ def submit(
     Raises SpecError with all that is wrong with the job, InputError, SchedulerRefused, OutOfReach;
     nothing is left behind but where OutOfReach says that Slurm may have taken it (maybe_done).
     """
+    from hpcrun.controller.prepare import PreparedSweep
     from hpcrun.controller.submit import submit as submit_prepared
-    from hpcrun.controller.sweep import PreparedSweep
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
@@ -101,8 +100,8 @@ def submit_sweep(
 
     A job becomes a sweep here too, as in set={"sweep": {"args.lr": [1e-3, 1e-4]}}.
     """
-    from hpcrun.controller.sweep import PreparedSweep
-    from hpcrun.controller.sweep import submit_sweep as submit_prepared
+    from hpcrun.controller.prepare import PreparedSweep
+    from hpcrun.controller.submit import submit_sweep as submit_prepared
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
@@ -126,7 +125,7 @@ def dry_run(
 
     Arguments and errors are submit()'s. Slurm is asked only about ``after``.
     """
-    from hpcrun.controller.sweep import PreparedSweep
+    from hpcrun.controller.prepare import PreparedSweep
 
     made = _prepared(_context(cluster, cwd), job, set, args, after, check)
     if not isinstance(made, PreparedSweep):

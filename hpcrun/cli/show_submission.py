@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
 
 from hpcrun.cli.output import emit_json, message, pairs, say, show_next, table
 from hpcrun.controller.context import Context
-from hpcrun.controller.prepare import Prepared
-from hpcrun.controller.sweep import PreparedSweep
+from hpcrun.controller.prepare import Prepared, PreparedSweep
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
-from hpcrun.slurm.commands import Estimate
 from hpcrun.views.numbers import count_of, sweep_size
+
+if TYPE_CHECKING:
+    from hpcrun.slurm.commands import Estimate
 
 
 def describe(made: Prepared | PreparedSweep) -> list[tuple[str, str]]:

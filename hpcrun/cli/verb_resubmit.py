@@ -122,7 +122,7 @@ def _show_origin(again: Again) -> None:
 
 
 def _json(again: Again, job_id: str) -> dict[str, Any]:
-    from hpcrun.controller.sweep import PreparedSweep, runs_in
+    from hpcrun.controller.prepare import PreparedSweep, runs_in
 
     made = again.prepared
     is_sweep = isinstance(made, PreparedSweep)

@@ -58,8 +58,7 @@ def command(
         watch_submission,
     )
     from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.submit import expected_start
-    from hpcrun.controller.sweep import prepare_job, submit_job
+    from hpcrun.controller.prepare import prepare_job
 
     check_follow("submit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
@@ -73,11 +72,13 @@ def command(
     made = prepare_job(
         where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks
     )
+    if dry_run and not test_only:
+        show_files(made, as_json=as_json)
+        return 0
+    from hpcrun.controller.submit import expected_start, submit_job  # here: a dry run needs none
+
     if test_only:
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
-        return 0
-    if dry_run:
-        show_files(made, as_json=as_json)
         return 0
     if follow:
         check_one_log(made)

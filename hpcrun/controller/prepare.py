@@ -1,8 +1,9 @@
-"""From a job's name to its plan and files: all of a submission but its effects."""
+"""From a job's name to the plan and files of a run or a sweep: all but the effects."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import time
@@ -20,11 +21,12 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given
 from hpcrun.plan.environment import double_braces, placeholder_names
-from hpcrun.plan.sweep import build_runs
+from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
-from hpcrun.render.files import RenderedFile, render_files
+from hpcrun.render.files import RenderedFile, render_array, render_files
 from hpcrun.render.quoting import quote_comment
-from hpcrun.runs.layout import RunFolder, make_run_id
+from hpcrun.runs.layout import RunFolder, SweepFolder, make_run_id, sweep_folder, task_run_id
+from hpcrun.runs.records import Sweep, Task
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin, command_job, load_job
@@ -40,6 +42,28 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> RunFolder:
         return RunFolder(Path(self.plan.run_dir))
+
+
+class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep that could be submitted; ``plan`` and ``files`` are the array's own."""
+
+    spec: JobSpec
+    plan: Plan
+    files: list[RenderedFile]
+    runs: list[Prepared]
+    values: list[dict[str, str]]
+
+    @property
+    def folder(self) -> SweepFolder:
+        return sweep_folder(Path(self.plan.run_dir).parent, self.plan.run_id)
+
+
+def runs_in(made: Prepared | PreparedSweep) -> list[Prepared]:
+    """Return the runs of a sweep, or the one run."""
+    return made.runs if isinstance(made, PreparedSweep) else [made]
+
+
+# ---- the job -----------------------------------------------------------------------------------
 
 
 def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobSpec:
@@ -90,6 +114,23 @@ def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSp
     return msgspec.structs.replace(
         spec, command=[], name=spec.name or quote_comment(Path(command[0]).name) or "command"
     )
+
+
+# ---- the run -----------------------------------------------------------------------------------
+
+
+def prepare_job(
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str],
+    after: Dependency | None,
+    origin: Origin,
+    checks: Checks,
+) -> Prepared | PreparedSweep:
+    """Plan and render a run, or a sweep where the job is one. Raises as prepare() does."""
+    make = prepare_sweep if spec.sweep else prepare
+    return make(context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
 
 
 def prepare(
@@ -295,3 +336,105 @@ def with_words(spec: JobSpec, known: Collection[str], words: Sequence[str]) -> J
     if spec.command == []:
         return msgspec.structs.replace(spec, command=typed)
     return msgspec.structs.replace(spec, args=[*spec.args, *typed])
+
+
+# ---- the sweep ---------------------------------------------------------------------------------
+
+
+def prepare_sweep(
+    context: Context,
+    spec: JobSpec,
+    *,
+    extra_args: Sequence[str] = (),
+    after: Dependency | None = None,
+    origin: Origin | None = None,
+    checks: Checks | None = None,
+    made: Sequence[SweepRun] | None = None,
+) -> PreparedSweep:
+    """Plan and render all runs of a sweep and its array; nothing is changed.
+
+    ``checks`` say whether problems that the user may know better about are errors; ``made`` are the
+    runs, where they are not all combinations of the sweep's values. Raises InputError, or SpecError
+    with all that is wrong in any of the runs.
+    """
+    origin = origin or Origin(spec.name or "job")
+    sweep_id = new_run_id(spec)
+    code = sweep_folder(context.runs_dir, sweep_id).code
+    templates = project_templates(context)
+    checks = checks or Checks()
+    runs: list[Prepared] = []
+    errors: dict[str, InputError] = {}
+    try:
+        made = build_runs(spec, extra_args) if made is None else made
+        array = checks.look_at_array(context, len(made))
+        if array.problems:
+            raise SpecError(array.problems, fix=array.fix)
+        for one in made:
+            try:
+                run = _prepare_run(context, one, sweep_id, code, templates, after, origin, checks)
+                runs.append(run)
+            except InputError as error:
+                errors.setdefault(str(error), error)
+        if errors:
+            raise all_at_once(_distinct(list(errors.values())), origin)
+        known = placeholder_names(runs[0].plan.environment)
+        check_placeholders(spec, known)
+        plan = build_array([run.plan for run in runs], spec, sweep_id)
+    except SpecError as error:
+        raise all_at_once([error], origin) from error
+    plan = msgspec.structs.replace(plan, notes=[*plan.notes, *array.notes, *checks.compare_runs()])
+    record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
+    files = [
+        render_array(plan, templates),
+        _json("sweep.json", record),
+        RenderedFile(
+            "spec.yaml", dump_job(with_words(spec, known | spec.sweep.keys(), extra_args))
+        ),
+    ]
+    values = [one.values for one in made]
+    return PreparedSweep(spec=spec, plan=plan, files=files, runs=runs, values=values)
+
+
+def _prepare_run(
+    context: Context,
+    one: SweepRun,
+    sweep_id: str,
+    code: Path,
+    templates: Templates,
+    after: Dependency | None,
+    origin: Origin,
+    checks: Checks,
+) -> Prepared:
+    prepared = prepare(
+        context,
+        one.spec,
+        extra_args=one.words,
+        after=after,
+        origin=origin,
+        run_id=task_run_id(sweep_id, one.index),
+        shared_code=code,
+        templates=templates,
+        checks=checks,
+        checkpoint_dir=one.checkpoint_dir,
+    )
+    task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
+    return msgspec.structs.replace(prepared, files=[*prepared.files, _json("task.json", task)])
+
+
+def _distinct(errors: Sequence[InputError]) -> list[InputError]:
+    """Take the problems out that an error before has told already."""
+    told: set[str] = set()
+    left: list[InputError] = []
+    for error in errors:
+        if not isinstance(error, SpecError):
+            left.append(error)
+            continue
+        problems = [problem for problem in error.problems if str(problem) not in told]
+        told |= {str(problem) for problem in problems}
+        if problems:
+            left.append(SpecError(problems, fix=error.fix, notes=error.notes))
+    return left
+
+
+def _json(name: str, record: msgspec.Struct) -> RenderedFile:
+    return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")

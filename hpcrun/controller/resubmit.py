@@ -13,12 +13,18 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
-from hpcrun.controller.prepare import Prepared, prepare, read_spec
+from hpcrun.controller.prepare import (
+    Prepared,
+    PreparedSweep,
+    prepare,
+    prepare_sweep,
+    read_spec,
+    runs_in,
+)
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.submit import named_after
+from hpcrun.controller.submit import named_after, submit_job
 from hpcrun.controller.successors import linked, owner_run, successors_of
-from hpcrun.controller.sweep import PreparedSweep, prepare_sweep, runs_in, submit_job
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun

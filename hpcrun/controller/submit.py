@@ -1,4 +1,4 @@
-"""Submits a prepared run: folder, code, sbatch. The first effect of all."""
+"""Submits a prepared run or sweep: folders, code, sbatch. The first effect of all."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hpcrun.controller.context import (
     slurm_conf_of,
     slurm_transport,
 )
-from hpcrun.controller.prepare import Prepared
+from hpcrun.controller.prepare import Prepared, PreparedSweep
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import SUBMITTED, RunFolder
+from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder
 from hpcrun.runs.records import Submitted
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import create_run_folder, read_record, write_file, write_record
@@ -124,6 +124,53 @@ def submit(context: Context, prepared: Prepared) -> str:
     with whole_or_nothing(folder, [folder]), begun_from(context, [prepared.plan]):
         write_run(context, prepared)
         return hand_over(context, prepared.plan, [folder])
+
+
+def submit_job(context: Context, made: Prepared | PreparedSweep) -> str:
+    """Submit a run or a sweep; return the job id. Raises as submit() does."""
+    if isinstance(made, PreparedSweep):
+        return submit_sweep(context, made)
+    return submit(context, made)
+
+
+def submit_sweep(context: Context, sweep: PreparedSweep) -> str:
+    """Write the array and its runs, hand them to Slurm with one sbatch; return the array's id.
+
+    Raises as submit() does; whatever goes wrong before Slurm has it, all folders are taken away.
+    """
+    check_slurm_conf(context)
+    check_secrets(context, sweep.plan)
+    folder = sweep.folder
+    written = [folder.path, *(run.folder.path for run in sweep.runs)]
+    plans = [run.plan for run in sweep.runs]
+    with whole_or_nothing(folder.path, written), begun_from(context, plans):
+        _make(folder)
+        try:
+            _write(context, sweep, folder)
+        except BaseException:
+            take_away(written)
+            raise
+        return hand_over(context, sweep.plan, written)
+
+
+def _make(folder: SweepFolder) -> None:
+    """Make the array's folder, by which the names of its runs' folders are taken too."""
+    try:
+        folder.path.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename}: cannot make the sweep's folder: {error.strerror}",
+            fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
+        ) from error
+
+
+def _write(context: Context, sweep: PreparedSweep, folder: SweepFolder) -> None:
+    for file in sweep.files:
+        write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+    write_code(context, sweep.plan, folder.code)
+    for prepared in sweep.runs:
+        run = create_run_folder(Path(prepared.plan.run_dir))
+        fill_run(context, prepared, run, folder.code)
 
 
 def begun_from(context: Context, plans: Sequence[Plan]) -> AbstractContextManager[None]:

@@ -10,13 +10,13 @@ import os
 import shutil
 import signal
 import subprocess
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcrun import scheduler
+from hpcrun.controller import submit as controller
 from tests.cli.calling import Caller, Done, replay
 from tests.needs import require_command
 from tests.slurm_answers import sacct_row, squeue_row
@@ -134,8 +134,7 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
 ) -> None:
     hpcrun.write("one.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     asked = replay(tools, "sbatch", (0, "17\n", ""))
-    module = import_module(f"hpcrun.controller.{'sweep' if job == 'words.yaml' else 'submit'}")
-    real, calls = getattr(module, moment), []
+    real, calls = getattr(controller, moment), []
 
     def interrupted(*args: Any) -> Any:
         calls.append(args)
@@ -146,7 +145,7 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
             raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(module, moment, interrupted)
+    monkeypatch.setattr(controller, moment, interrupted)
     done = hpcrun("submit", job)
     assert done.code == 130 and done.out == "", done
     assert calls and list(hpcrun.runs.iterdir()) == [] and not asked.exists()

@@ -10,8 +10,7 @@ import pytest
 
 from hpcrun.assets import shipped
 from hpcrun.controller.context import load_context
-from hpcrun.controller.prepare import load_spec, prepare
-from hpcrun.controller.sweep import prepare_sweep
+from hpcrun.controller.prepare import load_spec, prepare, prepare_sweep
 from hpcrun.slurm.commands import parse_estimate
 from hpcrun.spec.job import Fabric
 from tests.cluster.rig import Rig

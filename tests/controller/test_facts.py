@@ -9,9 +9,8 @@ import pytest
 
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.curves.facts import code_digests, run_facts, with_code
-from hpcrun.controller.prepare import prepare
+from hpcrun.controller.prepare import prepare, prepare_sweep
 from hpcrun.controller.submit import write_run
-from hpcrun.controller.sweep import prepare_sweep
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
 from tests.plan.making import job
