@@ -18,7 +18,6 @@ from hpcrun.controller.cancel import is_alive_here
 from hpcrun.controller.context import Context
 from hpcrun.controller.live_jobs import LiveJobs, folder_of_job
 from hpcrun.controller.state.status import status_of
-from hpcrun.controller.successors import successors_of
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import (
     ARRAY,
@@ -32,7 +31,7 @@ from hpcrun.runs.layout import (
     sweep_id_of,
 )
 from hpcrun.runs.records import History, Seen
-from hpcrun.runs.store import read_record
+from hpcrun.runs.store import read_record, successors_of
 from hpcrun.runs.verdict import is_over
 from hpcrun.transport import TRASH, Transport, connect
 

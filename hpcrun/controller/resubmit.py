@@ -23,8 +23,7 @@ from hpcrun.controller.prepare import (
 )
 from hpcrun.controller.state.status import RunStatus, status_of
 from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.submit import named_after, submit_job
-from hpcrun.controller.successors import linked, owner_run, successors_of
+from hpcrun.controller.submit import linked, named_after, submit_job
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
@@ -32,7 +31,7 @@ from hpcrun.plan.types import Dependency, Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted
-from hpcrun.runs.store import holds_any, runs_of
+from hpcrun.runs.store import holds_any, owner_run, runs_of, successors_of
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin
 
@@ -87,19 +86,38 @@ def prepare_again(
         notes.append("the code is today's: the earlier run ran it in place")
     folders = [None if fresh else _checkpoints(context, status) for status in statuses]
     after = _after(where, plan)
-    code = "now" if where.code is None else "then"
+    spec = _spec_of(where, found, overrides)
+    origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
     made: Prepared | PreparedSweep
     if isinstance(found, SweepFolder):
-        made = _sweep_again(where, found, statuses, folders, overrides, extra_args, checks, after)
-        runs = [
-            _with_origin(run, status, code, folder)
-            for run, status, folder in zip(made.runs, statuses, folders, strict=True)
+        tasks = [
+            SweepRun(
+                index=index,
+                values=status.history.task.values if status.history.task is not None else {},
+                spec=structs.replace(
+                    _spec_of(where, status.run, overrides), name=f"{spec.name or 'job'}.{index}"
+                ),
+                words=list(extra_args),
+                checkpoint_dir=folder,
+            )
+            for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
         ]
-        made = structs.replace(made, runs=runs)
+        sweep = prepare_sweep(
+            where,
+            spec,
+            extra_args=extra_args,
+            after=after,
+            origin=origin,
+            checks=checks,
+            made=tasks,
+        )
+        runs = [
+            _with_origin(run, status, folder, where)
+            for run, status, folder in zip(sweep.runs, statuses, folders, strict=True)
+        ]
+        made = structs.replace(sweep, runs=runs)
     else:
-        spec = _spec_of(where, found, overrides)
-        origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
-        prepared = prepare(
+        run = prepare(
             where,
             spec,
             extra_args=extra_args,
@@ -108,7 +126,7 @@ def prepare_again(
             checks=checks,
             checkpoint_dir=folders[0],
         )
-        made = _with_origin(prepared, statuses[0], code, folders[0])
+        made = _with_origin(run, statuses[0], folders[0], where)
     _check_began_from(after, [run.plan for run in runs_in(made)])
     if any(folders):
         notes += _run_dir_notes(made.spec)
@@ -123,8 +141,7 @@ def submit_again(again: Again) -> str:
     In the folder whose checkpoints it uses stands from now on that it does; else nothing of the
     earlier run is changed.
     """
-    folders = [run.folder.path for run in runs_in(again.prepared)]
-    with linked(again.context, folders, again.checkpoint_dirs):
+    with linked(again.context, runs_in(again.prepared), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
 
 
@@ -219,8 +236,8 @@ def _code_of(status: RunStatus) -> Path:
     return code
 
 
-def _spec_of(context: Context, run: RunFolder, overrides: Sequence[str]) -> JobSpec:
-    file = run.path / "spec.yaml"
+def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
+    file = found.path / "spec.yaml"
     return read_spec(context, read_text(file), str(file), overrides)
 
 
@@ -276,53 +293,17 @@ def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
 
 
 def _with_origin(
-    prepared: Prepared, status: RunStatus, code: Code, checkpoint_dir: str | None
+    prepared: Prepared, status: RunStatus, checkpoint_dir: str | None, context: Context
 ) -> Prepared:
+    """Add the record of which run this one is made of."""
     record = Resubmitted(
         run_id=status.run.run_id,
         run_dir=str(status.run.path),
         job_id=status.job_id,
-        code=code,
+        code="now" if context.code is None else "then",
         checkpoint_dir=checkpoint_dir,
     )
     text = json.dumps(msgspec.to_builtins(record)) + "\n"
     return structs.replace(
         prepared, files=[*prepared.files, RenderedFile("resubmitted.json", text)]
-    )
-
-
-def _sweep_again(
-    context: Context,
-    sweep: SweepFolder,
-    statuses: Sequence[RunStatus],
-    folders: Sequence[str | None],
-    overrides: Sequence[str],
-    extra_args: Sequence[str],
-    checks: Checks | None,
-    after: Dependency | None,
-) -> PreparedSweep:
-    """Plan the runs by their own jobs, numbered from 0: what is left of a sweep is a sweep too."""
-    file = sweep.path / "spec.yaml"
-    spec = read_spec(context, read_text(file), str(file), overrides)
-    made = []
-    for index, (status, folder) in enumerate(zip(statuses, folders, strict=True)):
-        task = status.history.task
-        one = _spec_of(context, status.run, overrides)
-        made.append(
-            SweepRun(
-                index=index,
-                values=task.values if task is not None else {},
-                spec=structs.replace(one, name=f"{spec.name or 'job'}.{index}"),
-                words=list(extra_args),
-                checkpoint_dir=folder,
-            )
-        )
-    return prepare_sweep(
-        context,
-        spec,
-        extra_args=extra_args,
-        after=after,
-        origin=Origin(str(file), tuple(overrides)),
-        checks=checks,
-        made=made,
     )

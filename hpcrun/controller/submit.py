@@ -28,9 +28,15 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder
-from hpcrun.runs.records import Submitted
+from hpcrun.runs.records import Submitted, Successor
 from hpcrun.runs.snapshot import take_snapshot
-from hpcrun.runs.store import create_run_folder, read_record, write_file, write_record
+from hpcrun.runs.store import (
+    create_run_folder,
+    owner_run,
+    read_record,
+    write_file,
+    write_record,
+)
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.commands import SCRIPT, Estimate
 
@@ -38,6 +44,9 @@ from hpcrun.slurm.commands import SCRIPT, Estimate
 REFERENCE = Path(__file__).parent.parent / "workloads" / "reference"
 # They lead into /run/user of the login node: enroot, for one, would fail on it (enroot#13).
 _OF_THIS_LOGIN = ("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS")
+
+# Two notes within this many seconds may be of two hpcruns that did not see each other.
+_AT_ONCE = 120.0
 
 
 def write_run(context: Context, prepared: Prepared) -> RunFolder:
@@ -121,7 +130,7 @@ def submit(context: Context, prepared: Prepared) -> str:
     """
     check_slurm_conf(context)
     folder = prepared.folder.path
-    with whole_or_nothing(folder, [folder]), begun_from(context, [prepared.plan]):
+    with whole_or_nothing(folder, [folder]), _begun_from(context, [prepared]):
         write_run(context, prepared)
         return hand_over(context, prepared.plan, [folder])
 
@@ -142,8 +151,7 @@ def submit_sweep(context: Context, sweep: PreparedSweep) -> str:
     check_secrets(context, sweep.plan)
     folder = sweep.folder
     written = [folder.path, *(run.folder.path for run in sweep.runs)]
-    plans = [run.plan for run in sweep.runs]
-    with whole_or_nothing(folder.path, written), begun_from(context, plans):
+    with whole_or_nothing(folder.path, written), _begun_from(context, sweep.runs):
         _make(folder)
         try:
             _write(context, sweep, folder)
@@ -173,26 +181,74 @@ def _write(context: Context, sweep: PreparedSweep, folder: SweepFolder) -> None:
         fill_run(context, prepared, run, folder.code)
 
 
-def begun_from(context: Context, plans: Sequence[Plan]) -> AbstractContextManager[None]:
+def _begun_from(context: Context, runs: Sequence[Prepared]) -> AbstractContextManager[None]:
     """Note in the run that these come after that they begin from its checkpoints, if they do."""
-    folders = [named_after(plan) for plan in plans]
-    if not any(folders):
-        return contextlib.nullcontext()
-    from hpcrun.controller.successors import linked  # here: few jobs begin from another's
+    return linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
 
-    return linked(context, [Path(plan.run_dir) for plan in plans], folders, reads=True)
+
+@contextlib.contextmanager
+def linked(
+    context: Context,
+    runs: Sequence[Prepared],
+    checkpoint_dirs: Sequence[str | None],
+    *,
+    reads: bool = False,
+) -> Iterator[None]:
+    """Note in each folder whose checkpoints are used that they are, before the job can begin.
+
+    ``reads``: the runs only begin from them, and any number may. The notes are removed again where
+    nothing is submitted. Raises InputError where another hpcrun resumes from the same ones at this
+    moment: of two that see each other's note none does.
+    """
+    notes: list[tuple[Path, Prepared]] = []
+    try:
+        for run, folder in zip(runs, checkpoint_dirs, strict=True):
+            owner = owner_run(Path(folder)) if folder is not None else None
+            if owner is not None:
+                with contextlib.suppress(FileExistsError):
+                    owner.successors.mkdir()
+                note = owner.successors / f"{run.folder.run_id}.json"
+                notes.append((note, run))
+                write_record(note, Successor(run_dir=str(run.folder.path), reads=reads))
+                if not reads:
+                    _check_alone(context, note)
+        yield
+    except BaseException as error:
+        if not (isinstance(error, OutOfReach) and error.maybe_done):
+            for note, run in notes:
+                if not run.folder.path.is_dir():  # it is there on Ctrl-C after Slurm's answer
+                    note.unlink(missing_ok=True)
+        raise
+
+
+def _check_alone(context: Context, note: Path) -> None:
+    """Look for the notes of others that are as new as ours, by the file server's clock."""
+    from hpcrun.controller.state.status import status_of  # here: few jobs resume from another
+
+    ours = note.stat().st_mtime
+    for other in note.parent.glob("*.json"):
+        record = read_record(other, Successor) if other != note else None
+        if record is None or record.reads or abs(other.stat().st_mtime - ours) > _AT_ONCE:
+            continue
+        run = RunFolder(Path(record.run_dir))
+        if not run.path.is_dir() or not status_of(context, [run])[0].verdict.final:
+            raise InputError(
+                f"{note.parent.parent}: {run.run_id}, of another hpcrun at this moment, resumes "
+                "from its checkpoints",
+                fix=f"hpcrun status {run.run_id}; --fresh for checkpoints of its own",
+            )
 
 
 def named_after(plan: Plan) -> str | None:
-    """The checkpoint folder of the run before, where the job's own words name it."""
+    """Return the checkpoint folder of the run before, where the job itself names it."""
     folder = after_checkpoint_dir(plan.environment)
     if folder is None:
         return None
     own = [section.variables.values() for section in plan.environment if section.block != "run"]
     setup = plan.setup
-    words = [*plan.program, *(value for values in own for value in values)]
-    words += [*setup.commands, *setup.node_commands, *(source for source, _ in setup.stage)]
-    return folder if any(folder in word or AFTER_VARIABLE in word for word in words) else None
+    texts = [*plan.program, *(value for values in own for value in values)]
+    texts += [*setup.commands, *setup.node_commands, *(source for source, _ in setup.stage)]
+    return folder if any(folder in text or AFTER_VARIABLE in text for text in texts) else None
 
 
 @contextlib.contextmanager

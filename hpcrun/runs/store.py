@@ -18,7 +18,7 @@ from msgspec import structs
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
-from hpcrun.runs.layout import TASK_ID, RunFolder, SweepFolder, sweep_folder, task_run_id
+from hpcrun.runs.layout import RUN_ID, TASK_ID, RunFolder, SweepFolder, sweep_folder, task_run_id
 from hpcrun.runs.records import (
     Attempt,
     Begin,
@@ -27,6 +27,7 @@ from hpcrun.runs.records import (
     History,
     Seen,
     Submitted,
+    Successor,
     Sweep,
     Task,
 )
@@ -276,3 +277,21 @@ def read_sweep(folder: SweepFolder) -> Sweep:
 def runs_of(sweep: SweepFolder) -> list[RunFolder]:
     """List the runs of a sweep, task by task."""
     return [sweep.run(index) for index in range(read_sweep(sweep).tasks)]
+
+
+def owner_run(checkpoint_dir: Path) -> RunFolder | None:
+    """Return the run in whose folder checkpoints lie; None where they lie elsewhere."""
+    for folder in checkpoint_dir.parents:
+        if RUN_ID.fullmatch(folder.name):
+            return RunFolder(folder)
+    return None
+
+
+def successors_of(run: RunFolder) -> list[Path]:
+    """List the folders of later runs that use this run's checkpoints, and that exist."""
+    try:
+        files = list(run.successors.iterdir())
+    except OSError:
+        return []
+    found = (read_record(file, Successor) for file in files if file.suffix == ".json")
+    return [Path(one.run_dir) for one in found if one is not None and Path(one.run_dir).is_dir()]
