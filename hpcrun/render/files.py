@@ -98,6 +98,7 @@ def _indented(value: object) -> str:
 def _template_values(plan: Plan) -> dict[str, object]:
     return {
         "plan": plan,
+        "launcher": LAUNCHERS[plan.launcher],
         "srun": srun_argv(plan),
         "pyxis": pyxis_options(plan),
         "apptainer": _apptainer_options(plan),

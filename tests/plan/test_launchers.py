@@ -16,8 +16,12 @@ from tests.plan.making import PLACE, cluster, job, plan, variables
 
 def test_the_table_agrees_with_the_names_and_the_templates() -> None:
     assert {*get_args(LauncherName), "pdsh", "none"} == LAUNCHERS.keys()
+    templates = Path(__file__).parents[2] / "templates"
+    node = (templates / "node.sh.j2").read_text()
+    for name in (name for name, one in LAUNCHERS.items() if one.task == "launcher"):
+        assert f'if plan.launcher == "{name}" %}}' in node
     # The harness counts the ranks of those that are launchers on each node.
-    harness = (Path(__file__).parents[2] / "templates" / "harness.sh").read_text()
+    harness = (templates / "harness.sh").read_text()
     others = [name for name, one in LAUNCHERS.items() if one.task != "launcher"]
     assert f"'' | {' | '.join(others)}) return 0" in harness
 
