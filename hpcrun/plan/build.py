@@ -71,10 +71,10 @@ def build_plan(
 ) -> Plan:
     """Decide everything about a run.
 
-    ``extra_args`` are the words after ``--`` on the command line, passed on as typed but for known
-    placeholders; ``after`` is what the run comes after; ``deepspeed_given`` is what was found
-    out about the user's own DeepSpeed JSON. Raises SpecError with all problems,
-    and InputError for what the cluster cannot give.
+    ``extra_args`` are the arguments after ``--`` on the command line, passed on as typed but for
+    known placeholders; ``after`` is what the run comes after; ``deepspeed_given`` is what is known
+    of the user's own DeepSpeed JSON. Raises SpecError with all problems, and InputError for what
+    the cluster cannot give.
     """
     spec = settle_framework(spec)
     problems: list[Problem] = check_launcher(spec)
@@ -209,7 +209,7 @@ def _values(
     effective: int,
     precision: str,
 ) -> dict[str, str]:
-    """What placeholders and HPCRUN_* variables tell the user's script."""
+    """Return the values of placeholders and HPCRUN_* variables."""
     return {
         "run_id": place.run_id,
         "run_dir": place.run_dir,
@@ -243,7 +243,7 @@ def _program_kind(spec: JobSpec) -> str:
 
 
 def _reads_precision(spec: JobSpec, values: Mapping[str, str]) -> bool:
-    """Tell whether anything of the run trains in the plan's precision, as far as can be seen."""
+    """Return whether anything of the run trains in the plan's precision, as far as can be seen."""
     texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
     return (
         spec.precision is not None
@@ -257,7 +257,7 @@ def _reads_precision(spec: JobSpec, values: Mapping[str, str]) -> bool:
 def _model_copies(
     world_size: int, deepspeed: DeepSpeed | None, given: Given, problems: list[Problem]
 ) -> int:
-    """How many copies of the model see samples of their own."""
+    """Return how many copies of the model see samples of their own."""
     together = model_parallel(deepspeed, given.file) if deepspeed is not None else 1
     if world_size % together:
         message = f"{together} ranks hold one copy of the model together, and {world_size} ranks "
@@ -273,7 +273,7 @@ def _training(
     effective: int,
     problems: list[Problem],
 ) -> Training:
-    """What DeepSpeed's JSON must agree with."""
+    """Return what DeepSpeed's JSON must agree with."""
     path = deepspeed.offload.nvme_path
     return Training(
         framework=decide_framework(spec),
@@ -295,7 +295,7 @@ def _program(
     values: Mapping[str, str],
     problems: list[Problem],
 ) -> list[str]:
-    """The words that every rank runs."""
+    """Return the command line of every rank."""
     args = [fill(arg, values, f"args[{i}]", problems) for i, arg in enumerate(spec.args)]
     kind = _program_kind(spec)
     if kind == "command":
@@ -326,7 +326,7 @@ def _environment(
     problems: list[Problem],
     code_dir: str,
 ) -> list[Section]:
-    """All variables, in sections; a later section wins, and the user's are the last."""
+    """List all variables, in sections; a later section wins, and the user's are the last."""
 
     def user_section(
         block: Literal["environment", "nccl", "job_environment"],
@@ -367,13 +367,13 @@ def _environment(
         user_section("job_environment", "The job", spec.env, "env"),
         debug_section(place.run_dir, cluster.accelerator) if place.debug else None,
     ]
-    return _last_word([section for section in sections if section is not None])
+    return _without_overridden([section for section in sections if section is not None])
 
 
 def _check_env(
     spec: JobSpec, cluster: Cluster, place: Place, problems: list[Problem], notes: list[str]
 ) -> None:
-    """Tell what variables of the user's own will not do, and where --debug leads."""
+    """Check variables of the user's own, and note where the output of --debug is."""
     fabric = decide_fabric(spec, cluster)
     for env, path in (
         (cluster.env, f"cluster {cluster.name}: env"),
@@ -387,8 +387,8 @@ def _check_env(
         notes += debug_notes(cluster.accelerator)
 
 
-def _last_word(sections: Sequence[Section]) -> list[Section]:
-    """Leave out what a later section sets anew: every line does something."""
+def _without_overridden(sections: Sequence[Section]) -> list[Section]:
+    """Leave out what a later section sets again: every line does something."""
     kept: list[Section] = []
     later: set[str] = set()
     for section in reversed(sections):

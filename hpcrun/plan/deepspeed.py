@@ -42,7 +42,7 @@ class Given(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """What a job says elsewhere than under ``deepspeed``. Batch sizes are in samples.
+    """What a job sets elsewhere than under ``deepspeed``. Batch sizes are in samples.
 
     ``nvme_path`` is the folder for nvme where the job names none; ``own_optimizer``: whether the
     script is known to choose an optimizer that goes with offload.
@@ -70,7 +70,7 @@ def compose_deepspeed_config(
 ) -> dict[str, Any]:
     """Put the JSON together: the user's file, else hpcrun's own; then ``config``; then the gaps.
 
-    A file is taken as it is, but for what the job says and the file leaves open: an "auto" for
+    A file is taken as it is, but for what the job sets and the file leaves open: an "auto" for
     the batch sizes, the number format and the stage, and batch sizes that are not there.
     """
     known: dict[str, Any] = {
@@ -126,7 +126,7 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
 
     All three batch sizes are written: DeepSpeed then stops at once in a world of another size
     (runtime/config.py, ``_batch_assertion``), and the Trainer of transformers where the script's
-    arguments say another batch. Lightning sets the accumulation from its Trainer and the micro
+    arguments set another batch. Lightning sets the accumulation from its Trainer and the micro
     batch from the data loader, and refuses both here; the product must then equal the job's.
 
     Gradients are clipped at 1.0, DeepSpeed's own default since 0.19.3, written here so that older
@@ -193,7 +193,7 @@ def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
 
 
 def optimizer_notes(config: Mapping[str, Any], training: Training, given: Given) -> list[str]:
-    """Say what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
+    """Note what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")
     knows = training.own_optimizer or given.own_optimizer
     alone = training.framework in ("deepspeed", "lightning") and not knows

@@ -353,7 +353,7 @@ def _check_agreement(
     written: Written,
     problems: list[Problem],
 ) -> None:
-    """Refuse a JSON that contradicts what the job says elsewhere: which would be trained?"""
+    """Refuse a JSON that contradicts the rest of the job: which would be trained?"""
 
     def compare(path: Path, got: object, wanted: object, field: str) -> None:
         message = f"{got} contradicts the job's {wanted}: {field}"
@@ -370,18 +370,18 @@ def _check_agreement(
             continue
         field = "resources.nodes, gpus_per_node and batch give it"
         if key != "train_batch_size":
-            field = f"say it as batch.{key.replace('train_micro_batch_size', 'micro_batch')}"
+            field = f"set it as batch.{key.replace('train_micro_batch_size', 'micro_batch')}"
         compare((key,), got, wanted, field)
     stage, wanted = stage_of(config), deepspeed.zero_stage
     if wanted not in (None, stage) and not is_reported("zero_optimization.stage"):
-        compare(("zero_optimization", "stage"), stage, wanted, "say it as deepspeed.zero_stage")
+        compare(("zero_optimization", "stage"), stage, wanted, "set it as deepspeed.zero_stage")
     trains = precision_of(config)
     if trains != training.precision and not is_reported("bf16", "fp16"):
         at = trains
         if trains == "fp32":
             at = "bf16" if training.precision == "bf16" else "fp16"
         message = f"trains in {trains}, and the job's precision is {training.precision}: "
-        message += f"say precision: {trains}"
+        message += f"set precision: {trains}"
         problems.append(written.blame((at, "enabled"), message))
     for part, wanted in (
         ("offload_optimizer", deepspeed.offload.optimizer),
@@ -389,7 +389,7 @@ def _check_agreement(
     ):
         got = value_at(config, f"zero_optimization.{part}.device") or "none"
         if wanted not in ("none", got):
-            field = f"say it as deepspeed.offload.{part.removeprefix('offload_')}"
+            field = f"set it as deepspeed.offload.{part.removeprefix('offload_')}"
             compare(("zero_optimization", part, "device"), got, wanted, field)
 
 
@@ -494,7 +494,7 @@ def _optimizer(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
     params = _section(_section(config, "optimizer"), "params")
     if "max_grad_norm" in params:
         # runtime/engine.py, _configure_basic_optimizer raises.
-        yield ("optimizer", "params", "max_grad_norm"), "say it as gradient_clipping"
+        yield ("optimizer", "params", "max_grad_norm"), "set it as gradient_clipping"
     kind = value_at(config, "optimizer.type")
     untested = isinstance(kind, str) and kind.lower() not in _KNOWN_TO_ZERO
     if untested and stage_of(config) and not is_on(config, "zero_allow_untested_optimizer"):
@@ -514,7 +514,7 @@ def _lightning(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
     if framework == "lightning" and "gradient_accumulation_steps" in config:
         yield (
             ("gradient_accumulation_steps",),
-            "Lightning stops at it; the job says it under batch, and the script gives "
+            "Lightning stops at it; the job sets it under batch, and the script gives "
             "{gradient_accumulation_steps} to Trainer(accumulate_grad_batches=...)",
         )
 

@@ -341,7 +341,7 @@ REMOVED: dict[str, str] = {
     "sparse_gradients": "an nn.Embedding(sparse=True) needs no key",
     "eigenvalue": "",
     "sparse_attention": "",
-    "elasticity": "say the batch sizes under batch",
+    "elasticity": "set the batch sizes under batch",
     "graph_harvesting": "",
     "curriculum_learning": "use data_efficiency.data_sampling.curriculum_learning",
     "progressive_layer_drop": "",

@@ -22,7 +22,7 @@ DEFAULT_CPUS_PER_GPU = 4
 class Topology(Struct, frozen=True, kw_only=True):
     """How the processes lie on the nodes; ``memory`` None leaves memory to the cluster.
 
-    ``asks_cpus``: the number of CPUs is known, and asked for. ``exclusive``: --exclusive is said.
+    ``asks_cpus``: the number of CPUs is known, and asked for.
     """
 
     nodes: int
@@ -40,7 +40,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 
 def parse_memory_mb(text: str) -> int:
-    """Turn Slurm's memory text into MB; a bare number is MB.
+    """Parse Slurm's memory text as MB; a bare number is MB.
 
     >>> parse_memory_mb("200G"), parse_memory_mb("1000"), parse_memory_mb("2T")
     (204800, 1000, 2097152)
@@ -52,7 +52,7 @@ def parse_memory_mb(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Turn Slurm's time text into seconds; UNLIMITED is infinite (sbatch.1, --time).
+    """Parse Slurm's time text as seconds; UNLIMITED is infinite (sbatch.1, --time).
 
     >>> parse_seconds("90"), parse_seconds("1:30"), parse_seconds("24:00:00"), parse_seconds("2-12")
     (5400, 90, 86400, 216000)
@@ -104,7 +104,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
 
     CPUs and memory are the GPUs' share of a node where the profile knows the nodes, and all of it
     where nodes are given or asked for whole. A GPU type that cannot be had is added to
-    ``problems``; what no node has is plan.limits' business.
+    ``problems``; what no node has is found by plan.limits.
     """
     resources = spec.resources
     gpus = resources.gpus_per_node
@@ -143,7 +143,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
 def _cpus_per_rank(
     spec: JobSpec, facts: Partition, ranks: int, *, whole: bool
 ) -> tuple[int | None, list[str]]:
-    """The CPUs of a rank, and what to tell; None for all of a node that nobody knows."""
+    """Return the CPUs of a rank, and notes; None for all of a node of unknown size."""
     resources = spec.resources
     if resources.cpus_per_gpu is not None:
         return resources.cpus_per_gpu, []
@@ -160,7 +160,7 @@ def _cpus_per_rank(
         ]
     if not resources.gpus_per_node:
         note = f"{DEFAULT_CPUS_PER_GPU} CPUs on each node by default: resources.cpus_per_gpu"
-        return DEFAULT_CPUS_PER_GPU, [f"{note} says another number"]
+        return DEFAULT_CPUS_PER_GPU, [f"{note} sets another number"]
     note = f"{DEFAULT_CPUS_PER_GPU} CPUs per GPU by default"
     return DEFAULT_CPUS_PER_GPU, [f"{note}: the cluster profile does not know its nodes"]
 
@@ -178,7 +178,7 @@ def _check_gpu_type(
         problems.append(Problem("", None, "resources.gpu_type", message))
     only_place = gpu_type.partition if not (gpu_type.gres or gpu_type.constraint) else None
     if only_place not in (None, made.partition):
-        message = f"{wanted}: it is told by its partition, {only_place}; leave partition out"
+        message = f"{wanted}: it is chosen by its partition, {only_place}; leave partition out"
         problems.append(Problem("", None, "resources.partition", message))
 
 
@@ -191,7 +191,7 @@ _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 
 
 class _Shape(Struct, frozen=True):
-    """What another option's grammar counts in."""
+    """The units of other options' grammars."""
 
     nodes: int
     gpus_per_node: int
@@ -211,16 +211,16 @@ def build_directives(
 ) -> list[tuple[str, str | None]]:
     """List sbatch's options, in the order in which people read them.
 
-    The profile's ``rename`` says hpcrun's own in another option's grammar; the ``slurm`` maps of
-    profile and job come last, and False takes an option away.
+    The profile's ``rename`` writes hpcrun's own in another option's grammar; the ``slurm`` maps of
+    profile and job come last, and False removes an option.
     """
     given = {**cluster.slurm, **spec.slurm}
     dropped = {option for option, value in given.items() if value is False}
-    # Without a word about tasks Slurm starts one a node, which then has all the CPUs.
+    # Without a number of tasks Slurm starts one a node, which then has all the CPUs.
     tasks = 1 if "ntasks-per-node" in dropped else tasks_per_node
     cpus = topology.cpus_per_rank * topology.ranks_per_node
     memory = None if _MEMORY & (given.keys() - dropped) else topology.memory
-    # A script that cannot resume must not start over unasked: slurm: {requeue: true} allows it.
+    # A script that cannot resume must not start over: slurm: {requeue: true} allows it.
     restarts = {"requeue", "no-requeue"} & given.keys()
     wanted: list[tuple[str, str | bool | None]] = [
         ("job-name", spec.name or "job"),
@@ -239,15 +239,18 @@ def build_directives(
         ("kill-on-invalid-dep", "yes" if after else None),
         ("output", _batch_log(place.run_dir)),
         # The login node's limits are not the job's: little locked memory there, and RDMA fails here
-        # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as the shell says.
+        # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as in the shell.
         ("propagate", "CORE"),
         ("open-mode", "append"),  # a requeue must not wipe the log of the attempt before
         ("no-requeue", None if restarts else True),
     ]
-    said = {k: None if v is True else str(v) for k, v in wanted if v is not None}
-    kept = {option: value for option, value in said.items() if option not in dropped}
+    kept = {
+        option: None if value is True else str(value)
+        for option, value in wanted
+        if value is not None and option not in dropped
+    }
     if cluster.rename.get("cpus-per-task") == "cpus-per-gpu":
-        # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun says the number of tasks.
+        # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
         kept.pop("ntasks-per-node", None)
     shape = _Shape(topology.nodes, topology.gpus_per_node, cpus, topology.exclusive)
     merged = _renamed(kept, cluster, shape, problems)
@@ -262,7 +265,7 @@ def build_directives(
 
 
 def _both(ours: str, users: str, problems: list[Problem]) -> str:
-    """Wait for both: a comma means and; it cannot stand beside Slurm's ?, or."""
+    """Wait for both: a comma means and; it cannot be used with Slurm's ?, or."""
     if "?" in users:
         message = f"{users}: it cannot be joined with --after, since ? and , do not mix"
         problems.append(Problem("", None, "slurm.dependency", message))
@@ -270,13 +273,13 @@ def _both(ours: str, users: str, problems: list[Problem]) -> str:
 
 
 def _renamed(
-    said: Mapping[str, str | None], cluster: Cluster, shape: _Shape, problems: list[Problem]
+    options: Mapping[str, str | None], cluster: Cluster, shape: _Shape, problems: list[Problem]
 ) -> dict[str, str | None]:
     renamed: dict[str, str | None] = {}
-    for option, value in said.items():
+    for option, value in options.items():
         name = cluster.rename.get(option, option)
         if name == "cpus-per-gpu" and shape.exclusive:
-            continue  # --exclusive gives all GPUs of a node, each with so many CPUs, and all CPUs
+            continue  # --exclusive gives all GPUs of a node, each with its CPUs, and all CPUs
         if name != option and value is not None:
             try:
                 value = CONVERSIONS[option, name](value, shape)
@@ -295,13 +298,13 @@ def _of_all_nodes(gres: str, shape: _Shape) -> str:
 
 def _memory_per_cpu(memory: str, shape: _Shape) -> str:
     if memory == "0":
-        raise ValueError("all of a node's memory cannot be said per CPU: say memory_per_node")
+        raise ValueError("all of a node's memory cannot be given per CPU: set memory_per_node")
     return f"{parse_memory_mb(memory) // shape.cpus_per_node}M"
 
 
 def _memory_per_gpu(memory: str, shape: _Shape) -> str:
     if memory == "0" or shape.exclusive:  # --exclusive gives more GPUs than the job asks for
-        raise ValueError("the memory of whole nodes cannot be said per GPU")
+        raise ValueError("the memory of whole nodes cannot be given per GPU")
     if not shape.gpus_per_node:
         raise ValueError("the job has no GPUs to share its memory")
     return f"{parse_memory_mb(memory) // shape.gpus_per_node}M"
@@ -326,7 +329,7 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, _Shape], str]] = {
 
 
 def _batch_log(run_dir: str) -> str:
-    """Slurm would take a % or a backslash of the run's folder for its own, if it were unsaid."""
+    """Name the batch log; a % or a backslash of the run's folder is quoted for Slurm."""
     log = "logs/batch.log"
     return quote_pattern(f"{run_dir}/{log}") if re.search(r"[%\\]", run_dir) else log
 

@@ -37,7 +37,7 @@ _VENDORS = {"nvidia", "amd", "gpu", "tesla", "instinct", "gres"}
 
 
 def is_mig(name: str) -> bool:
-    """Tell whether a type's name is that of a slice of a GPU (MIG).
+    """Return whether a type's name is that of a slice of a GPU (MIG).
 
     >>> [is_mig(name) for name in ("1g.5gb", "a100_3g.20gb", "a100", "a100-40gb")]
     [True, True, False, False]
@@ -46,7 +46,7 @@ def is_mig(name: str) -> bool:
 
 
 def architecture(name: str) -> str | None:
-    """Tell a type's architecture; None for a name that is not known.
+    """Return a type's architecture; None for a name that is not known.
 
     >>> [architecture(name) for name in ("V100-SXM2-32GB", "tesla_t4", "rtx2080ti", "fastgpu")]
     ['volta', 'turing', 'turing', None]
@@ -58,7 +58,7 @@ def architecture(name: str) -> str | None:
 
 
 def model(name: str) -> str | None:
-    """Tell a type's model, the short word in its name; None for a name that is not known.
+    """Return a type's model, the short word in its name; None for a name that is not known.
 
     >>> [model(name) for name in ("nvidia_a100-sxm4-80gb", "Tesla_V100-PCIE", "gpu-h100", "fast")]
     ['a100', 'v100', 'h100', None]
@@ -80,7 +80,7 @@ def _find_model(name: str) -> tuple[str, str] | None:
 
 
 def has_bf16(name: str) -> bool | None:
-    """Tell whether a type has bf16 units; None for a name that is not known.
+    """Return whether a type has bf16 units; None for a name that is not known.
 
     >>> [has_bf16(name) for name in ("v100", "a100_3g.20gb", "fastgpu")]
     [False, True, None]
@@ -108,30 +108,30 @@ def _names(name: str, gpu_type: GpuType) -> list[str]:
 
 
 def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
-    """Whether the GPUs that the job gets have bf16 units: all, none, or not known."""
+    """Return whether all GPUs that the job may get have bf16 units; None: not known, or some."""
     wanted = spec.resources.gpu_type
     answers = set()
     for names in names_of(spec, cluster):
-        said = cluster.gpu_types.get(wanted or names[0], GpuType()).bf16 if names else None
-        known = [said] if said is not None else [has_bf16(name) for name in names]
+        own = cluster.gpu_types.get(wanted or names[0], GpuType()).bf16 if names else None
+        known = [own] if own is not None else [has_bf16(name) for name in names]
         answers.add(next((one for one in known if one is not None), None))
     return answers.pop() if len(answers) == 1 else None
 
 
 def decide_precision(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> str:
-    """The job's number format, else bf16, or fp16 where the GPUs have no bf16 units."""
+    """Decide the number format: the job's, else bf16, or fp16 on GPUs without bf16 units."""
     lacks = cluster.accelerator == "cuda" and _bf16_of(spec, cluster) is False
     if spec.precision is None:
         return "fp16" if lacks else "bf16"
     if spec.precision == "bf16" and lacks:
         kind = spec.resources.gpu_type or ", ".join(cluster.gpu_types)
-        message = f"bf16, and {kind} has no bf16 units; say fp16, or leave it out"
+        message = f"bf16, and {kind} has no bf16 units; set fp16, or leave it out"
         problems.append(Problem("", None, "precision", message))
     return spec.precision
 
 
 def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
-    """What to know about the GPUs that the job asks for."""
+    """Note what to know about the GPUs that the job asks for."""
     wanted = spec.resources.gpu_type
     names = names_of(spec, cluster)[0] if wanted else []
     if not any(architecture(name) in _LEFT_BY_TORCH for name in names):
@@ -142,7 +142,7 @@ def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
 def gpu_section(
     spec: JobSpec, cluster: Cluster, *, precision: str, is_read: bool
 ) -> Section | None:
-    """Have the harness look at each node's GPUs where the plan cannot tell what they can do.
+    """Have the harness check each node's GPUs where the plan does not know what they can do.
 
     ``is_read``: something of the run trains in the plan's precision.
     """
@@ -158,7 +158,7 @@ def gpu_section(
 
 
 def check_type_name(name: str) -> str:
-    """Say what is wrong with a GPU type's name; empty if nothing is.
+    """Explain what is wrong with a GPU type's name; "" where nothing is.
 
     >>> check_type_name("a100:4"), check_type_name("a100")
     ("'a100:4': a type is one word; the number of GPUs is gpus_per_node", '')
@@ -169,7 +169,7 @@ def check_type_name(name: str) -> str:
 
 
 def is_slice(names: Sequence[str], gpu_type: GpuType) -> bool:
-    """Tell whether a type is a slice of a GPU: by the profile's word, else by its names."""
+    """Return whether a type is a slice of a GPU: by the profile, else by its names."""
     if gpu_type.mig is not None:
         return gpu_type.mig
     return any(is_mig(name) for name in names)

@@ -44,11 +44,11 @@ _TRAINER_DEFAULTS = {"--per_device_train_batch_size": 8}
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """What a job for the script would say; ``notes`` are for the user to read.
+    """What a job for the script would be; ``notes`` are for the user to read.
 
     ``args`` are pairs of the script's option and the placeholder that fills it; ``batch`` has the
-    script's own defaults of those that are numbers, by placeholder; ``required`` are words that the
-    script stops without and that only the user knows.
+    script's own defaults of those that are numbers, by placeholder; ``required`` are arguments
+    that the script stops without and that only the user knows.
     """
 
     script: str
@@ -71,7 +71,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 def is_training(facts: ScriptFacts) -> bool:
-    """Tell whether a file imports what people train with."""
+    """Return whether a file imports what people train with."""
     return bool(_modules(facts.imports) & {"torch", "deepspeed", "accelerate", "transformers"}) or (
         bool(_modules(facts.imports) & {"lightning", "pytorch_lightning"})
     )
@@ -140,7 +140,7 @@ def _modules(imports: Sequence[str]) -> set[str]:
 
 
 def _framework(modules: set[str], calls: set[str], facts: ScriptFacts) -> str:
-    """What the script trains with, the outermost layer first."""
+    """Return what the script trains with, the outermost layer first."""
     if modules & {"lightning", "pytorch_lightning"}:
         return "lightning"
     if "Accelerator" in calls:
@@ -175,7 +175,7 @@ def _args(
         if placeholder == "precision":
             fits = [option for option in fits if _takes_precision(option, choices)]
         if fits:
-            # The option that says the most: --micro-batch-size before --batch-size.
+            # The most exact option: --micro-batch-size before --batch-size.
             best = max(
                 fits, key=lambda option: ("micro" in option.names[-1], len(option.names[-1]))
             )
@@ -185,34 +185,33 @@ def _args(
 
 
 def _takes_precision(option: Option, choices: Mapping[str, list[object]]) -> bool:
-    """Only an option that lists hpcrun's words takes them: others say bfloat16, or 16-mixed."""
+    """Return whether an option lists hpcrun's names; others take bfloat16, or 16-mixed."""
     return any({"bf16", "fp16"} <= set(map(str, choices.get(name, []))) for name in option.names)
 
 
 def _choices(tree: ast.Module) -> dict[str, list[object]]:
-    """The words that each option of argparse allows, where its text lists them."""
+    """Return the choices of each option of argparse, where the text lists them."""
     found: dict[str, list[object]] = {}
     for call in _add_arguments(tree):
-        said = next((word.value for word in call.keywords if word.arg == "choices"), None)
-        if isinstance(said, (ast.List, ast.Tuple, ast.Set)):
-            words = [item.value for item in said.elts if isinstance(item, ast.Constant)]
-            for name in _texts(call):
-                found[name] = list(words)
+        given = next((word.value for word in call.keywords if word.arg == "choices"), None)
+        if isinstance(given, (ast.List, ast.Tuple, ast.Set)):
+            values = [item.value for item in given.elts if isinstance(item, ast.Constant)]
+            found |= {name: list[object](values) for name in _texts(call)}
     return found
 
 
 def _defaults(tree: ast.Module, facts: ScriptFacts) -> dict[str, int]:
-    """The numbers that options have unless they are given, where the script's text has them."""
+    """Return the default numbers of options, where the script's text has them."""
     found = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}
     for call in _add_arguments(tree):
-        said = next((word.value for word in call.keywords if word.arg == "default"), None)
-        if isinstance(said, ast.Constant) and type(said.value) is int:
-            found |= dict.fromkeys(_texts(call), said.value)
+        given = next((word.value for word in call.keywords if word.arg == "default"), None)
+        if isinstance(given, ast.Constant) and type(given.value) is int:
+            found |= dict.fromkeys(_texts(call), given.value)
     return found
 
 
 def _batch(args: Sequence[tuple[str, str]], defaults: Mapping[str, int]) -> dict[str, int]:
-    """The script's own batch: a job file that says another would train something else."""
+    """Return the script's own batch: a job file with another would train something else."""
     batch = ("micro_batch_per_gpu", "gradient_accumulation_steps")
     found = {name: defaults.get(option, 0) for option, name in args if name in batch}
     return {name: value for name, value in found.items() if value > 0}
@@ -230,7 +229,7 @@ def _texts(call: ast.Call) -> list[str]:
 
 
 def _positionals(tree: ast.Module, facts: ScriptFacts) -> list[str]:
-    """Arguments without a dash that the script stops without."""
+    """List arguments without a dash that the script stops without."""
     if facts.parser != "argparse":
         return []
     found = []
@@ -244,7 +243,7 @@ def _positionals(tree: ast.Module, facts: ScriptFacts) -> list[str]:
 
 
 def _names_local_rank(tree: ast.Module) -> bool:
-    """Tell whether the script names the variable LOCAL_RANK."""
+    """Return whether the script names the variable LOCAL_RANK."""
     return any(
         isinstance(node, ast.Constant) and node.value == "LOCAL_RANK" for node in ast.walk(tree)
     )

@@ -76,10 +76,10 @@ def check_launcher(spec: JobSpec) -> list[Problem]:
     problems = []
     launcher = decide_launcher(spec).name
     if spec.accelerate is not None and launcher != "accelerate":
-        message = f"launcher {launcher} does not read it; say launcher: accelerate, or leave it out"
+        message = f"launcher {launcher} does not read it; set launcher: accelerate, or leave it out"
         problems.append(Problem("", None, "accelerate", message))
     if launcher == "none" and spec.framework == "accelerate":
-        message = "accelerate, but the command is started as it is; say launcher: accelerate too"
+        message = "accelerate, but the command is started as it is; set launcher: accelerate too"
         problems.append(Problem("", None, "framework", message))
     return problems
 
@@ -165,15 +165,15 @@ def _passes_backend(args: Sequence[str]) -> bool:
     return "__ddp_backend" in names and "__deepspeed" not in names
 
 
-def switch_notes(spec: JobSpec, words: Sequence[str]) -> list[str]:
+def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
     """Warn when nothing passes activation_checkpointing on: alone it saves no memory.
 
-    ``words`` are the command line's.
+    ``extra_args`` are the command line's.
 
     >>> switch_notes(JobSpec(script="a.py", activation_checkpointing=True), ["--recompute"])[0][:41]
     'activation_checkpointing: no argument and'
     """
-    texts = [*spec.args, *(spec.command or []), *spec.env.values(), *words]
+    texts = [*spec.args, *(spec.command or []), *spec.env.values(), *extra_args]
     if not spec.activation_checkpointing or any("{activation_checkpointing}" in t for t in texts):
         return []
     return [
@@ -204,8 +204,8 @@ DECIDED = {
     "machine_rank": "each node has its own",
     "main_process_ip": "it is known when the job starts",
     "main_process_port": "it is known when the job starts",
-    "num_machines": "say it as resources.nodes",
-    "num_processes": "say it as resources.nodes and gpus_per_node",
+    "num_machines": "set it as resources.nodes",
+    "num_processes": "set it as resources.nodes and gpus_per_node",
     "rdzv_backend": "hpcrun's rendezvous is static",
     "same_network": "hpcrun's rendezvous is static",
 }
@@ -288,18 +288,18 @@ def _check(decided: Mapping[str, Any], over: Mapping[str, Any], problems: list[P
     kind = over.get("distributed_type", decided["distributed_type"])
     with_deepspeed = decided["distributed_type"] == "DEEPSPEED"
     if with_deepspeed != (kind == "DEEPSPEED"):
-        wanted = "the job has a deepspeed section" if with_deepspeed else "say it as deepspeed: {}"
+        wanted = "the job has a deepspeed section" if with_deepspeed else "set it as deepspeed: {}"
         refuse("distributed_type", f"{kind}: {wanted}")
     elif kind not in STARTS_ALL:
         refuse("distributed_type", f"{kind} starts one process on a node; MULTI_GPU starts all, "
                "on CPUs too")  # fmt: skip
     precision = over.get("mixed_precision")
     if precision is not None and with_deepspeed:
-        refuse("mixed_precision", "DeepSpeed's JSON has it: say it as precision")
+        refuse("mixed_precision", "DeepSpeed's JSON has it: set it as precision")
     elif precision not in (None, "fp8", decided.get("mixed_precision")):
-        refuse("mixed_precision", f"{precision}: say it as precision")
+        refuse("mixed_precision", f"{precision}: set it as precision")
     if over.get("use_cpu"):
-        refuse("use_cpu", "the cluster profile says it, as accelerator: cpu")
+        refuse("use_cpu", "the cluster profile sets it, as accelerator: cpu")
     _check_deepspeed(over.get("deepspeed_config"), with_deepspeed, problems)
 
 
@@ -308,7 +308,7 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
         return
     path = "accelerate.config.deepspeed_config"
     if not with_deepspeed:
-        message = "the job has no deepspeed section: say it as deepspeed: {}"
+        message = "the job has no deepspeed section: set it as deepspeed: {}"
         problems.append(Problem("", None, path, message))
         return
     if not isinstance(section, Mapping):
@@ -316,9 +316,9 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
         return
     for key, value in section.items():
         if key in IN_THE_JSON:
-            message = f"Accelerate refuses it beside DeepSpeed's JSON: say it as {IN_THE_JSON[key]}"
+            message = f"Accelerate refuses it beside DeepSpeed's JSON: set it as {IN_THE_JSON[key]}"
         elif key == "deepspeed_config_file":
-            message = "hpcrun's own: say it as deepspeed.config_file"
+            message = "hpcrun's own: set it as deepspeed.config_file"
         elif key == "deepspeed_multinode_launcher" and value != "standard":
             message = f"{value}: it would start a launcher in the launcher; leave it out"
         elif key == "deepspeed_hostfile":

@@ -1,4 +1,4 @@
-"""What the profile knows to be impossible, found before the job waits in a queue for it."""
+"""What the profile knows to be impossible, found before the job waits in a queue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NAMED = 3
 
 
 class Limit(NamedTuple):
-    """One thing that a partition does not have: the job's key, what is said, the profile's key."""
+    """What a partition lacks: the job's key and value, what there is, the profile's key."""
 
     field: str
     asked: str
-    says: str
+    there: str
     key: str
     fix: str
 
@@ -54,7 +54,7 @@ def find_limits(
                 "",
                 None,
                 limit.field,
-                f"{limit.asked}: {limit.says} "
+                f"{limit.asked}: {limit.there} "
                 f"({source}: partitions.{name}.{limit.key}, {dated}); {limit.fix}",
             )
             for limit in found
@@ -63,9 +63,9 @@ def find_limits(
 
 
 def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where: str) -> Problem:
-    """Say of several partitions why none will do; those that are nearest to it go first."""
+    """Explain why none of several partitions fits; those that nearly do go first."""
     nearest = sorted(found, key=lambda pair: len(pair[1]))
-    reasons = [f"{limits[0].says}, not {limits[0].asked}" for _, limits in nearest[:NAMED]]
+    reasons = [f"{limits[0].there}, not {limits[0].asked}" for _, limits in nearest[:NAMED]]
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     asked = f"{named}: " if named else ""
     return Problem(
@@ -77,7 +77,7 @@ def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where
 
 
 def partition_notes(plan: Plan, cluster: Cluster, source: str) -> list[str]:
-    """Tell of a partition that the profile does not list, where it lists what Slurm told it."""
+    """Note a partition that the profile does not list, where it lists what was read from Slurm."""
     named = dict(plan.directives).get("partition")
     if not named or not cluster.read_on or not cluster.partitions:
         return []
@@ -141,29 +141,29 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
         yield Limit(field, str(wanted), f"partition {name} has {has} {what} a node", key, fix)
     most, total = facts.max_gpus, wanted * plan.nodes
     if most is not None and total > most:
-        says = f"you can have {most} at once in partition {name}"
+        there = f"you can have {most} at once in partition {name}"
         asked = f"{total} on {plan.nodes} nodes" if plan.nodes > 1 else str(wanted)
-        yield Limit(field, asked, says, "max_gpus", f"ask for {most} at most")
+        yield Limit(field, asked, there, "max_gpus", f"ask for {most} at most")
 
 
 def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     wanted, field = plan.nodes, "resources.nodes"
     known = [
-        (most, key, says)
-        for most, key, says in (
+        (most, key, there)
+        for most, key, there in (
             (facts.max_nodes, "max_nodes", "gives a job {} at most"),
             (facts.nodes, "nodes", "has {}"),
         )
         if most is not None and wanted > most
     ]
     if known:
-        most, key, says = min(known, key=lambda one: one[0] or 0)
-        says = f"partition {name} {says.format(most)}"
-        yield Limit(field, str(wanted), says, key, f"--nodes {most}, or another partition")
+        most, key, there = min(known, key=lambda one: one[0] or 0)
+        there = f"partition {name} {there.format(most)}"
+        yield Limit(field, str(wanted), there, key, f"--nodes {most}, or another partition")
     least = facts.min_nodes
     if least is not None and wanted < least:
-        says = f"partition {name} takes no job with fewer than {least}"
-        yield Limit(field, str(wanted), says, "min_nodes", "name another partition")
+        there = f"partition {name} takes no job with fewer than {least}"
+        yield Limit(field, str(wanted), there, "min_nodes", "name another partition")
 
 
 def _cpu_limits(
@@ -195,15 +195,15 @@ def _memory_limits(
     if facts.memory_per_node is None:
         return
     cpus = plan.cpus_per_rank * plan.ranks_per_node
-    there = parse_memory_mb(facts.memory_per_node)
+    most = parse_memory_mb(facts.memory_per_node)
     for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", plan.gpus_per_node)):
         text = options.get(option) or ""
-        said = spec.resources.memory_per_node
-        field = "resources.memory_per_node" if said else f"slurm.{option}"
-        if re.fullmatch("[0-9]+[KMGT]?B?", text) and parse_memory_mb(text) * times > there:
-            asked = said or (text if times == 1 else f"{text} for each of {times}")
-            says = f"partition {name} has {facts.memory_per_node} a node"
-            yield Limit(field, asked, says, "memory_per_node", "0 takes all of a node's")
+        own = spec.resources.memory_per_node
+        field = "resources.memory_per_node" if own else f"slurm.{option}"
+        if re.fullmatch("[0-9]+[KMGT]?B?", text) and parse_memory_mb(text) * times > most:
+            asked = own or (text if times == 1 else f"{text} for each of {times}")
+            there = f"partition {name} has {facts.memory_per_node} a node"
+            yield Limit(field, asked, there, "memory_per_node", "0 takes all of a node's")
 
 
 def _time_limits(options: Mapping[str, str | None], name: str, facts: Partition) -> Iterator[Limit]:
@@ -216,8 +216,8 @@ def _time_limits(options: Mapping[str, str | None], name: str, facts: Partition)
     if limit is None or wanted is None or wanted <= limit:
         return
     field = "slurm.time-min" if least else "resources.time"
-    says = f"partition {name} gives a job {facts.max_time} at most"
-    yield Limit(field, asked, says, "max_time", f"--time {facts.max_time}, or another partition")
+    there = f"partition {name} gives a job {facts.max_time} at most"
+    yield Limit(field, asked, there, "max_time", f"--time {facts.max_time}, or another partition")
 
 
 def _seconds(text: str) -> float | None:

@@ -1,8 +1,8 @@
-"""What NCCL is told, by fabric: only what something reads, each with the reason.
+"""NCCL's variables by fabric: only what something reads, each with the reason.
 
 Nothing here is one of NCCL's debugging variables, which its user guide wants in no script; the
 RoCE address index (NCCL_IB_GID_INDEX) is not set because NCCL >= 2.21 finds it itself, the
-time-out and the traffic class are the site's to say (``nccl: {env: ...}``), and a single node
+time-out and the traffic class are left to the site (``nccl: {env: ...}``), and a single node
 needs nothing, with NVLink or without. Names of interfaces and cards are set on each node, by
 ``hardware.sh``.
 """
@@ -45,7 +45,7 @@ FABRICS: dict[str, list[tuple[str, str, str]]] = {
 
 
 def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
-    """The network that joins the nodes: the job's word, else the profile's; one node has none.
+    """Decide the network between the nodes: the job's, else the profile's; one node has none.
 
     ``auto`` is decided when the job starts, on its first node.
     """
@@ -55,10 +55,10 @@ def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
 
 
 def nccl_sections(fabric: str, accelerator: str, *, is_seen: bool = True) -> list[Section]:
-    """NCCL's variables for a fabric; for ``auto`` a section for each that it may turn out to be.
+    """Set NCCL's variables for a fabric; for ``auto`` a section for each that it may be.
 
     ``is_seen``: the batch script runs on the job's first node, and not, as with a hostfile, where
-    hpcrun was called: what that machine shows says nothing of the hosts.
+    hpcrun was called: that machine shows nothing of the hosts.
     """
     if accelerator != "cuda":
         return []

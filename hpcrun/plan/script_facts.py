@@ -15,12 +15,12 @@ from msgspec import Struct, field
 T = TypeVar("T", bound=ast.AST)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# What reads a command line; the word tells how far its options can be known.
+# What reads a command line decides how far its options can be known.
 _ARGPARSE = "argparse"
 # Of these not all options can be seen: fire and tyro make them of a function, hydra of files.
 OPEN_PARSERS = ("click", "absl", "hydra", "fire", "typer", "tyro")
 _DATACLASSES = {"HfArgumentParser": "transformers", "TrlParser": "transformers"}
-# Keywords of ArgumentParser that leave its options as add_argument() says them.
+# Keywords of ArgumentParser that leave its options as add_argument() defines them.
 _PLAIN_KEYWORDS = frozenset(
     {"prog", "description", "epilog", "formatter_class", "usage", "add_help", "argument_default"}
     | {"suggest_on_error", "color"}
@@ -31,7 +31,7 @@ _HARMLESS = frozenset(
     | {"set_defaults", "get_default", "print_help", "print_usage", "format_help", "exit"}
     | {"format_usage", "description", "epilog", "usage"}
 )
-# Keywords by which calls are told a batch size, or how many steps gradients are added up.
+# Keywords for a batch size, or for the steps over which gradients are accumulated.
 BATCH_KEYWORDS = frozenset(
     {"per_device_train_batch_size", "batch_size", "train_batch_size", "micro_batch_size"}
 )
@@ -43,7 +43,7 @@ _DEEPSPEED_OPTIONS = ("--deepspeed", "--deepspeed_config", "--deepscale", "--dee
 class Option(Struct, frozen=True):
     """An option of a script: its spellings; ``required``: argparse stops without it.
 
-    ``default`` is a text that the script says itself; "" where it is anything else, or not known.
+    ``default`` is a text that the script names; "" where it is anything else, or not known.
     """
 
     names: list[str]
@@ -57,7 +57,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     ``parser`` is what reads its command line ("" where nothing that is known does). ``plain``: it
     is argparse, and ``options`` are all that it takes. ``variables`` are the environment variables
     that its text names, ``imports`` the modules that it imports anywhere. ``numbers`` are those
-    that its calls are told as a batch's (BATCH_KEYWORDS, STEPS_KEYWORDS), written out.
+    that its calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out.
     """
 
     parser: str = ""
@@ -117,7 +117,7 @@ def _imports(nodes: _Nodes) -> Iterator[str]:
 
 
 def _variables(nodes: _Nodes) -> Iterator[str]:
-    """Names in the text that look like variables; which of them are read is not asked."""
+    """Yield names in the text that look like variables, whether they are read or not."""
     for node in nodes.of(ast.Constant):
         if isinstance(node.value, str) and "HPCRUN_" in node.value:
             yield from re.findall(r"\bHPCRUN_[A-Z_]*", node.value)
@@ -152,7 +152,7 @@ def _parser(calls: list[ast.Call], imports: list[str]) -> str:
 
 
 def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
-    """Options of other readers of command lines; never known to be all."""
+    """Yield options of other readers of command lines; never known to be all."""
     for call in calls:
         words = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         texts = [word for word in words if isinstance(word, str)]
@@ -168,7 +168,7 @@ def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
 
 
 class _Argparse:
-    """What the calls of argparse in a script say; ``plain``: they say all of it."""
+    """The options that a script gives argparse; ``plain``: these are all."""
 
     def __init__(self, nodes: _Nodes) -> None:
         calls = nodes.of(ast.Call)
@@ -228,11 +228,11 @@ class _Argparse:
         self.options.append(Option(flags, needs, _text(keywords.get("default"))))
 
     def _may_not_count(self, call: ast.Call) -> bool:
-        """Tell whether a call stands where it is not always made."""
+        """Return whether a call stands where it is not always made."""
         return any(node.lineno <= call.lineno <= (node.end_lineno or 0) for node in self._branches)
 
     def _follow_names(self, nodes: _Nodes, made: list[ast.Call]) -> None:
-        """Whatever else may happen to a parser, or to the words that it reads, is not plain."""
+        """Expect that nothing else happens to a parser, or to the arguments that it reads."""
         owners, makers = _owners(nodes, made)
         attributes = {id(node.value): node.attr for node in nodes.of(ast.Attribute)}
         assigned = {id(value) for value, _ in _assignments(nodes)}
@@ -260,7 +260,7 @@ class _Argparse:
 
 
 def _text(node: ast.expr | None) -> str:
-    """The text that an expression is, also as Path("..."); "" for all else."""
+    """Return the text that an expression is, also as Path("..."); "" for all else."""
     if isinstance(node, ast.Call) and called(node) == "Path" and len(node.args) == 1:
         node = node.args[0]
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -272,7 +272,7 @@ def _is_main_guard(node: ast.stmt) -> bool:
 
 
 def _assignments(nodes: _Nodes) -> Iterator[tuple[ast.expr, str]]:
-    """Values that are given a plain name, with the name."""
+    """Yield values that are assigned to a plain name, with the name."""
     for node in nodes.of(ast.Assign):
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             yield node.value, node.targets[0].id
@@ -296,12 +296,12 @@ class _Names:
         self._scopes.setdefault(name, []).append(scope)
 
     def has(self, node: ast.expr) -> bool:
-        """Tell whether an expression is one of the names, where it has the meaning."""
+        """Return whether an expression is one of the names, where it has the meaning."""
         scopes = self._scopes.get(node.id, ()) if isinstance(node, ast.Name) else ()
         return any(scope is None or _is_within(node, scope) for scope in scopes)
 
     def function_of(self, node: ast.expr) -> _Function | None:
-        """The innermost function that an expression stands in; None: the module itself."""
+        """Return the innermost function around an expression; None: the module itself."""
         around = [function for function in self._functions if _is_within(node, function)]
         return max(around, key=lambda function: function.lineno, default=None)
 
@@ -311,7 +311,7 @@ def _is_within(node: ast.expr, function: _Function) -> bool:
 
 
 def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[_Names, set[str]]:
-    """Names of the parser and of its groups, and of the functions that return them."""
+    """Find names of the parser and of its groups, and of the functions that return them."""
     groups = ("add_argument_group", "add_mutually_exclusive_group")
     owners = _Names(nodes)
     makers: set[str] = set()
@@ -329,9 +329,9 @@ def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[_Names, set[str]]:
 
 
 def _handed_on(nodes: _Nodes) -> set[int]:
-    """Names that stand for the command line: parameters that nobody here gives anything else.
+    """Find names that are the command line: parameters that nobody here gives anything else.
 
-    As in ``def main(words=None): args = parser.parse_args(words)``, called by ``main()``. Returns
+    As in ``def main(argv=None): args = parser.parse_args(argv)``, called by ``main()``. Returns
     the ids of the nodes.
     """
     calls, found = nodes.of(ast.Call), nodes.of(ast.Name)
@@ -368,7 +368,7 @@ def _defaults(function: ast.FunctionDef) -> list[str]:
 
 
 def _is_command_line(node: ast.expr) -> bool:
-    """Tell whether parse_args() is handed what it takes anyway: None, or sys.argv[1:]."""
+    """Return whether parse_args() is handed what it takes anyway: None, or sys.argv[1:]."""
     return ast.unparse(node) in ("None", "sys.argv[1:]")
 
 

@@ -28,10 +28,10 @@ def deepspeed_notes(
     effective: int,
     reads_variables: bool,
 ) -> list[str]:
-    """Tell when hpcrun's DeepSpeed JSON reaches the script by no way that can be seen.
+    """Note when no way can be seen by which hpcrun's DeepSpeed JSON reaches the script.
 
-    ``typed`` are the words of the job and of the command line, placeholders and all. Accelerate and
-    the Trainer find the file by a variable.
+    ``typed`` are the arguments of job and command line, placeholders and all. Accelerate and the
+    Trainer find the file by a variable.
     """
     if spec.deepspeed is None or decide_framework(spec) != "deepspeed" or reads_variables:
         return []
@@ -56,11 +56,11 @@ def batch_notes(
     effective: int,
     reads_variables: bool,
 ) -> list[str]:
-    """Tell when the batch that the job sets does not reach the script, as far as can be seen.
+    """Note when the batch that the job sets does not reach the script, as far as can be seen.
 
-    ``given`` are all words that the script gets, placeholders filled; ``reads_variables``: the
-    script or a module of the project names HPCRUN_* variables. A job that sets no batch is told
-    nothing, and DeepSpeed's JSON carries one.
+    ``given`` are all arguments that the script gets, placeholders filled; ``reads_variables``: the
+    script or a module of the project names HPCRUN_* variables. A job that sets no batch needs no
+    note, and DeepSpeed's JSON carries one.
     """
     if reads_variables or spec.deepspeed is not None:
         return []
@@ -82,15 +82,15 @@ def batch_notes(
         return []
     options = [_option_for(key, facts.options) for key in lost]
     if all(options):
-        words = ", ".join(
+        pairs = ", ".join(
             f'{option}, "{{{key}}}"' for option, key in zip(options, lost, strict=True)
         )
-        fix = f"args: [{words}]"
+        fix = f"args: [{pairs}]"
     else:
         fix = "let it read " + " and ".join(f"HPCRUN_{key.upper()}" for key in lost)
     what = " and ".join(f"batch.{key}" for key in lost)
     others = [
-        f"says {name}={number}, not {values[key]}, and "
+        f"sets {name}={number}, not {values[key]}, and "
         for key in lost
         for name, number in _written(key, facts)
     ]
@@ -107,20 +107,20 @@ def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -
 
 
 def _written(key: str, facts: ScriptFacts) -> list[tuple[str, int]]:
-    """What the script's own calls are told, with the keywords."""
+    """List the numbers in the script's own calls, with the keywords."""
     keywords = BATCH_KEYWORDS if key == _MICRO else STEPS_KEYWORDS
     return [(name, number) for name, number in facts.numbers if name in keywords]
 
 
 def _spells_out(given: Sequence[str], key: str, value: int) -> bool:
-    """Tell whether the same number is written out: it agrees, for now."""
+    """Return whether the same number is written out: it agrees, for now."""
     pattern = _BATCH_OPTION if key == _MICRO else _STEPS_OPTION
     pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
     return any(pattern.search(name) and number == str(value) for name, number in pairs)
 
 
 def _option_for(key: str, options: Sequence[Option]) -> str | None:
-    """The script's own option that the value would go to; the plainest name first."""
+    """Return the script's own option for the value; the plainest name first."""
     pattern = _BATCH_OPTION if key == _MICRO else _STEPS_OPTION
     names = [option.names[-1] for option in options if option.names]
     fits = [name for name in names if pattern.search(name)]
@@ -132,11 +132,11 @@ def _option_for(key: str, options: Sequence[Option]) -> str | None:
 def backend_notes(
     spec: JobSpec, script: str, facts: ScriptFacts, *, accelerator: str, world_size: int
 ) -> list[str]:
-    """Tell when Accelerate would take each rank for one alone, as far as can be seen.
+    """Note when Accelerate would take each rank for the only one, as far as can be seen.
 
-    Without GPUs Accelerate 1.15 chooses no backend of its own (state.py, _prepare_backend), and
-    thinks that there is one process while DeepSpeed has joined them all: every rank gets all of
-    the data. A script that has its class for such choices, or the variable, is taken to choose.
+    Without GPUs Accelerate 1.15 chooses no backend (state.py, _prepare_backend) and assumes one
+    process while DeepSpeed has joined them all: every rank gets all of the data. A script that
+    has its class for such choices, or the variable, is taken to choose.
     """
     alone = accelerator == "cpu" and world_size > 1 and spec.deepspeed is not None
     if not alone or decide_framework(spec) != "accelerate":
@@ -150,14 +150,14 @@ def backend_notes(
     ]
 
 
-def argument_notes(words: Sequence[str], script: str, facts: ScriptFacts) -> list[str]:
-    """Tell of arguments that argparse would refuse; nothing where the parser is not plain."""
+def argument_notes(args: Sequence[str], script: str, facts: ScriptFacts) -> list[str]:
+    """Note arguments that argparse would refuse; nothing where the parser is not plain."""
     if not facts.plain:
         return []
     known = [name for option in facts.options for name in option.names] + ["-h", "--help"]
     notes = []
     given: set[str] = set()
-    for word in words:
+    for word in args:
         if word == "--":
             break
         name = word.partition("=")[0]
@@ -181,7 +181,7 @@ def argument_notes(words: Sequence[str], script: str, facts: ScriptFacts) -> lis
 
 
 def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
-    """The options that a word may mean; argparse takes beginnings, and -n4 for -n 4."""
+    """Return the options that a word may mean; argparse takes prefixes, and -n4 for -n 4."""
     if name in known:
         return {name}
     if name.startswith("--"):
@@ -190,7 +190,7 @@ def _meant(name: str, known: Collection[str], abbreviates: bool) -> set[str]:
 
 
 def _closest(name: str, known: Collection[str]) -> str | None:
-    """The option that was meant: - and _ count for nothing, nor does their absence."""
+    """Return the option that was meant; - and _ do not count."""
 
     def bare(text: str) -> str:
         return re.sub("[-_]", "", text).lower()
@@ -212,7 +212,7 @@ _WRITTEN = re.compile(
 _CHECKPOINTS = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
 # A folder that is read: another run's, on purpose.
 _READ = re.compile(r"resume|load|init|pretrain|from|restore|teacher|base|read|source|cache", re.I)
-# An option that may tell the runs apart below a folder that they share.
+# An option that may separate the runs below a folder that they share.
 _NAMES = re.compile(r"name|id$|tag|suffix|prefix|exp|run|title|version|group", re.IGNORECASE)
 # No folder, or not a shared one: a number, a variable's value, nothing.
 _NO_FOLDER = re.compile(r"[-+0-9.e]*|.*\$.*|none|null|true|false|/dev/.*", re.IGNORECASE)
@@ -221,17 +221,16 @@ _NO_FOLDER = re.compile(r"[-+0-9.e]*|.*\$.*|none|null|true|false|/dev/.*", re.IG
 def shared_folder_notes(
     script: str, facts: ScriptFacts, given: Sequence[Sequence[str]], *, reads_variables: bool
 ) -> list[str]:
-    """Tell of an option for checkpoints or output that has one value in all runs of a sweep.
+    """Note an option for checkpoints or output that has one value in all runs of a sweep.
 
-    ``given`` are the words that each run gives the script, placeholders filled, so that what a run
-    has of its own differs. ``reads_variables``: the script or a module of the project names
-    HPCRUN_* variables. A script that may find its folder by one, or runs that are named apart, are
-    told nothing.
+    ``given`` are the arguments of each run, placeholders filled, so that what a run has of its own
+    differs. ``reads_variables``: the script or a module of the project names HPCRUN_* variables.
+    A script that may find its folder by one, or runs with names of their own, need no note.
 
     >>> option = Option(["--checkpoint-dir"], default="checkpoints")
     >>> facts = ScriptFacts(options=[option])
-    >>> words = [["--lr", "1e-3"], ["--lr", "1e-2"]]
-    >>> len(shared_folder_notes("train.py", facts, words, reads_variables=False))
+    >>> given = [["--lr", "1e-3"], ["--lr", "1e-2"]]
+    >>> len(shared_folder_notes("train.py", facts, given, reads_variables=False))
     1
     """
     if len(given) < 2 or _may_find_it(facts, reads_variables) or _are_named(facts, given):
@@ -241,7 +240,7 @@ def shared_folder_notes(
         name = option.names[-1] if option.names else ""
         if not _WRITTEN.fullmatch(name) or _READ.search(name):
             continue
-        values = {_value(words, option) for words in given}
+        values = {_value(args, option) for args in given}
         value = next(iter(values))
         if len(values) > 1 or _NO_FOLDER.fullmatch(value):
             continue
@@ -256,26 +255,26 @@ def shared_folder_notes(
 
 
 def _may_find_it(facts: ScriptFacts, reads_variables: bool) -> bool:
-    """Tell whether the script may know its run's folder by a variable."""
+    """Return whether the script may know its run's folder by a variable."""
     if not facts.variables:
         return reads_variables  # a module of the project reads one, it is not known which
     return bool({"HPCRUN_CHECKPOINT_DIR", "HPCRUN_RUN_DIR", "HPCRUN_"} & set(facts.variables))
 
 
 def _are_named(facts: ScriptFacts, given: Sequence[Sequence[str]]) -> bool:
-    """Tell whether an option that may be part of a folder's name differs from run to run."""
+    """Return whether an option that may be part of a folder's name differs from run to run."""
     return any(
-        len({_value(words, option) for words in given}) > 1
+        len({_value(args, option) for args in given}) > 1
         for option in facts.options
         if any(_NAMES.search(name) for name in option.names)
     )
 
 
-def _value(words: Sequence[str], option: Option) -> str:
-    """What an option is given; its default where it is not."""
+def _value(args: Sequence[str], option: Option) -> str:
+    """Return what an option is given; else its default."""
     found = option.default
-    for place, word in enumerate(words):
+    for place, word in enumerate(args):
         name, equals, text = word.partition("=")
         if name in option.names:
-            found = text if equals else " ".join(words[place + 1 : place + 2])
+            found = text if equals else " ".join(args[place + 1 : place + 2])
     return found

@@ -30,7 +30,7 @@ _SCHEMES = (
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """Whose words decide the environment: a ``setup``, and ``where`` before a key's name."""
+    """The ``setup`` that decides the environment, and ``where`` before a key's name."""
 
     where: str
     setup: Setup
@@ -113,7 +113,7 @@ def build_setup(
 
 
 def uses_modules(commands: Sequence[str]) -> bool:
-    """Tell whether bash commands call ``module``, or ``ml``, its short form.
+    """Return whether bash commands call ``module``, or ``ml``, its short form.
 
     >>> uses_modules(["set -x; module purge"]), uses_modules(["pip install ml"])
     (True, False)
@@ -134,7 +134,7 @@ def chosen_image(spec: JobSpec, cluster: Cluster) -> str:
 def _stage(
     spec: JobSpec, place: Place, values: Mapping[str, str], problems: list[Problem]
 ) -> list[tuple[str, str]]:
-    """Pairs of source and target; a target lies in the run's own folder on each node."""
+    """List pairs of source and target; a target lies in the run's own folder on each node."""
     pairs: list[tuple[str, str]] = []
     for source, target in spec.stage.items():
         where = f"stage.{source}"
@@ -160,7 +160,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _absolute(path: str, project: str) -> str:
-    """A path that starts at the project; $NAME and ~ start elsewhere."""
+    """Return a path that starts at the project; $NAME and ~ start elsewhere."""
     if path.startswith(("/", "~/", "$")):
         return path
     return literal(f"{project}/") + posixpath.normpath(path)
@@ -186,7 +186,7 @@ def _check_expanded(text: str, where: str, problems: list[Problem]) -> None:
 
 
 def is_image_file(image: str) -> bool:
-    """Tell a file from a registry's reference.
+    """Distinguish a file from a registry's reference.
 
     >>> is_image_file("images/torch.sif"), is_image_file("docker://python:3.11")
     (True, False)
@@ -197,7 +197,7 @@ def is_image_file(image: str) -> bool:
 
 
 def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime | None:
-    """Decide what runs the image: the job's word, the profile's, else what the image is for.
+    """Decide what runs the image: the job's runtime, the profile's, else what the image is for.
 
     >>> decide_runtime(Container(image="a.sif"), Cluster())
     'apptainer'
@@ -215,7 +215,7 @@ def _container(
 ) -> ContainerPlan:
     runtime = decide_runtime(container, cluster)
     if runtime is None:
-        message = "apptainer or pyxis? Say it here, or as container_runtime in the profile"
+        message = "apptainer or pyxis? Set it here, or as container_runtime in the profile"
         problems.append(Problem("", None, f"{where}.runtime", message))
     image = container.image
     if is_image_file(image):
@@ -235,7 +235,7 @@ def _container(
         mounts.append(f"{source}:{rest or source}")
     for option in container.options:
         if option in ("-e", "--cleanenv", "-C", "--containall"):
-            message = f"{option} takes away what the ranks need; environment: clean keeps your"
+            message = f"{option} removes what the ranks need; environment: clean keeps your"
             message += " shell's variables out"
             problems.append(Problem("", None, f"{where}.options", message))
     for folder in [*own, *container.mounts]:
@@ -257,7 +257,7 @@ def _outermost(folders: Sequence[str]) -> list[str]:
 def _check_mount(
     folder: str, runtime: str | None, where: str, problems: list[Problem], *, own: bool
 ) -> None:
-    """Neither runtime has a way to write these characters in a mount."""
+    """Refuse characters that neither runtime can write in a mount."""
     bad = [char for char in folder if char in (",:" if own else ",")]
     if runtime == "pyxis":
         bad += re.findall(r"\s", folder)

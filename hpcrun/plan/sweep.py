@@ -139,7 +139,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
 
 
 def _check_keys(spec: JobSpec, words: Sequence[str]) -> list[Problem]:
-    """What is wrong with the sweep's keys themselves."""
+    """Find what is wrong with the sweep's keys themselves."""
     problems = []
     used: set[str] = set()
 
@@ -170,7 +170,7 @@ def _set_keys(spec: JobSpec, keys: Mapping[str, str], problems: list[Problem]) -
     """Set keys of a job as ``--set`` does, with all its checks."""
     if not keys:
         return spec
-    # The words of a bare command come from the command line: its job file has none.
+    # A bare command comes from the command line: its job file has none.
     bare = spec.command == []
     text = dump_job(structs.replace(spec, command=["-"]) if bare else spec)
     try:

@@ -68,13 +68,13 @@ def test_untyped_gpus_are_renamed_too() -> None:
         (
             f"{JOB}slurm: {{exclusive: true}}",
             "mem: mem-per-gpu",
-            "rename.mem: the memory of whole nodes cannot be said per GPU; "
+            "rename.mem: the memory of whole nodes cannot be given per GPU; "
             "slurm: {mem: false} leaves it out",
         ),
         (
             JOB,
             "mem: mem-per-cpu",
-            "rename.mem: all of a node's memory cannot be said per CPU: say memory_per_node",
+            "rename.mem: all of a node's memory cannot be given per CPU: set memory_per_node",
         ),
         (
             "script: a.py\nresources: {gpus_per_node: 0, memory_per_node: 100M}",

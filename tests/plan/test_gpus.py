@@ -97,7 +97,7 @@ def test_bf16_is_refused_where_the_gpu_has_none() -> None:
     text = "script: a.py\nprecision: bf16\nresources: {gpu_type: v100}"
     with pytest.raises(SpecError) as caught:
         plan(text)
-    assert "precision: bf16, and v100 has no bf16 units; say fp16" in str(caught.value)
+    assert "precision: bf16, and v100 has no bf16 units; set fp16" in str(caught.value)
     assert plan(text, "gpu_types: {v100: {bf16: true}}").precision == "bf16"
 
 

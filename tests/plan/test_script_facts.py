@@ -290,7 +290,7 @@ def test_a_batch_that_the_script_itself_says() -> None:
     assert notes(BATCH, facts(called.format(4) + "; L(val, batch_size=64)")) == []
     [note] = notes(BATCH, facts(called.format(8)))
     assert note.startswith("batch.micro_batch_per_gpu: no argument passes it on to a.py, which ")
-    assert "which says per_device_train_batch_size=8, not 4, and reads no HPCRUN_* " in note
+    assert "which sets per_device_train_batch_size=8, not 4, and reads no HPCRUN_* " in note
 
 
 def test_deepspeeds_json_that_does_not_reach_the_script_is_told() -> None:

@@ -181,7 +181,7 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
         ("{image: nvcr.io#nvidia/x}", "setup.container.runtime: apptainer or pyxis?"),
         ("{image: a.sif, mounts: ['a,b']}", "setup.container: a,b: a container cannot"),
         ("{image: a.sqsh, mounts: [a b]}", "setup.container: a b: a container cannot"),
-        ("{image: a.sif, options: [--cleanenv]}", "setup.container.options: --cleanenv takes"),
+        ("{image: a.sif, options: [--cleanenv]}", "setup.container.options: --cleanenv removes"),
         ("{image: $(id).sif}", "setup.container.image: $(id).sif: $NAME"),
     ],
 )

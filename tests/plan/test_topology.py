@@ -130,7 +130,7 @@ def test_a_type_that_is_told_by_its_partition_needs_that_partition() -> None:
     assert topology("gpu_type: h100", profile).partition == "hopper"
     assert topology("gpu_type: h100, partition: hopper", profile).partition == "hopper"
     said = str(_refusal("gpu_type: h100, partition: main", profile))
-    assert "h100: it is told by its partition, hopper; leave partition out" in said
+    assert "h100: it is chosen by its partition, hopper; leave partition out" in said
 
 
 def test_facts_of_another_partition_do_not_count() -> None:

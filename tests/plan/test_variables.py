@@ -41,7 +41,7 @@ def told(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) -> 
         ("NCCL_P2P_DISABLE: 1", "env.NCCL_P2P_DISABLE: it turns off NVLink"),
         ("NCCL_SHM_DISABLE: 'true'", "env.NCCL_SHM_DISABLE: it turns off NVLink, or shared"),
         ("NCCL_ALGO: Ring", "env.NCCL_ALGO: NCCL chooses it by the topology"),
-        ("NCCL_IB_GID_INDEX: 3", "env.NCCL_IB_GID_INDEX: NCCL 2.21 and later finds the index"),
+        ("NCCL_IB_GID_INDEX: 3", "env.NCCL_IB_GID_INDEX: NCCL 2.21 and later finds it"),
         ("NCCL_DEBUG_FILE: /x/nccl.log", "env.NCCL_DEBUG_FILE: processes overwrite"),
         ("FI_EFA_USE_DEVICE_RDMA: 1", "env.FI_EFA_USE_DEVICE_RDMA: not needed with aws-ofi-nccl"),
         ("TORCH_DISTRIBUTED_DEBUG: DETAIL", "env.TORCH_DISTRIBUTED_DEBUG: it checks every"),
@@ -174,7 +174,7 @@ def test_hpcrun_follows_its_own_advice() -> None:
 
 
 def test_every_rule_has_its_source_and_a_case() -> None:
-    assert all(rule.source and rule.say for rule in RULES)
+    assert all(rule.source and rule.message for rule in RULES)
     assert not [name for name in KNOWN_NAMES if misspelt(name)]
 
 
