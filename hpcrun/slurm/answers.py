@@ -1,4 +1,4 @@
-"""What a failed Slurm command means: a refusal, an unknown job, or silence."""
+"""What the message of a failed Slurm command means: a refusal, an unknown job, or no answer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _FIXES = [
 
 
 def is_silence(stderr: str) -> bool:
-    """Tell whether the command got no answer, so that nothing is known.
+    """Return whether the command got no answer, so that nothing is known.
 
     >>> is_silence("sbatch: error: Batch job submission failed: Socket timed out on send/recv")
     True
@@ -81,7 +81,7 @@ def is_silence(stderr: str) -> bool:
 
 
 def was_never_sent(stderr: str) -> bool:
-    """Tell whether a request without an answer cannot have arrived: no connection, no munge.
+    """Return whether a request without an answer cannot have arrived: no connection, no munge.
 
     >>> was_never_sent("Unable to contact slurm controller (connect failure)")
     True
@@ -98,7 +98,7 @@ def was_never_sent(stderr: str) -> bool:
 
 
 def is_unknown_job(stderr: str) -> bool:
-    """Tell whether Slurm answered that it knows no such job (any more).
+    """Return whether Slurm answered that it knows no such job (any more).
 
     >>> is_unknown_job("slurm_load_jobs error: Invalid job id specified")
     True
@@ -107,7 +107,7 @@ def is_unknown_job(stderr: str) -> bool:
 
 
 def refusal_fix(stderr: str) -> str:
-    """Say what to change after a refusal; empty where only Slurm's own words help.
+    """Return what to change after a refusal; "" where Slurm's message has to be enough.
 
     >>> refusal_fix("sbatch: error: invalid partition specified: x")
     'name a partition of this cluster: sinfo lists them'

@@ -11,7 +11,7 @@ from hpcrun.slurm.gres import tres_gpus
 
 _UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "", "NO_VAL"})
 # %R partition, %D nodes, %c CPUs, %m memory in MB, %T state, %N node list, %G gres, %f features.
-# Features and gres come last: they are the site's own words. (sinfo.1, 20.11 to 26.05)
+# Features and gres come last: they are free text. (sinfo.1, 20.11 to 26.05)
 _SINFO = "%R|%D|%c|%m|%T|%N|%G|%f"
 # States of nodes that run no new job until someone repairs them; more may follow, as in DOWN*.
 _AWAY = ("down", "drain", "fail", "error", "future", "perfctrs", "inval")

@@ -109,7 +109,7 @@ def scancel_argv(*job_ids: str, pending: bool = False) -> list[str]:
 
 
 def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
-    """Start jobs or tasks anew, running or over; with ``hold`` they wait until they are released.
+    """Requeue jobs or tasks, running or over; with ``hold`` they wait until they are released.
 
     Slurm answers for each by itself.
     """
@@ -117,12 +117,12 @@ def requeue_argv(job_ids: Sequence[str], *, hold: bool = False) -> list[str]:
 
 
 def may_requeue_argv(job_ids: Sequence[str], *, may: bool) -> list[str]:
-    """Let Slurm start jobs anew, or forbid it, as sbatch's --requeue and --no-requeue do."""
+    """Let Slurm requeue jobs, or forbid it, as sbatch's --requeue and --no-requeue do."""
     return ["scontrol", "update", f"JobId={','.join(job_ids)}", f"Requeue={int(may)}"]
 
 
 def parse_refusals(stderr: str) -> dict[str, str]:
-    """Read what scontrol says of single jobs that it did not change: id -> Slurm's words.
+    """Read why scontrol did not change single jobs: id -> Slurm's message.
 
     >>> parse_refusals("Job has already finished for job 7\\n8_1: Invalid job id specified\\n"
     ...                "8_2: No error\\n")
@@ -131,10 +131,10 @@ def parse_refusals(stderr: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in stderr.splitlines():
         match = re.fullmatch(
-            r"(?P<said>.+) for job (?P<id>[0-9_]+)\s*", line.strip()
-        ) or re.fullmatch(r"(?:.*\s)?(?P<id>[0-9]+(?:_[0-9]+)?): (?P<said>.+)", line.strip())
-        if match is not None and match["said"] != "No error":
-            found[match["id"]] = match["said"].strip()
+            r"(?P<message>.+) for job (?P<id>[0-9_]+)\s*", line.strip()
+        ) or re.fullmatch(r"(?:.*\s)?(?P<id>[0-9]+(?:_[0-9]+)?): (?P<message>.+)", line.strip())
+        if match is not None and match["message"] != "No error":
+            found[match["id"]] = match["message"].strip()
     return found
 
 
@@ -144,7 +144,7 @@ def version_argv() -> list[str]:
 
 
 def parse_version(stdout: str) -> tuple[int, int] | None:
-    """Read Slurm's version off srun's; None where it shows none.
+    """Read Slurm's version from srun's; None where there is none.
 
     >>> parse_version("slurm-wlm 22.05.8"), parse_version("slurm 26.05.0-0rc1"), parse_version("?")
     ((22, 5), (26, 5), None)
@@ -154,7 +154,7 @@ def parse_version(stdout: str) -> tuple[int, int] | None:
 
 
 def shares_gpus(version: tuple[int, int] | None) -> bool:
-    """Tell whether overlapping steps share GPUs; where the version is not known they may not.
+    """Return whether overlapping steps share GPUs; where the version is not known they may not.
 
     >>> shares_gpus((22, 5)), shares_gpus((20, 11)), shares_gpus(None)
     (True, False, False)
@@ -165,7 +165,7 @@ def shares_gpus(version: tuple[int, int] | None) -> bool:
 def shell_argv(
     job_number: str,
     node: str,
-    words: Sequence[str],
+    command: Sequence[str],
     *,
     terminal: bool,
     version: tuple[int, int] | None,
@@ -182,11 +182,11 @@ def shell_argv(
         argv.append("--gres=none")
     if terminal:
         argv.append("--pty")
-    return [*argv, *words]
+    return [*argv, *command]
 
 
 def beside_argv(
-    job_id: str, nodes: int, name: str, words: Sequence[str], version: tuple[int, int] | None
+    job_id: str, nodes: int, name: str, command: Sequence[str], version: tuple[int, int] | None
 ) -> list[str]:
     """Run a command once on each node of a running job, beside its steps.
 
@@ -200,4 +200,4 @@ def beside_argv(
     argv += [f"--job-name={name}", "--chdir=/", "--quiet"]
     if not shares_gpus(version):
         argv.append("--gres=none")
-    return [*argv, *words]
+    return [*argv, *command]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# Slurm's own words for "none" (sinfo, scontrol).
+# What sinfo and scontrol write for none.
 _NOTHING = frozenset({"", "(null)", "N/A", "none"})
 _COUNT = re.compile(r"([0-9]{1,9})([KMGTkmgt]?)")
 _FACTOR = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -30,12 +30,12 @@ def node_gpus(gres: str) -> dict[str, int]:
 
 
 def _parse(gres: str) -> Iterator[tuple[str, str, int]]:
-    """Give name, type and count of each word. A type may be a number: gpu:4090:2."""
+    """Yield name, type and count of each resource. A type may be a number: gpu:4090:2."""
     if gres.strip() in _NOTHING:
         return
-    for word in re.sub(r"\([^()]*\)", "", gres).split(","):
-        word = re.sub("^gres[:/]", "", word.strip())
-        name, *rest = (part.strip() for part in re.split("[:=]", word))
+    for text in re.sub(r"\([^()]*\)", "", gres).split(","):
+        text = re.sub("^gres[:/]", "", text.strip())
+        name, *rest = (part.strip() for part in re.split("[:=]", text))
         rest = [part for part in rest if part not in ("no_consume", "")]
         count = _COUNT.fullmatch(rest[-1]) if rest else None
         kind = ":".join(rest[:-1] if count else rest)

@@ -22,7 +22,7 @@ from hpcrun.slurm.nodelist import check_host, compress, expand
 Form = Literal["deepspeed", "openmpi", "mpich", "plain", "slurm"]
 FORMS: tuple[Form, ...] = ("deepspeed", "openmpi", "mpich", "plain", "slurm")
 
-# Open MPI's words for both numbers: src/util/hostfile/hostfile_lex.l of its runtime, PRRTE.
+# Open MPI's names of both numbers: src/util/hostfile/hostfile_lex.l of its runtime, PRRTE.
 _SLOTS = re.compile(r"(slots|cpu|count)=([0-9]+)")
 _MAX_SLOTS = re.compile(r"(?:max[-_](?:slots|cpu|count)|(?:slots|cpu|count)[-_]max)=([0-9]+)")
 _MOST_SLOTS = 65536  # processes on one host, far above any
@@ -37,7 +37,7 @@ class Host(Struct, frozen=True):
 
 
 class _Line(Struct, frozen=True):
-    """What one line says; ``form`` is the one that the line shows, or plain."""
+    """One line; ``form`` is the one that the line shows, or plain."""
 
     number: int
     host: Host
@@ -108,7 +108,7 @@ def _count(text: str, where: str) -> int:
 
 
 def _form(lines: Iterable[_Line]) -> Form:
-    """Tell a file's form by what its lines show."""
+    """Return a file's form by what its lines show."""
     shown = {line.form for line in lines}
     return next((f for f in ("openmpi", "deepspeed", "mpich", "slurm") if f in shown), "plain")
 

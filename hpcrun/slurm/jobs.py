@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,16 @@ _SACCT = {
     "account": "Account", "qos": "QOS", "tres": "AllocTRES", "name": "JobName",
     "work_dir": "WorkDir",
 }  # fmt: skip
-# Slurm's words for what it does not know.
+_SHOW_JOB = {
+    "number": "JobId", "account": "Account", "qos": "QOS", "partition": "Partition",
+    "priority": "Priority", "reason": "Reason", "dependency": "Dependency", "gres": "TresPerNode",
+    "nodes": "NumNodes", "node_list": "NodeList", "cpus": "NumCPUs", "elapsed": "RunTime",
+    "limit": "TimeLimit", "start": "StartTime", "end": "EndTime", "exit_code": "ExitCode",
+    "work_dir": "WorkDir", "command": "Command",
+}  # fmt: skip
+# Free text, to the end of its line or beyond; other keys share a line.
+_TEXTS = frozenset({"Command", "Comment", "StdErr", "StdIn", "StdOut", "SubmitLine", "WorkDir"})
+# What Slurm writes for what it does not know.
 _NOTHING = frozenset({"(null)", "N/A", "None assigned", "Unknown"})
 
 
@@ -95,7 +105,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        """The last part of the job's working directory: the run's folder tells whose job it is."""
+        """The last part of the job's working directory: of a run's job it is the run's folder."""
         return self.work_dir.rstrip("/").rpartition("/")[2]
 
     @property
@@ -126,10 +136,6 @@ def is_part(job_id: str) -> bool:
     (True, True, False)
     """
     return "_" in job_id or "+" in job_id
-
-
-def _known(text: str) -> str:
-    return "" if text in _NOTHING else text
 
 
 def squeue_argv(
@@ -247,7 +253,7 @@ def _sacct_rows(stdout: str) -> list[list[str]]:
 def show_job_argv(job_id: str) -> list[str]:
     """Ask slurmctld for a job with the details of each node.
 
-    Not with --oneliner: values may hold blanks, and only the beginning of a line tells a key.
+    Without --oneliner: values may hold blanks, and what begins a line is surely a key.
     """
     return ["scontrol", "--details", "show", "job", job_id]
 
@@ -276,116 +282,91 @@ def parse_show_job(text: str) -> list[SlurmJob]:
     return [_shown(record) for record in re.split(r"(?m)^(?=JobId=\d)", text)[1:]]
 
 
-# Free text, to the end of its line or beyond; the other keys stand with more of them on a line.
-_TEXTS = frozenset({"Command", "Comment", "StdErr", "StdIn", "StdOut", "SubmitLine", "WorkDir"})
-
-
 def _shown(record: str) -> SlurmJob:
     record = re.sub(r"(\n *)+\Z", "", record)  # 24.11 ends a job with a line of blanks
     head, *lines = re.split(r"\n +(?=[A-Z][\w/:]*=)", record)
     head, _, name = head.partition(" JobName=")
-    values: dict[str, str] = {}
+    values = defaultdict[str, str](str)
     for line in [head, *lines]:
         for pair in [line] if line.partition("=")[0] in _TEXTS else line.split():
             key, _, value = pair.partition("=")
-            values.setdefault(key, _known(value))  # free text that looks like a key comes later
-    user, _, uid = _value(values, "UserId").rstrip(")").partition("(")
-    node_list = _value(values, "NodeList")
-    stdout, stderr = (_path(values, key) for key in ("StdOut", "StdErr"))
+            # The first one counts: free text that looks like a key comes later.
+            values.setdefault(key, "" if value in _NOTHING else value)
+    user, _, uid = values["UserId"].rstrip(")").partition("(")
+    # An salloc has no files.
+    paths = (values[key] for key in ("StdOut", "StdErr"))
+    stdout, stderr = (path if path.startswith("/") else "" for path in paths)
+    known: dict[str, Any] = {field: values[key] for field, key in _SHOW_JOB.items()}
     return SlurmJob(
         job_id=_shown_id(values),
         source="scontrol",
-        number=_value(values, "JobId"),
-        state=parse_state(_value(values, "JobState")),
-        reason=_value(values, "Reason"),
+        state=parse_state(values["JobState"]),
         name=name,
         user=user,
         uid=uid,
-        account=_value(values, "Account"),
-        qos=_value(values, "QOS"),
-        partition=_value(values, "Partition"),
-        priority=_value(values, "Priority"),
-        dependency=_value(values, "Dependency"),
-        gres=_value(values, "TresPerNode"),
-        nodes=_value(values, "NumNodes"),
-        node_list=node_list,
-        cpus=_value(values, "NumCPUs"),
         gpus=_shown_gpus(values),
-        slots=_slots(node_list, lines, values),
-        elapsed=_value(values, "RunTime"),
-        limit=_value(values, "TimeLimit"),
-        start=_value(values, "StartTime"),
-        end=_value(values, "EndTime"),
-        exit_code=_value(values, "ExitCode"),
-        restarts=_number(values, "Restarts"),
-        work_dir=_value(values, "WorkDir"),
-        command=_value(values, "Command"),
+        slots=_slots(lines, values),
+        restarts=_number(values["Restarts"]),
         stdout=stdout,
         stderr=stderr or stdout,  # 26.05: empty where it is one file
+        **known,
     )
 
 
-def _value(values: Mapping[str, str], key: str) -> str:
-    return values.get(key, "")
-
-
-def _number(values: Mapping[str, str], key: str) -> int:
-    text = values.get(key, "")
+def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _path(values: Mapping[str, str], key: str) -> str:
-    """Return the path of a file; "" where the job has none (an salloc)."""
-    path = values.get(key, "")
-    return path if path.startswith("/") else ""
-
-
-def _shown_id(values: Mapping[str, str]) -> str:
+def _shown_id(values: defaultdict[str, str]) -> str:
     """Name the job as Slurm's commands take it."""
-    array, task = _value(values, "ArrayJobId"), _value(values, "ArrayTaskId")
+    array, task = values["ArrayJobId"], values["ArrayTaskId"]
     if array and task:
         return f"{array}_{task}" if task.isdigit() else f"{array}_[{task}]"
-    whole, part = _value(values, "HetJobId"), _value(values, "HetJobOffset")
-    return f"{whole}+{part}" if whole and part else _value(values, "JobId")
+    whole, part = values["HetJobId"], values["HetJobOffset"]
+    return f"{whole}+{part}" if whole and part else values["JobId"]
 
 
-def _allocated(values: Mapping[str, str]) -> int | None:
+def _allocated(values: defaultdict[str, str]) -> int | None:
     # AllocTRES since 23.02, beside a ReqTRES that may say another number; before it was TRES.
-    return gpus_of(values.get("AllocTRES", _value(values, "TRES")))
+    return gpus_of(values.get("AllocTRES", values["TRES"]))
 
 
-def _shown_gpus(values: Mapping[str, str]) -> int | None:
+def _shown_gpus(values: defaultdict[str, str]) -> int | None:
     found = _allocated(values)
-    found = gpus_of(_value(values, "ReqTRES")) if found is None else found
+    found = gpus_of(values["ReqTRES"]) if found is None else found
     if found is not None:
         return found
     # Without accounting of GPUs (AccountingStorageTRES) only what was asked for is shown.
-    of_job, of_node = (count_gpus(_value(values, f"TresPer{of}")) for of in ("Job", "Node"))
-    nodes = _value(values, "NumNodes").partition("-")[0]
+    of_job, of_node = (count_gpus(values[f"TresPer{of}"]) for of in ("Job", "Node"))
+    nodes = values["NumNodes"].partition("-")[0]
     return of_job or (of_node * int(nodes) if of_node and nodes.isdigit() else None)
 
 
-def _slots(node_list: str, lines: Sequence[str], values: Mapping[str, str]) -> tuple[int, ...]:
+def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ...]:
     """Count the GPUs of each host, else its tasks."""
-    try:
-        hosts = expand(node_list) if node_list else []
-    except InputError:  # hostnames that no node list has
-        return ()
+    hosts = _expand(values["NodeList"])
     cpus, gpus = dict.fromkeys(hosts, 0), dict.fromkeys(hosts, 0)
     for line in lines:
         found = re.match(r"Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", line)
         names, ids, gres = found.groups() if found else ("", "", "")
-        for host in expand(names) if names else ():
+        for host in _expand(names):
             cpus[host] = cpus.get(host, 0) + _count_ids(ids)
             gpus[host] = gpus.get(host, 0) + count_gpus(gres)
     if any(gpus.values()):
         return tuple(gpus[host] for host in hosts)
-    total = count_gpus(_value(values, "JOB_GRES")) or _allocated(values)
+    total = count_gpus(values["JOB_GRES"]) or _allocated(values)
     if total and hosts:
         # Of a job that has ended Slurm keeps the sum alone; --gpus-per-node says it is even.
-        is_even = len(hosts) == 1 or count_gpus(_value(values, "TresPerNode")) > 0
+        is_even = len(hosts) == 1 or count_gpus(values["TresPerNode"]) > 0
         return (total // len(hosts),) * len(hosts) if is_even else ()
     return _tasks(values, [cpus[host] for host in hosts])
+
+
+def _expand(node_list: str) -> list[str]:
+    try:
+        return expand(node_list)
+    except InputError:  # names that no host can have
+        return []
 
 
 def _count_ids(text: str) -> int:
@@ -394,15 +375,15 @@ def _count_ids(text: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, last in ranges)
 
 
-def _tasks(values: Mapping[str, str], cpus: Sequence[int]) -> tuple[int, ...]:
+def _tasks(values: defaultdict[str, str], cpus: Sequence[int]) -> tuple[int, ...]:
     """Return the tasks of each node, where what Slurm shows leaves no choice."""
-    tasks = _number(values, "NumTasks")
+    tasks = _number(values["NumTasks"])
     if not tasks or len(cpus) <= 1:
         return (tasks,) if tasks and cpus else ()
-    each = _value(values, "NtasksPerN:B:S:C").partition(":")[0]
+    each = values["NtasksPerN:B:S:C"].partition(":")[0]
     if each.isdigit() and int(each) * len(cpus) == tasks:  # beside --ntasks it is but a limit
         return (int(each),) * len(cpus)
     if tasks == len(cpus):
         return (1,) * len(cpus)
-    by_cpus = tuple(count // max(1, _number(values, "CPUs/Task")) for count in cpus)
+    by_cpus = tuple(count // max(1, _number(values["CPUs/Task"])) for count in cpus)
     return by_cpus if sum(by_cpus) == tasks else ()

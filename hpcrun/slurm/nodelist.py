@@ -29,7 +29,7 @@ _COUNT = pattern_of(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 def expand(text: str) -> list[str]:
-    """Give the hosts of a node list, in Slurm's order, duplicates included.
+    """Return the hosts of a node list, in Slurm's order, duplicates included.
 
     Padding is kept and is that of a range's first number. Of several bracket groups the last runs
     fastest and the last but one slowest. Groups may be followed by a suffix, as Slurm takes it
@@ -160,7 +160,7 @@ def _write_ranges(ranges: Sequence[tuple[int, int, int]]) -> str:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Give one number a node from SLURM_JOB_CPUS_PER_NODE or SLURM_TASKS_PER_NODE.
+    """Return one number a node from SLURM_JOB_CPUS_PER_NODE or SLURM_TASKS_PER_NODE.
 
     Raises InputError.
 

@@ -16,7 +16,7 @@ from hpcrun.patterns import pattern_of
 
 
 class Why(Struct, frozen=True):
-    """A reason in words; ``fix`` is what its user can do, "" where waiting is all."""
+    """A reason as a sentence; ``fix`` is what its user can do, "" where waiting is all."""
 
     words: str
     fix: str = ""
@@ -75,7 +75,9 @@ _REASONS: dict[str, Why] = {
     "user env retrieval failed requeued held": Why(
         "is held: its node could not load your login's environment", _HELD_FIX
     ),
-    "JobArrayTaskLimit": Why("waits for other runs of its sweep: so many may run at a time"),
+    "JobArrayTaskLimit": Why(
+        "waits for other runs of its sweep: its limit of running tasks is reached"
+    ),
     "None": Why("has just come: Slurm has not looked at it yet"),
     "Prolog": Why("its nodes are being prepared"),
     "Cleaning": Why("its last attempt is still being cleaned up"),
@@ -143,7 +145,9 @@ _OF_OTHERS: dict[str, Why] = {
         "the job that it waits for did not end as it should: it will never start",
         "hpcrun cancel {job}, and submit it without this dependency",
     ),
-    "JobArrayTaskLimit": Why("waits for other tasks of its array: so many may run at a time"),
+    "JobArrayTaskLimit": Why(
+        "waits for other tasks of its array: its limit of running tasks is reached"
+    ),
     "QOSNotAllowed": Why("its QOS may not be used here", "name another: --qos"),
     "InvalidQOS": Why("its QOS is not valid (any more)", "name another: --qos"),
 }
@@ -185,7 +189,6 @@ _LIMIT = pattern_of(
     r"(?:Limit|NotSatisfied)?"
 )
 
-# What a reason names by a word of its own, as the limits have it.
 _TRES = {
     "Cpu": "cpu", "CPU": "cpu", "Mem": "mem", "Memory": "mem", "Node": "node", "GRES": "gres/",
     "License": "license/", "BB": "bb/", "Energy": "energy", "Billing": "billing",
@@ -224,7 +227,7 @@ def parse_limit(reason: str) -> Limit | None:
 def explain(
     reason: str, job_id: str = "", numbers: Numbers | None = None, *, own: bool = True
 ) -> Why:
-    """Say why a job waits; a reason that no list knows is shown as it is.
+    """Explain why a job waits; a reason that is in no list is shown as it is.
 
     ``numbers`` are those of the limit that the reason names, where they are known; ``own``: hpcrun
     has submitted the job.
@@ -236,7 +239,7 @@ def explain(
     >>> explain("ReqNodeNotAvail, UnavailableNodes:n1").words
     'a node that it needs is down, drained or reserved (UnavailableNodes:n1)'
     >>> explain("JobArrayTaskLimit", own=False).words
-    'waits for other tasks of its array: so many may run at a time'
+    'waits for other tasks of its array: its limit of running tasks is reached'
     >>> explain("SomethingNew").words
     'SomethingNew'
     """
@@ -264,13 +267,13 @@ def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
     noun = numbers.unit if numbers else many
     group = limit.amount if limit.amount == "Grp" else limit.per
     together = _TOGETHER.get((limit.whose, group), "")
-    told = f": {numbers.used} of {numbers.allowed} are used" if numbers else ""
+    used = f": {numbers.used} of {numbers.allowed} are used" if numbers else ""
     most = f": at most {numbers.allowed}" if numbers else ""
     if limit.amount == "Min":
         return Why(f"{owner} wants jobs that ask for more {noun}", _LARGER)
     if limit.resource in ("Wall", "WallDuration"):
         if limit.amount == "Grp":
-            return Why(f"{owner} has used up its run time{told}")
+            return Why(f"{owner} has used up its run time{used}")
         return Why(f"asks for more time than {owner} allows a job{most}", _SMALLER)
     if limit.per in ("Job", "Node") and limit.minutes:
         return Why(f"asks for more {minutes} than {owner} allows a job{most}", _SMALLER)
@@ -278,9 +281,9 @@ def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
         each = limit.per.lower()
         return Why(f"asks for more {noun} than {owner} allows a {each}{most}", _SMALLER)
     if limit.minutes == "Minutes":
-        return Why(f"{owner} has used up the {minutes} that it allows{together}{told}")
+        return Why(f"{owner} has used up the {minutes} that it allows{together}{used}")
     if limit.minutes:
-        return Why(f"running jobs hold all {minutes} that {owner} allows{together}{told}")
+        return Why(f"running jobs hold all {minutes} that {owner} allows{together}{used}")
     if numbers and noun.endswith(" jobs"):
         noun = noun[:-1] if numbers.allowed == "1" else noun
         there = "there is 1" if numbers.used == "1" else f"there are {numbers.used}"
@@ -300,7 +303,7 @@ def show_limits_argv(limit: Limit, qos: str, account: str) -> list[str]:
 
 
 def find_numbers(text: str, limit: Limit, *, user: str, uid: str, account: str) -> Numbers | None:
-    """Find what a limit allows and how much is used; None where the text does not tell.
+    """Find what a limit allows and how much is used; None where the text does not say.
 
     >>> text = "QOS=q(1)\\n  User Limits\\n    me(7)\\n      MaxTRESPU=cpu=N(1),gres/gpu=8(6)\\n"
     >>> limit = Limit("qos", "Max", "GRES", per="User")
@@ -335,7 +338,7 @@ def _key(limit: Limit) -> str | None:
 
 
 def _sections(text: str, limit: Limit, user: str, uid: str, account: str) -> list[str]:
-    """The part of the answer that is about this user or account."""
+    """Return the parts of the answer about this user or account."""
     if limit.whose == "assoc":
         records = re.split(r"(?m)^(?=ClusterName=)", text)
         own = [each for each in records if re.search(rf"UserName={re.escape(user)}\(", each)]
@@ -352,7 +355,7 @@ def _sections(text: str, limit: Limit, user: str, uid: str, account: str) -> lis
 
 
 def _reached(values: str, limit: Limit) -> Numbers | None:
-    """Of the resources that a limit is on, the one that is nearest to it."""
+    """Return the numbers of the resource that is nearest to its limit."""
     wanted = _TRES.get(limit.resource)
     best: tuple[float, Numbers] | None = None
     for part in values.split(","):

@@ -6,44 +6,17 @@ from hpcrun.patterns import pattern_of
 
 # slurm.h job_states and JOB_STATE_FLAGS, as squeue(1) and sacct(1) print them, 20.11 to 26.05.
 WAITING = frozenset(
-    {
-        "PENDING",
-        "CONFIGURING",
-        "REQUEUED",
-        "REQUEUE_FED",
-        "REQUEUE_HOLD",
-        "RESV_DEL_HOLD",
-        "SPECIAL_EXIT",
-        "POWER_UP_NODE",
-    }
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
+    | {"SPECIAL_EXIT", "POWER_UP_NODE"}
 )
+# REVOKED: another cluster of the federation has the job; there it waits, runs or has run.
 ACTIVE = frozenset(
-    {
-        "RUNNING",
-        "COMPLETING",
-        "SUSPENDED",
-        "STOPPED",
-        "SIGNALING",
-        "STAGE_OUT",
-        "RESIZING",
-        "EXPEDITING",
-        # The job is another cluster's of the federation: there it waits, runs or has run.
-        "REVOKED",
-    }
+    {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+    | {"EXPEDITING", "REVOKED"}
 )
 FINAL = frozenset(
-    {
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-        "TIMEOUT",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "BOOT_FAIL",
-        "DEADLINE",
-        "PREEMPTED",
-        "LAUNCH_FAILED",
-    }
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
+    | {"DEADLINE", "PREEMPTED", "LAUNCH_FAILED"}
 )
 UNKNOWN = "UNKNOWN"
 
@@ -53,14 +26,10 @@ _DURATION = pattern_of(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
 def parse_state(text: str) -> str:
-    """Return the state's plain name; a word that no list knows is UNKNOWN, never "done".
+    """Return the state's plain name; one that is in no list is UNKNOWN, never "done".
 
-    >>> parse_state("CANCELLED by 1000")
-    'CANCELLED'
-    >>> parse_state("CANCELLED+")
-    'CANCELLED'
-    >>> parse_state("SOMETHING_NEW")
-    'UNKNOWN'
+    >>> parse_state("CANCELLED by 1000"), parse_state("CANCELLED+"), parse_state("SOMETHING_NEW")
+    ('CANCELLED', 'CANCELLED', 'UNKNOWN')
     """
     words = text.replace("+", " ").split()
     state = words[0].upper() if words else ""
@@ -80,7 +49,7 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def say_exit_code(text: str) -> str:
-    """Say Slurm's ``code:signal`` in words; "" where it is none.
+    """Describe Slurm's ``code:signal``; "" where there is none.
 
     >>> say_exit_code("3:0"), say_exit_code("0:9"), say_exit_code("0:0"), say_exit_code("")
     ('exit code 3', 'signal 9', 'exit code 0', '')
@@ -92,7 +61,7 @@ def say_exit_code(text: str) -> str:
 
 
 def is_final(state: str) -> bool:
-    """Tell whether Slurm will do nothing more with a job in this state.
+    """Return whether Slurm will do nothing more with a job in this state.
 
     >>> is_final("TIMEOUT"), is_final("COMPLETING"), is_final("UNKNOWN")
     (True, False, False)
@@ -114,7 +83,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def is_unlimited(limit: str) -> bool:
-    """Tell whether a job's time limit, as squeue and sacct print it, is none.
+    """Return whether a time limit, as squeue and sacct print it, means none.
 
     >>> is_unlimited("UNLIMITED"), is_unlimited("365-00:00:00"), is_unlimited("7-00:00:00")
     (True, True, False)
@@ -123,7 +92,7 @@ def is_unlimited(limit: str) -> bool:
 
 
 def say_limit(limit: str) -> str:
-    """Say a job's time limit behind the time that it has run; "" where it is not known.
+    """Describe a job's time limit, after the time it has run; "" where it is not known.
 
     >>> say_limit("1:00:00"), say_limit("UNLIMITED"), say_limit("")
     ('of 1:00:00', 'without a limit', '')

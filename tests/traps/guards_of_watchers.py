@@ -173,7 +173,7 @@ GUARDS = [
     guard(
         52,
         "hpcrun/slurm/states.py",
-        '        "SUSPENDED",\n',
+        '"SUSPENDED", ',
         "",
         f"{WATCHING}::test_every_state_of_slurm_is_known_for_what_it_is",
     ),
