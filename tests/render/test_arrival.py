@@ -139,7 +139,7 @@ def test_search_paths_go_before_what_is_there(hostile: Plan) -> None:
 def test_without_body_the_harness_takes_over(hostile: Plan) -> None:
     words, env = told(written(hostile) / "job.sbatch")
     assert words == ["batch"]
-    assert "HPCRUN_RUN_ID" not in env
+    assert "HPCRUN_FABRIC" not in env  # it is the body's
 
 
 def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:

@@ -323,7 +323,7 @@ def test_without_a_loss_what_tells_most_is_drawn(names: list[str], drawn: str) -
 def test_a_metric_can_be_asked_for() -> None:
     text = told(runs.running(), metric="grad_norm")
     assert text.startswith("20261120-081455-zero2-4gpu-7k3q: grad_norm by step")
-    assert "highest" in text and "grad norm best" not in text
+    assert "\nlowest " in text and "\nhighest " in text and "\nbest " not in text
 
 
 def test_what_else_was_logged_is_told_as_far_as_there_is_room() -> None:
