@@ -49,8 +49,8 @@ def unresolved_rig() -> Iterator[Rig]:
 def bound_rig() -> Iterator[Rig]:
     """One node of two GPUs that has this machine's own CPUs, to which Slurm binds each task."""
     cpus = min(4, len(os.sched_getaffinity(0)))
-    options: dict[str, Any] = {"nodes": 1, "gpus_per_node": 2, "cpus": cpus}
-    yield from _running(accounting=False, task_plugin="task/affinity", **options)
+    bound = {"TaskPlugin": "task/affinity"}
+    yield from _running(accounting=False, nodes=1, gpus_per_node=2, cpus=cpus, settings=bound)
 
 
 @pytest.fixture(autouse=True)

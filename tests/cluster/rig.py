@@ -25,6 +25,7 @@ from tests.cluster import hosts
 from tests.cluster.hosts import Host, Network
 
 HEAD = "head"
+MEMORY_MB = 16000
 _CLIENTS = ("sbatch", "squeue", "scontrol", "sacct", "scancel", "srun", "salloc", "sinfo")
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
@@ -54,10 +55,10 @@ class Daemon:
 class Rig:
     """A Slurm cluster of ``nodes`` hosts of ``cpus`` CPUs and ``gpus_per_node`` pretended GPUs.
 
-    ``root`` must not exist, and must lie outside /tmp, which each node has for itself. Times are in
-    seconds. ``min_job_age``: for how long squeue remembers an ended job, at least.
+    ``root`` must not exist, and must lie outside /tmp, which each node has for itself.
+    ``min_job_age``: for how many seconds squeue remembers an ended job, at least.
     ``resolve_names=False``: no node knows another node by name; NodeAddr alone says where it is.
-    With ``task_plugin`` task/affinity ``cpus`` must be CPUs that this machine has.
+    ``settings`` are more for slurm.conf, or others.
     Start it in a thread that lives as long as the rig: the hosts die with that thread.
 
     >>> rig = Rig(Path("/var/tmp/example"), nodes=3, accounting=False)
@@ -70,13 +71,9 @@ class Rig:
     gpus_per_node: int = 4
     accounting: bool = True
     min_job_age: int = 10
-    slurmd_timeout: int = 20
-    kill_wait: int = 10
-    message_timeout: int = 5
     resolve_names: bool = True
     cpus: int = 8
-    memory_mb: int = 16000
-    task_plugin: str = "task/none"
+    settings: Mapping[str, str] = field(default_factory=dict)
     network: Network = field(default_factory=Network, init=False)
     daemons: dict[str, Daemon] = field(default_factory=dict, init=False)
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
@@ -290,15 +287,9 @@ class Rig:
 
     def _start_munged(self) -> None:
         layout = self.layout
-        files = {
-            "key": layout.munge_key,
-            "socket": layout.munge_socket,
-            "seed": layout.munge_seed,
-            "pid": layout.pid("munged"),
-            "log": layout.log("munged"),
-        }
-        options = [f"--{what}-file={path}" for what, path in files.items() if what != "socket"]
-        argv = ["munged", "--foreground", "--force", "--num-threads=10", *options]
+        argv = ["munged", "--foreground", "--force", "--num-threads=10"]
+        argv += [f"--key-file={layout.munge_key}", f"--seed-file={layout.munge_seed}"]
+        argv += [f"--pid-file={layout.pid('munged')}", f"--log-file={layout.log('munged')}"]
         self._daemon("munged", HEAD, [*argv, f"--socket={layout.munge_socket}"])
         self._wait(lambda: _missing(layout.munge_socket), "munged's socket", 10)
 
@@ -329,11 +320,11 @@ class Rig:
             "StorageLoc": "slurm",
             "LogFile": self.layout.log("slurmdbd"),
             "PidFile": self.layout.pid("slurmdbd"),
-            "MessageTimeout": self.message_timeout,
+            "MessageTimeout": 5,
         }
         file = self.root / "slurmdbd.conf"
         file.touch(0o600)
-        file.write_text("".join(f"{key}={value}\n" for key, value in slurmdbd.items()))
+        file.write_text(_lines(slurmdbd))
         # slurmdbd takes neither its file nor the database's socket from an option.
         env = {"SLURM_CONF": str(self.conf), "MYSQL_UNIX_PORT": str(socket)}
         self._daemon("slurmdbd", HEAD, ["slurmdbd", "-D"], env)
@@ -344,36 +335,37 @@ class Rig:
         self.run(*add, "user", "root", "account=research", f"cluster={cluster}")
 
     def _write_configuration(self) -> None:
-        kind = shape.NodeKind(
-            nodes=self.nodes, cpus=self.cpus, memory_mb=self.memory_mb, gpus=self.gpus_per_node
+        node = shape.NodeKind(
+            nodes=self.nodes, cpus=self.cpus, memory_mb=MEMORY_MB, gpus=self.gpus_per_node
         )
         # ``like``: memory is counted.
-        wanted = shape.Shape(kinds=(kind,), like="a rig")
-        daemons.write_files(self.layout, wanted, self._version())
+        daemons.write_files(self.layout, shape.Shape(kinds=(node,), like="a rig"), self._version())
+        settings = {**self._settings(), **self.settings}
         lines = self.conf.read_text().splitlines(keepends=True)
-        settings = self._settings()
         ours = {*settings, "PartitionName"}
         text = "".join(line for line in lines if line.partition("=")[0] not in ours)
         for name, address in self.addresses.items():
-            of_one_machine = rf"NodeName={name} NodeHostname=\S+ NodeAddr=\S+ Port=\d+"
-            text = re.sub(of_one_machine, f"NodeName={name} NodeAddr={address}", text)
-        text += "".join(f"{key}={value}\n" for key, value in settings.items())
-        self.conf.write_text(text + _PARTITIONS)
+            on_one_machine = rf"NodeName={name} NodeHostname=\S+ NodeAddr=\S+ Port=\d+"
+            text = re.sub(on_one_machine, f"NodeName={name} NodeAddr={address}", text)
+        self.conf.write_text(text + _lines(settings) + _PARTITIONS)
 
     def _settings(self) -> dict[str, object]:
-        """Name what slurm.conf has otherwise than a sandbox's: a dead node is noticed soon."""
+        """Name what slurm.conf has otherwise than a sandbox's."""
+        socket = self.layout.munge_socket
         settings: dict[str, object] = {
             "ClusterName": self.network.link,
             "SlurmctldHost": f"{HEAD}({self._hosts[HEAD].address})",
+            # A requeued job waits for two minutes, unless a test lets it start (Site.start_again).
+            "AuthInfo": f"socket={socket}",
             "EnforcePartLimits": "NO",
-            "TaskPlugin": self.task_plugin,
+            "TaskPlugin": "task/none",
             "JobAcctGatherType": "jobacct_gather/linux",
-            "MessageTimeout": self.message_timeout,
-            "SlurmdTimeout": self.slurmd_timeout,
-            "KillWait": self.kill_wait,
+            # A dead node and a silent slurmctld are noticed soon.
+            "MessageTimeout": 5,
+            "SlurmdTimeout": 20,
             "MinJobAge": self.min_job_age,
             "BatchStartTimeout": 10,
-            "DefMemPerCPU": self.memory_mb // self.cpus,
+            "DefMemPerCPU": MEMORY_MB // self.cpus,
             "PreemptType": "preempt/partition_prio",
             "PreemptMode": "REQUEUE",
         }
@@ -383,7 +375,7 @@ class Rig:
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageHost": self._hosts[HEAD].address,
             # The socket again: slurmdbd's clients look for it here, not in AuthInfo.
-            "AccountingStoragePass": self.layout.munge_socket,
+            "AccountingStoragePass": socket,
             "AccountingStorageTRES": "gres/gpu",
         }
 
@@ -409,11 +401,9 @@ class Rig:
         return ", ".join(other for other in others if not other.endswith(" is idle"))
 
     def _log_tails(self, ended: list[Daemon]) -> str:
-        daemons = ended or list(self.daemons.values())
-        tails = (d.log.read_text(errors="replace").splitlines()[-15:] for d in daemons)
-        return "\n".join(
-            f"--- {d.log}\n" + "\n".join(t) for d, t in zip(daemons, tails, strict=True)
-        )
+        logs = [daemon.log for daemon in ended or self.daemons.values()]
+        tails = ("\n".join(log.read_text(errors="replace").splitlines()[-15:]) for log in logs)
+        return "\n".join(f"--- {log}\n{tail}" for log, tail in zip(logs, tails, strict=True))
 
 
 def why_not(accounting: bool = True) -> str | None:
@@ -421,6 +411,10 @@ def why_not(accounting: bool = True) -> str | None:
     needed = [*hosts.COMMANDS, *_CLIENTS, *_DAEMONS, *(_ACCOUNTING if accounting else ())]
     missing = [command for command in needed if not shutil.which(command)]
     return f"not installed: {', '.join(missing)}" if missing else hosts.why_not()
+
+
+def _lines(settings: Mapping[str, object]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 def _missing(path: Path) -> str:

@@ -140,7 +140,7 @@ def test_a_cut_node_cannot_be_reached_until_it_is_joined(bare_rig: Rig) -> None:
 
 
 def test_a_failed_start_shows_the_daemons_log_and_leaves_nothing(fresh_root: Path) -> None:
-    rig = Rig(fresh_root, accounting=False, kill_wait=-1)
+    rig = Rig(fresh_root, accounting=False, settings={"KillWait": "-1"})
     with pytest.raises(RigError, match=r"slurm(ctld|d \w+) ended[\s\S]*KillWait"):
         rig.start()
     assert _traces(fresh_root) == []

@@ -67,7 +67,7 @@ def _one(release: str, tree: Path, what: str) -> bool:
             Path(folder) / "rig",
             tree=tree,
             version=version,
-            extra_conf=capture.EXTRA_CONF,
+            settings=capture.SETTINGS,
             min_job_age=capture.MIN_JOB_AGE if what == "capture" else road.MIN_JOB_AGE,
         )
         try:

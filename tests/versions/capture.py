@@ -19,11 +19,11 @@ from tests.versions.book import Book
 
 # For slurm.conf: limits and accounts are enforced as on a real site; memory is watched, since a
 # rig has no cgroups that would kill a job for it; jobs do not leave squeue while we look.
-EXTRA_CONF = """\
-AccountingStorageEnforce=associations,limits,qos
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
-"""
+SETTINGS = {
+    "AccountingStorageEnforce": "associations,limits,qos",
+    "JobAcctGatherFrequency": "task=1",
+    "JobAcctGatherParams": "OverMemoryKill",
+}
 MIN_JOB_AGE = 600
 NEVER_GIVEN = "999999"
 _LONG = "sleep 600"

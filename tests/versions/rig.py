@@ -48,11 +48,10 @@ class ReleaseHost(Host):
 
 @dataclass
 class ReleaseRig(Rig):
-    """A rig of the release in ``tree``, whose Slurm is ``version``; more lines for slurm.conf."""
+    """A rig of the release in ``tree``, whose Slurm is ``version``."""
 
     tree: Path = Path("/")
     version: str = ""
-    extra_conf: str = ""
 
     def run(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command of the release on its login host, pointed at this rig."""
@@ -117,10 +116,10 @@ class ReleaseRig(Rig):
         extra = {"LD_LIBRARY_PATH": STAND_INS} if name == "slurmdbd" else {}
         super()._daemon(name, host, argv, {**(env or {}), **extra})
 
-    def _write_configuration(self) -> None:
-        super()._write_configuration()
-        with self.conf.open("a") as file:
-            file.write(self.extra_conf)
+    def _settings(self) -> dict[str, object]:
+        # A requeued job waits for cred_expire seconds before it may start again; 120 unless set.
+        socket = f"socket={self.layout.munge_socket},cred_expire=10"
+        return {**super()._settings(), "AuthInfo": socket}
 
     def _version(self) -> tuple[int, int]:
         return parse_version(self.version)
