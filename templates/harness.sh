@@ -53,7 +53,7 @@ batch() {
     [ -z "${SLURM_ARRAY_TASK_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
     if ! mkdir -- "$attempt_dir" 2>/dev/null; then
-        [ -d "$attempt_dir" ] || die "cannot write in $HPCRUN_RUN_DIR on $host"
+        [ -d "$attempt_dir" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
         say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
         exit 93
     fi
@@ -226,7 +226,7 @@ first_address() {
         first=$(ip -o route get "$second" | sed -n 's/.* src \([^ ]*\).*/\1/p')
         [ -n "$first" ] || die "$1 has no route to $2 ($second)"
         if is_loopback "$first" && ! is_loopback "$second"; then
-            die "$1 would reach $2 ($second) from $first, where nobody reaches it back"
+            die "$1 would reach $2 ($second) from $first, which $2 cannot reach"
         fi
     fi
     printf '%s\n' "$first"

@@ -91,7 +91,7 @@ explain() {
     case $status in
     0) why='does not answer' ;;
     90)
-        why="does not see the run folder $HPCRUN_RUN_DIR: runs_dir must lie on a file system"
+        why="cannot see the run folder $HPCRUN_RUN_DIR: runs_dir must be on a file system"
         why+=' that all hosts share'
         ;;
     255) why="cannot be reached by ssh: ${message:-the connection broke}" ;;
@@ -99,7 +99,7 @@ explain() {
     esac
     error "host ${hosts[$1]} $why"
     case $message in
-    *'ost key'*) printf '  fix: look at its key: ssh %s\n' "${hosts[$1]}" >&2 ;;
+    *'ost key'*) printf '  fix: check its host key: ssh %s\n' "${hosts[$1]}" >&2 ;;
     esac
 }
 
@@ -180,7 +180,7 @@ follow_hosts() {
         fi
         [ $code -eq 0 ] && [ $running -gt 0 ] || return $code
         if [ -n "$first_end" ] && [ $((SECONDS - first_end)) -gt 600 ]; then
-            error "a host has ended, and $running have not ten minutes later"
+            error "$running host(s) still running ten minutes after another has ended"
             return 1
         fi
         sleep 0.2
@@ -230,7 +230,7 @@ address() {
     read -ra connection <<<"${SSH_CONNECTION-}"
     found=${found:-${connection[2]-}}
     if [ -z "$found" ] || is_loopback "$found"; then
-        die "$host: no address is known at which $1 reaches it: $1 does not resolve on $host"
+        die "$host: no address known that $1 can reach: $1 does not resolve on $host"
     fi
     printf '%s %s\n' "$found" "$(free_port)"
 }
@@ -294,7 +294,7 @@ load_environment() {
         sleep 0.2
     done
     . "$attempt_dir/environment" || die "$host: cannot read $attempt_dir/environment"
-    cd -- "$HPCRUN_PROJECT_DIR" || die "$host: the project $HPCRUN_PROJECT_DIR is not here"
+    cd -- "$HPCRUN_PROJECT_DIR" || die "$host: the project $HPCRUN_PROJECT_DIR does not exist here"
 }
 
 # end_marked MARK: end the processes of a session, whoever their parents are: gently, then not.

@@ -15,7 +15,7 @@ local_folder() {
     # By node too: what Slurm calls nodes may be one machine, as in a sandbox.
     export HPCRUN_LOCAL_DIR=$of_run$HPCRUN_ATTEMPT.$HPCRUN_NODE_RANK
     if first_task; then
-        [ -d "$root" ] || fail "local_dir: $root: there is no such folder"
+        [ -d "$root" ] || fail "local_dir: $root: no such folder"
         # An attempt that was killed with its node could not take its own away.
         for folder in "$of_run"*; do
             [[ $folder == "$of_run$HPCRUN_ATTEMPT".* ]] || remove_folder "$folder"
@@ -66,7 +66,7 @@ stage() {
     local to=$HPCRUN_LOCAL_DIR/$2 began=$SECONDS link
     # Not on the node's disk, which may be full.
     local stderr=$HPCRUN_RUN_DIR/attempts/$HPCRUN_ATTEMPT/local/$HPCRUN_NODE_RANK.stderr
-    [ -e "$1" ] || fail "stage: $1: not there"
+    [ -e "$1" ] || fail "stage: $1: no such file or folder"
     mkdir -p -- "$(dirname -- "$to")" 2>"$stderr" || fail "stage: $(<"$stderr")"
     # In the background, so that a job that is stopped ends it: bash runs a trap while it waits.
     cp -RH --preserve=mode,links,timestamps -- "$1" "$to.part" 2>"$stderr" &
@@ -77,7 +77,7 @@ stage() {
     trap - TERM
     while IFS= read -r link; do
         if [ -e "$1${link#"$to.part"}" ]; then
-            fail "stage: $1${link#"$to.part"} is a link out of the folder: it would lead nowhere"
+            fail "stage: $1${link#"$to.part"} links out of the folder, which the copy cannot have"
         fi
     done < <(find "$to.part" -xtype l 2>/dev/null)
     rm -f -- "$stderr"
@@ -94,7 +94,7 @@ own_copy() {
         text+=${rest%%"$name"*}$HPCRUN_LOCAL_DIR
         rest=${rest#*"$name"}
     done
-    printf '%s\n' "$text$rest" >"$HPCRUN_LOCAL_DIR/$1" || fail "$HPCRUN_LOCAL_DIR/$1: not written"
+    printf '%s\n' "$text$rest" >"$HPCRUN_LOCAL_DIR/$1" || fail "cannot write $HPCRUN_LOCAL_DIR/$1"
 }
 
 # first_on_node WHAT: succeeds in the node's first task, which does it and then calls done_on_node;
@@ -230,6 +230,6 @@ clear_locks() {
         [ -e "$lock" ] || continue
         changed=$(find "${lock%/*}" -mmin -20 -print -quit) || continue
         [ -z "$changed" ] && rm -f -- "$lock" &&
-            echo "hpcrun: removed $lock, which a build that was killed had left there"
+            echo "hpcrun: removed $lock, left behind by a killed build"
     done
 }

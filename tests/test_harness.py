@@ -226,7 +226,7 @@ def test_a_run_folder_that_cannot_be_written(job: Job) -> None:
     job.run.attempts.rmdir()
     code, out = job.go()
     assert code == 1
-    assert f"hpcrun: error: cannot write in {job.run.path} on " in out
+    assert f"hpcrun: error: cannot write to {job.run.path} on " in out
     assert not list(job.run.logs.iterdir())
 
 

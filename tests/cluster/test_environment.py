@@ -236,7 +236,7 @@ def test_a_full_disk_is_named(site: Site) -> None:
     assert site.rig.on_node(last, ["umount", str(disk)]).returncode == 0
     # A place that a node does not have, and a name that is not set there.
     for text, said in (
-        ("/no/such", "local_dir: /no/such: there is no such folder"),
+        ("/no/such", "local_dir: /no/such: no such folder"),
         ("$NOWHERE/x", "NOWHERE: not set on this node"),
     ):
         site = Site(site.rig, site.project, {"local_dir": text}).prepare()

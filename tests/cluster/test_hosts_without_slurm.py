@@ -236,7 +236,7 @@ def test_hosts_that_do_not_answer_are_all_named(site: Site, hosts: Lab) -> None:
     code, out = refused(site, hosts, hosts.hostfile(2, one, two, "no-such-host"))
     assert code == 1
     assert f"host {one} cannot be reached by ssh: Host key verification failed." in out
-    assert f"fix: look at its key: ssh {one}" in out
+    assert f"fix: check its host key: ssh {one}" in out
     assert "host no-such-host cannot be reached by ssh: " in out
     assert f"host {two} " not in out
 
@@ -248,7 +248,7 @@ def test_a_host_that_does_not_see_the_run_folder_is_named(rig: Rig, hosts: Lab) 
         code, out = refused(site, hosts, hosts.hostfile(2))
     assert code == 1
     for name in rig.node_names:
-        assert f"host {name} does not see the run folder {runs}/" in out
+        assert f"host {name} cannot see the run folder {runs}/" in out
 
 
 def _command_line(proc: Path) -> str:

@@ -45,7 +45,7 @@ done_on_node ready
 fi
 
 # ---- Launch
-# Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
+# Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
 # shellcheck disable=SC2016 # the rank's shell expands it
 exec /opt/env/bin/python -m torch.distributed.run \
     --nnodes=1 --nproc_per_node=1 --node_rank="$HPCRUN_NODE_RANK" \

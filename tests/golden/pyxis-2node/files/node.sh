@@ -16,7 +16,7 @@ export PYTHONPATH=/scratch/runs/20261120-081455-train-7k3q/code"${PYTHONPATH:+:$
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/c692eed5/"$HPCRUN_ARCHITECTURE"
 
 # ---- Launch
-# Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
+# Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
 # shellcheck disable=SC2016 # the rank's shell expands it
 exec /opt/env/bin/python -m torch.distributed.run \
     --nnodes=2 --nproc_per_node=2 --node_rank="$HPCRUN_NODE_RANK" \

@@ -20,7 +20,7 @@ local_folder /tmp 1 # HPCRUN_LOCAL_DIR; the harness removes it
 export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_ARCHITECTURE"
 
 # ---- Launch
-# Launchers rewrite $$ and ${local_rank} in words that they pass on: they get none of yours.
+# Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
 # shellcheck disable=SC2016 # the rank's shell expands it
 exec /opt/env/bin/python -m torch.distributed.run \
     --nnodes=2 --nproc_per_node=4 --node_rank="$HPCRUN_NODE_RANK" \
