@@ -12,7 +12,7 @@ from hpcrun.spec.yaml12 import Entry, List, Map, Place, Scalar, is_null, join, p
 
 PROGRAMS = ("script", "module", "command")
 # Groups of a log pattern that say where a line stands; every other group is a metric.
-LOG_PLACES = frozenset({"step", "epoch", "total", "rank"})
+_LOG_PLACES = frozenset({"step", "epoch", "total", "rank"})
 
 # The rendezvous and the ranks are hpcrun's business: a value of the user's would split the job.
 OWNED_VARIABLES = r"HPCRUN_.*|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
@@ -80,10 +80,10 @@ RENAMES = {
 }
 
 
-def is_owned_variable(name: str) -> bool:
+def _is_owned(name: str) -> bool:
     """Return whether hpcrun itself sets this environment variable.
 
-    >>> is_owned_variable("MASTER_PORT"), is_owned_variable("HPCRUN_X"), is_owned_variable("X")
+    >>> _is_owned("MASTER_PORT"), _is_owned("HPCRUN_X"), _is_owned("X")
     (True, True, False)
     """
     return re.fullmatch(OWNED_VARIABLES, name) is not None
@@ -108,12 +108,12 @@ def check_names(tree: Map, problems: list[Problem], *, job: bool) -> None:
     """Refuse variables and sbatch options that hpcrun decides elsewhere."""
     for path in ("env", "nccl.env") if job else ("env",):
         for name, place in _keys(tree, path):
-            if is_owned_variable(name):
+            if _is_owned(name):
                 _add(problems, place, join(path, name), "hpcrun sets this variable itself")
     secrets = _at(tree, "secrets")
     listed = secrets.value.items if secrets and isinstance(secrets.value, List) else []
     for index, item in enumerate(listed):
-        if isinstance(item, Scalar) and is_owned_variable(item.text):
+        if isinstance(item, Scalar) and _is_owned(item.text):
             message = "hpcrun sets this variable itself"
             _add(problems, item.place, join("secrets", index), message)
     for option, place in _keys(tree, "slurm"):
@@ -170,7 +170,7 @@ def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
         except re.error as error:
             message = f"not a regular expression: {error}"
         else:
-            if names.keys() - LOG_PLACES:
+            if names.keys() - _LOG_PLACES:
                 continue
             message = "names no value; give one a name, as in (?P<loss>[0-9.]+)"
         _add(problems, item.place, join("log_patterns", index), message)
@@ -202,7 +202,7 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
         message = "torch, but there is a deepspeed section; remove one of the two"
         _complain(tree, problems, message, "framework")
         return
-    stage = zero_stage(section)
+    stage = _zero_stage(section)
     if stage is None:
         return
     offload = section.offload
@@ -216,14 +216,14 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
             _complain(tree, problems, message, "deepspeed", "offload", part)
 
 
-def zero_stage(section: DeepSpeed) -> int | None:
+def _zero_stage(section: DeepSpeed) -> int | None:
     """Return the stage that counts: of ``config``, which merges last, else of the field, else 2.
 
     None: it is in a file of the user's own.
 
-    >>> zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
+    >>> _zero_stage(DeepSpeed(zero_stage=2, config={"zero_optimization": {"stage": 3}}))
     3
-    >>> zero_stage(DeepSpeed()), zero_stage(DeepSpeed(config_file="ds.json"))
+    >>> _zero_stage(DeepSpeed()), _zero_stage(DeepSpeed(config_file="ds.json"))
     (2, None)
     """
     zero = section.config.get("zero_optimization")
