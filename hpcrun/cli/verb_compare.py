@@ -70,7 +70,7 @@ def command(
             "compare what?", fix="name two or more log files, runs or jobs, or a sweep"
         )
     if target is not None and not math.isfinite(target):
-        raise InputError(f"--target {target}: no number to reach", fix="as in --target 2.5")
+        raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
     where, files = context(cluster), {"plot": plot, "html": html}
     check_files(where.cwd, logs, files)
     runs = _with_gpus(parse(where, logs), gpus)

@@ -73,7 +73,7 @@ def report(
 
 
 def brief(names: Sequence[str]) -> list[str]:
-    """Take the time of submission off run ids, where the rest tells them apart.
+    """Take the time of submission off run ids, where the rest is distinct.
 
     >>> brief(["20261120-081455-gpt-7k3q", "a.log"])
     ['gpt-7k3q', 'a.log']
@@ -202,7 +202,7 @@ def _verdict(compared: Comparison, equal: Equal, names: Sequence[str], look: Loo
     elif noise:
         parts = [f"no difference beyond noise: {first}; {others}: {listed(noise)}"]
     if unknown:
-        parts.append(f"{others}, with too few points to tell noise: {listed(unknown)}")
+        parts.append(f"{others}, with too few points to estimate the noise: {listed(unknown)}")
     return f"{compared.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
 
 
@@ -246,7 +246,7 @@ def _speed(run: ParsedRun, scaling: Scaling, speed: Speed) -> Iterator[tuple[str
 def _scaling(scaling: Scaling, names: Sequence[str], look: Look) -> list[str]:
     """Explain what speed-up and efficiency mean here, or why there are none."""
     if scaling.baseline is None:
-        return wrap("speed: the logs have no time and no rate in common", look.width, 2)
+        return wrap("speed: the logs have neither times nor rates in common", look.width, 2)
     counted = scaling.counted
     text = f"speed-up over {names[scaling.baseline]} in {scaling.notes[0]}"
     if any(speed.efficiency is not None for speed in scaling.speeds):
@@ -254,7 +254,7 @@ def _scaling(scaling: Scaling, names: Sequence[str], look: Look) -> list[str]:
         text += {
             "strong": ": strong scaling, the batch is the same",
             "weak": f": weak scaling, the batch grows with the {counted}",
-            "mixed": f"; the batch grows otherwise than the {counted}",
+            "mixed": f"; the batch does not grow in proportion to the {counted}",
             None: "",
         }[scaling.kind]
     elif None in [speed.gpus for speed in scaling.speeds]:
@@ -309,7 +309,7 @@ def _remarks(
     notes = list(compared.notes)
     unknown = [run.source for run in runs if not run.facts]
     if unknown and len(unknown) < len(runs):
-        notes.append(f"settings are not known of {', '.join(unknown)}")
+        notes.append(f"settings are not known for {', '.join(unknown)}")
     if compared.equal:
         notes.append(
             "values at equal places are means of what was logged just before; the noise is that "

@@ -1,30 +1,14 @@
 """The values of runs for programs: JSON, and CSV for pandas, spreadsheets and awk.
 
-docs/parse.md describes the JSON, docs/json/parse.schema.json is its JSON Schema. JSON has no nan
-and no infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is
-neither lost nor mistaken for an absent one.
+docs/parse.md describes both, docs/json/parse.schema.json is the JSON Schema. JSON has no nan and no
+infinities: such a value is one of the strings "NaN", "Infinity", "-Infinity", so that it is neither
+lost nor mistaken for an absent one.
 
-The CSV has a row per step, a column per metric:
-
-    step,epoch,loss,eval_loss,lr
-    100,0.5,2.31,,0.0003
-    200,1.0,nan,2.25,0.0002
-
-``source`` comes first where there are several runs; ``time`` follows the step where the log has
-time stamps (seconds since 1970, the log's clock read as UTC). A metric of one of these names has
-"metric." before it. An empty field: not logged at this step; "nan", "inf" and "-inf" were logged
-(pandas reads all four). Numbers keep every digit. A very long log's metrics are thinned, lows and
-highs kept; all samples come with ``full``.
-
-Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
-logged at the same places share rows; the others have rows of their own, since nothing shows which
-belong together.
-
-With ``full`` a row per sample, in the log's order, if samples were kept:
-
-    attempt,offset,epoch,step,split,name,value
-
-Fields are quoted as RFC 4180 says, where they must be; lines end in a line feed.
+The CSV has a row per step, a column per metric; a metric named like one of the other columns has
+"metric." before it. Where a log has no steps, or its counter starts again, only metrics logged at
+the same places share rows: nothing shows which others belong together. Numbers keep every digit; a
+very long log's metrics are thinned, lows and highs kept. Fields are quoted by RFC 4180 where they
+must be; lines end in a line feed.
 """
 
 from __future__ import annotations

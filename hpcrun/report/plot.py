@@ -1,4 +1,4 @@
-"""Curves in a terminal: lines, axes and marks to tell the lines apart, as text.
+"""Curves in a terminal: lines, axes and distinct marks, as text.
 
 A noisy curve is drawn twice: faint as it is, and over it smoothed. Of several curves that are noisy
 the smoothed ones are drawn alone. Without colours curves differ by their marks.

@@ -306,13 +306,13 @@ def _doubts(
     """Return notes on what the numbers may not mean."""
     notes = []
     if work.unit == "steps/s":
-        notes.append("a step counts as the same work in all runs: their batches are not known")
+        notes.append("every step counts as the same work: the batch sizes are not known")
     left = [run.source for run, speed in zip(runs, speeds, strict=True) if speed.work is None]
     if left:
-        notes.append(f"not to be measured in {work.unit}: {', '.join(left)}")
+        notes.append(f"no {work.unit} known for {', '.join(left)}")
     types = {run.facts.get("resources.gpu_type") for run in runs} - {None}
     if several and len(types) > 1:
-        notes.append(f"the GPUs are not of one type ({', '.join(sorted(map(str, types)))})")
+        notes.append(f"the runs use different types of GPUs ({', '.join(sorted(map(str, types)))})")
     fewest = min((speed.gpus or 0 for speed in speeds), default=0)
     hardly = [
         speed
@@ -320,5 +320,7 @@ def _doubts(
         if speed.gpus and speed.speedup and speed.gpus >= 2 * fewest and speed.speedup < _HARDLY
     ]
     if several and work.is_rate and not per_gpu and hardly:
-        notes.append(f"{work.unit} hardly grow with the GPUs; if they are one GPU's: --per-gpu")
+        notes.append(
+            f"{work.unit} hardly grow with the GPUs; if the logs print them per GPU, use --per-gpu"
+        )
     return notes

@@ -271,7 +271,7 @@ def shorten(text: str, width: int, look: Look = _ANYWHERE) -> str:
 def wrap(text: str, width: int, indent: int = 0, *, whole_words: bool = False) -> list[str]:
     r"""Break a text into rows of at most ``width`` columns, all but the first indented.
 
-    ``whole_words``: a word that is longer, a path say, stays whole.
+    ``whole_words``: a longer word, such as a path, stays whole.
 
     >>> wrap("loss is nan at step 91", 12, 2)
     ['loss is nan', '  at step 91']

@@ -87,7 +87,7 @@ def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
     told = compared(logs, "a.log", "b.log", "--metric", "LR")
     assert told["metric"] == "lr"
     done = logs("compare", "a.log", "b.log", "--target", "nan")
-    assert done.code == 2 and "--target nan: no number to reach" in done.err
+    assert done.code == 2 and "--target nan: not a finite number" in done.err
     told = compared(logs, "a.log", "b.log", "--target", "2.4")
     assert told["target"]["level"] == 2.4
     steps = [reached["step"] for reached in told["target"]["reached"]]
@@ -177,7 +177,7 @@ def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
     told = compared(scaling, "17", "old.log")
     assert told["settings"] == {} and told["runs"][1]["gpus"] is None
     done = scaling("compare", "17", "old.log")
-    assert "note: settings are not known of old.log" in done.out
+    assert "note: settings are not known for old.log" in done.out
 
 
 def test_a_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:

@@ -39,7 +39,7 @@ def test_settings_that_nobody_knows_are_told_quietly() -> None:
         run("b", loss(10, 2.0), facts={"args.--lr": "3e-4"}),
         run("plain.log", loss(10, 2.0)),
     ]
-    assert "settings are not known of plain.log" in text_of(runs)
+    assert "settings are not known for plain.log" in text_of(runs)
     assert "settings" not in text_of(runs[2:] * 2)
 
 
@@ -75,7 +75,7 @@ def test_the_verdict_says_how_much_is_noise() -> None:
     same = text_of([run("a", loss(1000, 2.0)), run("b", loss(1000, 2.0, seed=1))])
     assert "loss at step 1,000: no difference beyond noise: " in same
     few = text_of([run(n, build_series([1, 2, 3], [3.0, 2.0, v])) for n, v in (("a", 1), ("b", 2))])
-    assert "with too few points to tell noise: b by " in few
+    assert "with too few points to estimate the noise: b by " in few
 
 
 @pytest.mark.parametrize("by", ["step", "tokens", "samples", "time"])

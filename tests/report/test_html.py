@@ -115,8 +115,8 @@ def test_restarts_warnings_and_notes_are_told() -> None:
     ]
     said = " | ".join(page.texts)
     assert "attempt 1: from step 101, after step 120, 20 steps done again" in said
-    assert "read in two ways" in said and "What should worry | loss spikes at step 7" in said
-    assert "What should worry" not in Page(html_text(runs.one())).texts
+    assert "read in two ways" in said and "Warnings | loss spikes at step 7" in said
+    assert "Warnings" not in Page(html_text(runs.one())).texts
 
 
 def test_the_configuration_stands_beside_and_what_differs_first() -> None:

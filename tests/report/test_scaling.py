@@ -76,7 +76,7 @@ def test_without_gpus_there_is_no_efficiency() -> None:
     told = build_scaling([run(None, step_seconds=2.0), run(None, step_seconds=1.0)])
     assert (told.unit, told.kind, told.baseline) == ("steps/s", None, 0)
     assert speedups(told) == [1.0, 2.0] and efficiencies(told) == [None, None]
-    assert any("batches are not known" in note for note in told.notes)
+    assert any("batch sizes are not known" in note for note in told.notes)
 
 
 def test_as_many_gpus_on_all_are_no_scaling() -> None:
@@ -107,7 +107,7 @@ def test_a_measure_that_most_have_leaves_one_out() -> None:
     runs = [run(n, batch=8, step_seconds=1 / n) for n in (1, 2)]
     told = build_scaling([*runs, built("odd.log", {"step_seconds": constant(1.0)}, gpus=4)])
     assert speedups(told) == [1.0, 2.0, None]
-    assert "not to be measured in samples/s: odd.log" in told.notes
+    assert "no samples/s known for odd.log" in told.notes
 
 
 def test_what_the_log_counts_goes_before_what_was_planned() -> None:
@@ -196,7 +196,7 @@ def test_unlike_gpus_are_told() -> None:
         built("a", {"step_seconds": constant(1.0)}, gpus=n, facts={"resources.gpu_type": kind})
         for n, kind in ((1, "v100"), (2, "h100"))
     ]
-    assert "the GPUs are not of one type (h100, v100)" in build_scaling(runs).notes
+    assert "the runs use different types of GPUs (h100, v100)" in build_scaling(runs).notes
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])

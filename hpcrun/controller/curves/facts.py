@@ -126,15 +126,15 @@ def _flat_node(key: str, node: Node) -> Iterator[tuple[str, str]]:
     if isinstance(node, Scalar):
         yield key, node.text
     elif isinstance(node, List):
-        words = [item.text for item in node.items if isinstance(item, Scalar)]
-        yield from _options(key, words) if key in ("args", "command") else [(key, " ".join(words))]
+        items = [item.text for item in node.items if isinstance(item, Scalar)]
+        yield from _options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
     else:
         for name, entry in node.entries.items():
             yield from _flat_node(f"{key}.{name}", entry.value)
 
 
-def _options(key: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Take the words of a command line apart: each option with what follows it.
+def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Split the arguments of a command line: each option with what follows it.
 
     >>> list(_options("args", ["fit", "--lr", "1e-4", "--x=1", "-v", "--n", "-1"]))
     [('args', 'fit'), ('args.--lr', '1e-4'), ('args.--x', '1'), ('args.-v', ''), ('args.--n', '-1')]
@@ -143,10 +143,10 @@ def _options(key: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
     found: dict[str, list[str]] = {}
     at = key
-    for word in words:
-        option = _OPTION.fullmatch(word)
+    for argument in arguments:
+        option = _OPTION.fullmatch(argument)
         if option is None:
-            found.setdefault(at, []).append(word)
+            found.setdefault(at, []).append(argument)
         else:
             at = f"{key}.{option[1]}"
             found.setdefault(at, []).extend([] if option[2] is None else [option[2]])
