@@ -96,13 +96,7 @@ def build_plan(
     in_place = not spec.snapshot or _program_kind(spec) == "command"
     code_dir = place.project_dir if in_place else place.code_dir
     values = _values(
-        spec,
-        cluster,
-        place,
-        topology,
-        code_dir=code_dir,
-        effective=effective,
-        precision=precision,
+        spec, cluster, place, topology, code_dir=code_dir, effective=effective, precision=precision
     )
     if after is not None and after.checkpoint_dir is not None:
         values["after_checkpoint_dir"] = after.checkpoint_dir
@@ -140,12 +134,7 @@ def build_plan(
     setup = build_setup(spec, cluster, place, values, problems)
     environment = node_sections(environment, inside=setup.container is not None)
     _check_env(spec, cluster, place, problems, notes)
-    notes += framework_notes(
-        spec,
-        accelerator=cluster.accelerator,
-        world_size=world_size,
-        deepspeed=config is not None,
-    )
+    notes += framework_notes(spec, accelerator=cluster.accelerator, world_size=world_size)
     notes += switch_notes(spec, extra_args)
     directives = build_directives(
         spec,
@@ -274,16 +263,14 @@ def _training(
     problems: list[Problem],
 ) -> Training:
     """Return what DeepSpeed's JSON must agree with."""
-    path = deepspeed.offload.nvme_path
+    nvme = deepspeed.offload.nvme_path or "{local_dir}"
     return Training(
         framework=decide_framework(spec),
         precision=values["precision"],
         micro_batch_per_gpu=spec.batch.micro_batch_per_gpu,
         gradient_accumulation_steps=spec.batch.gradient_accumulation_steps,
         effective_batch=effective,
-        nvme_path=fill(path, values, "deepspeed.offload.nvme_path", problems)
-        if path
-        else values["local_dir"],
+        nvme_path=fill(nvme, values, "deepspeed.offload.nvme_path", problems),
         own_optimizer=_program_kind(spec) == "reference",
     )
 
@@ -296,14 +283,14 @@ def _program(
     problems: list[Problem],
 ) -> list[str]:
     """Return the command line of every rank."""
-    args = [fill(arg, values, f"args[{i}]", problems) for i, arg in enumerate(spec.args)]
+
+    def filled(texts: Sequence[str], key: str) -> list[str]:
+        return [fill(text, values, f"{key}[{i}]", problems) for i, text in enumerate(texts)]
+
+    args = filled(spec.args, "args")
     kind = _program_kind(spec)
     if kind == "command":
-        command = [
-            fill(word, values, f"command[{i}]", problems)
-            for i, word in enumerate(spec.command or [])
-        ]
-        return command + args
+        return filled(spec.command or [], "command") + args
     if kind == "module":
         in_place = code_dir == place.project_dir
         start = ["-m"] if in_place else ["-c", RUN_MODULE]

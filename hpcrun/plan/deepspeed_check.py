@@ -370,11 +370,12 @@ def _check_agreement(
             continue
         field = "resources.nodes, gpus_per_node and batch give it"
         if key != "train_batch_size":
-            field = f"set it as batch.{key.replace('train_micro_batch_size', 'micro_batch')}"
+            own = key.replace("train_micro_batch_size", "micro_batch")
+            field = f"set batch.{own} instead"
         compare((key,), got, wanted, field)
     stage, wanted = stage_of(config), deepspeed.zero_stage
     if wanted not in (None, stage) and not is_reported("zero_optimization.stage"):
-        compare(("zero_optimization", "stage"), stage, wanted, "set it as deepspeed.zero_stage")
+        compare(("zero_optimization", "stage"), stage, wanted, "set deepspeed.zero_stage instead")
     trains = precision_of(config)
     if trains != training.precision and not is_reported("bf16", "fp16"):
         at = trains
@@ -389,7 +390,7 @@ def _check_agreement(
     ):
         got = value_at(config, f"zero_optimization.{part}.device") or "none"
         if wanted not in ("none", got):
-            field = f"set it as deepspeed.offload.{part.removeprefix('offload_')}"
+            field = f"set deepspeed.offload.{part.removeprefix('offload_')} instead"
             compare(("zero_optimization", part, "device"), got, wanted, field)
 
 
@@ -494,7 +495,7 @@ def _optimizer(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
     params = _section(_section(config, "optimizer"), "params")
     if "max_grad_norm" in params:
         # runtime/engine.py, _configure_basic_optimizer raises.
-        yield ("optimizer", "params", "max_grad_norm"), "set it as gradient_clipping"
+        yield ("optimizer", "params", "max_grad_norm"), "set gradient_clipping instead"
     kind = value_at(config, "optimizer.type")
     untested = isinstance(kind, str) and kind.lower() not in _KNOWN_TO_ZERO
     if untested and stage_of(config) and not is_on(config, "zero_allow_untested_optimizer"):

@@ -55,6 +55,12 @@ DTYPE = Key("text", choices=(*_FP16, *_BF16_NAMES, *_FP32), null=True)
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 
+
+def _keys(key: Key, names: str) -> Section:
+    """Give several names the same key."""
+    return dict.fromkeys(names.split(), key)
+
+
 _OFFLOAD: Section = {
     "device": DEVICE,
     "nvme_path": TEXT_OR_NULL,
@@ -63,272 +69,172 @@ _OFFLOAD: Section = {
 }
 
 _ZERO: Section = {
-    "stage": Key("int", choices=(0, 1, 2, 3)),
-    "contiguous_gradients": BOOL,
-    "reduce_scatter": BOOL,
+    **_keys(
+        BOOL,
+        "contiguous_gradients reduce_scatter use_multi_rank_bucket_allreduce allgather_partitions "
+        "compute_grad_norm load_from_fp32_weights elastic_checkpoint "
+        "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save "
+        "stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
+        "ignore_unused_parameters legacy_stage1 round_robin_gradients parameter_alignment "
+        "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients "
+        "memory_efficient_linear pipeline_loading_checkpoint override_module_apply "
+        "log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory",
+    ),
     "reduce_bucket_size": POSITIVE,
-    "use_multi_rank_bucket_allreduce": BOOL,
-    "allgather_partitions": BOOL,
-    "allgather_bucket_size": COUNT,
-    "overlap_comm": BOOL_OR_NULL,
-    "compute_grad_norm": BOOL,
-    "load_from_fp32_weights": BOOL,
-    "elastic_checkpoint": BOOL,
-    "offload_param": {**_OFFLOAD, "buffer_size": COUNT, "max_in_cpu": COUNT},
+    **_keys(
+        COUNT,
+        "allgather_bucket_size sub_group_size stage3_prefetch_bucket_size "
+        "stage3_param_persistence_threshold stage3_model_persistence_threshold "
+        "stage3_max_live_parameters stage3_max_reuse_distance zero_hpz_partition_size",
+    ),
+    **_keys(BOOL_OR_NULL, "overlap_comm cpu_offload cpu_offload_param cpu_offload_use_pin_memory"),
+    "stage3_module_granularity_threshold": INT,
+    "stage": Key("int", choices=(0, 1, 2, 3)),
+    "offload_param": {**_OFFLOAD, **_keys(COUNT, "buffer_size max_in_cpu")},
     "offload_optimizer": {
         **_OFFLOAD,
-        "pipeline_read": BOOL,
-        "pipeline_write": BOOL,
-        "fast_init": BOOL,
-        "ratio": SHARE,
-        "super_offload": BOOL,
-        "cpuadam_cores_perc": SHARE,
+        **_keys(BOOL, "pipeline_read pipeline_write fast_init super_offload"),
+        **_keys(SHARE, "ratio cpuadam_cores_perc"),
     },
     "zenflow": {
-        "topk_ratio": SHARE,
+        **_keys(SHARE, "topk_ratio auto_ratio pt_reserved_cores_perc"),
+        **_keys(BOOL, "overlap_step offload"),
+        "full_warm_up_rounds": INT,
         "select_strategy": Key("text", choices=("auto", "step", "epoch"), auto=True),
         "select_interval": Key("int", auto=True),
         "update_interval": Key("int", least=1, auto=True),
-        "overlap_step": BOOL,
-        "offload": BOOL,
-        "auto_ratio": SHARE,
-        "full_warm_up_rounds": INT,
-        "pt_reserved_cores_perc": SHARE,
         "steps_per_epoch": Key("int", null=True),
     },
-    "sub_group_size": COUNT,
-    "cpu_offload": BOOL_OR_NULL,
-    "cpu_offload_param": BOOL_OR_NULL,
-    "cpu_offload_use_pin_memory": BOOL_OR_NULL,
-    "stage3_prefetch_bucket_size": COUNT,
-    "stage3_param_persistence_threshold": COUNT,
-    "stage3_model_persistence_threshold": COUNT,
-    "stage3_max_live_parameters": COUNT,
-    "stage3_max_reuse_distance": COUNT,
-    "stage3_gather_16bit_weights_on_model_save": BOOL,
-    "stage3_gather_fp16_weights_on_model_save": BOOL,
-    "stage3_module_granularity_threshold": INT,
-    "stage3_use_all_reduce_for_fetch_params": BOOL,
-    "stage3_allgather_sequential": BOOL,
-    "ignore_unused_parameters": BOOL,
-    "legacy_stage1": BOOL,
-    "round_robin_gradients": BOOL,
-    "parameter_alignment": BOOL,
-    "zero_hpz_partition_size": COUNT,
-    "zero_quantized_weights": BOOL,
-    "zero_quantized_nontrainable_weights": BOOL,
-    "zero_quantized_gradients": BOOL,
-    "memory_efficient_linear": BOOL,
-    "pipeline_loading_checkpoint": BOOL,
-    "override_module_apply": BOOL,
-    "log_trace_cache_warnings": BOOL,
-    "enable_sanity_checks": BOOL,
-    "save_muon_momentum_buffer_in_memory": BOOL,
-    "leaf_module": {"classes": ANY, "names": ANY, "name_suffixes": ANY},
+    "leaf_module": _keys(ANY, "classes names name_suffixes"),
 }
 
 # DeepSpeed also takes these by their Python names; nobody writes them so.
-_ZERO_SHORT = (
-    "prefetch_bucket_size",
-    "param_persistence_threshold",
-    "model_persistence_threshold",
-    "max_live_parameters",
-    "max_reuse_distance",
-    "gather_16bit_weights_on_model_save",
-    "module_granularity_threshold",
-    "use_all_reduce_for_fetch_params",
-    "allgather_sequential",
-)
-
-_BF16: Section = {
-    "enabled": BOOL,
-    "immediate_grad_update": BOOL,
-    "check_grad_overflow": BOOL,
-    "bf16_master_weights_and_grads": BOOL,
-    "bf16_optimizer_states": BOOL,
+_ZERO_SHORT = {
+    name.removeprefix("stage3_"): key
+    for name, key in _ZERO.items()
+    if name.startswith("stage3_") and "fp16" not in name
 }
 
+_BF16 = _keys(
+    BOOL,
+    "enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads "
+    "bf16_optimizer_states",
+)
+
 KEYS: Section = {
-    "train_batch_size": POSITIVE,
-    "train_micro_batch_size_per_gpu": POSITIVE,
-    "gradient_accumulation_steps": POSITIVE,
-    "managed_gradient_accumulation": BOOL,
-    "gradient_clipping": Key("number", least=0),
-    "prescale_gradients": BOOL,
+    **_keys(
+        POSITIVE,
+        "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
+        "sequence_parallel_size data_parallel_size",
+    ),
+    **_keys(
+        BOOL,
+        "managed_gradient_accumulation prescale_gradients wall_clock_breakdown memory_breakdown "
+        "dump_state disable_allgather disable_python_gc dataloader_drop_last "
+        "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
+        "use_data_before_expert_parallelism",
+    ),
     "gradient_predivide_factor": NUMBER,
+    **_keys(WIRE_DTYPE, "communication_data_type seq_parallel_communication_data_type"),
+    # Accelerate and transformers read the last two.
+    **_keys(MAP, "autotuning expert_parallel pipeline msamp inference"),
+    "datastates_ckpt": ANY,
+    "gradient_clipping": Key("number", least=0),
     "gradient_allreduce_op": Key("text", choices=("mean", "sum"), fold=True),
-    "communication_data_type": WIRE_DTYPE,
-    "seq_parallel_communication_data_type": WIRE_DTYPE,
-    "sequence_parallel_size": POSITIVE,
-    "data_parallel_size": POSITIVE,
     "steps_per_print": Key("int", least=1, null=True),
     "log_level": Key("text", choices=_LEVELS, fold=True, null=True),
-    "wall_clock_breakdown": BOOL,
-    "memory_breakdown": BOOL,
-    "dump_state": BOOL,
-    "disable_allgather": BOOL,
-    "disable_python_gc": BOOL,
-    "dataloader_drop_last": BOOL,
     "vocabulary_size": Key("int", least=1, null=True),
-    "zero_allow_untested_optimizer": BOOL,
-    "zero_force_ds_cpu_optimizer": BOOL,
-    "use_data_before_expert_parallelism": BOOL,
-    "zero_optimization": {**_ZERO, **{name: _ZERO[f"stage3_{name}"] for name in _ZERO_SHORT}},
+    "zero_optimization": {**_ZERO, **_ZERO_SHORT},
     "bf16": _BF16,
     "bfloat16": _BF16,
     "fp16": {
-        "enabled": BOOL,
-        "auto_cast": BOOL,
+        **_keys(BOOL, "enabled auto_cast consecutive_hysteresis fp16_master_weights_and_grads"),
+        **_keys(INT, "initial_scale_power loss_scale_window hysteresis min_loss_scale"),
         "loss_scale": Key("number", least=0),
-        "initial_scale_power": INT,
-        "loss_scale_window": INT,
-        "hysteresis": INT,
-        "consecutive_hysteresis": BOOL,
-        "min_loss_scale": INT,
-        "fp16_master_weights_and_grads": BOOL,
     },
     "torch_autocast": {"enabled": BOOL, "dtype": DTYPE, "lower_precision_safe_modules": LIST},
     "data_types": {
-        "grad_accum_dtype": DTYPE,
-        "param_dtype": DTYPE,
-        "buffer_dtype": DTYPE,
+        **_keys(DTYPE, "grad_accum_dtype param_dtype buffer_dtype"),
         "keep_in_fp32_modules": Key("list", auto=True),
     },
     "optimizer": {"type": TEXT, "params": MAP_OR_NULL, "legacy_fusion": BOOL},
     "scheduler": {"type": TEXT_OR_NULL, "params": MAP_OR_NULL},
     "activation_checkpointing": {
-        "partition_activations": BOOL,
-        "cpu_checkpointing": BOOL,
-        "contiguous_memory_optimization": BOOL,
+        **_keys(
+            BOOL,
+            "partition_activations cpu_checkpointing contiguous_memory_optimization "
+            "synchronize_checkpoint_boundary profile",
+        ),
         "number_checkpoints": Key("int", least=1, null=True),
-        "synchronize_checkpoint_boundary": BOOL,
-        "profile": BOOL,
     },
     "aio": {
-        "block_size": POSITIVE,
-        "queue_depth": POSITIVE,
-        "intra_op_parallelism": POSITIVE,
-        "single_submit": BOOL,
-        "overlap_events": BOOL,
-        "use_gds": BOOL,
+        **_keys(POSITIVE, "block_size queue_depth intra_op_parallelism"),
+        **_keys(BOOL, "single_submit overlap_events use_gds"),
     },
     "checkpoint": {
+        **_keys(BOOL, "checkpoint_serialization load_universal use_node_local_storage"),
         "tag_validation": Key("text", choices=("warn", "ignore", "fail"), fold=True),
-        "checkpoint_serialization": BOOL,
-        "load_universal": BOOL,
-        "use_node_local_storage": BOOL,
         "parallel_write": {"pipeline_stage": BOOL},
         "writer": {
-            "type": TEXT_OR_NULL,
-            "io_buffer_size": POSITIVE,
-            "io_buffer_double": BOOL,
-            "show_statistics": BOOL,
-            "data_parallel": TEXT_OR_NULL,
-            "decoupled": BOOL,
-            "io_multiplier": POSITIVE,
+            **_keys(TEXT_OR_NULL, "type data_parallel"),
+            **_keys(POSITIVE, "io_buffer_size io_multiplier"),
+            **_keys(BOOL, "io_buffer_double show_statistics decoupled"),
         },
     },
-    "comms_logger": {
-        "enabled": BOOL,
-        "prof_all": BOOL,
-        "prof_ops": LIST,
-        "verbose": BOOL,
-        "debug": BOOL,
-    },
+    "comms_logger": {**_keys(BOOL, "enabled prof_all verbose debug"), "prof_ops": LIST},
     "flops_profiler": {
-        "enabled": BOOL,
+        **_keys(BOOL, "enabled detailed"),
         "recompute_fwd_factor": NUMBER,
-        "profile_step": INT,
-        "module_depth": INT,
-        "top_modules": INT,
-        "detailed": BOOL,
+        **_keys(INT, "profile_step module_depth top_modules"),
         "output_file": TEXT_OR_NULL,
     },
-    "tensorboard": {"enabled": BOOL, "output_path": TEXT, "job_name": TEXT},
-    "csv_monitor": {"enabled": BOOL, "output_path": TEXT, "job_name": TEXT},
-    "wandb": {
-        "enabled": BOOL,
-        "group": TEXT_OR_NULL,
-        "team": TEXT_OR_NULL,
-        "project": TEXT,
-    },
+    "tensorboard": {"enabled": BOOL, **_keys(TEXT, "output_path job_name")},
+    "csv_monitor": {"enabled": BOOL, **_keys(TEXT, "output_path job_name")},
+    "wandb": {"enabled": BOOL, **_keys(TEXT_OR_NULL, "group team"), "project": TEXT},
     "comet": {
         "enabled": BOOL,
         "samples_log_interval": INT,
-        "project": TEXT_OR_NULL,
-        "workspace": TEXT_OR_NULL,
-        "api_key": TEXT_OR_NULL,
-        "experiment_name": TEXT_OR_NULL,
-        "experiment_key": TEXT_OR_NULL,
+        **_keys(TEXT_OR_NULL, "project workspace api_key experiment_name experiment_key mode"),
         "online": BOOL_OR_NULL,
-        "mode": TEXT_OR_NULL,
     },
-    "timers": {"throughput": {"enabled": BOOL, "synchronized": BOOL}},
+    "timers": {"throughput": _keys(BOOL, "enabled synchronized")},
     "compile": {
-        "deepcompile": BOOL,
-        "autoep_non_moe": BOOL,
-        "free_activation": BOOL,
+        **_keys(
+            BOOL,
+            "deepcompile autoep_non_moe free_activation offload_activation "
+            "offload_activation_pin_memory offload_opt_states double_buffer symmetric_memory "
+            "debug_log offload_parameters sync_before_reduce sync_after_reduce "
+            "sync_before_allgather sync_after_allgather keep_int_input_tensors "
+            "keep_all_input_tensors",
+        ),
         "free_activation_threshold": INT,
-        "offload_activation": BOOL,
-        "offload_activation_pin_memory": BOOL,
-        "offload_opt_states": BOOL,
-        "double_buffer": BOOL,
-        "symmetric_memory": BOOL,
-        "debug_log": BOOL,
-        "offload_parameters": BOOL,
-        "sync_before_reduce": BOOL,
-        "sync_after_reduce": BOOL,
-        "sync_before_allgather": BOOL,
-        "sync_after_allgather": BOOL,
-        "keep_int_input_tensors": BOOL,
-        "keep_all_input_tensors": BOOL,
         "passes": Key("list", null=True),
     },
     "tensor_parallel": {
-        "dtype": ANY,
+        **_keys(ANY, "dtype injection_policy_tuple"),
         "autotp_size": COUNT,
-        "tp_overlap_comm": BOOL,
+        **_keys(
+            BOOL,
+            "tp_overlap_comm keep_module_on_host kernel_inject replace_with_kernel_inject",
+        ),
         "vocab_parallel_lm_head": BOOL_OR_NULL,
-        "vocab_parallel_ce_backend": Key("text", choices=("torch", "liger")),
-        "tp": MAP,
-        "tensor_parallel": MAP,
-        "injection_policy_tuple": ANY,
+        **_keys(MAP, "tp tensor_parallel"),
         "partition_config": MAP_OR_NULL,
         "preset_model": TEXT_OR_NULL,
-        "keep_module_on_host": BOOL,
-        "kernel_inject": BOOL,
-        "replace_with_kernel_inject": BOOL,
+        "vocab_parallel_ce_backend": Key("text", choices=("torch", "liger")),
     },
     "hybrid_engine": {
-        "enabled": BOOL,
+        **_keys(BOOL, "enabled release_inference_cache pin_parameters enable_cuda_graph"),
         "max_out_tokens": POSITIVE,
-        "inference_tp_size": INT,
-        "release_inference_cache": BOOL,
-        "pin_parameters": BOOL,
-        "tp_gather_partition_size": INT,
-        "enable_cuda_graph": BOOL,
+        **_keys(INT, "inference_tp_size tp_gather_partition_size"),
     },
     "weight_quantization": {
         "enabled": BOOL,
-        "num_bits": INT,
+        **_keys(INT, "num_bits q_groups"),
+        **_keys(MAP, "quantized_initialization post_init_quant"),
         "q_type": Key("text", choices=("asymmetric", "symmetric")),
-        "q_groups": INT,
-        "quantized_initialization": MAP,
-        "post_init_quant": MAP,
     },
-    "data_efficiency": {
-        "enabled": BOOL,
-        "seed": INT,
-        "data_sampling": MAP,
-        "data_routing": MAP,
-    },
-    "autotuning": MAP,
-    "datastates_ckpt": ANY,
-    "expert_parallel": MAP,
-    "pipeline": MAP,
-    # Read by accelerate and transformers.
-    "msamp": MAP,
-    "inference": MAP,
+    "data_efficiency": {"enabled": BOOL, "seed": INT, **_keys(MAP, "data_sampling data_routing")},
 }
 
 # DeepSpeed stops at these even where they are switched off (runtime/config.py,

@@ -133,16 +133,14 @@ def framework_section(
     )
 
 
-def framework_notes(
-    spec: JobSpec, *, accelerator: str, world_size: int, deepspeed: bool
-) -> list[str]:
+def framework_notes(spec: JobSpec, *, accelerator: str, world_size: int) -> list[str]:
     """Warn where the Trainer takes each rank for the only one.
 
     Without GPUs Accelerate 1.15 chooses no backend (state.py, _prepare_backend) and assumes one
     process while DeepSpeed has joined them all: the Trainer stops at the batch size. For scripts
     that use Accelerate itself see script_notes.backend_notes().
     """
-    alone = accelerator == "cpu" and world_size > 1 and deepspeed
+    alone = accelerator == "cpu" and world_size > 1 and spec.deepspeed is not None
     own = (spec.script, spec.module, spec.command) != (None, None, None)
     if not (alone and own and decide_framework(spec) == "transformers"):
         return []
@@ -204,8 +202,8 @@ DECIDED = {
     "machine_rank": "each node has its own",
     "main_process_ip": "it is known when the job starts",
     "main_process_port": "it is known when the job starts",
-    "num_machines": "set it as resources.nodes",
-    "num_processes": "set it as resources.nodes and gpus_per_node",
+    "num_machines": "set resources.nodes instead",
+    "num_processes": "set resources.nodes and gpus_per_node instead",
     "rdzv_backend": "hpcrun's rendezvous is static",
     "same_network": "hpcrun's rendezvous is static",
 }
@@ -288,16 +286,18 @@ def _check(decided: Mapping[str, Any], over: Mapping[str, Any], problems: list[P
     kind = over.get("distributed_type", decided["distributed_type"])
     with_deepspeed = decided["distributed_type"] == "DEEPSPEED"
     if with_deepspeed != (kind == "DEEPSPEED"):
-        wanted = "the job has a deepspeed section" if with_deepspeed else "set it as deepspeed: {}"
+        wanted = (
+            "the job has a deepspeed section" if with_deepspeed else "set deepspeed: {} instead"
+        )
         refuse("distributed_type", f"{kind}: {wanted}")
     elif kind not in STARTS_ALL:
         refuse("distributed_type", f"{kind} starts one process on a node; MULTI_GPU starts all, "
                "on CPUs too")  # fmt: skip
     precision = over.get("mixed_precision")
     if precision is not None and with_deepspeed:
-        refuse("mixed_precision", "DeepSpeed's JSON has it: set it as precision")
+        refuse("mixed_precision", "DeepSpeed's JSON has it: set precision instead")
     elif precision not in (None, "fp8", decided.get("mixed_precision")):
-        refuse("mixed_precision", f"{precision}: set it as precision")
+        refuse("mixed_precision", f"{precision}: set precision instead")
     if over.get("use_cpu"):
         refuse("use_cpu", "the cluster profile sets it, as accelerator: cpu")
     _check_deepspeed(over.get("deepspeed_config"), with_deepspeed, problems)
@@ -308,7 +308,7 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
         return
     path = "accelerate.config.deepspeed_config"
     if not with_deepspeed:
-        message = "the job has no deepspeed section: set it as deepspeed: {}"
+        message = "the job has no deepspeed section: set deepspeed: {} instead"
         problems.append(Problem("", None, path, message))
         return
     if not isinstance(section, Mapping):
@@ -316,9 +316,10 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
         return
     for key, value in section.items():
         if key in IN_THE_JSON:
-            message = f"Accelerate refuses it beside DeepSpeed's JSON: set it as {IN_THE_JSON[key]}"
+            instead = f"set {IN_THE_JSON[key]} instead"
+            message = f"Accelerate refuses it beside DeepSpeed's JSON: {instead}"
         elif key == "deepspeed_config_file":
-            message = "hpcrun's own: set it as deepspeed.config_file"
+            message = "hpcrun's own: set deepspeed.config_file instead"
         elif key == "deepspeed_multinode_launcher" and value != "standard":
             message = f"{value}: it would start a launcher in the launcher; leave it out"
         elif key == "deepspeed_hostfile":

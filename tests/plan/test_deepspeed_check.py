@@ -133,12 +133,12 @@ NEEDS_INT = "is text; a whole number is needed"
         ("train_batch_size: 3", "train_batch_size: 3 contradicts the job's 1"),
         (
             "train_micro_batch_size_per_gpu: 3",
-            "train_micro_batch_size_per_gpu: 3 contradicts the job's 1: set it as "
+            "train_micro_batch_size_per_gpu: 3 contradicts the job's 1: set "
             "batch.micro_batch_per_gpu",
         ),
         (
             "gradient_accumulation_steps: 3",
-            "gradient_accumulation_steps: 3 contradicts the job's 1: set it as "
+            "gradient_accumulation_steps: 3 contradicts the job's 1: set "
             "batch.gradient_accumulation_steps",
         ),
         ("bf16: null", "bf16.enabled: trains in fp32, and the job's precision is bf16"),
@@ -188,7 +188,7 @@ NEEDS_INT = "is text; a whole number is needed"
         ),
         (
             "optimizer: {type: Adam, params: {max_grad_norm: 1}}",
-            "optimizer.params.max_grad_norm: set it as gradient_clipping",
+            "optimizer.params.max_grad_norm: set gradient_clipping instead",
         ),
         ("optimizer: {type: Lamb}", "optimizer.type: ZeRO does not know Lamb"),
         (
