@@ -45,7 +45,7 @@ COMMANDS = dict(all_commands())
 def test_help_tells_of_the_verb_and_of_each_option(words: str) -> None:
     found = COMMANDS[words]
     assert found.help and len(found.help.splitlines()[0]) < 100
-    text = found.get_help(click.Context(found, info_name=words))
+    text = found.get_help(click.Context(found, info_name=words, **hpcrun.context_settings))
     for parameter in found.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{words} {parameter.opts}"
@@ -54,7 +54,7 @@ def test_help_tells_of_the_verb_and_of_each_option(words: str) -> None:
 
 
 def test_the_list_of_verbs_is_the_verbs() -> None:
-    text = hpcrun.get_help(click.Context(hpcrun, info_name="hpcrun"))
+    text = hpcrun.get_help(click.Context(hpcrun, info_name="hpcrun", **hpcrun.context_settings))
     for verb, summary in VERBS.items():
         assert re.search(rf"^  {verb} +\S", text, re.MULTILINE)
         assert summary.endswith(".")
