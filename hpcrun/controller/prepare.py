@@ -106,7 +106,7 @@ def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[
 
 
 def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSpec:
-    """Make a job of a bare command, whose words are prepare()'s ``extra_args``.
+    """Make a job of a bare command, which is prepare()'s ``extra_args``.
 
     It gets GPUs only where they are asked for.
     """
@@ -146,7 +146,7 @@ def prepare(
     checks: Checks | None = None,
     checkpoint_dir: str | None = None,
 ) -> Prepared:
-    """Plan and render a run, with a new run id unless it is said; nothing is changed.
+    """Plan and render a run, with a new run id unless one is given; nothing is changed.
 
     ``origin`` is where the job stands, for messages. Runs of a sweep have a copy of the code in
     common, ``shared_code``, the ``templates`` and the ``checks``; these say too
@@ -198,7 +198,7 @@ def prepare(
             _check_commands(plan.setup)
     findings = (checks or Checks()).look(as_it_was, spec, found, plan, extra_args)
     if context.code is not None:
-        # What git ignores is in no copy of the code: words that name such files are well.
+        # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()
     if findings.problems:
         errors.append(SpecError(findings.problems, fix=findings.fix, notes=findings.notes))
@@ -209,7 +209,7 @@ def prepare(
     files = render_files(plan, templates or project_templates(context))
     _check_templates(context, files)
     known = placeholder_names(plan.environment)
-    files.append(RenderedFile("spec.yaml", dump_job(with_words(spec, known, extra_args))))
+    files.append(RenderedFile("spec.yaml", dump_job(with_args(spec, known, extra_args))))
     return Prepared(spec=spec, plan=plan, files=files)
 
 
@@ -221,7 +221,7 @@ def project_templates(context: Context) -> Templates:
 
 
 def _as_it_was(context: Context) -> Context:
-    """The context by which the project's files are found as the run gets them."""
+    """Return the context in which the project's files are found as the run gets them."""
     if context.code is None:
         return context
     return msgspec.structs.replace(context, project=context.code)
@@ -233,10 +233,12 @@ def _that_has(as_it_was: Context, context: Context, spec: JobSpec) -> Context:
     return as_it_was if name is not None and (as_it_was.project / name).is_file() else context
 
 
-def _only_run(spec: JobSpec, words: Sequence[str], origin: Origin) -> tuple[JobSpec, list[str]]:
-    """The one run of a sweep with one combination. Raises InputError for more of them."""
+def _only_run(
+    spec: JobSpec, extra_args: Sequence[str], origin: Origin
+) -> tuple[JobSpec, list[str]]:
+    """Return the one run of a sweep with one combination. Raises InputError for more of them."""
     try:
-        runs = build_runs(spec, words)
+        runs = build_runs(spec, extra_args)
     except SpecError as error:
         raise all_at_once([error], origin) from error
     if len(runs) > 1:
@@ -258,7 +260,7 @@ def new_run_id(spec: JobSpec) -> str:
 
 @contextlib.contextmanager
 def _kept(errors: list[InputError]) -> Iterator[None]:
-    """Keep an error for later, so that all are told."""
+    """Keep an error for later, so that all are reported."""
     try:
         yield
     except InputError as error:
@@ -291,27 +293,27 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
     if not (context.project / "templates").is_dir():
         return
     for file in files:
-        said = _syntax_fault(file.text) if file.name in ("job.sbatch", "node.sh") else ""
-        if said:
+        fault = _syntax_fault(file.text) if file.name in ("job.sbatch", "node.sh") else ""
+        if fault:
             raise InputError(
-                f"{file.name}, as the project's templates make it: {said}",
+                f"{file.name}, as the project's templates make it: {fault}",
                 fix=f"fix templates/{file.name}.j2",
             )
 
 
 def _check_commands(setup: SetupPlan) -> None:
-    """An open quote or an `if` without its `fi` is found now, and not in the script around it."""
+    """Find an open quote or an `if` without its `fi` now, and not in the script around it."""
     problems = []
     for key, lines in (("commands", setup.commands), ("node_commands", setup.node_commands)):
-        said = _syntax_fault("\n".join(lines)) if lines else ""
-        if said:
-            problems.append(Problem("", None, f"setup.{key}", f"no bash: {said}"))
+        fault = _syntax_fault("\n".join(lines)) if lines else ""
+        if fault:
+            problems.append(Problem("", None, f"setup.{key}", f"no bash: {fault}"))
     if problems:
         raise SpecError(problems)
 
 
 def _syntax_fault(script: str) -> str:
-    """What bash says of a script that it cannot read; "" where it can.
+    """Return bash's message about a script that it cannot read; "" where it can.
 
     With extglob, as the script may switch it on: -n does not execute that.
     """
@@ -321,17 +323,17 @@ def _syntax_fault(script: str) -> str:
         capture_output=True,
         check=False,
     )
-    said = read.stderr.decode("utf-8", "replace").strip().replace("bash: ", "")
-    return said if read.returncode != 0 else ""
+    message = read.stderr.decode("utf-8", "replace").strip().replace("bash: ", "")
+    return message if read.returncode != 0 else ""
 
 
-def with_words(spec: JobSpec, known: Collection[str], words: Sequence[str]) -> JobSpec:
-    """The job with the words of the command line in it, as its file would have them.
+def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) -> JobSpec:
+    """Return the job with the command line's arguments in it, as its file would have them.
 
     ``known`` are the placeholders that there are. Bytes that are not UTF-8 have no place in YAML;
     the plan has them as they are.
     """
-    text = [word.encode("utf-8", "replace").decode() for word in words]
+    text = [word.encode("utf-8", "replace").decode() for word in extra_args]
     typed = [double_braces(word, known) for word in text]
     if spec.command == []:
         return msgspec.structs.replace(spec, command=typed)
@@ -387,9 +389,7 @@ def prepare_sweep(
     files = [
         render_array(plan, templates),
         _json("sweep.json", record),
-        RenderedFile(
-            "spec.yaml", dump_job(with_words(spec, known | spec.sweep.keys(), extra_args))
-        ),
+        RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]
     values = [one.values for one in made]
     return PreparedSweep(spec=spec, plan=plan, files=files, runs=runs, values=values)
@@ -422,15 +422,15 @@ def _prepare_run(
 
 
 def _distinct(errors: Sequence[InputError]) -> list[InputError]:
-    """Take the problems out that an error before has told already."""
-    told: set[str] = set()
+    """Drop problems that an earlier error has reported already."""
+    reported: set[str] = set()
     left: list[InputError] = []
     for error in errors:
         if not isinstance(error, SpecError):
             left.append(error)
             continue
-        problems = [problem for problem in error.problems if str(problem) not in told]
-        told |= {str(problem) for problem in problems}
+        problems = [problem for problem in error.problems if str(problem) not in reported]
+        reported |= {str(problem) for problem in problems}
         if problems:
             left.append(SpecError(problems, fix=error.fix, notes=error.notes))
     return left

@@ -22,7 +22,7 @@ from hpcrun.slurm.states import ACTIVE
 
 
 class Shell(Struct, frozen=True, kw_only=True):
-    """What is to be started: srun's words and environment; ``notes`` are worth saying before."""
+    """What is to be started: srun's arguments and environment; ``notes`` are to be shown before."""
 
     argv: list[str]
     env: dict[str, str]
@@ -30,11 +30,11 @@ class Shell(Struct, frozen=True, kw_only=True):
 
 
 def prepare_shell(
-    context: Context, targets: Targets, words: Sequence[str], *, node: str | None = None
+    context: Context, targets: Targets, command: Sequence[str], *, node: str | None = None
 ) -> Shell:
-    """Find the job and the node, the first one unless it is said; nothing is started.
+    """Find the job and the node, the first one by default; nothing is started.
 
-    ``node`` is a name or a number, 0 for the first. No ``words``: a shell. Raises InputError where
+    ``node`` is a name or a number, 0 for the first. No ``command``: a shell. Raises InputError where
     the job is not running or the node is not its own, and OutOfReach.
     """
     runs = targets.all_runs()
@@ -67,8 +67,8 @@ def prepare_shell(
     if not shares_gpus(version):
         notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
     script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
-    inside = ["bash", "-c", script, "hpcrun", folder, *words]
-    argv = shell_argv(number, host, inside, terminal=not words, version=version)
+    inside = ["bash", "-c", script, "hpcrun", folder, *command]
+    argv = shell_argv(number, host, inside, terminal=not command, version=version)
     return Shell(argv=argv, env=slurm_environment(context, conf), notes=notes)
 
 
@@ -99,11 +99,11 @@ def _running_foreign(context: Context, job_id: str) -> tuple[str, str]:
 
 
 def _not_running(name: str, state: str, reason: str, word: str) -> InputError:
-    told = f"{name} is {state}" + (f" ({reason})" if reason else "")
-    fix = f"hpcrun logs {word} shows what it said" if word else ""
+    message = f"{name} is {state}" + (f" ({reason})" if reason else "")
+    fix = f"hpcrun logs {word} shows its output" if word else ""
     if state in ("PENDING", "CONFIGURING"):
         fix = "a shell needs a running job; hpcrun status tells what it waits for"
-    return InputError(told, fix=fix)
+    return InputError(message, fix=fix)
 
 
 def _choose(node_list: str, node: str | None, job_id: str) -> str:
