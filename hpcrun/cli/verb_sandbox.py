@@ -33,8 +33,8 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     from hpcrun.cli.output import say
     from hpcrun.errors import InputError
     from hpcrun.sandbox import lifecycle
+    from hpcrun.sandbox.config import plain_shape
     from hpcrun.sandbox.directory import sandbox_dir
-    from hpcrun.sandbox.shape import plain_shape
 
     begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
     if like is None:

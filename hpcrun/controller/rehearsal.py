@@ -11,15 +11,15 @@ import yaml
 
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import parse_memory_mb
-from hpcrun.sandbox.shape import (
+from hpcrun.sandbox.config import (
     MAX_GPUS_PER_NODE,
-    MAX_NODES,
     MEMORY_MB,
     NodeKind,
     Queue,
     Shape,
     cpus_per_node,
 )
+from hpcrun.sandbox.directory import MAX_NODES
 from hpcrun.spec.cluster import Cluster, GpuType, Partition
 
 # Of a profile, what decides how a job asks for its nodes; the rest is true of the cluster only.

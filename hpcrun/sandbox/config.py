@@ -1,81 +1,136 @@
-"""The texts of a sandbox: its file layout, Slurm's configuration and the cluster profile."""
+"""What a sandbox is to be, and the texts that make it so: Slurm's configuration, the profile."""
 
 from __future__ import annotations
 
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.sandbox.shape import MAX_NODES, NodeKind, Queue, Shape, node_names
+from hpcrun.sandbox.directory import MAX_NODES, Layout
 
-# sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
-MAX_SOCKET_PATH = 107
-# The longest socket of a sandbox is slurmstepd's: SPOOL/NODE_JOBID.STEPID.
-LONGEST_SOCKET = f"/spool/node{MAX_NODES}/node{MAX_NODES}_67043328.4294967294"
-MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
-
+PARTITION = "sandbox"
+MAX_GPUS_PER_NODE = 16
+MEMORY_MB = 4 * 1024 * 1024
 # Slurm's default MaxJobId is 67043328; the room above is left for the jobs.
 LAST_FIRST_JOB_ID = 60_000_000
 
 
-class Layout(Struct, frozen=True):
-    """Where every file of the sandbox in ``root`` lies."""
+class NodeKind(Struct, frozen=True, kw_only=True):
+    """Nodes that are alike: how many, and what each claims to have.
 
-    root: Path
+    ``gpu_type`` is the type of its gres, ``feature`` what --constraint names; "" for none.
+    """
 
-    @property
-    def shape(self) -> Path:
-        return self.root / "sandbox.json"
+    partition: str = PARTITION
+    nodes: int
+    cpus: int
+    memory_mb: int = MEMORY_MB
+    gpus: int = 0
+    gpu_type: str = ""
+    feature: str = ""
 
-    @property
-    def profile(self) -> Path:
-        return self.root / "cluster.yaml"
 
-    @property
-    def slurm_conf(self) -> Path:
-        return self.root / "slurm.conf"
+class Queue(Struct, frozen=True, kw_only=True):
+    """A partition's name and limits, as slurm.conf spells them."""
 
-    @property
-    def gres_conf(self) -> Path:
-        return self.root / "gres.conf"
+    name: str = PARTITION
+    options: tuple[str, ...] = ("MaxTime=UNLIMITED",)
+    is_default: bool = True
 
-    @property
-    def cgroup_conf(self) -> Path:
-        return self.root / "cgroup.conf"
 
-    @property
-    def munge_key(self) -> Path:
-        return self.root / "munge" / "key"
+class Shape(Struct, frozen=True, kw_only=True):
+    """All that is asked of a sandbox.
 
-    @property
-    def munge_socket(self) -> Path:
-        return self.root / "munge" / "socket"
+    ``profile``: YAML of its cluster profile, beyond where Slurm is. ``like``: the profile that it
+    is modelled on, "" for none; memory is counted then, as clusters do.
+    """
 
-    @property
-    def munge_seed(self) -> Path:
-        return self.root / "munge" / "seed"
+    kinds: tuple[NodeKind, ...]
+    queues: tuple[Queue, ...] = (Queue(),)
+    profile: str = ""
+    like: str = ""
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        return tuple(self.root / name for name in ("munge", "state", "spool", "log", "run", "gpu"))
+    def nodes(self) -> int:
+        """Count the nodes."""
+        return sum(kind.nodes for kind in self.kinds)
 
-    def gpu(self, index: int) -> Path:
-        return self.root / "gpu" / f"gpu{index}"
+    @property
+    def gpus_per_node(self) -> int:
+        """Count the GPUs of the node that has most."""
+        return max(kind.gpus for kind in self.kinds)
 
-    def pid(self, daemon: str) -> Path:
-        return self.root / "run" / f"{daemon}.pid"
+    def each(self) -> Iterator[tuple[NodeKind, str]]:
+        """Yield each node: its kind and its name."""
+        kinds = [kind for kind in self.kinds for _ in range(kind.nodes)]
+        yield from zip(kinds, node_names(self.nodes), strict=True)
 
-    def log(self, daemon: str) -> Path:
-        return self.root / "log" / f"{daemon}.log"
+    def about(self) -> str:
+        """Describe it in short."""
+        return about(self.nodes, self.gpus_per_node, self.like)
 
-    def output(self, daemon: str) -> Path:
-        """What the daemon printed before it had opened its log."""
-        return self.root / "log" / f"{daemon}.out"
+
+def about(nodes: int, gpus_per_node: int, like: str) -> str:
+    """Describe a shape in short.
+
+    >>> about(2, 4, ""), about(1, 0, ""), about(8, 4, "hpcrun.yaml")
+    ('2 nodes with 4 GPUs each', '1 node without GPUs', '8 nodes like hpcrun.yaml')
+    """
+    counted = f"{nodes} node{'s' * (nodes != 1)}"
+    if like:
+        return f"{counted} like {like}"
+    if not gpus_per_node:
+        return f"{counted} without GPUs"
+    gpus = f"{gpus_per_node} GPU{'s' * (gpus_per_node != 1)}"
+    return f"{counted} with {gpus}{' each' * (nodes != 1)}"
+
+
+def plain_shape(nodes: int, gpus_per_node: int) -> Shape:
+    """Return one partition of nodes that are all alike. Raises InputError when it is too large.
+
+    >>> plain_shape(2, 4).nodes, plain_shape(2, 4).gpus_per_node
+    (2, 4)
+    """
+    if not 1 <= nodes <= MAX_NODES:
+        raise InputError(f"--nodes {nodes}: a sandbox has 1 to {MAX_NODES} nodes")
+    if not 0 <= gpus_per_node <= MAX_GPUS_PER_NODE:
+        raise InputError(
+            f"--gpus-per-node {gpus_per_node}: a sandbox node has 0 to {MAX_GPUS_PER_NODE} GPUs"
+        )
+    cpus = cpus_per_node(gpus_per_node)
+    gpus = f"gpus_per_node: {gpus_per_node}, " if gpus_per_node else ""
+    profile = f"""\
+partition: {PARTITION}
+partitions:
+  {PARTITION}: {{{gpus}cpus_per_node: {cpus}}}
+# Any GPU type that a job asks for is a plain GPU here.
+gpu_types:
+  "*": {{}}
+"""
+    return Shape(kinds=(NodeKind(nodes=nodes, cpus=cpus, gpus=gpus_per_node),), profile=profile)
+
+
+def node_names(nodes: int) -> list[str]:
+    """Name the nodes.
+
+    >>> node_names(2)
+    ['node1', 'node2']
+    """
+    return [f"node{number}" for number in range(1, nodes + 1)]
+
+
+def cpus_per_node(gpus_per_node: int) -> int:
+    """Return the CPUs that a node claims to have, whatever the machine has.
+
+    >>> cpus_per_node(0), cpus_per_node(4)
+    (8, 16)
+    """
+    return max(8, 4 * gpus_per_node)
 
 
 def daemon_names(nodes: int) -> list[str]:
@@ -85,27 +140,6 @@ def daemon_names(nodes: int) -> list[str]:
     ['keeper', 'munged', 'slurmctld', 'node1', 'node2']
     """
     return ["keeper", "munged", "slurmctld", *node_names(nodes)]
-
-
-def check_directory(directory: Path) -> None:
-    """Raise InputError when Slurm could not work in this absolute path.
-
-    slurm.conf has no quoting for blanks, ``#`` starts a comment, ``%`` and brackets are expanded.
-
-    >>> check_directory(Path("/tmp/hpcrun-sandbox-0"))
-    """
-    fix = "set HPCRUN_SANDBOX_DIR to a short plain path, for example /tmp/my-sandbox"
-    text = str(directory)
-    odd = sorted(set(re.findall(r"[^A-Za-z0-9._/+@~-]", text)))
-    if odd:
-        shown = ", ".join("a blank" if char == " " else repr(char) for char in odd)
-        raise InputError(f"{text}: Slurm's configuration cannot carry {shown} in a path", fix=fix)
-    if len(text) > MAX_DIRECTORY:
-        raise InputError(
-            f"{text}: {len(text)} bytes; {MAX_DIRECTORY} is the most, because the sandbox's"
-            f" sockets lie below it and the kernel allows {MAX_SOCKET_PATH} bytes for a socket",
-            fix=fix,
-        )
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -169,7 +203,7 @@ SlurmctldPort={ports[0]}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-# A requeued job waits for cred_expire seconds before it may start again; 120 unless said.
+# A requeued job waits for cred_expire seconds before it may start again; the default is 120.
 AuthInfo=socket={layout.munge_socket},cred_expire=10
 
 StateSaveLocation={layout.root}/state
@@ -238,7 +272,7 @@ def gres_conf(layout: Layout, shape: Shape) -> str:
 def cgroup_conf(version: tuple[int, int]) -> str:
     """Write cgroup.conf: from 24.11 on Slurm can be told to leave cgroups alone.
 
-    Older releases refuse the word and want an empty file.
+    Older releases refuse the key and want an empty file.
 
     >>> cgroup_conf((22, 5)), cgroup_conf((24, 11))
     ('', 'CgroupPlugin=disabled\\n')

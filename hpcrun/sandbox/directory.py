@@ -1,20 +1,80 @@
-"""The directory of a sandbox: where it is, that it is ours, and one user of it at a time."""
+"""The directory of a sandbox: its files, that it is the user's own, and one user at a time."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
+from msgspec import Struct
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.sandbox.config import Layout, check_directory
-from hpcrun.sandbox.shape import Shape
-from hpcrun.structs import decodable
+
+MAX_NODES = 64
+# sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
+MAX_SOCKET_PATH = 107
+# The longest socket of a sandbox is slurmstepd's: SPOOL/NODE_JOBID.STEPID.
+LONGEST_SOCKET = f"/spool/node{MAX_NODES}/node{MAX_NODES}_67043328.4294967294"
+MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
+
+
+class Layout(Struct, frozen=True):
+    """Where every file of the sandbox in ``root`` lies."""
+
+    root: Path
+
+    @property
+    def shape(self) -> Path:
+        return self.root / "sandbox.json"
+
+    @property
+    def profile(self) -> Path:
+        return self.root / "cluster.yaml"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.root / "slurm.conf"
+
+    @property
+    def gres_conf(self) -> Path:
+        return self.root / "gres.conf"
+
+    @property
+    def cgroup_conf(self) -> Path:
+        return self.root / "cgroup.conf"
+
+    @property
+    def munge_key(self) -> Path:
+        return self.root / "munge" / "key"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.root / "munge" / "socket"
+
+    @property
+    def munge_seed(self) -> Path:
+        return self.root / "munge" / "seed"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return tuple(self.root / name for name in ("munge", "state", "spool", "log", "run", "gpu"))
+
+    def gpu(self, index: int) -> Path:
+        return self.root / "gpu" / f"gpu{index}"
+
+    def pid(self, daemon: str) -> Path:
+        return self.root / "run" / f"{daemon}.pid"
+
+    def log(self, daemon: str) -> Path:
+        return self.root / "log" / f"{daemon}.log"
+
+    def output(self, daemon: str) -> Path:
+        """Where a daemon prints before it has opened its log."""
+        return self.root / "log" / f"{daemon}.out"
 
 
 def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:
@@ -27,7 +87,7 @@ def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:
     >>> sandbox_dir({"HPCRUN_SANDBOX_DIR": "/tmp/mine"}, 1000)
     PosixPath('/tmp/mine')
     """
-    # Not tempfile.gettempdir(): a batch job's TMPDIR is long, and another one in each job.
+    # Not tempfile.gettempdir(): a batch job's TMPDIR is long, and differs from job to job.
     named = environ.get("HPCRUN_SANDBOX_DIR") or f"/tmp/hpcrun-sandbox-{uid}"
     directory = canonical(Path(named))
     check_directory(directory)
@@ -39,8 +99,29 @@ def canonical(directory: Path) -> Path:
     return directory.parent.resolve() / directory.name
 
 
+def check_directory(directory: Path) -> None:
+    """Raise InputError when Slurm could not work in this absolute path.
+
+    slurm.conf has no quoting for blanks, ``#`` starts a comment, ``%`` and brackets are expanded.
+
+    >>> check_directory(Path("/tmp/hpcrun-sandbox-0"))
+    """
+    fix = "set HPCRUN_SANDBOX_DIR to a short plain path, for example /tmp/my-sandbox"
+    text = str(directory)
+    odd = sorted(set(re.findall(r"[^A-Za-z0-9._/+@~-]", text)))
+    if odd:
+        shown = ", ".join("a blank" if char == " " else repr(char) for char in odd)
+        raise InputError(f"{text}: Slurm's configuration cannot carry {shown} in a path", fix=fix)
+    if len(text) > MAX_DIRECTORY:
+        raise InputError(
+            f"{text}: {len(text)} bytes; {MAX_DIRECTORY} is the most, because the sandbox's"
+            f" sockets lie below it and the kernel allows {MAX_SOCKET_PATH} bytes for a socket",
+            fix=fix,
+        )
+
+
 def check_owned(directory: Path) -> bool:
-    """Say whether ``directory`` exists; raise InputError when it cannot be this user's sandbox."""
+    """Return whether it exists; raise InputError when it cannot be this user's sandbox."""
     fix = "set HPCRUN_SANDBOX_DIR to a path that does not exist yet"
     try:
         found = directory.lstat()
@@ -57,14 +138,6 @@ def check_owned(directory: Path) -> bool:
     if any(directory.iterdir()) and not Layout(directory).shape.exists():
         raise InputError(f"{directory} has files in it and is not a sandbox", fix=fix)
     return True
-
-
-def read_shape(directory: Path) -> Shape | None:
-    """Return the shape that was asked of the sandbox; None when that is not on record."""
-    try:
-        return msgspec.json.decode(Layout(directory).shape.read_bytes(), type=decodable(Shape))
-    except (OSError, msgspec.DecodeError):
-        return None
 
 
 def create(directory: Path) -> None:
@@ -103,8 +176,8 @@ def locked(directory: Path) -> Iterator[None]:
 def empty(directory: Path) -> None:
     """Remove what is in ``directory``; raise HpcrunError when something stays.
 
-    The record that says "this is a sandbox" goes last: what is left of a removal that was
-    interrupted is still known as one.
+    The record that marks a sandbox goes last: what an interrupted removal leaves is still known
+    as one.
     """
     record = Layout(directory).shape
     try:

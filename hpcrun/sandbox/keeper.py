@@ -1,18 +1,17 @@
-"""Start the daemons of a sandbox and adopt every process that they or their jobs leave behind.
+"""Starts the daemons of a sandbox and adopts every process that they or their jobs leave behind.
 
-It runs as a program of its own (``python -I -S keeper.py``) and imports
-nothing of hpcrun.
+It runs as a program of its own (``python -I -S keeper.py``) and imports nothing of hpcrun.
 
 Why it exists: a job's process that makes a session of its own, clears its environment and loses
-its parent belongs to init, and nothing tells any more whose it was. The keeper is a child
+its parent belongs to init, and nothing shows any more whose it was. The keeper is a child
 subreaper (prctl(2)), so such processes become its children: what descends from the keeper is the
 sandbox's. It also reaps them, which the init of many a container does not do.
 
 Standard input is a JSON object: ``pid_file``, and ``daemons``, a list of objects with ``name``,
 ``argv``, ``output`` (a file for what it prints), ``pid_file`` and ``port`` (where it listens; 0:
 nowhere). Each goes into the background by itself, and is up when its pid file is written and its
-port answers; the next one is started then. The answer on standard output is one line
-per daemon, its name and its exit code; standard output is closed when all have started.
+port answers; the next one is started then. The answer on standard output is one line per daemon,
+its name and its exit code; standard output is closed when all have started.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def reset_signals() -> None:
 
 
 def is_up(pid_file: Path, port: int) -> bool:
-    """Say whether a daemon has written its pid and, with a port, listens there."""
+    """Return whether a daemon has written its pid and, with a port, listens there."""
     try:
         if not pid_file.read_text().strip():
             return False

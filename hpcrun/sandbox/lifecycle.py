@@ -1,26 +1,45 @@
-"""Bring a sandbox up, say how it is, take it down: a real Slurm of one user on this machine."""
+"""Brings a sandbox up, reports on it and takes it down: a real Slurm of one user, without root."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import pwd
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.sandbox import config, daemons, processes
+from hpcrun.sandbox import config, keeper, processes
 from hpcrun.sandbox import directory as place
-from hpcrun.sandbox.config import Layout
-from hpcrun.sandbox.shape import Shape, about, node_names, plain_shape
+from hpcrun.sandbox.config import Shape, about, node_names, plain_shape
+from hpcrun.sandbox.directory import Layout
+from hpcrun.structs import decodable
 
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "scancel")
+# Not on an ordinary user's PATH; the last two are where sites build their own Slurm.
+MORE_PATH = (
+    "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
+)
+# The only variables of the user's that daemons and commands get: no SLURM_*, SBATCH_*, SINFO_* ...
+KEPT = ("HOME", "LD_LIBRARY_PATH", "LOGNAME", "TZ", "USER")
+LOWEST_PORT = 10_000
+START_TIMEOUT = 60.0  # seconds
 READY_TIMEOUT = 30.0  # seconds
 CANCEL_GRACE = 3.0  # seconds that jobs have to end by themselves in ``down``
 
 
 class SandboxStatus(Struct, frozen=True):
-    """How a sandbox is.
+    """The status of a sandbox.
 
     ``like``: the profile whose shape it has, "" for none; ``pids`` holds the living daemons,
     ``dead`` the names of the others.
@@ -38,19 +57,19 @@ class SandboxStatus(Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """Its shape in few words."""
+        """Describe its shape in short."""
         return about(self.nodes, self.gpus_per_node, self.like)
 
 
 def status(directory: Path) -> SandboxStatus | None:
-    """Say how the sandbox in ``directory`` is; None when there is none.
+    """Return the status of the sandbox in ``directory``; None when there is none.
 
     Raise InputError when the directory is no sandbox of this user.
     """
     layout = Layout(place.canonical(directory))
     if not place.check_owned(layout.root):
         return None
-    shape = place.read_shape(layout.root)
+    shape = read_shape(layout.root)
     if shape is None:
         return None
     alive = {one.pid for one in processes.find_members(layout.root)}
@@ -77,16 +96,16 @@ def up(
     """Bring up a sandbox and return when a job would start at once.
 
     One that is up already is left as it is; what is left of a broken one is removed first.
-    ``shape`` counts instead of ``nodes`` and ``gpus_per_node``, where it is given.
+    A ``shape`` takes the place of ``nodes`` and ``gpus_per_node``.
     Raise InputError when one of another shape is up or the directory is unusable, and
     HpcrunError when Slurm is not installed or a daemon does not start: nothing is left then.
     """
     shape = shape or plain_shape(nodes, gpus_per_node)
     layout = Layout(place.canonical(directory))
-    config.check_directory(layout.root)
-    daemons.check_user(os.geteuid())
-    environ = daemons.clean_environment(os.environ, layout)
-    programs = daemons.find_programs(environ["PATH"])
+    place.check_directory(layout.root)
+    check_user(os.geteuid())
+    environ = clean_environment(os.environ, layout)
+    programs = find_programs(environ["PATH"])
     while True:
         place.create(layout.root)
         # A `down` that held the directory has removed it: make it again.
@@ -109,7 +128,7 @@ def up(
 
 def same_shape(found: SandboxStatus, asked: Shape) -> SandboxStatus:
     """Return ``found``; raise InputError when it has another shape than the one asked for."""
-    shape = place.read_shape(Path(found.directory))
+    shape = read_shape(Path(found.directory))
     if shape == asked:
         return found
     is_up = shape.about() if shape else "another shape"
@@ -125,25 +144,25 @@ def build(
 ) -> SandboxStatus:
     """Start everything in the empty directory and wait until every node is idle."""
     layout.shape.write_bytes(msgspec.json.encode(shape))
-    version = daemons.slurm_version(programs["slurmctld"], environ)
-    port = daemons.write_files(layout, shape, version)
-    daemons.start(layout, programs, environ, shape.nodes, port)
+    version = slurm_version(programs["slurmctld"], environ)
+    port = write_files(layout, shape, version)
+    start(layout, programs, environ, shape.nodes, port)
     names = node_names(shape.nodes)
-    unready = names
+    late = names
 
     def ready() -> bool:
-        nonlocal unready
-        unready = daemons.unready(daemons.node_states(programs["sinfo"], environ), names)
-        if unready and (now := status(layout.root)) and now.dead:
+        nonlocal late
+        late = unready(node_states(programs["sinfo"], environ), names)
+        if late and (now := status(layout.root)) and now.dead:
             died = now.dead[0]
-            raise HpcrunError(f"{died} died{daemons.log_tail(layout, died)}")
-        return not unready
+            raise HpcrunError(f"{died} died{log_tail(layout, died)}")
+        return not late
 
     if not processes.wait_for(ready, READY_TIMEOUT):
-        late = unready[0].split()[0]
+        first = late[0].split()[0]
         raise HpcrunError(
-            f"after {READY_TIMEOUT:.0f} s these nodes are not ready: {', '.join(unready)};"
-            f" {late}{daemons.log_tail(layout, late)}"
+            f"after {READY_TIMEOUT:.0f} s these nodes are not ready: {', '.join(late)};"
+            f" {first}{log_tail(layout, first)}"
         )
     layout.profile.write_text(config.cluster_profile(layout, shape), encoding="utf-8")
     now = status(layout.root)
@@ -153,9 +172,9 @@ def build(
 
 
 def down(directory: Path) -> bool:
-    """End the sandbox in ``directory`` with its jobs, and remove it; say whether there was one.
+    """End the sandbox in ``directory`` with its jobs, and remove it; return whether there was one.
 
-    Jobs are cancelled by Slurm first and have a few seconds to write their last words.
+    Jobs are cancelled by Slurm first and have a few seconds to write their last output.
     Raise InputError when the directory is no sandbox of this user or the caller is one of its
     jobs, and HpcrunError when a process or a file cannot be removed.
     """
@@ -185,14 +204,14 @@ def cancel_jobs(layout: Layout) -> None:
 
     if no_step_left() or not (now := status(layout.root)) or "slurmctld" in now.dead:
         return
-    environ = daemons.clean_environment(os.environ, layout)
+    environ = clean_environment(os.environ, layout)
     with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
-        daemons.cancel_all(daemons.find_programs(environ["PATH"])["scancel"], environ)
+        cancel_all(find_programs(environ["PATH"])["scancel"], environ)
         processes.wait_for(no_step_left, CANCEL_GRACE)
 
 
 def remove(layout: Layout) -> None:
-    """Kill what runs and remove what lies there."""
+    """Kill all processes and remove all files."""
     processes.end_all(layout.root, read_pid(layout, "keeper"))
     place.empty(layout.root)
     layout.root.rmdir()
@@ -208,8 +227,232 @@ def refuse_from_inside(layout: Layout) -> None:
 
 
 def read_pid(layout: Layout, daemon: str) -> int | None:
-    """Return the pid that a daemon wrote, whether it still lives or not."""
+    """Read the pid that a daemon wrote, whether it still lives or not."""
     try:
         return int(layout.pid(daemon).read_text())
     except (OSError, ValueError):
         return None
+
+
+def read_shape(directory: Path) -> Shape | None:
+    """Read the shape that was asked for; None when it is not on record."""
+    try:
+        return msgspec.json.decode(Layout(directory).shape.read_bytes(), type=decodable(Shape))
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def clean_environment(environ: Mapping[str, str], layout: Layout) -> dict[str, str]:
+    """Return the environment for the sandbox's own calls of Slurm.
+
+    >>> made = clean_environment({"PATH": "/x", "SLURM_CONF": "/other"}, Layout(Path("/tmp/s")))
+    >>> made["SLURM_CONF"], made["PATH"].startswith("/x:")
+    ('/tmp/s/slurm.conf', True)
+    """
+    kept = {name: environ[name] for name in KEPT if name in environ}
+    path = ":".join(part for part in (environ.get("PATH", ""), MORE_PATH) if part)
+    return {**kept, "LC_ALL": "C", "PATH": path, "SLURM_CONF": str(layout.slurm_conf)}
+
+
+def find_programs(path: str) -> dict[str, str]:
+    """Return where Slurm's and munge's programs are; raise HpcrunError when some are missing."""
+    found = {program: shutil.which(program, path=path) for program in PROGRAMS}
+    if missing := [program for program, where in found.items() if where is None]:
+        raise HpcrunError(
+            f"a sandbox needs Slurm's daemons and munge; not found: {', '.join(missing)}",
+            fix="apt install slurm-wlm munge (Debian, Ubuntu), or"
+            " dnf install slurm slurm-slurmctld slurm-slurmd munge (Red Hat with EPEL);"
+            " no service needs to be configured or started",
+        )
+    return {program: where for program, where in found.items() if where}
+
+
+def check_user(uid: int) -> None:
+    """Raise InputError for a user without a name, as in many a container: Slurm refuses them."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise InputError(
+            f"uid {uid} has no name on this machine, and Slurm serves named users only",
+            fix="add a line for it to /etc/passwd, or start the container as a user that exists",
+        ) from None
+
+
+def slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]:
+    """Ask slurmctld for its release."""
+    answer = subprocess.run(
+        [slurmctld, "-V"], env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    return config.parse_version((answer.stdout + answer.stderr).decode(errors="replace"))
+
+
+def free_ports(count: int) -> list[int]:
+    """Find TCP ports that nobody listens on, below the range that the kernel hands out.
+
+    Raise HpcrunError when there are too few.
+    """
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+        ceiling = int(text.split()[0])
+    except (OSError, ValueError, IndexError):
+        ceiling = 32768
+    if ceiling < LOWEST_PORT + 4096:
+        ceiling = 65536
+    found: list[int] = []
+    for port in random.sample(range(LOWEST_PORT, ceiling), ceiling - LOWEST_PORT):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise HpcrunError(f"no {count} free TCP ports from {LOWEST_PORT} to {ceiling - 1}")
+
+
+def write_files(layout: Layout, shape: Shape, version: tuple[int, int]) -> int:
+    """Write all files that the daemons read; return slurmctld's port."""
+    ports = free_ports(shape.nodes + 1)
+    for folder in layout.folders:
+        folder.mkdir(mode=0o700)
+    layout.munge_key.touch(mode=0o600)
+    layout.munge_key.write_bytes(os.urandom(128))
+    for index in range(shape.gpus_per_node):
+        # slurmd wants device files. A link to one that every machine and container has will do.
+        layout.gpu(index).symlink_to("/dev/null")
+    layout.slurm_conf.write_text(
+        config.slurm_conf(
+            layout,
+            # Slurm compares with the host's name up to the first dot.
+            hostname=socket.gethostname().partition(".")[0],
+            user=str(os.geteuid()),
+            shape=shape,
+            ports=ports,
+            first_job=config.first_job_id(time.time(), layout.root),
+        )
+    )
+    layout.gres_conf.write_text(config.gres_conf(layout, shape))
+    layout.cgroup_conf.write_text(config.cgroup_conf(version))
+    return ports[0]
+
+
+def start(
+    layout: Layout, programs: Mapping[str, str], environ: Mapping[str, str], nodes: int, port: int
+) -> None:
+    """Start the keeper and, through it, every daemon; raise HpcrunError when one does not start.
+
+    The daemons outlive the caller and its terminal.
+    """
+    munged = [
+        programs["munged"],
+        "--force",  # the folders above the sandbox may be open to others; the sandbox is not
+        f"--key-file={layout.munge_key}",
+        f"--socket={layout.munge_socket}",
+        f"--seed-file={layout.munge_seed}",
+        f"--pid-file={layout.pid('munged')}",
+        f"--log-file={layout.log('munged')}",
+    ]
+    commands = [("munged", munged, 0), ("slurmctld", [programs["slurmctld"]], port)]
+    commands += [(node, [programs["slurmd"], "-N", node], 0) for node in node_names(nodes)]
+    request = {
+        "pid_file": str(layout.pid("keeper")),
+        "daemons": [
+            {
+                "name": name,
+                "argv": argv,
+                "output": str(layout.output(name)),
+                "pid_file": str(layout.pid(name)),
+                "port": listens,
+            }
+            for name, argv, listens in commands
+        ],
+    }
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-I", "-S", keeper.__file__],
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            env={**environ, processes.MARK: str(layout.root)},
+            timeout=START_TIMEOUT,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HpcrunError(f"the sandbox's daemons did not start in {error.timeout:.0f} s") from None
+    report = [line.split() for line in answer.stdout.decode().splitlines()]
+    for name, code in report:
+        if code == "-1":
+            raise HpcrunError(f"{name} does not come up{log_tail(layout, name)}")
+        if code != "0":
+            raise HpcrunError(f"{name} ended with code {code}{log_tail(layout, name)}")
+    if len(report) < len(commands):
+        stderr = answer.stderr.decode(errors="replace").strip()
+        raise HpcrunError(f"the sandbox's keeper ended early: {stderr or 'it printed nothing'}")
+
+
+def node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Ask for the state of each node; empty when slurmctld does not answer."""
+    try:
+        answer = subprocess.run(
+            [sinfo, "--noheader", "--Node", "--format=%N %T"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {}
+    return dict(parse_node_states(answer.stdout.decode(errors="replace")))
+
+
+def parse_node_states(text: str) -> list[tuple[str, str]]:
+    """Read ``sinfo --noheader --Node --format="%N %T"``.
+
+    >>> parse_node_states("node1 idle\\nnode2 unknown*\\n")
+    [('node1', 'idle'), ('node2', 'unknown*')]
+    """
+    return [
+        (name, state)
+        for name, _, state in (line.partition(" ") for line in text.split("\n"))
+        if state
+    ]
+
+
+def cancel_all(scancel: str, environ: Mapping[str, str]) -> None:
+    """Cancel all jobs; no answer of slurmctld is no error, because the end comes anyway."""
+    try:
+        subprocess.run(
+            [scancel, "--quiet", f"--user={os.geteuid()}"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=3,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return
+
+
+def log_tail(layout: Layout, daemon: str, lines: int = 10) -> str:
+    """Return the last lines that a daemon printed or logged, to end an error message with."""
+    printed: list[str] = []
+    for file in (layout.output(daemon), layout.log(daemon)):
+        try:
+            printed += file.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+    tail = "\n".join(f"  {line}" for line in printed[-lines:])
+    return f"; its log ends:\n{tail}" if tail else "; it logged nothing"
+
+
+def unready(states: Mapping[str, str], nodes: Sequence[str]) -> list[str]:
+    """Return the nodes that are not idle, each with its state.
+
+    >>> unready({"node1": "idle", "node2": "down*"}, ["node1", "node2", "node3"])
+    ['node2 (down*)', 'node3 (no answer)']
+    """
+    return [
+        f"{node} ({states.get(node, 'no answer')})" for node in nodes if states.get(node) != "idle"
+    ]

@@ -1,4 +1,4 @@
-"""Find the processes of one sandbox and end them, and no others."""
+"""Finds the processes of one sandbox and ends them, and no others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse_stat(text: str) -> tuple[str, str, int, int]:
 
 
 def is_marked(environ: bytes, name: str, cwd: str, root: Path) -> bool:
-    """Say whether a process shows by itself that it belongs to the sandbox in ``root``.
+    """Return whether a process shows by itself that it belongs to the sandbox in ``root``.
 
     A daemon carries the mark. A job's process has SLURMD_NODENAME (the user's own shells and
     srun have not) beside the sandbox's SLURM_CONF. A step daemon works in the log folder.
@@ -107,7 +107,7 @@ def find_members(root: Path) -> list[Process]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signal this very process: never another one that has got its pid since."""
+    """Signal this very process, never another one that has got its pid since."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

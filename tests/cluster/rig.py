@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun.sandbox import config, daemons, shape
+from hpcrun.sandbox import config, lifecycle
+from hpcrun.sandbox.directory import Layout
 from tests.cluster import hosts
 from tests.cluster.hosts import Host, Network
 
@@ -79,9 +80,9 @@ class Rig:
     _hosts: dict[str, Host] = field(default_factory=dict, init=False)
 
     @property
-    def layout(self) -> config.Layout:
+    def layout(self) -> Layout:
         """Where the files lie that a sandbox has too."""
-        return config.Layout(self.root)
+        return Layout(self.root)
 
     @property
     def conf(self) -> Path:
@@ -101,7 +102,7 @@ class Rig:
     @property
     def node_names(self) -> list[str]:
         """The compute nodes, in Slurm's order."""
-        return shape.node_names(self.nodes)
+        return config.node_names(self.nodes)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -335,11 +336,13 @@ class Rig:
         self.run(*add, "user", "root", "account=research", f"cluster={cluster}")
 
     def _write_configuration(self) -> None:
-        node = shape.NodeKind(
+        node = config.NodeKind(
             nodes=self.nodes, cpus=self.cpus, memory_mb=MEMORY_MB, gpus=self.gpus_per_node
         )
         # ``like``: memory is counted.
-        daemons.write_files(self.layout, shape.Shape(kinds=(node,), like="a rig"), self._version())
+        lifecycle.write_files(
+            self.layout, config.Shape(kinds=(node,), like="a rig"), self._version()
+        )
         settings = {**self._settings(), **self.settings}
         lines = self.conf.read_text().splitlines(keepends=True)
         ours = {*settings, "PartitionName"}
@@ -380,7 +383,7 @@ class Rig:
         }
 
     def _version(self) -> tuple[int, int]:
-        return daemons.slurm_version("slurmctld", os.environ)
+        return lifecycle.slurm_version("slurmctld", os.environ)
 
     def _wait(self, why_not_yet: Callable[[], str], what: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout

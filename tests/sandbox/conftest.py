@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import sandbox
+from hpcrun.sandbox import lifecycle
 
 
 @pytest.fixture
@@ -22,17 +22,17 @@ def place() -> Iterator[Path]:
     finally:
         try:
             if (folder / "s" / "sandbox.json").exists():
-                sandbox.down(folder / "s")
+                lifecycle.down(folder / "s")
         finally:
             shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[sandbox.SandboxStatus]:
+def running() -> Iterator[lifecycle.SandboxStatus]:
     """One sandbox of the default shape for all tests of a module that leave it as it is."""
     folder = Path(tempfile.mkdtemp(prefix="hps", dir="/tmp"))
     try:
-        yield sandbox.up(folder / "s")
+        yield lifecycle.up(folder / "s")
     finally:
-        sandbox.down(folder / "s")
+        lifecycle.down(folder / "s")
         shutil.rmtree(folder)

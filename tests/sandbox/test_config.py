@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.sandbox import config, daemons, down, processes, sandbox_dir, status, up
-from hpcrun.sandbox.config import Layout
-from hpcrun.sandbox.shape import plain_shape
+from hpcrun.sandbox import config, directory, lifecycle, processes
+from hpcrun.sandbox.config import plain_shape
+from hpcrun.sandbox.directory import Layout, sandbox_dir
+from hpcrun.sandbox.lifecycle import down, status, up
 from hpcrun.spec.cluster import Cluster, Partition
 from tests.needs import require_root
 from tests.sandbox.using import wait_until
@@ -24,7 +25,7 @@ from tests.sandbox.using import wait_until
 LAYOUT = Layout(Path("/tmp/s"))
 
 
-@pytest.mark.parametrize("name", ["config", "daemons", "directory", "processes", "shape"])
+@pytest.mark.parametrize("name", ["config", "directory", "lifecycle", "processes"])
 def test_examples_in_docstrings(name: str) -> None:
     module = importlib.import_module(f"hpcrun.sandbox.{name}")
     failed, tried = doctest.testmod(module)
@@ -84,7 +85,7 @@ def test_nothing_of_the_users_slurm_reaches_the_sandbox() -> None:
         "LD_PRELOAD": "/x.so",
         "HOME": "/home/u",
     }
-    made = daemons.clean_environment(users, LAYOUT)
+    made = lifecycle.clean_environment(users, LAYOUT)
     assert set(made) == {"HOME", "LC_ALL", "PATH", "SLURM_CONF"}
     assert made["SLURM_CONF"] == "/tmp/s/slurm.conf"
 
@@ -110,9 +111,9 @@ def test_a_path_that_slurm_cannot_carry_is_refused(name: str, why: str) -> None:
 
 
 def test_the_longest_directory_still_has_room_for_the_longest_socket() -> None:
-    directory = "/tmp/" + (config.MAX_DIRECTORY - 5) * "x"
-    assert sandbox_dir({"HPCRUN_SANDBOX_DIR": directory}, 0) == Path(directory)
-    assert len(directory + config.LONGEST_SOCKET) == config.MAX_SOCKET_PATH
+    longest = "/tmp/" + (directory.MAX_DIRECTORY - 5) * "x"
+    assert sandbox_dir({"HPCRUN_SANDBOX_DIR": longest}, 0) == Path(longest)
+    assert len(longest + directory.LONGEST_SOCKET) == directory.MAX_SOCKET_PATH
 
 
 def test_a_relative_directory_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,19 +162,19 @@ def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
 
 def test_missing_programs_are_named_with_their_packages() -> None:
     with pytest.raises(HpcrunError, match="munged, slurmctld, slurmd") as refusal:
-        daemons.find_programs("/nonexistent")
+        lifecycle.find_programs("/nonexistent")
     assert "slurm-wlm munge" in refusal.value.fix
 
 
 def test_a_user_without_a_name_is_refused() -> None:
     with pytest.raises(InputError, match="uid 3999999999 has no name"):
-        daemons.check_user(3999999999)
+        lifecycle.check_user(3999999999)
 
 
 def test_ports_are_free_and_different() -> None:
-    ports = daemons.free_ports(20)
+    ports = lifecycle.free_ports(20)
     assert len(set(ports)) == 20
-    assert min(ports) >= daemons.LOWEST_PORT
+    assert min(ports) >= lifecycle.LOWEST_PORT
 
 
 def test_a_mark_on_somebody_elses_process_does_not_count() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import sandbox
 from hpcrun.errors import InputError
-from hpcrun.sandbox import SandboxStatus, processes
+from hpcrun.sandbox import lifecycle, processes
+from hpcrun.sandbox.lifecycle import SandboxStatus
 from tests.sandbox.using import job_state, pids_with, slurm, submit, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -41,14 +41,14 @@ def test_a_node_takes_more_cpus_and_memory_than_this_machine_has(running: Sandbo
 
 
 def test_sixteen_gpus_on_one_node(place: Path) -> None:
-    now = sandbox.up(place, nodes=1, gpus_per_node=16)
+    now = lifecycle.up(place, nodes=1, gpus_per_node=16)
     show = "echo $CUDA_VISIBLE_DEVICES"
     said = slurm(now, "srun", "--gres=gpu:16", "sh", "-c", show)
     assert said == ",".join(str(index) for index in range(16))
 
 
 def test_no_gpus_at_all(place: Path) -> None:
-    now = sandbox.up(place, nodes=1, gpus_per_node=0)
+    now = lifecycle.up(place, nodes=1, gpus_per_node=0)
     assert slurm(now, "srun", "echo", "ran") == "ran"
 
 
@@ -96,7 +96,7 @@ def test_a_cluster_is_rehearsed(place: Path, tmp_path: Path) -> None:
 
 def test_up_is_quick_and_a_job_starts_at_once(place: Path) -> None:
     begin = time.monotonic()
-    now = sandbox.up(place)
+    now = lifecycle.up(place)
     took_up = time.monotonic() - begin
     begin = time.monotonic()
     slurm(now, "srun", "-N2", "true")
@@ -106,11 +106,11 @@ def test_up_is_quick_and_a_job_starts_at_once(place: Path) -> None:
 
 def test_up_again_changes_nothing_and_another_shape_is_refused(running: SandboxStatus) -> None:
     directory = Path(running.directory)
-    assert sandbox.up(directory) == running == sandbox.status(directory)
+    assert lifecycle.up(directory) == running == lifecycle.status(directory)
     with pytest.raises(InputError, match="2 nodes with 4 GPUs each is up") as refusal:
-        sandbox.up(directory, nodes=3)
+        lifecycle.up(directory, nodes=3)
     assert "hpcrun sandbox down" in refusal.value.fix
-    assert sandbox.status(directory) == running
+    assert lifecycle.status(directory) == running
 
 
 def test_arrays_and_dependencies(running: SandboxStatus, tmp_path: Path) -> None:
@@ -142,19 +142,19 @@ def test_scancel_reaches_a_process_in_a_session_of_its_own(running: SandboxStatu
 def test_a_command_from_inside_a_job_does_not_saw_off_its_branch(running: SandboxStatus) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from pathlib import Path; from hpcrun import sandbox\n"
+        "from pathlib import Path; from hpcrun.sandbox import lifecycle\n"
         "from hpcrun.errors import InputError\n"
-        "try: sandbox.down(Path(sys.argv[1]))\n"
+        "try: lifecycle.down(Path(sys.argv[1]))\n"
         "except InputError as error: print(error.message)\n"
     )
-    root = str(Path(sandbox.__file__).parents[2])
+    root = str(Path(lifecycle.__file__).parents[2])
     said = slurm(running, "srun", sys.executable, "-c", code, running.directory, root)
     assert "runs in a job of the sandbox" in said
-    assert sandbox.status(Path(running.directory)) == running
+    assert lifecycle.status(Path(running.directory)) == running
 
 
 def test_down_leaves_no_process_and_no_file(place: Path) -> None:
-    now = sandbox.up(place)
+    now = lifecycle.up(place)
     word = f"78{os.getpid()}.5"
     stray = f"setsid sleep {word} & (env -i setsid -f sleep {word}); nohup sleep {word} & wait"
     submit(now, stray)
@@ -162,78 +162,78 @@ def test_down_leaves_no_process_and_no_file(place: Path) -> None:
     submit(now, f"srun -N2 sleep {word}", "-N2", "--exclusive")
     submit(now, "true", "--begin=now+1hour")
     wait_until(lambda: len(pids_with(word)) >= 6)
-    assert sandbox.down(place)
+    assert lifecycle.down(place)
     assert pids_with(word) == []
     assert processes.find_members(place) == []
     assert pids_with(str(place)) == []
     assert not place.exists()
-    assert sandbox.status(place) is None
-    assert not sandbox.down(place)
+    assert lifecycle.status(place) is None
+    assert not lifecycle.down(place)
 
 
 def test_down_lets_a_job_write_its_last_words(place: Path, tmp_path: Path) -> None:
-    now = sandbox.up(place)
+    now = lifecycle.up(place)
     script = f"trap 'echo bye > {tmp_path}/end; exit' TERM; touch {tmp_path}/on; sleep 600 & wait"
     batch = tmp_path / "job.sh"
     batch.write_text(f"#!/bin/bash\n{script}\n")
     batch.chmod(0o755)
     submit(now, f"srun {batch}")
     wait_until((tmp_path / "on").exists)
-    assert sandbox.down(place)
+    assert lifecycle.down(place)
     assert (tmp_path / "end").read_text() == "bye\n"
 
 
 def test_down_spares_the_users_own_programs(place: Path) -> None:
-    now = sandbox.up(place)
+    now = lifecycle.up(place)
     users = {**os.environ, "SLURM_CONF": now.slurm_conf, "SLURM_JOB_ID": "1"}
     with subprocess.Popen(["sleep", "60"], env=users, cwd=place) as shell:
-        assert sandbox.down(place)
+        assert lifecycle.down(place)
         assert shell.poll() is None
         shell.kill()
 
 
 def test_down_of_one_leaves_another_working(running: SandboxStatus, place: Path) -> None:
-    other = sandbox.up(place, nodes=1, gpus_per_node=1)
+    other = lifecycle.up(place, nodes=1, gpus_per_node=1)
     assert not set(other.pids.values()) & set(running.pids.values())
-    assert sandbox.down(place)
-    assert sandbox.status(Path(running.directory)) == running
+    assert lifecycle.down(place)
+    assert lifecycle.status(Path(running.directory)) == running
     assert slurm(running, "srun", "-N2", "echo", "ok").split() == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("victim", ["slurmctld", "munged", "node2", "keeper"])
 def test_up_recovers_from_a_daemon_that_was_killed(place: Path, victim: str) -> None:
-    first = sandbox.up(place)
+    first = lifecycle.up(place)
     word = f"79{os.getpid()}.5"
     submit(first, f"srun -N2 sleep {word}", "-N2")
     wait_until(lambda: len(pids_with(word)) >= 2)
     os.kill(first.pids[victim], signal.SIGKILL)
-    wait_until(lambda: (now := sandbox.status(place)) and now.dead == (victim,))
-    now = sandbox.status(place)
+    wait_until(lambda: (now := lifecycle.status(place)) and now.dead == (victim,))
+    now = lifecycle.status(place)
     assert now and not now.up
     # The shape may change: the broken one is not kept.
-    second = sandbox.up(place, nodes=3, gpus_per_node=2)
+    second = lifecycle.up(place, nodes=3, gpus_per_node=2)
     assert second.up and second.nodes == 3
     assert pids_with(word) == []
     assert not set(first.pids.values()) & set(second.pids.values())
     assert len(slurm(second, "srun", "-N3", "--gres=gpu:2", "hostname").split()) == 3
     if victim == "keeper":  # its orphans are found by their marks
         os.kill(second.pids["keeper"], signal.SIGKILL)
-    assert sandbox.down(place)
+    assert lifecycle.down(place)
     assert processes.find_members(place) == []
 
 
 def test_down_finds_daemons_whose_directory_was_removed(place: Path) -> None:
-    sandbox.up(place)
+    lifecycle.up(place)
     subprocess.run(["rm", "-rf", str(place)], check=True)
-    assert sandbox.down(place)
+    assert lifecycle.down(place)
     assert processes.find_members(place) == []
 
 
 def test_job_ids_are_not_given_again_after_down(place: Path) -> None:
-    first = int(submit(sandbox.up(place), "true"))
-    sandbox.down(place)
+    first = int(submit(lifecycle.up(place), "true"))
+    lifecycle.down(place)
     time.sleep(1)
-    assert int(submit(sandbox.up(place), "true")) > first
+    assert int(submit(lifecycle.up(place), "true")) > first
 
 
 def test_the_record_can_be_shown_as_json(running: SandboxStatus) -> None:

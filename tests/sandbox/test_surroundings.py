@@ -16,9 +16,8 @@ import msgspec
 import pytest
 
 import hpcrun
-from hpcrun import sandbox
 from hpcrun.errors import HpcrunError
-from hpcrun.sandbox import processes
+from hpcrun.sandbox import lifecycle, processes
 from tests.needs import require_root
 from tests.sandbox.using import pids_with, slurm, wait_until
 
@@ -27,7 +26,8 @@ pytestmark = pytest.mark.cluster
 NOBODY = 65534
 CHECKOUT = str(Path(hpcrun.__file__).parents[1])
 UP = (
-    "import sys; from pathlib import Path; from hpcrun import sandbox;sandbox.up(Path(sys.argv[1]))"
+    "import sys; from pathlib import Path; from hpcrun.sandbox import lifecycle; "
+    "lifecycle.up(Path(sys.argv[1]))"
 )
 DOWN = UP.replace(".up(", ".down(")
 
@@ -128,8 +128,8 @@ def test_another_slurm_in_the_environment_is_ignored(
     monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
     monkeypatch.setenv("SLURM_CLUSTERS", "elsewhere")
     monkeypatch.delenv("HOME", raising=False)
-    assert slurm(sandbox.up(place), "srun", "echo", "ok") == "ok"
-    assert sandbox.down(place)
+    assert slurm(lifecycle.up(place), "srun", "echo", "ok") == "ok"
+    assert lifecycle.down(place)
 
 
 def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) ->
         timeout=30,
     )
     assert done.returncode == 0
-    now = sandbox.status(place)
+    now = lifecycle.status(place)
     assert now and now.up
     for pid in now.pids.values():
         said = Path(f"/proc/{pid}/status").read_text()
@@ -179,7 +179,7 @@ def test_a_daemon_that_fails_is_quoted_and_nothing_stays(
 ) -> None:
     put_first(monkeypatch, tmp_path, program, script)
     with pytest.raises(HpcrunError, match=f"(?s){said}"):
-        sandbox.up(place)
+        lifecycle.up(place)
     assert not place.exists()
     assert processes.find_members(place) == []
 
@@ -192,7 +192,7 @@ def test_slurmctld_that_refuses_its_configuration_is_quoted(
     real = config.slurm_conf
     monkeypatch.setattr(config, "slurm_conf", lambda *a, **k: real(*a, **k) + "NoSuchKey=1\n")
     with pytest.raises(HpcrunError, match=r"(?s)slurmctld ended with code 1.*NoSuchKey"):
-        sandbox.up(place)
+        lifecycle.up(place)
     assert not place.exists()
     assert processes.find_members(place) == []
 
@@ -202,15 +202,13 @@ def test_a_slurmctld_port_that_is_taken_is_quoted(
 ) -> None:
     import socket
 
-    from hpcrun.sandbox import daemons
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(daemons, "free_ports", lambda count: [port, *range(11_000, 11_002)])
+        monkeypatch.setattr(lifecycle, "free_ports", lambda count: [port, *range(11_000, 11_002)])
         begin = time.monotonic()
         with pytest.raises(HpcrunError, match=r"(?s)slurmctld .*(already )?in use"):
-            sandbox.up(place)
+            lifecycle.up(place)
         assert time.monotonic() - begin < 8  # its death is noticed, not waited out
     assert processes.find_members(place) == []
 

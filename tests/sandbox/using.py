@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcrun.sandbox import SandboxStatus
+from hpcrun.sandbox.lifecycle import SandboxStatus
 
 
 def slurm(where: SandboxStatus | Path, *argv: str, timeout: float = 30) -> str:
