@@ -7,16 +7,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-# Run ids: time (UTC), the job's name, four characters of the second's part and of chance. Sorted
-# as text, like the digits that its characters stand for.
+# Run ids: time (UTC), the job's name, four characters for the second's fraction and chance. These
+# sort as text in the order of the digits that they stand for.
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._+-]+-[0-9a-z]{4}")
 # Values of variables that are not recorded; it goes when the run is over.
 SECRETS = "secrets.env"
 # What sbatch answered; in the folder of a run, or of a sweep for all its runs.
 SUBMITTED = "submitted.json"
-# By them a folder is known to be of a submission, also of one that was killed: one of these is made
-# before all else.
+# A folder with one of these is from a submission, also from one that was killed: one is made before
+# all else.
 OWN_FILES = frozenset({"attempts", "plan.json", "job.sbatch", "sweep.json", SUBMITTED})
 # The folder of a sweep's array is named after the sweep, whose id has the form of a run's.
 ARRAY = ".array"
@@ -25,11 +25,11 @@ TASK_ID = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
 def make_run_id(name: str, stamp: str, fraction: float, chance: int) -> str:
-    """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), what part of its second is over (0 to 1),
+    """Make a run id of a UTC stamp (``YYYYMMDD-HHMMSS``), the fraction of its second that is over,
     a job name and a random number.
 
-    The last four characters tell runs of one second apart, and their order: two are the
-    thousandths of it, two are chance.
+    The last four characters distinguish and order runs of one second: two are from its fraction,
+    two are random.
 
     >>> make_run_id("it's a test", "20261120-081455", 0.5, 123456)
     '20261120-081455-it-s-a-test-hhgg'
@@ -65,7 +65,7 @@ def array_of(run_id: str) -> str:
 
 
 def created_at(run_id: str) -> float:
-    """Tell when a run id was made, in seconds since the epoch.
+    """Return when a run id was made, in seconds since the epoch.
 
     >>> created_at("20261120-081455-zero2-4gpu-7k3q")
     1795162495.0
@@ -186,7 +186,7 @@ class SweepFolder(Struct, frozen=True):
 
     @property
     def seen(self) -> Path:
-        """What readers remember of its end."""
+        """What readers have recorded of its end."""
         return self.path / "cache" / "seen.json"
 
     def run(self, index: int) -> RunFolder:

@@ -6,11 +6,11 @@ from msgspec import Struct, field
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """Who took the run: a Slurm job, or this machine (``job_id`` None, ``hpcrun run``).
+    """What the run was submitted as: a Slurm job, or ``hpcrun run`` here (``job_id`` None).
 
     What a listing needs of the plan stands here too, so that it opens one file less; None in the
     records of older versions, and where the runs of a sweep may differ. ``run_id`` is what was
-    submitted, a run or a sweep: a copy of its folder has another name, and ``job_id`` None.
+    submitted, a run or a sweep; a copy of its folder has another name, and reads ``job_id`` as None.
     """
 
     job_id: str | None
@@ -35,7 +35,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """An array of so many runs, at most ``limit`` of them at the same time."""
+    """An array of ``tasks`` runs, at most ``limit`` of them at the same time."""
 
     name: str
     tasks: int
@@ -51,7 +51,7 @@ class Cancelled(Struct, frozen=True, kw_only=True):
 
 class Resubmitted(Struct, frozen=True, kw_only=True):
     """The run was made of an earlier one; ``checkpoint_dir`` is the earlier one's, or None where
-    the run keeps its own. ``code`` tells whose code it has: then (the earlier run's) or now.
+    the run keeps its own. ``code``: which code it has, then (the earlier run's) or now.
     """
 
     run_id: str
@@ -97,9 +97,9 @@ class SeenRow(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A final state that Slurm told once, of a run with so many attempts: Slurm forgets.
+    """A final state that Slurm reported for a run with this many attempts: Slurm forgets jobs.
 
-    ``by_record``: not Slurm told it but the run's own records, long after the end.
+    ``by_record``: it is from the run's own records, long after the end, and not from Slurm.
     """
 
     state: str
@@ -112,7 +112,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 class TaskEnd(Struct, frozen=True, kw_only=True):
     """How a run of a sweep ended; ``stamp`` is its attempts' folder's mtime_ns then.
 
-    ``by_record``: not Slurm told it but the run's own records, and Slurm may yet.
+    ``by_record``: it is from the run's own records; Slurm may still report another.
     """
 
     state: str
@@ -167,7 +167,7 @@ class End(Struct, frozen=True, kw_only=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One start of the run, as far as its records tell; ``beat`` in epoch seconds."""
+    """One start of the run, as far as its records show; ``beat`` in epoch seconds."""
 
     index: int
     begin: Begin | None = None
@@ -176,7 +176,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """All that the run folder itself knows of a run."""
+    """All records of a run in its folder."""
 
     run_id: str
     task: Task | None = None

@@ -48,7 +48,7 @@ def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> tuple[int, i
                 f"{project}: too large to copy into the run (over {MAX_FILES} files or "
                 f"{MAX_BYTES // 2**20} MiB of files)",
                 fix="run hpcrun in the folder of your code, put data into .gitignore, "
-                "or say snapshot: false to run the code in place",
+                "or set snapshot: false to run the code in place",
             )
     return files, size
 
@@ -71,7 +71,7 @@ def _copy(source: Path, target: Path, project: Path) -> int:
 
 
 def _project_files(project: Path) -> Iterator[str]:
-    """List the project's files, by git where it is a checkout."""
+    """List the project's files, by git if it is a checkout."""
     listed = _git_files(project)
     if listed is None:
         yield from _walk(project)
@@ -96,9 +96,9 @@ def _project_files(project: Path) -> Iterator[str]:
 
 
 def _git_files(project: Path) -> list[str] | None:
-    """What git tracks and does not ignore; None where there is no checkout (or no git).
+    """List what git tracks and does not ignore; None if there is no checkout, or no git.
 
-    Raises InputError where git does not say: all that it ignores, data say, would be copied.
+    Raises InputError if git fails: all that it ignores, such as data, would be copied.
     """
     if shutil.which("git") is None:
         return None
@@ -114,18 +114,19 @@ def _git_files(project: Path) -> list[str] | None:
         raise HpcrunError(f"git cannot be started here: {error.strerror}", fix=_IN_PLACE) from error
     if listed.returncode == 0:
         return [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
-    said = os.fsdecode(listed.stderr).strip()
-    if "not a git repository" in said:
+    stderr = os.fsdecode(listed.stderr).strip()
+    if "not a git repository" in stderr:
         return None
-    own = re.search(r"^\s+(git config .*)", said, re.MULTILINE)  # a checkout of somebody else's
+    own = re.search(r"^\s+(git config .*)", stderr, re.MULTILINE)  # another user's checkout
+    reason = stderr.partition("\n")[0] or "it gives no reason"
     raise InputError(
-        f"git does not list the code of {project}: {said.partition(chr(10))[0] or 'no word why'}",
+        f"git does not list the code of {project}: {reason}",
         fix=f"{own[1]}; or {_IN_PLACE}" if own else _IN_PLACE,
     )
 
 
 def _walk(project: Path) -> Iterator[str]:
-    """Everything but caches and environments."""
+    """List everything but caches and environments."""
     for where, folders, names in os.walk(str(project)):
         folder = Path(where)
         # A link to a folder is listed as a folder: it is kept as a link.
