@@ -10,7 +10,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
     What a listing needs of the plan stands here too, so that it opens one file less; None in the
     records of older versions, and where the runs of a sweep may differ. ``run_id`` is what was
-    submitted, a run or a sweep; a copy of its folder has another name, and reads ``job_id`` as None.
+    submitted, a run or a sweep; a copy of its folder has another name, and no job of its own.
     """
 
     job_id: str | None
