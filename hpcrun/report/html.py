@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curve import Curve, Restart
 from hpcrun.metrics.names import (
     EVAL_LOSS,
     GRAD_NORM,
@@ -125,17 +125,7 @@ def _shown(run: ParsedRun) -> dict[str, Any]:
         "read": read,
         "formats": printable(", ".join(run.formats)) or "no metric found",
         "counted": count_of(len(run.curve.metrics), "metric"),
-        "restarts": [
-            f"attempt {restart.attempt}: "
-            + (
-                ("no training loss" if run.curve.steps(LOSS)[:1] != [None] else "resumed")
-                if restart.resumed_at is None
-                else f"from step {restart.resumed_at}"
-            )
-            + ("" if restart.lost_at is None else f", after step {restart.lost_at}")
-            + (f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else "")
-            for restart in run.curve.restarts
-        ],
+        "restarts": [_restart_text(run, restart) for restart in run.curve.restarts],
         "metrics": [
             {
                 "name": printable(name),
@@ -152,6 +142,22 @@ def _shown(run: ParsedRun) -> dict[str, Any]:
             for name, series in run.curve.metrics.items()
         ],
     }
+
+
+def _restart_text(run: ParsedRun, restart: Restart) -> str:
+    if restart.resumed_at is not None:
+        text = f"attempt {restart.attempt}: from step {restart.resumed_at}"
+    elif run.curve.steps(LOSS)[:1] == [None]:
+        text = f"attempt {restart.attempt}: resumed"
+    else:
+        text = f"attempt {restart.attempt}: no training loss"
+    if restart.lost_at is not None:
+        text += f", after step {restart.lost_at}"
+    return text + _replayed_text(restart)
+
+
+def _replayed_text(restart: Restart) -> str:
+    return f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else ""
 
 
 def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
@@ -240,7 +246,7 @@ def _run(run: ParsedRun) -> dict[str, Any]:
         {
             "at": restart.resumed_at,
             "text": f"attempt {restart.attempt} from step {restart.resumed_at}"
-            + (f", {count_of(restart.replayed, 'step')} done again" if restart.replayed else ""),
+            + _replayed_text(restart),
         }
         for restart in run.curve.restarts
         if restart.resumed_at is not None

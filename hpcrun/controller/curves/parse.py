@@ -71,14 +71,11 @@ def _without_secrets(context: Context, source: Source, parsed: ParsedRun) -> Par
     Samples stay as the log has them.
     """
     masker = masker_of(context, [source.run] if source.run is not None else [])
-    metrics = parsed.curve.metrics
     shown = {
         name: series
-        for name, series in metrics.items()
+        for name, series in parsed.curve.metrics.items()
         if masker.mask(data := name.encode("utf-8", "surrogateescape")) == data
     }
-    if len(shown) == len(metrics):
-        return parsed
     return structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=shown))
 
 

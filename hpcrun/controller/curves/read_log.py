@@ -220,7 +220,7 @@ def read_ranges(
                 theirs.close()
             workers.append((worker, ours))
         for turn in range(len(numbers)):
-            # A worker that is no more (killed for its memory, perhaps) leaves half a message at most.
+            # A worker that was killed, for its memory perhaps, leaves half a message at most.
             with contextlib.suppress(EOFError, OSError):
                 packed, *rest = workers[turn % len(workers)][1].recv()
                 blocks = [[_unpacked(piece) for piece in block] for block in packed]
