@@ -213,7 +213,10 @@ def test_a_copy_is_whole_or_not_there(tmp_path: Path) -> None:
     assert not (copies / "to data").exists()
     bash("leave_folder", **env)
     code, _, err = bash(make, str(disk), str(tmp_path / "nothing"), **env)
-    assert (code, err) == (1, f"hpcrun: error: {HOST}: stage: {tmp_path}/nothing: no such file or folder\n")
+    assert (code, err) == (
+        1,
+        f"hpcrun: error: {HOST}: stage: {tmp_path}/nothing: no such file or folder\n",
+    )
 
 
 def test_a_file_of_the_run_gets_the_nodes_own_folder(tmp_path: Path) -> None:

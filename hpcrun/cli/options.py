@@ -159,10 +159,12 @@ def asked_job(
 
 def asked_overrides(options: dict[str, Any]) -> list[str]:
     """Return what job_options() change in a job, as --set has it."""
+    from hpcrun.spec.dump import yaml_of
+
     overrides = list(options["overrides"])
     for option, key in _KEYS.items():
         if options[option] is not None:
-            overrides.append(f"{key}={_as_yaml(options[option])}")
+            overrides.append(f"{key}={yaml_of(options[option], '--set', key)}")
     return overrides
 
 
@@ -175,20 +177,3 @@ def check_follow(verb: str, *, follow: bool, as_json: bool) -> None:
             "--follow shows the log as it is, which is no JSON",
             fix=f"hpcrun {verb} --json, then hpcrun logs -f --json JOB",
         )
-
-
-def _as_yaml(value: str | int) -> str:
-    r"""Write an option's value for --set, so that nothing in it has a meaning in YAML.
-
-    >>> print(_as_yaml(2), _as_yaml('a "b"\t'))
-    2 "a \U00000022b\U00000022\U00000009"
-    """
-    if isinstance(value, int):
-        return str(value)
-
-    def one(char: str) -> str:
-        is_plain = char.isascii() and char.isprintable() and char not in '\\"'
-        is_byte = "\ud800" <= char <= "\udfff"  # not UTF-8: the reader reports it
-        return char if is_plain or is_byte else f"\\U{ord(char):08x}"
-
-    return f'"{"".join(map(one, value))}"'

@@ -154,7 +154,7 @@ def prepare(
     with all that is wrong.
     """
     now = time.gmtime()
-    as_it_was = _as_it_was(context)
+    in_code = _in_code(context)
     origin = origin or Origin(spec.name or "job")
     if spec.sweep:
         spec, extra_args = _only_run(spec, extra_args, origin)
@@ -181,7 +181,7 @@ def prepare(
     )
     with _kept(errors):
         given = inspect_deepspeed(
-            _that_has(as_it_was, context, spec), spec, "" if found.inside else found.python
+            _for_deepspeed(in_code, context, spec), spec, "" if found.inside else found.python
         )
     with _kept(errors):
         plan = build_plan(
@@ -196,7 +196,7 @@ def prepare(
     with _kept(errors):
         if plan is not None:
             _check_commands(plan.setup)
-    findings = (checks or Checks()).look(as_it_was, spec, found, plan, extra_args)
+    findings = (checks or Checks()).look(in_code, spec, found, plan, extra_args)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()
@@ -220,17 +220,17 @@ def project_templates(context: Context) -> Templates:
     return Templates(code if has_own else context.project, context.environ)
 
 
-def _as_it_was(context: Context) -> Context:
+def _in_code(context: Context) -> Context:
     """Return the context in which the project's files are found as the run gets them."""
     if context.code is None:
         return context
     return msgspec.structs.replace(context, project=context.code)
 
 
-def _that_has(as_it_was: Context, context: Context, spec: JobSpec) -> Context:
+def _for_deepspeed(in_code: Context, context: Context, spec: JobSpec) -> Context:
     """Prefer the copy of the code for the user's DeepSpeed JSON, where it has it."""
     name = spec.deepspeed.config_file if spec.deepspeed is not None else None
-    return as_it_was if name is not None and (as_it_was.project / name).is_file() else context
+    return in_code if name is not None and (in_code.project / name).is_file() else context
 
 
 def _only_run(

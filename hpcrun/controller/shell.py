@@ -34,8 +34,8 @@ def prepare_shell(
 ) -> Shell:
     """Find the job and the node, the first one by default; nothing is started.
 
-    ``node`` is a name or a number, 0 for the first. No ``command``: a shell. Raises InputError where
-    the job is not running or the node is not its own, and OutOfReach.
+    ``node`` is a name or a number, 0 for the first. No ``command``: a shell. Raises InputError
+    where the job is not running or the node is not its own, and OutOfReach.
     """
     runs = targets.all_runs()
     if len(runs) + len(targets.foreign) > 1:
