@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from hpcrun.plan.script_facts import OPEN_PARSERS, Option, ScriptFacts, called
+from hpcrun.plan.script_facts import OPEN_PARSERS, ScriptFacts
 from hpcrun.spec.yaml_edit import flow, scalar
 
 # What a script's option takes, by its name: the placeholder, and the pattern of the names.
@@ -32,6 +31,8 @@ _OPTIONS: Sequence[tuple[str, str]] = (
     ("activation_checkpointing", r"activation_checkpointing"),
 )  # fmt: skip
 _PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _OPTIONS)
+_LIGHTNING = {"lightning", "pytorch_lightning"}
+_TRAINING = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
 # Names that look like a batch and are another one's.
 _NOT_TRAINING = re.compile(r"eval|val|test|global|total|num|log|gen|pred")
 _TRAINER_ARGS = (
@@ -72,32 +73,28 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 def is_training(facts: ScriptFacts) -> bool:
     """Return whether a file imports what people train with."""
-    return bool(_modules(facts.imports) & {"torch", "deepspeed", "accelerate", "transformers"}) or (
-        bool(_modules(facts.imports) & {"lightning", "pytorch_lightning"})
-    )
+    return bool(_modules(facts.imports) & _TRAINING)
 
 
-def draft_job(
-    script: str, tree: ast.Module, facts: ScriptFacts, others: Sequence[ScriptFacts] = ()
-) -> Draft:
+def draft_job(script: str, facts: ScriptFacts, others: Sequence[ScriptFacts] = ()) -> Draft:
     """Draft a job. ``others``: modules of the project that the script imports.
 
     >>> from hpcrun.plan.script_facts import read_script
+    >>> import ast
     >>> tree = ast.parse("import argparse, deepspeed; p = argparse.ArgumentParser()\\n"
     ...     "p.add_argument('--batch'); p = deepspeed.add_config_arguments(p); p.parse_args()")
-    >>> draft = draft_job("train.py", tree, read_script(tree))
+    >>> draft = draft_job("train.py", read_script(tree))
     >>> draft.framework, draft.args
     ('deepspeed', [('--deepspeed_config', 'deepspeed_config'), ('--batch', 'micro_batch_per_gpu')])
     """
-    names = {called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     modules = _modules([name for one in (facts, *others) for name in one.imports])
-    framework = _framework(modules, names, facts)
-    args = _args(facts, framework, _choices(tree))
+    framework = _framework(modules, facts)
+    args = _args(facts, framework)
     takes = {placeholder for _, placeholder in args}
     notes = []
     launcher = None
     options = {_plain(name): name for option in facts.options for name in option.names}
-    if "local_rank" in options and not _names_local_rank(tree):
+    if "local_rank" in options and not facts.names_local_rank:
         if framework == "deepspeed":
             launcher = "deepspeed"
         elif framework in ("torch", "transformers") and facts.parser == "argparse":
@@ -129,8 +126,8 @@ def draft_job(
         framework=framework,
         launcher=launcher,
         args=args,
-        batch=_batch(args, _defaults(tree, facts)),
-        required=[*required, *_positionals(tree, facts)],
+        batch=_batch(args, facts),
+        required=[*required, *facts.positionals],
         notes=notes,
     )
 
@@ -139,13 +136,13 @@ def _modules(imports: Sequence[str]) -> set[str]:
     return {name.partition(".")[0] for name in imports}
 
 
-def _framework(modules: set[str], calls: set[str], facts: ScriptFacts) -> str:
+def _framework(modules: set[str], facts: ScriptFacts) -> str:
     """Return what the script trains with, the outermost layer first."""
-    if modules & {"lightning", "pytorch_lightning"}:
+    if modules & _LIGHTNING:
         return "lightning"
-    if "Accelerator" in calls:
+    if "Accelerator" in facts.trainers:
         return "accelerate"
-    trainer = any(name.endswith("Trainer") for name in calls)
+    trainer = any(name.endswith("Trainer") for name in facts.trainers)
     if facts.parser == "transformers" or (trainer and modules & {"transformers", "trl"}):
         return "transformers"
     if "deepspeed" in modules:
@@ -157,9 +154,7 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
 
 
-def _args(
-    facts: ScriptFacts, framework: str, choices: Mapping[str, list[object]]
-) -> list[tuple[str, str]]:
+def _args(facts: ScriptFacts, framework: str) -> list[tuple[str, str]]:
     if facts.parser == "transformers":
         return list(_TRAINER_ARGS)
     found: list[tuple[str, str]] = []
@@ -173,7 +168,8 @@ def _args(
             if pattern.fullmatch(_plain(name)) and not _NOT_TRAINING.search(_plain(name))
         ]
         if placeholder == "precision":
-            fits = [option for option in fits if _takes_precision(option, choices)]
+            # Others take bfloat16, or 16-mixed.
+            fits = [option for option in fits if {"bf16", "fp16"} <= set(option.choices)]
         if fits:
             # The most exact option: --micro-batch-size before --batch-size.
             best = max(
@@ -184,69 +180,15 @@ def _args(
     return found
 
 
-def _takes_precision(option: Option, choices: Mapping[str, list[object]]) -> bool:
-    """Return whether an option lists hpcrun's names; others take bfloat16, or 16-mixed."""
-    return any({"bf16", "fp16"} <= set(map(str, choices.get(name, []))) for name in option.names)
-
-
-def _choices(tree: ast.Module) -> dict[str, list[object]]:
-    """Return the choices of each option of argparse, where the text lists them."""
-    found: dict[str, list[object]] = {}
-    for call in _add_arguments(tree):
-        given = next((word.value for word in call.keywords if word.arg == "choices"), None)
-        if isinstance(given, (ast.List, ast.Tuple, ast.Set)):
-            values = [item.value for item in given.elts if isinstance(item, ast.Constant)]
-            found |= {name: list[object](values) for name in _texts(call)}
-    return found
-
-
-def _defaults(tree: ast.Module, facts: ScriptFacts) -> dict[str, int]:
-    """Return the default numbers of options, where the script's text has them."""
-    found = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}
-    for call in _add_arguments(tree):
-        given = next((word.value for word in call.keywords if word.arg == "default"), None)
-        if isinstance(given, ast.Constant) and type(given.value) is int:
-            found |= dict.fromkeys(_texts(call), given.value)
-    return found
-
-
-def _batch(args: Sequence[tuple[str, str]], defaults: Mapping[str, int]) -> dict[str, int]:
+def _batch(args: Sequence[tuple[str, str]], facts: ScriptFacts) -> dict[str, int]:
     """Return the script's own batch: a job file with another would train something else."""
+    defaults = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}
+    for option in facts.options:
+        if option.number is not None:
+            defaults |= dict.fromkeys(option.names, option.number)
     batch = ("micro_batch_per_gpu", "gradient_accumulation_steps")
-    found = {name: defaults.get(option, 0) for option, name in args if name in batch}
+    found = {name: defaults.get(arg, 0) for arg, name in args if name in batch}
     return {name: value for name, value in found.items() if value > 0}
-
-
-def _add_arguments(tree: ast.Module) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and called(node) == "add_argument":
-            yield node
-
-
-def _texts(call: ast.Call) -> list[str]:
-    values = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
-    return [value for value in values if isinstance(value, str)]
-
-
-def _positionals(tree: ast.Module, facts: ScriptFacts) -> list[str]:
-    """List arguments without a dash that the script stops without."""
-    if facts.parser != "argparse":
-        return []
-    found = []
-    for call in _add_arguments(tree):
-        names = _texts(call)
-        nargs = next((word.value for word in call.keywords if word.arg == "nargs"), None)
-        optional = isinstance(nargs, ast.Constant) and nargs.value in ("?", "*", 0)
-        if names and not names[0].startswith("-") and not optional:
-            found.append(names[0].upper())
-    return found
-
-
-def _names_local_rank(tree: ast.Module) -> bool:
-    """Return whether the script names the variable LOCAL_RANK."""
-    return any(
-        isinstance(node, ast.Constant) and node.value == "LOCAL_RANK" for node in ast.walk(tree)
-    )
 
 
 # ---- text --------------------------------------------------------------------------------------

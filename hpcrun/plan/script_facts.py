@@ -36,6 +36,7 @@ BATCH_KEYWORDS = frozenset(
     {"per_device_train_batch_size", "batch_size", "train_batch_size", "micro_batch_size"}
 )
 STEPS_KEYWORDS = frozenset({"gradient_accumulation_steps", "accumulate_grad_batches"})
+_TRAINERS = ("Trainer", "Accelerator")
 # What DeepSpeed adds to a parser (deepspeed/__init__.py, add_config_arguments).
 _DEEPSPEED_OPTIONS = ("--deepspeed", "--deepspeed_config", "--deepscale", "--deepscale_config")
 
@@ -43,12 +44,15 @@ _DEEPSPEED_OPTIONS = ("--deepspeed", "--deepspeed_config", "--deepscale", "--dee
 class Option(Struct, frozen=True):
     """An option of a script: its spellings; ``required``: argparse stops without it.
 
-    ``default`` is a text that the script names; "" where it is anything else, or not known.
+    ``default`` is a text, ``number`` a whole number that the script gives as default; "" and None
+    where it is anything else, or not known. ``choices`` are those written out in the script.
     """
 
     names: list[str]
     required: bool = False
     default: str = ""
+    number: int | None = None
+    choices: list[str] = field(default_factory=list)
 
 
 class ScriptFacts(Struct, frozen=True, kw_only=True):
@@ -57,7 +61,9 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     ``parser`` is what reads its command line ("" where nothing that is known does). ``plain``: it
     is argparse, and ``options`` are all that it takes. ``variables`` are the environment variables
     that its text names, ``imports`` the modules that it imports anywhere. ``numbers`` are those
-    that its calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out.
+    that its calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out. ``positionals``:
+    arguments without a dash that argparse stops without. ``trainers``: which Trainer or
+    Accelerator it makes. ``is_program``: it does something when it is run.
     """
 
     parser: str = ""
@@ -67,6 +73,10 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     variables: list[str] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
     numbers: list[tuple[str, int]] = field(default_factory=list)
+    positionals: list[str] = field(default_factory=list)
+    trainers: list[str] = field(default_factory=list)
+    names_local_rank: bool = False
+    is_program: bool = False
 
 
 def read_script(tree: ast.Module) -> ScriptFacts:
@@ -90,7 +100,16 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         variables=sorted(set(_variables(nodes))),
         imports=list(dict.fromkeys(imports)),
         numbers=list(dict.fromkeys(_numbers(calls))),
+        positionals=reading.positionals if reading else [],
+        trainers=[name for name in map(called, calls) if name.endswith(_TRAINERS)],
+        names_local_rank=any(node.value == "LOCAL_RANK" for node in nodes.of(ast.Constant)),
+        is_program=any(map(_runs, tree.body)),
     )
+
+
+def _runs(node: ast.stmt) -> bool:
+    """Return whether a statement at a script's top is a main guard, or calls something."""
+    return _is_main_guard(node) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
 
 
 class _Nodes:
@@ -173,6 +192,7 @@ class _Argparse:
     def __init__(self, nodes: _Nodes) -> None:
         calls = nodes.of(ast.Call)
         self.options: list[Option] = []
+        self.positionals: list[str] = []
         self.abbreviates = True
         self.plain = True
         self._branches = [
@@ -218,14 +238,25 @@ class _Argparse:
         self._expect(not _takes_the_rest(keywords.get("nargs")))
         flags = [name for name in known if name.startswith("-")]
         if not flags:
+            if known and _constant(keywords.get("nargs")) not in ("?", "*", 0):
+                self.positionals.append(known[0].upper())
             return
         action = keywords.get("action")
         if action is not None and ast.unparse(action).endswith("BooleanOptionalAction"):
             flags += [f"--no-{name[2:]}" for name in known if name.startswith("--")]
-        required = keywords.get("required")
-        needs = isinstance(required, ast.Constant) and required.value is True
-        needs = needs and not self._may_not_count(call)
-        self.options.append(Option(flags, needs, _text(keywords.get("default"))))
+        needs = _constant(keywords.get("required")) is True and not self._may_not_count(call)
+        default, choices = keywords.get("default"), keywords.get("choices")
+        number = _constant(default)
+        listed = choices.elts if isinstance(choices, (ast.List, ast.Tuple, ast.Set)) else []
+        self.options.append(
+            Option(
+                names=flags,
+                required=needs,
+                default=_text(default),
+                number=number if type(number) is int else None,
+                choices=[str(item.value) for item in listed if isinstance(item, ast.Constant)],
+            )
+        )
 
     def _may_not_count(self, call: ast.Call) -> bool:
         """Return whether a call stands where it is not always made."""
@@ -259,12 +290,17 @@ class _Argparse:
                 self._expect(id(call) in assigned or attributes.get(id(call)) in _HARMLESS)
 
 
+def _constant(node: ast.expr | None) -> Any:
+    """Return the value of a constant; None for all else."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
 def _text(node: ast.expr | None) -> str:
     """Return the text that an expression is, also as Path("..."); "" for all else."""
     if isinstance(node, ast.Call) and called(node) == "Path" and len(node.args) == 1:
         node = node.args[0]
-    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return node.value if is_text else ""  # type: ignore[union-attr]
+    value = _constant(node)
+    return value if isinstance(value, str) else ""
 
 
 def _is_main_guard(node: ast.stmt) -> bool:

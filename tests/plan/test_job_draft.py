@@ -14,9 +14,10 @@ PARSER = "import argparse\np = argparse.ArgumentParser()\n"
 
 
 def drafted(text: str, *others: str) -> Draft:
-    tree = ast.parse(text)
     return draft_job(
-        "train.py", tree, read_script(tree), [read_script(ast.parse(other)) for other in others]
+        "train.py",
+        read_script(ast.parse(text)),
+        [read_script(ast.parse(other)) for other in others],
     )
 
 
@@ -126,6 +127,7 @@ def test_hugging_face() -> None:
     )
     assert found.framework == "transformers"
     assert ("--per_device_train_batch_size", "micro_batch_per_gpu") in found.args
+    assert found.batch == {"micro_batch_per_gpu": 8}  # its own default
 
 
 def test_what_only_the_user_knows() -> None:

@@ -48,7 +48,7 @@ def find_script(project: Path) -> str | None:
         if number >= _MOST_FILES:
             break
         facts = _facts(path)
-        if facts is not None and is_training(facts[1]) and _is_program(facts[0]):
+        if facts is not None and is_training(facts) and facts.is_program:
             found.append(path)
     for name in _USUAL_NAMES:
         if project / name in found:
@@ -67,25 +67,14 @@ def _is_ours(path: Path) -> bool:
     return path.is_file() and not _UNWRITABLE.search(path.name)
 
 
-def _is_program(tree: ast.Module) -> bool:
-    """Return whether a file does something when it runs: a main guard, or calls at its top."""
-    for node in tree.body:
-        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test):
-            return True
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            return True
-    return False
-
-
-def _facts(path: Path) -> tuple[ast.Module, ScriptFacts] | None:
+def _facts(path: Path) -> ScriptFacts | None:
     """Read a file; None for what is no Python, or too long to be read in a moment."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape in the user's text is no news here
-            tree = ast.parse(path.read_bytes())
-        return tree, read_script(tree)
+            return read_script(ast.parse(path.read_bytes()))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -96,9 +85,9 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     ``script`` is a path from the current folder or from the project. Raises InputError for what is
     no Python file of the project.
     """
-    path, tree, facts = read_program(found.project, script)
+    path, facts = read_program(found.project, script)
     name = path.relative_to(found.project).as_posix()
-    made = draft_job(name, tree, facts, _modules_of(found.project, path, facts))
+    made = draft_job(name, facts, _modules_of(found.project, path, facts))
     shape = _shape(found, cluster, options)
     return JobFile(
         path=found.project / "jobs" / f"{path.stem}.yaml",
@@ -107,7 +96,7 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     )
 
 
-def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFacts]:
+def read_program(project: Path, script: str) -> tuple[Path, ScriptFacts]:
     """Read a script that the user named. Raises InputError for what is no Python of the project."""
     if _UNWRITABLE.search(script):
         raise InputError(
@@ -136,7 +125,7 @@ def read_program(project: Path, script: str) -> tuple[Path, ast.Module, ScriptFa
         except (ValueError, RecursionError, MemoryError) as error:
             raise InputError(f"{name}: no Python that can be read: {error}") from error
         raise InputError(f"{name}: too long to be a training script")
-    return (path, *read)
+    return path, read
 
 
 def _checked(text: str, name: str) -> str:
@@ -185,8 +174,8 @@ def _modules_of(project: Path, script: Path, facts: ScriptFacts) -> list[ScriptF
             seen.add(path)
             read = _facts(path)
             if read is not None:
-                found.append(read[1])
-                waiting += [(path, inner) for inner in read[1].imports]
+                found.append(read)
+                waiting += [(path, inner) for inner in read.imports]
     return found
 
 
