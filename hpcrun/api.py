@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
-from hpcrun.handles import Run, Status, Sweep, status_of, wait
+from hpcrun.handles import Run, Sweep, status_of, wait
+from hpcrun.runs.status import JobStatus as Status
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
@@ -144,7 +145,7 @@ def find(
 
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
-    from hpcrun.controller.state.status import resolve
+    from hpcrun.controller.status import resolve
 
     context = _context(cluster, cwd)
     return Run(resolve(context, str(word)), context)
@@ -154,7 +155,7 @@ def find_sweep(
     word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
-    from hpcrun.controller.state.status import resolve_any
+    from hpcrun.controller.status import resolve_any
     from hpcrun.runs.layout import SweepFolder
 
     context = _context(cluster, cwd)
@@ -171,7 +172,7 @@ def newest(
 
     Raises InputError for a ``count`` that is no number, or less than 0.
     """
-    from hpcrun.controller.state.status import newest as newest_folders
+    from hpcrun.controller.status import newest as newest_folders
 
     if not hasattr(count, "__index__") or count < 0:
         raise InputError(f"count: {count!r}: expected how many runs", fix="as in newest(20)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -13,47 +12,12 @@ from hpcrun.errors import HpcrunError, InputError, WaitTimeout
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.controller.state.status import RunStatus
-    from hpcrun.controller.watch.follow import Event
+    from hpcrun.controller.logs import Event
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
     from hpcrun.runs.layout import RunFolder, SweepFolder
+    from hpcrun.runs.status import JobStatus
     from hpcrun.secrets.mask import Masker
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """A run's state at one moment.
-
-    ``state`` is Slurm's word (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT,
-    OUT_OF_MEMORY ...), LOST (it died without a trace), NOT_SUBMITTED (Slurm never took it) or
-    UNKNOWN (ask again later: Slurm does not answer). ``final``: it will not change any more.
-    ``reason``: why it waits, or how it ended; "" where nothing is to be said. ``exit_code``: the
-    training's own, None until the job's record of it is there. ``source``: who says so: squeue,
-    sacct, seen (Slurm said so before), record (the run's own files). ``notes`` tell where these
-    disagree. ``attempts`` counts the starts: more than 1 after a requeue. ``nodes`` is the node
-    list of the last one. ``step`` and ``loss`` are the last that the log shows.
-    ``out_of_reach``: why Slurm gave no answer; "" where it gave one.
-    """
-
-    run_id: str
-    job_id: str | None
-    state: str
-    final: bool
-    reason: str
-    exit_code: int | None
-    source: str
-    notes: tuple[str, ...]
-    attempts: int
-    nodes: str
-    step: int | None
-    loss: float | None
-    out_of_reach: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether the run ended well: ``final``, and the training's exit code was 0."""
-        return self.state == "COMPLETED"
 
 
 class Run:
@@ -106,11 +70,11 @@ class Run:
         task = read_task(self._folder)
         return dict(task.values) if task else {}
 
-    def status(self) -> Status:
+    def status(self) -> JobStatus:
         """Ask for the state, by one squeue and at most one sacct; Slurm's silence is UNKNOWN."""
         return status_of([self])[0]
 
-    def wait(self, timeout: float | None = None) -> Status:
+    def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait until the run is over, well or not, and return its state then.
 
         A requeue is not an end; Slurm's silence is none either: the waiting goes on. Ctrl-C ends
@@ -128,23 +92,15 @@ class Run:
         launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
         looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
         """
+        from hpcrun.controller.logs import JobLogs, LogQuery
+        from hpcrun.controller.monitor import Monitor
         from hpcrun.controller.secrets import masker_of
-        from hpcrun.controller.watch.follow import follow as follow_logs
-        from hpcrun.controller.watch.logs import LogQuery, check_chosen, chooser, read
-        from hpcrun.controller.watch.watched_runs import WatchedRuns
-        from hpcrun.logs.tail import Tail
 
-        watched = WatchedRuns(self._context, [self._folder])
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
-        choose = chooser(watched, query)
-        tail = Tail()
-        events: Iterator[Event]
-        if follow:
-            events = follow_logs(watched, choose=choose, tail=tail)
-        else:
-            chosen = choose(watched.files())
-            check_chosen(watched, query, chosen)
-            events = read(watched, tail, chosen)
+        logs = JobLogs(Monitor(self._context, [self._folder]), query)
+        if not follow:
+            logs.check()
+        events: Iterator[Event] = logs.follow() if follow else logs.read()
         masker = None if raw else masker_of(self._context, [self._folder])
         return _lines(events, masker, with_prefix=rank is None)
 
@@ -201,11 +157,11 @@ class Sweep(Sequence[Run]):
         first = self._runs[0].job_id if self._runs else None
         return first.partition("_")[0] if first else None
 
-    def status(self) -> list[Status]:
+    def status(self) -> list[JobStatus]:
         """Ask for the state of all runs at once: see Run.status()."""
         return status_of(self._runs)
 
-    def wait(self, timeout: float | None = None) -> list[Status]:
+    def wait(self, timeout: float | None = None) -> list[JobStatus]:
         """Wait until all runs are over: see wait()."""
         return wait(self._runs, timeout=timeout)
 
@@ -230,18 +186,18 @@ class Sweep(Sequence[Run]):
         return _reopen, (Sweep, self._folder, _without_environment(self._context))
 
 
-def status_of(runs: Iterable[Run]) -> list[Status]:
+def status_of(runs: Iterable[Run]) -> list[JobStatus]:
     """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
-    from hpcrun.controller.state.status import status_of as statuses_of
+    from hpcrun.controller import status
 
     runs = _listed(runs, "status_of")
-    told: dict[Path, RunStatus] = {}
+    found: dict[Path, JobStatus] = {}
     for context, folders in _by_cluster(runs):
-        told |= {each.run.path: each for each in statuses_of(context, folders)}
-    return [_status(told[run.folder]) for run in runs]
+        found |= {each.folder.path: each for each in status.status_of(context, folders)}
+    return _with_progress(found[run.folder] for run in runs)
 
 
-def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
+def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[JobStatus]:
     """Wait until all runs are over, well or not; return their states in the order of ``runs``.
 
     All together cost Slurm what one of them does: two squeue a minute, and some around each end.
@@ -249,26 +205,19 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
     """
     from time import monotonic
 
-    from hpcrun.controller.state.status import RunStatus
-    from hpcrun.controller.watch.follow import wait_all
-    from hpcrun.controller.watch.watched_runs import WatchedRuns
+    from hpcrun.controller.monitor import Monitor, poll_all
 
     runs = _listed(runs, "wait")
     _check_timeout(timeout)
     end = None if timeout is None else monotonic() + timeout
-    watched = [
-        WatchedRuns(context, folders, deadline=end) for context, folders in _by_cluster(runs)
-    ]
-    told: dict[Path, RunStatus] = {}
-    for status in wait_all(watched, deadline=end):
-        assert isinstance(status, RunStatus)
-        told[status.run.path] = status
-    live = [run for run in runs if not told[run.folder].verdict.final]
+    monitors = [Monitor(context, folders, deadline=end) for context, folders in _by_cluster(runs)]
+    found = {status.folder.path: status for status in poll_all(monitors, deadline=end)}
+    live = [run for run in runs if not found[run.folder].final]
     if live:
-        state = told[live[0].folder].verdict.state
+        state = found[live[0].folder].state
         others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
         raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
-    return [_status(told[run.folder]) for run in runs]
+    return _with_progress(found[run.folder] for run in runs)
 
 
 def _cancel(
@@ -277,16 +226,16 @@ def _cancel(
     from hpcrun.controller.cancel import cancel_all
     from hpcrun.controller.targets import Targets
 
-    told = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], foreign=[]))
-    for each in told:
+    outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
+    for each in outcomes:
         if each.error is not None:
             raise each.error
-    return any(each.done for each in told)
+    return any(each.done for each in outcomes)
 
 
 def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
-    from hpcrun.controller.watch.follow import Lines
+    from hpcrun.controller.logs import Lines
     from hpcrun.secrets.mask import FileMasker
 
     maskers: dict[Path, FileMasker] = {}
@@ -340,28 +289,11 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
     return groups
 
 
-def _status(status: RunStatus) -> Status:
-    from hpcrun.controller.curves.parse import formats_of
-    from hpcrun.controller.state.progress import last_point
-    from hpcrun.metrics.lines.line import FORMATS
+def _with_progress(statuses: Iterable[JobStatus]) -> list[JobStatus]:
+    """Add the last step and loss that the logs show."""
+    from hpcrun.controller.listing import as_row
 
-    verdict, last = status.verdict, status.history.last
-    point = last_point(status.run, (*formats_of(status.run), *FORMATS))
-    return Status(
-        run_id=status.run.run_id,
-        job_id=status.job_id,
-        state=verdict.state,
-        final=verdict.final,
-        reason=verdict.reason,
-        exit_code=verdict.exit_code,
-        source=verdict.source,
-        notes=tuple(verdict.notes),
-        attempts=len(status.history.attempts),
-        nodes=last.begin.nodes if last and last.begin else "",
-        step=point.step if point else None,
-        loss=point.loss if point else None,
-        out_of_reach=status.out_of_reach,
-    )
+    return [as_row(status) for status in statuses]
 
 
 def _without_environment(context: Context) -> Context:

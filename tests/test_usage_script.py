@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.top.usage_lines import UsageLines
+from hpcrun.controller.usage import UsageLines
 from tests.needs import require_command
 from tests.source import ROOT
 

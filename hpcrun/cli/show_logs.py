@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
-from hpcrun.controller.watch.follow import Begins, Lines
+from hpcrun.controller.logs import Heading, Lines
 from hpcrun.logs.files import LogFile
 from hpcrun.logs.terminal import RESET, for_terminal
 from hpcrun.secrets.mask import FileMasker, Masker
@@ -39,13 +39,13 @@ class LogPrinter:
         self._last: Path | None = None
         self._end = b"\n"
 
-    def show(self, event: Lines | Begins) -> None:
-        """Show lines, or a word between them."""
-        if isinstance(event, Begins):
+    def show(self, event: Lines | Heading) -> None:
+        """Show lines, or a heading between them."""
+        if isinstance(event, Heading):
             self.pause()
             if not self._as_json:
                 whose = f"task {event.file.task}: " if event.file.task else ""
-                emit_bytes(f"==> {whose}{event.words} <==\n".encode("utf-8", "surrogateescape"))
+                emit_bytes(f"==> {whose}{event.text} <==\n".encode("utf-8", "surrogateescape"))
             return
         data = self._masked(event.file, event.data)
         if self._as_json:
@@ -66,8 +66,8 @@ class LogPrinter:
             emit_bytes(prefixed(data, event.file.prefix))
             self._end = data[-1:]
 
-    def show_all(self, events: Iterable[Lines | Begins]) -> bool:
-        """Show what comes, to its end; tell whether anything came."""
+    def show_all(self, events: Iterable[Lines | Heading]) -> bool:
+        """Show what comes, to its end; return whether anything came."""
         has_any = False
         try:
             for event in events:
@@ -78,7 +78,7 @@ class LogPrinter:
         return has_any
 
     def pause(self) -> None:
-        """Another's words follow: what a line left open, or a bar, ends here, and so do colours."""
+        """Other text follows: what a line left open, or a bar, ends here, and so do colours."""
         self._end_line(ends=b"\n")
 
     def _end_line(self, *, ends: bytes) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.cli.output import emit_json, show_error
-from hpcrun.controller.outcome import Outcome
-from hpcrun.controller.targets import worst
+from hpcrun.controller.targets import Outcome, worst
 
 
 def end_with(told: Sequence[Outcome], *, done: str, as_json: bool) -> int:

@@ -1,238 +1,229 @@
-"""What the state of runs looks like, on the terminal and as JSON."""
+"""hpcrun status: finds out what is asked for, prints it once, or redraws it as it changes."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
-from hpcrun.cli.output import pairs, say, show_next
-from hpcrun.controller.state.rows import Row
-from hpcrun.controller.state.status import RunStatus
-from hpcrun.controller.state.why import WhyWaiting
-from hpcrun.controller.state.words import failure_text, reason_text
-from hpcrun.plan.types import label
-from hpcrun.runs.records import Attempt, End
-from hpcrun.runs.store import holds_any
-from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.states import say_limit
+from hpcrun.cli.output import emit_json, is_terminal, look, note, say, width_and_height
+from hpcrun.controller import monitor
+from hpcrun.controller.context import Context
+from hpcrun.controller.listing import as_row, list_rows
+from hpcrun.controller.monitor import Pace
+from hpcrun.controller.status import (
+    Memory,
+    own_names,
+    resolve_any,
+    status_of,
+    status_of_job,
+)
+from hpcrun.controller.why import with_whys
+from hpcrun.errors import InputError
+from hpcrun.runs.find import find, is_job_id, no_runs_in, plain_id
+from hpcrun.runs.layout import SweepFolder
+from hpcrun.runs.records import Sweep
+from hpcrun.runs.status import JobStatus
+from hpcrun.runs.store import holds_any, read_sweep, runs_of
+from hpcrun.scheduler import TIMEOUT
+from hpcrun.slurm.states import WAITING
+from hpcrun.views.status import (
+    job_json,
+    jobs_lines,
+    listing_json,
+    listing_lines,
+    run_json,
+    run_lines,
+    sweep_lines,
+)
+from hpcrun.views.table import Look, clip
 
-_COLOURS = {"COMPLETED": "green", "RUNNING": "blue", "PENDING": "yellow", "UNKNOWN": "yellow"}
-
-
-def status_json(status: RunStatus, row: Row, why: WhyWaiting | None = None) -> dict[str, Any]:
-    """The stable JSON of a run in detail: that of its row in a listing, and more."""
-    plan, submitted, history = status.plan, status.history.submitted, status.history
-    last = history.last
-    return {
-        **row_json(row, why),
-        "cluster": submitted.cluster if submitted else None,
-        "effective_batch": plan.effective_batch if plan else None,
-        "node_list": last.begin.nodes if last and last.begin else None,
-        "checkpoint_dir": plan.checkpoint_dir if plan else None,
-        "log_dir": str(status.run.logs),
-        "task": msgspec.to_builtins(history.task),
-        "attempts": msgspec.to_builtins(history.attempts),
-    }
-
-
-def row_json(row: Row, why: WhyWaiting | None) -> dict[str, Any]:
-    """The stable JSON of a row of a listing."""
-    return {
-        "kind": "sweep" if row.sweep else "run",
-        "id": row.id,
-        "run_id": row.run.run_id if row.run else None,
-        "sweep_id": row.sweep.sweep_id if row.sweep else None,
-        "job_id": row.job_id,
-        "name": row.name,
-        **verdict_json(row.verdict),
-        **why_json(why),
-        "submitted_at": row.submitted_at,
-        "elapsed_seconds": _rounded(row.elapsed),
-        "limit_seconds": row.limit,
-        "nodes": row.nodes,
-        "gpus_per_node": row.gpus_per_node,
-        "step": row.step,
-        "loss": _number(row.loss),
-        "gpu_hours": _rounded(row.gpu_hours),
-        "values": row.values,
-        "states": row.states,
-        "run_dir": str(row.run.path if row.run else row.sweep.path if row.sweep else ""),
-    }
+# How often the runs' own files are read again, in seconds; and how long a slice of waiting is.
+_FILES_EVERY, _SLICE = 2.0, 0.1
 
 
-def why_json(why: WhyWaiting | None) -> dict[str, Any]:
-    """The JSON of why it waits."""
-    return {
-        "why": why.words if why else None,
-        "fix": (why.fix or None) if why else None,
-        "expected_start": why.start if why else None,
-        "ahead": why.ahead if why else None,
-    }
+class Query(Struct, frozen=True):
+    """What is asked for: a word, else the ``count`` newest runs (None: all)."""
+
+    word: str | None
+    count: int | None = None
+    each_task: bool = False
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+class Found(Struct, frozen=True, kw_only=True):
+    """What was found: the rows of a listing, one run, the runs of a sweep, or other jobs.
 
-
-def _number(value: float | None) -> float | str | None:
-    if value is None or value - value == 0:
-        return value
-    from hpcrun.views.numbers import number  # here: a loss that is no number is rare
-
-    return number(value)
-
-
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """The JSON of a state, and of where it comes from."""
-    return {
-        "state": verdict.state,
-        "final": verdict.final,
-        "reason": verdict.reason or None,
-        "exit_code": verdict.exit_code,
-        "source": verdict.source,
-        "notes": verdict.notes,
-    }
-
-
-def duration(seconds: float | None) -> str:
-    """Write a time as people do.
-
-    >>> duration(3725), duration(62), duration(None)
-    ('1:02:05', '1:02', '-')
+    ``silence``: why Slurm did not answer where it was needed. ``older`` counts runs left out.
     """
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+    kind: str
+    statuses: Sequence[JobStatus]
+    silence: str = ""
+    older: int = 0
+    sweep: Sweep | None = None
+    nothing: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it is over."""
+        return all(status.final for status in self.statuses)
+
+    @property
+    def exit_code(self) -> int:
+        """4 when Slurm's answer is missing: what is final stays known without it."""
+        return 4 if self.silence and not self.is_over else 0
+
+    @property
+    def states(self) -> list[object]:
+        """What counts as a change."""
+        return [(status.id, status.state, status.states) for status in self.statuses]
+
+    def json(self) -> dict[str, Any]:
+        """The stable JSON of it."""
+        if self.kind == "listing":
+            return listing_json(self.statuses, self.older, self.silence)
+        as_json = job_json if self.kind == "job" else run_json
+        return {"runs": [as_json(status) for status in self.statuses]}
+
+    def lines(self, look: Look) -> list[str]:
+        """Lay it out."""
+        if not self.statuses:
+            return [self.nothing]
+        if self.kind == "listing":
+            return listing_lines(self.statuses, self.older, look)
+        if self.kind == "job":
+            first = self.statuses[0].job_id or ""
+            whole = first.replace("+", "_").partition("_")[0]
+            return jobs_lines(whole, self.statuses, look)
+        if self.sweep is not None:
+            return sweep_lines(self.sweep, self.statuses, look)
+        (status,) = self.statuses
+        plan = status.plan
+        has_checkpoints = plan is not None and holds_any(Path(plan.checkpoint_dir))
+        return run_lines(status, look, local_time=_local_time, has_checkpoints=has_checkpoints)
 
 
-def state_colour(state: str) -> str:
-    """The colour of a state."""
-    return _COLOURS.get(state, "red")
+def find_out(context: Context, query: Query, memory: Memory | None = None) -> Found:
+    """Find out about what a query asks for. Raises InputError, OutOfReach.
 
-
-def state_text(verdict: Verdict) -> str:
-    """The state in its colour."""
-    return click.style(verdict.state, fg=state_colour(verdict.state))
-
-
-def show_one(status: RunStatus, row: Row, why: WhyWaiting | None = None) -> None:
-    """Print all that matters of one run, and what to type next."""
-    plan, verdict, last, history = status.plan, status.verdict, status.history.last, status.history
-    say(click.style(plan.name if plan else status.run.run_id, bold=True))
-    rows = [("state", state_line(verdict))]
-    rows += why_lines(why)
-    rows.append(("run", status.run.run_id))
-    if status.job_id:
-        on = f" on {history.submitted.cluster}" if history.submitted else ""
-        rows.append(("job", f"{status.job_id}{on}"))
-    if history.task is not None:
-        rows.append(("sweep", label(history.task.values)))
-    if plan is not None:
-        how = "a command on each node" if plan.launcher == "none" else plan.launcher
-        rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {how}"))
-        if plan.launcher != "none":
-            rows.append(("batch", f"{plan.effective_batch} effective"))
-    if row.loss is not None:
-        at = "" if row.step is None else f"step {row.step}, "
-        rows.append(("progress", f"{at}loss {row.loss:.6g}"))
-    rows.append(("time", _time_text(status, row)))
-    if last is not None and last.begin is not None:
-        rows.append(("nodes", last.begin.nodes))
-    if last is not None and last.end is not None:
-        rows.append(("exit code", _end_text(last.end)))
-    if text := failure_text(status):
-        rows.append(("failed", text))
-    if len(history.attempts) > 1:
-        rows += [("attempt", _attempt_text(status, each)) for each in history.attempts]
-    rows.append(("folder", str(status.run.path)))
-    if history.attempts:
-        rows.append(("log", str(row.log or status.run.logs)))
-    if plan is not None and plan.launcher != "none" and plan.checkpoint_dir:
-        rows.append(("saves to", plan.checkpoint_dir))
-    rows += [("note", text) for text in verdict.notes]
-    pairs(rows)
-    _show_next(status)
-
-
-def _time_text(status: RunStatus, row: Row) -> str:
-    """Say how long it has run, of how long it may, and what that makes in GPU hours."""
-    limit = status.queue.limit if status.queue else status.account.limit if status.account else ""
-    may = say_limit(limit)
-    ran = duration(row.elapsed)
-    if row.elapsed is None:
-        ran = "not known" if status.history.attempts else "0:00"
-    hours = "" if row.gpu_hours is None else f"{row.gpu_hours:.2f} GPU hours"
-    return "; ".join(part for part in (f"{ran} {may}".strip(), hours) if part)
-
-
-def state_line(verdict: Verdict) -> str:
-    """The state with its reason, and who says so."""
-    by = {"seen": "as Slurm said before", "record": "by its own records"}
-    source = by.get(verdict.source, f"by {verdict.source}")
-    reason = f" ({reason_text(verdict)})" if verdict.reason else ""
-    return f"{state_text(verdict)}{reason}, {source}"
-
-
-def why_lines(why: WhyWaiting | None) -> list[tuple[str, str]]:
-    """Why it waits and what to do about it, as names and values."""
-    if why is None:
-        return []
-    lines = [("why", structs.replace(why, fix="").text())]
-    return [*lines, ("fix", why.fix)] if why.fix else lines
-
-
-def _end_text(end: End) -> str:
-    return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
-
-
-def _attempt_text(status: RunStatus, attempt: Attempt) -> str:
-    """Say how an attempt went: when, where, for how long, why it ended."""
-    begin, end = attempt.begin, attempt.end
-    said = [str(attempt.index)]
-    if begin is not None:
-        when = time.strftime("%m-%d %H:%M", time.localtime(begin.begun_at))
-        said.append(f"{when} on {begin.nodes}")
-    if end is not None:
-        ran = duration(end.ended_at - end.begun_at)
-        said.append(f"ended after {ran}: exit code {_end_text(end)}")
-    elif attempt is status.history.last and not status.verdict.final:
-        said.append("is on its way" if begin is not None else "has not begun")
-    else:
-        seen = (
-            ""
-            if attempt.beat is None or begin is None
-            else (f", last sign of life after {duration(attempt.beat - begin.begun_at)}")
+    What ``memory`` holds of Slurm's answers is not asked again. All questions to Slurm together
+    take no longer than one may.
+    """
+    memory = Memory() if memory is None else memory
+    context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
+    if query.word is None:
+        found = list_rows(context, query.count, each_task=query.each_task, memory=memory)
+        return Found(
+            kind="listing",
+            statuses=found.rows,
+            silence=found.out_of_reach,
+            older=found.older,
+            nothing=f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted",
         )
-        said.append(f"left no end record: its node died or it was killed{seen}")
-    return "  ".join(said)
+    word = plain_id(query.word)
+    run = find(context.runs_dir, word)
+    if run is None and is_job_id(word):
+        names = memory.once("names", partial(own_names, context, [word]))
+        word = names.get(word, word)
+        run = find(context.runs_dir, word)
+        if run is None:
+            ask = partial(status_of_job, context, word, in_detail=True)
+            statuses = memory.once("job", ask)
+            statuses = with_whys(context, statuses, memory, count_ahead=len(statuses) == 1)
+            return Found(kind="job", statuses=statuses)
+    run = run or resolve_any(context, word)
+    is_sweep = isinstance(run, SweepFolder)
+    statuses = status_of(context, runs_of(run) if isinstance(run, SweepFolder) else [run], memory)
+    silence = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
+    if not is_sweep:
+        statuses = [_with_disk(statuses[0])]
+    statuses = [as_row(status) for status in statuses]
+    if not silence:
+        statuses = with_whys(context, statuses, memory, count_ahead=not is_sweep)
+    sweep = read_sweep(run) if isinstance(run, SweepFolder) else None
+    return Found(kind="run", statuses=statuses, silence=silence, sweep=sweep)
 
 
-_WRONG = "what went wrong"
+def _with_disk(status: JobStatus) -> JobStatus:
+    """Note a full disk: a run that cannot write its output cannot report it itself."""
+    verdict = status.verdict
+    if verdict.ok or verdict.state in WAITING or status.run is None:
+        return status
+    from hpcrun.controller.checks.places import say_full  # here: most runs end well
+
+    text = say_full(status.run.path)
+    notes = [*verdict.notes, *([text] if text else [])]
+    return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
 
 
-def _show_next(status: RunStatus) -> None:
-    """Say what to type next."""
-    word = status.job_id or status.run.run_id
-    trains = status.plan is not None and status.plan.launcher != "none"
-    verbs: list[tuple[str, str]] = []
-    if not status.verdict.final:
-        if status.history.attempts:
-            verbs.append((f"logs -f {word}", "its output as it comes"))
-            verbs += [(f"parse -f {word}", "its loss curve")] * trains
-        verbs.append((f"cancel {word}", "end it"))
-    elif status.history.attempts:
-        well = status.verdict.ok
-        verbs.append((f"logs {word}", "its output") if well else (f"logs --err {word}", _WRONG))
-        verbs += [(f"parse {word}", "its loss curve")] * trains
-        if not well and status.job_id:
-            goes_on = status.plan is not None and holds_any(Path(status.plan.checkpoint_dir))
-            why = "again, on from its checkpoints" if goes_on else "again"
-            verbs.append((f"resubmit {word}", why))
-    show_next(*verbs)
+def _local_time(seconds: float) -> str:
+    return time.strftime("%m-%d %H:%M", time.localtime(seconds))
+
+
+def show_status(context: Context, query: Query, *, as_json: bool) -> int:
+    """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
+    with context.waiting():
+        found = find_out(context, query)
+    if as_json:
+        emit_json(found.json())
+    else:
+        for line in found.lines(look()):
+            say(line)
+    if found.silence:
+        note(f"Slurm is out of reach: {found.silence}")
+    return found.exit_code
+
+
+def watch_status(context: Context, query: Query) -> int:
+    """Draw until Ctrl-C, or until the job that is named is over; then print it once more.
+
+    Raises InputError where the output is no terminal.
+    """
+    from hpcrun.report.live import Screen
+
+    if not is_terminal():
+        raise InputError(
+            "--watch draws on a terminal",
+            fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
+        )
+    memory, pace = Memory(), Pace(monitor.CALMEST)
+    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    found = find_out(context, query, memory)  # errors before the picture
+    pace.asked(time.monotonic())
+    context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
+    with Screen(sys.stdout, keyboard) as screen:
+        while not (found.is_over and query.word is not None):
+            screen.draw(_picture(found, pace.next - time.monotonic()))
+            next_look = time.monotonic() + _FILES_EVERY
+            while time.monotonic() < next_look and not screen.is_stale:
+                time.sleep(_SLICE)
+            before = found.states
+            if is_asked := pace.is_due(time.monotonic()):
+                memory.clear()
+            found = find_out(context, query, memory)
+            if found.states != before:
+                pace.news(time.monotonic(), apart=monitor.CALM)
+            if is_asked:
+                pace.asked(time.monotonic())
+    for line in found.lines(look()):
+        say(line)
+    if found.silence:
+        note(f"Slurm is out of reach: {found.silence}")
+    return found.exit_code
+
+
+def _picture(found: Found, left: float) -> list[str]:
+    """As many lines as the window has; below them when Slurm is asked again."""
+    width, height = width_and_height()
+    page = found.lines(look())
+    foot = f"Slurm is asked again in {max(left, 0):.0f} s; Ctrl-C ends this"
+    room = max(height - 2, 1)
+    cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []
+    kept = page[: room - 1] if cut_off else page
+    return [clip(line, width - 1, look()) for line in [*kept, *cut_off, "", foot]]

@@ -132,7 +132,7 @@ def watch_submission(
     """Watch what was submitted to its end; return 0 if it ended well and 1 if not."""
     # Here: following needs much that a submission does not.
     if isinstance(made, PreparedSweep):
-        from hpcrun.cli.show_sweep import wait_for_sweep
+        from hpcrun.cli.watch import wait_for_sweep
 
         return wait_for_sweep(context, made.folder, quiet=quiet)
     from hpcrun.cli.watch import watch
@@ -162,7 +162,7 @@ def show_estimate(plan: Plan, estimate: Estimate, *, as_json: bool) -> None:
 def _start(estimate: Estimate) -> str:
     from datetime import datetime  # here: it is for estimates alone
 
-    from hpcrun.controller.state.why import NOT_FORESEEN, is_foreseen, parse_time
+    from hpcrun.controller.why import NOT_FORESEEN, is_foreseen, parse_time
 
     start = parse_time(estimate.start)
     is_known = start is None or is_foreseen(start, datetime.now())

@@ -10,7 +10,7 @@ import click
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.outcome import Outcome
+    from hpcrun.controller.targets import Outcome
     from hpcrun.runs.layout import SweepFolder
 
 
@@ -31,21 +31,21 @@ def command(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bo
 
     where = context(cluster)
     targets = find_targets(where, jobs)
-    told = cancel_all(where, targets, pending=pending)
+    outcomes = cancel_all(where, targets, pending=pending)
     if not as_json:
-        _show(told, targets.sweeps)
-    return end_with(told, done="cancelled", as_json=as_json)
+        _show(outcomes, targets.sweeps)
+    return end_with(outcomes, done="cancelled", as_json=as_json)
 
 
-def _show(told: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
+def _show(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
     """Print a line for each run, and for each sweep."""
     from hpcrun.cli.output import say
     from hpcrun.runs.store import runs_of
 
-    rest = list(told)
+    rest = list(outcomes)
     for sweep in sweeps:
         inside = {run.run_id for run in runs_of(sweep)}
-        say(_sweep_line(sweep.sweep_id, [one for one in told if one.run_id in inside]))
+        say(_sweep_line(sweep.sweep_id, [one for one in outcomes if one.run_id in inside]))
         rest = [one for one in rest if one.run_id not in inside]
     for one in rest:
         if one.done:

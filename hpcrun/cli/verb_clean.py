@@ -62,8 +62,8 @@ def command(
     where = context(cluster)
     named = find_targets(where, jobs) if jobs else None
     if named is not None:
-        if named.foreign:
-            raise InputError(f"{named.foreign[0]}: no such run", fix="hpcrun status lists the runs")
+        if named.jobs:
+            raise InputError(f"{named.jobs[0]}: no such run", fix="hpcrun status lists the runs")
         check_named(named.runs)
     units = find_old(
         where,

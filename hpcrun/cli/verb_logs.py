@@ -10,9 +10,7 @@ from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
     from hpcrun.cli.show_logs import LogPrinter
-    from hpcrun.controller.watch.logs import LogQuery
-    from hpcrun.controller.watch.watched import Watched
-    from hpcrun.logs.files import LogFile
+    from hpcrun.controller.logs import JobLogs
 
 # On a terminal nobody reads more: what stands before is named, and how to see it.
 MUCH = 4 << 20
@@ -72,17 +70,16 @@ def command(
     import time
 
     from hpcrun.cli.show_logs import LogPrinter
-    from hpcrun.controller.secrets import masker_of
-    from hpcrun.controller.watch.logs import (
+    from hpcrun.controller.logs import (
         LogQuery,
+        logs_of,
         parse_attempt,
         parse_count,
         parse_pattern,
         parse_ranks,
-        watched_of,
     )
-    from hpcrun.controller.watch.since import parse_when
-    from hpcrun.controller.watch.watched_runs import WatchedRuns
+    from hpcrun.controller.secrets import masker_of
+    from hpcrun.controller.since import parse_when
 
     query = LogQuery(
         ranks=parse_ranks(ranks),
@@ -94,105 +91,90 @@ def command(
         since=parse_when(since, time.time()) if since is not None else None,
     )
     where = context(cluster)
-    watched = watched_of(where, job)
-    runs = watched.runs if isinstance(watched, WatchedRuns) else []
+    logs = logs_of(where, job, query)
     printer = LogPrinter(
-        None if raw else masker_of(where, runs),
+        None if raw else masker_of(where, logs.monitor.runs),
         as_json=as_json,
         keeps=query.keeps if query.pattern is not None else None,
     )
-    return _show(watched, printer, query, job, follow=follow, is_cut=lines is None)
+    return _show(logs, printer, job, follow=follow, is_cut=lines is None)
 
 
 def _show(
-    watched: Watched,
-    printer: LogPrinter,
-    query: LogQuery,
-    job: str | None,
-    *,
-    follow: bool,
-    is_cut: bool,
+    logs: JobLogs, printer: LogPrinter, job: str | None, *, follow: bool, is_cut: bool
 ) -> int:
     """Show what is there, and with ``follow`` what comes; return the exit code."""
     from hpcrun.cli.output import is_terminal, note
     from hpcrun.cli.watch import watch_logs
-    from hpcrun.controller.watch.errors import read_errors
-    from hpcrun.controller.watch.logs import begin, check_chosen, chooser, new_tail, read
-    from hpcrun.controller.watch.watched_runs import WatchedRuns
+    from hpcrun.controller.log_errors import read_errors
 
-    is_run = isinstance(watched, WatchedRuns)
-    choose = chooser(watched, query)
-    files = choose(watched.files())
-    check_chosen(watched, query, files)
+    logs.check()
+    query, files = logs.query, logs.chosen()
     # An own file of errors is shown like any other.
     extracts = query.err and not any(file.is_err for file in files)
-    if extracts and not is_run:
-        files = watched.files()
+    if extracts and not logs.has_runs:
+        files = logs.files()
     if is_cut and is_terminal() and not extracts:
-        query = _cut(query, files)
-    tail = new_tail(query)
+        _cut(logs)
     if not extracts:
-        begin(tail, files, query)
+        logs.begin()
     if follow:
-        kind = "run" if is_run else "job"
+        kind = "run" if logs.has_runs else "job"
         again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
-        hidden = None if extracts else choose
-        code = watch_logs(watched, printer, choose=hidden, tail=tail, again=again)
+        code = watch_logs(logs, printer, with_lines=not extracts, again=again)
         if extracts:
-            _tell_full_disk(watched)
-            printer.show_all(read_errors(watched, choose(watched.files()) or files, query.attempt))
+            _note_full_disk(logs)
+            printer.show_all(read_errors(logs, logs.chosen() or files, query.attempt))
         return code
     if not files:
-        note(_nothing(watched))
+        note(_nothing(logs))
     if query.err:
-        _tell_full_disk(watched)
+        _note_full_disk(logs)
     if not extracts:
-        printer.show_all(read(watched, tail, files))
-    elif not printer.show_all(read_errors(watched, files, query.attempt)) and files:
-        note("no word of an error in these logs")
+        printer.show_all(logs.read())
+    elif not printer.show_all(read_errors(logs, files, query.attempt)) and files:
+        note("no error in these logs")
     return 0
 
 
-def _tell_full_disk(watched: Watched) -> None:
+def _note_full_disk(logs: JobLogs) -> None:
     """Say that a run's disk is full, of which its logs can say nothing."""
     from hpcrun.cli.output import note
     from hpcrun.controller.checks.places import say_full
-    from hpcrun.controller.watch.watched_runs import WatchedRuns
 
-    if isinstance(watched, WatchedRuns) and (said := say_full(watched.runs[0].path)):
-        note(said)
+    if logs.has_runs and (text := say_full(logs.monitor.runs[0].path)):
+        note(text)
 
 
-def _cut(query: LogQuery, files: list[LogFile]) -> LogQuery:
+def _cut(logs: JobLogs) -> None:
     """Begin near the end where there is more than anybody reads on a terminal."""
     from msgspec import structs
 
     from hpcrun.cli.output import note
     from hpcrun.views.numbers import format_size
 
-    sizes = [file.path.stat().st_size for file in files if file.path.exists()]
+    query = logs.query
+    sizes = [file.path.stat().st_size for file in logs.chosen() if file.path.exists()]
     if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:
-        return query
+        return
     lines = max(10, FEW_LINES // len(sizes))
     each = " of each file" if len(sizes) > 1 else ""
     note(
         f"{format_size(sum(sizes))}: the last {lines} lines{each}; "
         "all of it: -n all, or hpcrun logs | less -R"
     )
-    return structs.replace(query, lines=lines)
+    logs.query = structs.replace(query, lines=lines)
 
 
-def _nothing(watched: Watched) -> str:
+def _nothing(logs: JobLogs) -> str:
     """Say that there is no output, or none yet, and where it is going to be."""
-    from hpcrun.controller.watch.watched_runs import WatchedRuns
-
-    if isinstance(watched, WatchedRuns):
-        if len(watched.runs) == 1:
-            return f"{watched.runs[0].run_id}: no output yet"
-        return f"none of the {len(watched.runs)} runs of the sweep has output yet"
-    first = watched.statuses[0]
-    paths = [str(file.path) for file in watched.paths()]  # type: ignore[attr-defined]
+    runs, statuses = logs.monitor.runs, logs.monitor.statuses
+    if logs.has_runs:
+        if len(runs) == 1:
+            return f"{runs[0].run_id}: no output yet"
+        return f"none of the {len(runs)} runs of the sweep has output yet"
+    paths = [str(file.path) for file in logs.paths()]
     where = f" ({paths[0]})" if paths else ""
-    states = ", ".join(dict.fromkeys(each.verdict.state for each in watched.statuses))
-    yet = "" if all(each.verdict.final for each in watched.statuses) else " yet"
-    return f"job {first.job_id}: {states}; no output{yet}{where}"
+    states = ", ".join(dict.fromkeys(status.state for status in statuses))
+    yet = "" if all(status.final for status in statuses) else " yet"
+    return f"job {statuses[0].job_id}: {states}; no output{yet}{where}"

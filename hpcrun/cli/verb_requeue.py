@@ -30,14 +30,14 @@ def command(
     from hpcrun.controller.targets import find_targets
 
     where = context(cluster)
-    told = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
-    for one in [] if as_json else told:
+    outcomes = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
+    for one in [] if as_json else outcomes:
         if one.done and hold:
             say(f"{one.name} was {one.state} and is held: scontrol release {one.job_id}")
         elif one.done:
             say(f"{one.name} was {one.state} and starts anew")
         elif one.left:
             say(f"{one.name} is left alone: {one.left}")
-    if any(one.done for one in told) and not (hold or as_json):
+    if any(one.done for one in outcomes) and not (hold or as_json):
         say(click.style("Slurm lets two minutes pass first, unless the site says else", dim=True))
-    return end_with(told, done="requeued", as_json=as_json)
+    return end_with(outcomes, done="requeued", as_json=as_json)

@@ -68,7 +68,7 @@ def command(
     )
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
-    from hpcrun.controller.state.status import resolve_any
+    from hpcrun.controller.status import resolve_any
 
     check_follow("resubmit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
@@ -108,7 +108,7 @@ def _show_origin(again: Again) -> None:
     from hpcrun.cli.output import note
 
     first = again.earlier[0]
-    name = f"job {first.job_id}" if first.job_id else first.run.run_id
+    name = first.label
     if len(again.earlier) > 1:
         name += f" and {len(again.earlier) - 1} more"
     kept = [folder for folder in again.checkpoint_dirs if folder is not None]
@@ -136,7 +136,7 @@ def _json(again: Again, job_id: str) -> dict[str, Any]:
                 "run_id": run.plan.run_id,
                 "job_id": f"{job_id}_{index}" if is_sweep else job_id,
                 "run_dir": run.plan.run_dir,
-                "resubmitted_from": status.run.run_id,
+                "resubmitted_from": status.run_id,
                 "checkpoint_dir": run.plan.checkpoint_dir,
                 "goes_on": folder is not None,
             }

@@ -32,22 +32,13 @@ def command(
 
     The exit code is 4 if the state depends on Slurm and Slurm does not answer.
     """
+    from hpcrun.cli.show_status import Query, show_status, watch_status
     from hpcrun.errors import InputError
 
     where = context(cluster)
-    if is_watched:
-        from hpcrun.cli.watch_status import watch_status
-
-        if as_json:
-            raise InputError("--watch shows a picture, --json a state", fix="give one of them")
-        return watch_status(where, job, None if everything else count, each_task=everything)
-    from hpcrun.cli.output import note
-    from hpcrun.cli.status_view import show
-
-    with where.waiting():
-        shown = show(
-            where, job, None if everything else count, each_task=everything, as_json=as_json
-        )
-    if shown.silent:
-        note(f"Slurm is out of reach: {shown.silent}")
-    return shown.exit_code
+    query = Query(job, None if everything else count, everything)
+    if not is_watched:
+        return show_status(where, query, as_json=as_json)
+    if as_json:
+        raise InputError("--watch shows a picture, --json a state", fix="give one of them")
+    return watch_status(where, query)

@@ -65,7 +65,7 @@ def command(
     spec, extra_args, origin = asked_job(ctx, where, job, options)
     first = None
     if after is not None:
-        from hpcrun.controller.state.dependency import dependency_on
+        from hpcrun.controller.status import dependency_on
 
         first = dependency_on(where, after)
     checks = Checks(strict=not options["no_check"])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.watch.watched import Status
+    from hpcrun.runs.status import JobStatus
 
 # As timeout(1) has it.
 TIMED_OUT = 124
@@ -32,68 +32,56 @@ def command(
     stops waiting, not the job.
     """
     from hpcrun.cli.output import emit_json, note, say
-    from hpcrun.cli.watch import end_line, name
     from hpcrun.controller.targets import find_targets
     from hpcrun.controller.wait import seconds, wait_for
+    from hpcrun.views.lines import end_line
+    from hpcrun.views.status import ended_json
+    from hpcrun.views.table import Look
 
     limit = None if timeout is None else seconds(timeout)
     where = context(cluster)
     targets = find_targets(where, jobs)
-    last: dict[str, Status] = {}
-    over: list[Status] = []
+    last: dict[str, JobStatus] = {}
+    over: list[JobStatus] = []
     try:
         for status in wait_for(where, targets, timeout=limit):
-            if status.verdict.final:
+            if status.final:
                 over.append(status)
                 if not as_json:
-                    say(end_line(status))
+                    say(end_line(status, Look(colour=True)))
             elif not as_json:
-                _tell_progress(last.get(_key(status)), status)
+                _show_progress(last.get(_key(status)), status)
             last[_key(status)] = status
             if first and over:
                 break
     except KeyboardInterrupt:
         note("\nno longer waiting; the jobs go on")
         raise
-    left = [status for status in last.values() if not status.verdict.final]
+    left = [status for status in last.values() if not status.final]
     timed_out = bool(left) and not (first and over)
-    silent = [status for status in left if status.verdict.state == "UNKNOWN"]
+    silent = [status for status in left if status.state == "UNKNOWN"]
     if as_json:
-        emit_json({"runs": [_json(one) for one in last.values()], "timed_out": timed_out})
+        emit_json({"runs": [ended_json(one) for one in last.values()], "timed_out": timed_out})
     elif timed_out:
-        names = ", ".join(name(one) for one in left[:3]) + (", ..." if len(left) > 3 else "")
+        names = ", ".join(one.label for one in left[:3]) + (", ..." if len(left) > 3 else "")
         note(f"time is up; not over yet: {names}")
     if timed_out:
         return 4 if silent else TIMED_OUT
-    return 0 if all(status.verdict.ok for status in over) else 1
+    return 0 if all(status.ok for status in over) else 1
 
 
-def _key(status: Status) -> str:
-    run = getattr(status, "run", None)
-    return str(run.path) if run is not None else status.job_id or ""
+def _key(status: JobStatus) -> str:
+    return str(status.run.path) if status.run is not None else status.job_id or ""
 
 
-def _tell_progress(before: Status | None, now: Status) -> None:
-    """Say to people what goes on; in a pipe only that Slurm is silent, and that it is back."""
+def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
+    """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
     from hpcrun.cli.output import is_terminal, note
-    from hpcrun.cli.watch import state_line
+    from hpcrun.views.lines import state_line
+    from hpcrun.views.table import Look
 
-    state = now.verdict.state
-    was = before.verdict.state if before is not None else ""
-    silence = "UNKNOWN" in (state, was) and state != was and before is not None
+    was = before.state if before is not None else ""
+    silence = "UNKNOWN" in (now.state, was) and now.state != was and before is not None
     if silence or is_terminal():
-        note(state_line(now) + ("; still waiting" if state == "UNKNOWN" else ""))
-
-
-def _json(status: Status) -> dict[str, Any]:
-    run = getattr(status, "run", None)
-    verdict = status.verdict
-    return {
-        "run_id": run.run_id if run is not None else None,
-        "job_id": status.job_id,
-        "state": verdict.state,
-        "final": verdict.final,
-        "ok": verdict.ok,
-        "exit_code": verdict.exit_code,
-        "reason": verdict.reason or None,
-    }
+        line = state_line(now, Look(colour=True))
+        note(line + ("; still waiting" if now.state == "UNKNOWN" else ""))

@@ -12,16 +12,13 @@ from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, width_and_height
 from hpcrun.cli.show_curve import drawing, known_metric
-from hpcrun.cli.watch import verdict_line
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
-from hpcrun.controller.state.status import RunStatus
-from hpcrun.controller.state.words import reason_text
-from hpcrun.controller.watch.watched import Status
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
-from hpcrun.views.table import shorten
+from hpcrun.views.lines import reason_text, verdict_lines
+from hpcrun.views.table import Look, shorten
 
 # Seconds between two drawings at least, and so many times what one takes: a share of one CPU.
 _EVERY = 0.5
@@ -50,13 +47,13 @@ def watch_curve(
         last = _draw_on(context, follower, metric) if is_drawn else follower.wait(None)
     except KeyboardInterrupt:
         last = follower.now()
-        followed = " and ".join(_name(status) for status in last.statuses if status is not None)
+        followed = " and ".join(status.label for status in last.statuses if status is not None)
         if followed:
             note(f"no longer following {followed}, which goes on")
             raise
     for status in last.statuses:
-        if status is not None and status.verdict.final:
-            note(_verdict(status))
+        if status is not None and status.final:
+            note(verdict_lines(status, Look(colour=True)))
     if follower.has_pipe:
         return last.runs, last.ok
     if not follower.has_all():
@@ -97,24 +94,11 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
 
 def _bottom(followed: Followed) -> str:
     states = [
-        f"{_name(status)} {status.verdict.state}"
-        + (f" ({reason_text(status.verdict)})" if status.verdict.reason else "")
+        f"{status.label} {status.state}"
+        + (f" ({reason_text(status.verdict)})" if status.reason else "")
         for status in followed.statuses
         if status is not None
     ]
     size = sum(run.bytes for run in followed.runs)
     news = f"{time.strftime('%H:%M:%S')}, {size:,} bytes"
     return " - ".join([*states, news, "Ctrl-C ends the following"])
-
-
-def _name(status: Status) -> str:
-    if isinstance(status, RunStatus) and not status.job_id:
-        return status.run.run_id
-    return f"job {status.job_id}"
-
-
-def _verdict(status: Status) -> str:
-    if isinstance(status, RunStatus):
-        return verdict_line(status)
-    colour = "green" if status.verdict.ok else "red"
-    return click.style(f"job {status.job_id}: {status.verdict.state}", fg=colour, bold=True)

@@ -23,13 +23,13 @@ from hpcrun.cli.output import (
     say,
     width_and_height,
 )
-from hpcrun.cli.show_top import table, top_json
 from hpcrun.controller.context import Context
-from hpcrun.controller.top.look import Top
+from hpcrun.controller.top import Top
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.report.live import Screen
 from hpcrun.views.numbers import count_of
 from hpcrun.views.table import Look, cut
+from hpcrun.views.top import top_blocks, top_json
 
 # Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
 # snapshot waits for the nodes.
@@ -57,7 +57,7 @@ def print_snapshot(
             emit_json(top_json(jobs, cluster=name, at=time.time(), left_out=top.left_out))
             return 0
         width, _ = width_and_height()
-        for block in table(jobs, Look(width, 0, has_colour(), not has_unicode())):
+        for block in top_blocks(jobs, Look(width, 0, has_colour(), not has_unicode())):
             for row in block:
                 say(as_wide(row))
         if top.left_out:
@@ -124,7 +124,7 @@ def _picture(context: Context, top: Top, now: float) -> list[str]:
     width, height = width_and_height()
     look = Look(max(1, width - 1), height, has_colour(), not has_unicode())
     jobs = top.jobs(now)
-    blocks = table(jobs, look)
+    blocks = top_blocks(jobs, look)
     rows: list[str] = []
     shown = 0
     for number, block in enumerate(blocks):

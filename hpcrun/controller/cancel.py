@@ -13,21 +13,20 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.outcome import (
-    Known,
+from hpcrun.controller.status import job_of_another
+from hpcrun.controller.targets import (
     Outcome,
-    begin,
-    conf_of,
+    Targets,
     find_known,
     interrupted,
     not_mine,
+    outcome_of,
+    user_name,
 )
-from hpcrun.controller.state.status import RunStatus, is_local
-from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.targets import Targets, user_name
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Begin, Cancelled
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of, write_record
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.states import ACTIVE
@@ -41,53 +40,49 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
     """
     known, unknown = find_known(context, targets)
     whole = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
-    told: list[Outcome] = []
+    outcomes: list[Outcome] = []
     wanted: dict[str | None, list[int]] = {}
     for _, one in known:
         first = _look_at(one, pending=pending)
         if not (first.over or first.left or first.error):
-            if isinstance(one, RunStatus) and is_local(one.history):
+            if one.is_local:
                 first = _recorded(one, first, _end_here(one))
             else:
-                wanted.setdefault(conf_of(one), []).append(len(told))
-        told.append(first)
+                wanted.setdefault(one.slurm_conf, []).append(len(outcomes))
+        outcomes.append(first)
     try:
         for conf, places in wanted.items():
             with signals_wait():
                 error = _cancel(context, conf, [known[place] for place in places], whole, pending)
                 begun = _begun_meanwhile(context, targets) if pending and error is None else {}
                 for place in places:
-                    state = begun.get(told[place].job_id)
+                    state = begun.get(outcomes[place].job_id)
                     if state is None:
-                        told[place] = _recorded(known[place][1], told[place], error)
+                        outcomes[place] = _recorded(known[place][1], outcomes[place], error)
                     else:
-                        told[place] = structs.replace(
-                            told[place], left=f"it is {state}, not PENDING"
+                        outcomes[place] = structs.replace(
+                            outcomes[place], left=f"it is {state}, not PENDING"
                         )
     except KeyboardInterrupt as pressed:
-        raise interrupted(told, "cancelled") from pressed
-    return told + unknown
+        raise interrupted(outcomes, "cancelled") from pressed
+    return outcomes + unknown
 
 
-def _look_at(known: Known, *, pending: bool) -> Outcome:
+def _look_at(status: JobStatus, *, pending: bool) -> Outcome:
     """What is to be done about a job: nothing decided yet means that it is to be cancelled."""
-    first = begin(known)
-    error: HpcrunError | None = None
-    if isinstance(known, RunStatus):
-        error = job_of_another(known.history, "cancel")
-    if error is not None:
-        return structs.replace(first, over=False, error=error)
+    first = outcome_of(status)
+    if (copied := job_of_another(status.history, "cancel")) is not None:
+        return structs.replace(first, over=False, error=copied)
     if first.over:
         return first
-    error = not_mine(known, "ask OWNER to cancel it")
-    if error is None and pending and isinstance(known, RunStatus) and known.out_of_reach:
-        error = OutOfReach(f"{first.name}: {known.out_of_reach}", fix="try again later")
+    error: HpcrunError | None = not_mine(status, "ask OWNER to cancel it")
+    if error is None and pending and status.out_of_reach:
+        error = OutOfReach(f"{first.name}: {status.out_of_reach}", fix="try again later")
     if error is None and pending and first.state != "PENDING":
         return structs.replace(first, left=f"it is {first.state}, not PENDING")
-    is_here = isinstance(known, RunStatus) and is_local(known.history)
-    if error is None and first.job_id is None and not is_here:
+    if error is None and first.job_id is None and not status.is_local:
         error = InputError(
-            f"{first.name}: no Slurm job of it is known", fix="hpcrun status tells when it is"
+            f"{first.name}: no Slurm job of it is known", fix="hpcrun status shows when it is"
         )
     return structs.replace(first, error=error)
 
@@ -95,7 +90,7 @@ def _look_at(known: Known, *, pending: bool) -> Outcome:
 def _cancel(
     context: Context,
     conf: str | None,
-    known: Sequence[tuple[str, Known]],
+    known: Sequence[tuple[str, JobStatus]],
     whole: set[str],
     pending: bool,
 ) -> HpcrunError | None:
@@ -108,9 +103,9 @@ def _cancel(
     return None
 
 
-def _word(word: str, known: Known, whole: set[str]) -> str:
+def _word(word: str, known: JobStatus, whole: set[str]) -> str:
     """Name arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks."""
-    is_whole = isinstance(known, RunStatus) and known.run.run_id in whole
+    is_whole = known.run is not None and known.run.run_id in whole
     return word.partition("_")[0] if is_whole else word
 
 
@@ -124,21 +119,22 @@ def _begun_meanwhile(context: Context, targets: Targets) -> dict[str | None, str
     return {job: state for job, state in states.items() if state in ACTIVE | {"CONFIGURING"}}
 
 
-def _recorded(known: Known, told: Outcome, error: HpcrunError | None) -> Outcome:
+def _recorded(known: JobStatus, outcome: Outcome, error: HpcrunError | None) -> Outcome:
     """Record what is being cancelled; where the disk is full the job ends all the same."""
-    if error is None and isinstance(known, RunStatus):
+    if error is None and known.run is not None:
         try:
             record = Cancelled(cancelled_at=time.time(), user=user_name())
             write_record(known.run.cancelled, record)
         except HpcrunError as failure:
             error = HpcrunError(f"it is being cancelled, but: {failure.message}", fix=failure.fix)
-        return structs.replace(told, done=True, error=error)
-    return structs.replace(told, done=error is None, error=error)
+        return structs.replace(outcome, done=True, error=error)
+    return structs.replace(outcome, done=error is None, error=error)
 
 
-def _end_here(status: RunStatus) -> InputError | None:
+def _end_here(status: JobStatus) -> InputError | None:
     """End a run of ``hpcrun run``: its harness, which ends the rest. Say why it cannot be."""
-    run, last, submitted = status.run, status.history.last, status.history.submitted
+    run, last, submitted = status.run, status.last, status.history.submitted
+    assert run is not None
     begun = last.begin if last else None
     if submitted is not None and submitted.host != socket.gethostname():
         where = submitted.host
@@ -156,7 +152,7 @@ def _end_here(status: RunStatus) -> InputError | None:
 
 
 def is_alive_here(run: RunFolder, begun: Begin) -> bool:
-    """Tell whether a run's harness is a process of this machine; numbers come again."""
+    """Return whether a run's harness is a process of this machine; process ids are reused."""
     try:
         line = os.fsdecode(Path(f"/proc/{begun.pid}/cmdline").read_bytes())
     except OSError:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from hpcrun import scheduler
 from hpcrun.controller.cancel import is_alive_here
-from hpcrun.controller.context import Context
-from hpcrun.controller.live_jobs import LiveJobs, folder_of_job
-from hpcrun.controller.state.status import status_of
-from hpcrun.errors import HpcrunError, InputError
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.status import status_of
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import (
     ARRAY,
     OWN_FILES,
@@ -31,8 +31,9 @@ from hpcrun.runs.layout import (
     sweep_id_of,
 )
 from hpcrun.runs.records import History, Seen
-from hpcrun.runs.store import read_record, successors_of
+from hpcrun.runs.store import read_record, read_submitted, read_task, successors_of
 from hpcrun.runs.verdict import is_over
+from hpcrun.slurm.states import is_final
 from hpcrun.transport import TRASH, Transport, connect
 
 # Runs in one question to Slurm.
@@ -167,11 +168,9 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
             past[run.path] = structs.replace(seen, kept=kept, is_silent=is_silent)
     for start in range(0, len(asked), _AT_ONCE):
         for status in status_of(context, asked[start : start + _AT_ONCE]):
-            found = _past_of(
-                status.run, status.history, status.verdict.state, final=status.verdict.final
-            )
-            is_silent = bool(status.out_of_reach) and not status.verdict.final
-            past[status.run.path] = structs.replace(found, is_silent=is_silent)
+            found = _past_of(status.folder, status.history, status.state, final=status.final)
+            is_silent = bool(status.out_of_reach) and not status.final
+            past[status.folder.path] = structs.replace(found, is_silent=is_silent)
     for unit in units:
         ends = [past[run.path] for run in unit.runs]
         unit.states = dict(Counter(end.state for end in ends))
@@ -309,3 +308,50 @@ def check_named(named: Sequence[RunFolder]) -> None:
                 f"{run.run_id}: a run of a sweep goes with its sweep",
                 fix=f"hpcrun clean {sweep_id_of(tag)}",
             )
+
+
+# ---- which runs that were seen to be over have a job again: any scontrol requeue revives one
+
+
+class LiveJobs:
+    """My jobs that are not over, by the folder that they work in; asked once, when it is needed."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._states: dict[str | None, dict[str, str] | str] = {}
+
+    def reason(self, run: RunFolder) -> tuple[str, bool]:
+        """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
+        submitted = read_submitted(run, read_task(run))
+        if submitted is None or submitted.job_id is None:
+            return "", False
+        conf = submitted.slurm_conf
+        if conf is not None and not Path(conf).exists():
+            # That Slurm is gone, as a sandbox's; or the run was submitted on another machine.
+            is_here = submitted.host == os.uname().nodename
+            away = f"{conf}, by which it was submitted, is not on this machine"
+            return "" if is_here else away, False
+        known = self._of(conf)
+        if isinstance(known, str):
+            return f"Slurm may run it again, and does not answer: {known}", True
+        state = known.get(folder_of_job(run))
+        return f"it is {state}" if state else "", False
+
+    def _of(self, conf: str | None) -> dict[str, str] | str:
+        if conf not in self._states:
+            try:
+                rows = scheduler.queue(slurm_transport(self._context, conf), strict=True)
+                self._states[conf] = {
+                    row.work_dir.rstrip("/").rpartition("/")[2]: row.state
+                    for row in rows
+                    if not is_final(row.state)
+                }
+            except OutOfReach as silence:
+                self._states[conf] = silence.message
+        return self._states[conf]
+
+
+def folder_of_job(run: RunFolder) -> str:
+    """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
+    array = array_of(run.run_id)
+    return array if array and (run.path.parent / array).is_dir() else run.run_id

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, read_text, slurm_transport
-from hpcrun.controller.state.words import job_of_another
+from hpcrun.controller.status import job_of_another
 from hpcrun.errors import InputError
 from hpcrun.runs.find import find_run
 from hpcrun.runs.layout import RUN_ID

@@ -1,4 +1,4 @@
-"""Starts runs and jobs anew under their own id: the next attempt of the same run."""
+"""Starts runs and jobs again under their own id: the next attempt of the same run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.outcome import (
-    Known,
+from hpcrun.controller.status import job_of_another
+from hpcrun.controller.submit import check_secrets, write_secrets
+from hpcrun.controller.targets import (
     Outcome,
-    begin,
-    conf_of,
+    Targets,
     find_known,
     interrupted,
     not_mine,
+    outcome_of,
 )
-from hpcrun.controller.state.status import RunStatus, is_local
-from hpcrun.controller.state.words import job_of_another
-from hpcrun.controller.submit import check_secrets, write_secrets
-from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import sweep_folder
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.reasons import explain
@@ -37,7 +35,7 @@ _AT_ONCE = 100
 def requeue_all(
     context: Context, targets: Targets, *, failed: bool = False, hold: bool = False
 ) -> list[Outcome]:
-    """Have Slurm start all that is named anew: what runs, and what is over while Slurm knows it.
+    """Have Slurm start again all that is named: what runs, and what is over while Slurm knows it.
 
     Of a sweep those runs that run now. ``failed``: only what is over and did not end well.
     ``hold``: it waits until it is released. One that is refused does not keep the others from it:
@@ -45,34 +43,36 @@ def requeue_all(
     """
     known, unknown = find_known(context, targets)
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
-    told: list[Outcome] = []
+    outcomes: list[Outcome] = []
     wanted: dict[str | None, list[int]] = {}
     for _, one in known:
-        first = begin(one)
+        first = outcome_of(one)
         left = _left_alone(one, failed=failed, hold=hold, in_sweep=first.run_id in inside)
         error = None if left else _obstacle(context, one)
         if not left and error is None:
-            wanted.setdefault(conf_of(one), []).append(len(told))
-        told.append(structs.replace(first, left=left, error=error))
+            wanted.setdefault(one.slurm_conf, []).append(len(outcomes))
+        outcomes.append(structs.replace(first, left=left, error=error))
     for conf, places in wanted.items():
         transport = slurm_transport(context, conf)
         for start in range(0, len(places), _AT_ONCE):
             some = {place: known[place][1] for place in places[start : start + _AT_ONCE]}
             try:
                 with signals_wait():
-                    errors = _start_anew(context, transport, some, hold=hold)
+                    errors = _start_again(context, transport, some, hold=hold)
                     for place in some:
                         error = errors.get(place)
-                        told[place] = structs.replace(told[place], done=error is None, error=error)
+                        outcomes[place] = structs.replace(
+                            outcomes[place], done=error is None, error=error
+                        )
             except KeyboardInterrupt as pressed:
-                raise interrupted(told, "started anew") from pressed
-    return told + unknown
+                raise interrupted(outcomes, "started again") from pressed
+    return outcomes + unknown
 
 
-def _left_alone(known: Known, *, failed: bool, hold: bool, in_sweep: bool) -> str:
+def _left_alone(known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool) -> str:
     """Say why nothing is to be done about a job; "" where something is."""
     verdict = known.verdict
-    is_unknown = isinstance(known, RunStatus) and known.out_of_reach and not verdict.final
+    is_unknown = known.out_of_reach and not verdict.final
     if failed and not is_unknown and (verdict.ok or not verdict.final):
         return f"it is {verdict.state}"
     if in_sweep and not failed and verdict.final:
@@ -85,41 +85,41 @@ def _left_alone(known: Known, *, failed: bool, hold: bool, in_sweep: bool) -> st
     return "" if hold else "it waits already"
 
 
-def _obstacle(context: Context, known: Known) -> HpcrunError | None:
-    """Say what keeps a job from being started anew; None: it goes to Slurm."""
-    name, verdict = begin(known).name, known.verdict
+def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
+    """Say what keeps a job from being started again; None: it goes to Slurm."""
+    name, verdict = known.label, known.verdict
     again = _again(known)
     error = not_mine(known, again)
     if error is not None:
         return error
-    if isinstance(known, RunStatus):
+    if known.run is not None:
         submitted = known.history.submitted
         if (error := job_of_another(known.history, "requeue")) is not None:
             return error
-        if submitted is not None and is_local(known.history):
+        if submitted is not None and known.is_local:
             return InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
         if known.out_of_reach:
             later = f"try again later; or {again}" if verdict.final else "try again later"
             return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)
     if verdict.state in WAITING:
         return InputError(
-            f"{name} waits already: there is nothing to start anew",
+            f"{name} waits already: there is nothing to start again",
             fix=f"scontrol hold {known.job_id} keeps it waiting",
         )
     if verdict.state == UNKNOWN or known.job_id is None:
         return InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
     if verdict.final and verdict.source != "squeue":
         return InputError(f"{name}: Slurm has forgotten it", fix=again)
-    return _secrets_error(context, known, name) if isinstance(known, RunStatus) else None
+    return _secrets_error(context, known, name)
 
 
-def _again(known: Known) -> str:
-    if not isinstance(known, RunStatus):
+def _again(known: JobStatus) -> str:
+    if known.run is None:
         return ""
-    return f"hpcrun resubmit {known.job_id or known.run.run_id} makes a new run of it"
+    return f"hpcrun resubmit {known.job_id or known.run_id} makes a new run of it"
 
 
-def _secrets_error(context: Context, status: RunStatus, name: str) -> HpcrunError | None:
+def _secrets_error(context: Context, status: JobStatus, name: str) -> HpcrunError | None:
     """A run that is over has no secrets any more, and one that may not be requeued loses them."""
     plan = status.plan
     if plan is None or not plan.secrets:
@@ -140,10 +140,10 @@ def _secrets_error(context: Context, status: RunStatus, name: str) -> HpcrunErro
     return None
 
 
-def _start_anew(
-    context: Context, transport: Transport, jobs: dict[int, Known], *, hold: bool
+def _start_again(
+    context: Context, transport: Transport, jobs: dict[int, JobStatus], *, hold: bool
 ) -> dict[int, HpcrunError]:
-    """Have one Slurm start jobs anew; return what went wrong with some of them.
+    """Have one Slurm start jobs again; return what went wrong with some of them.
 
     The next attempt finds its secrets whenever it begins: they are there before Slurm is asked.
     """
@@ -160,7 +160,7 @@ def _start_anew(
         error = errors.get(place) or refused.get(known.job_id or "")
         if error is not None:
             errors[place] = error
-        if isinstance(known, RunStatus):
+        if known.run is not None:
             _tidy(known, error)
             # Who asked Slurm just before that may have taken them away.
             if error is None and not known.run.secrets.exists():
@@ -169,18 +169,19 @@ def _start_anew(
     return errors
 
 
-def _give_secrets(context: Context, known: Known) -> None:
+def _give_secrets(context: Context, known: JobStatus) -> None:
     """Write the secrets of a run that is over. Raises InputError."""
-    if isinstance(known, RunStatus) and known.verdict.final and known.plan is not None:
+    if known.run is not None and known.final and known.plan is not None:
         write_secrets(context, known.plan, known.run)
 
 
-def _tidy(status: RunStatus, error: HpcrunError | None) -> None:
+def _tidy(status: JobStatus, error: HpcrunError | None) -> None:
     """Forget the end that was seen of the last attempt; or take the secrets of no next one away.
 
     Where Slurm was silent it may have started it all the same: then they stay.
     """
     run, task = status.run, status.history.task
+    assert run is not None
     gone = []
     if error is None:
         gone = [run.seen, run.cancelled]
@@ -193,7 +194,7 @@ def _tidy(status: RunStatus, error: HpcrunError | None) -> None:
 
 
 def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
-    """Have Slurm start jobs anew; what keeps it from some of them, by id.
+    """Have Slurm start jobs again; what keeps it from some of them, by id.
 
     ``again`` has for each job what else its user can do.
     """
@@ -201,7 +202,7 @@ def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str
         refused = scheduler.requeue(transport, list(again), hold=hold)
     except OutOfReach as silence:
         return dict.fromkeys(again, silence)
-    forbidden = [job_id for job_id, said in refused.items() if "disabled" in said]
+    forbidden = [job_id for job_id, message in refused.items() if "disabled" in message]
     silent: dict[str, HpcrunError] = {}
     if forbidden:
         try:
@@ -209,11 +210,13 @@ def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str
             refused |= {job_id: answers.get(job_id, "") for job_id in forbidden}
         except OutOfReach as silence:
             silent = dict.fromkeys(forbidden, silence)
-    return {job: _refusal(job, said, again[job]) for job, said in refused.items() if said} | silent
+    return {
+        job: _refusal(job, message, again[job]) for job, message in refused.items() if message
+    } | silent
 
 
 def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> dict[str, str]:
-    """Lift --no-requeue, start anew, and put it back, whatever happens: nobody asked for restarts
+    """Lift --no-requeue, start again, and put it back, whatever happens: nobody asked for restarts
     unasked. Returns refusals by id; raises OutOfReach."""
     try:
         answers = scheduler.let_requeue(transport, job_ids, may=True)
@@ -224,10 +227,10 @@ def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> 
             scheduler.let_requeue(transport, job_ids, may=False)
 
 
-def _refusal(job_id: str, said: str, again: str) -> SchedulerRefused:
-    if "already finished" in said:
+def _refusal(job_id: str, message: str, again: str) -> SchedulerRefused:
+    if "already finished" in message:
         return _over_for_good(job_id, again)
-    return SchedulerRefused(f"scontrol requeue {job_id}: {said}", fix=again)
+    return SchedulerRefused(f"scontrol requeue {job_id}: {message}", fix=again)
 
 
 def _over_for_good(job_id: str, again: str) -> SchedulerRefused:

@@ -21,8 +21,7 @@ from hpcrun.controller.prepare import (
     read_spec,
     runs_in,
 )
-from hpcrun.controller.state.status import RunStatus, status_of
-from hpcrun.controller.state.words import job_of_another
+from hpcrun.controller.status import job_of_another, status_of
 from hpcrun.controller.submit import linked, named_after, submit_job
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
@@ -31,6 +30,7 @@ from hpcrun.plan.types import Dependency, Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import holds_any, owner_run, runs_of, successors_of
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin
@@ -47,7 +47,7 @@ class Again(Struct, frozen=True, kw_only=True):
 
     context: Context
     prepared: Prepared | PreparedSweep
-    earlier: list[RunStatus]
+    earlier: list[JobStatus]
     checkpoint_dirs: list[str | None]
     notes: list[str]
 
@@ -95,7 +95,7 @@ def prepare_again(
                 index=index,
                 values=status.history.task.values if status.history.task is not None else {},
                 spec=structs.replace(
-                    _spec_of(where, status.run, overrides), name=f"{spec.name or 'job'}.{index}"
+                    _spec_of(where, status.folder, overrides), name=f"{spec.name or 'job'}.{index}"
                 ),
                 words=list(extra_args),
                 checkpoint_dir=folder,
@@ -145,26 +145,24 @@ def submit_again(again: Again) -> str:
         return submit_job(again.context, again.prepared)
 
 
-def _failed(found: RunFolder | SweepFolder, statuses: Sequence[RunStatus]) -> list[RunStatus]:
-    left = [status for status in statuses if status.verdict.final and not status.verdict.ok]
+def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> list[JobStatus]:
+    left = [status for status in statuses if status.final and not status.ok]
     if not left:
-        out_of_reach = next(
-            (status.out_of_reach for status in statuses if not status.verdict.final), ""
-        )
+        out_of_reach = next((status.out_of_reach for status in statuses if not status.final), "")
         if out_of_reach:
             raise OutOfReach(
                 f"--failed: it is unknown what failed: {out_of_reach}", fix="try again later"
             )
         name = found.sweep_id if isinstance(found, SweepFolder) else found.run_id
-        states = ", ".join(dict.fromkeys(status.verdict.state for status in statuses))
+        states = ", ".join(dict.fromkeys(status.state for status in statuses))
         raise InputError(f"--failed: {name} has no run that failed: {states}")
     return left
 
 
-def _check_over(status: RunStatus, *, fresh: bool) -> None:
+def _check_over(status: JobStatus, *, fresh: bool) -> None:
     """Refuse two runs that write to the same checkpoints. Raises InputError, OutOfReach."""
     verdict = status.verdict
-    name = f"job {status.job_id}" if status.job_id else status.run.run_id
+    name = f"job {status.job_id}" if status.job_id else status.run_id
     error = job_of_another(status.history, "resubmit")
     if error is not None:  # the original may still write the same checkpoints
         raise error
@@ -177,7 +175,7 @@ def _check_over(status: RunStatus, *, fresh: bool) -> None:
         first = "wait" if verdict.state == "COMPLETING" else "cancel"
         raise InputError(
             f"{name} is {verdict.state}: two runs would write the same checkpoints",
-            fix=f"hpcrun {first} {status.job_id or status.run.run_id} first, or --fresh for "
+            fix=f"hpcrun {first} {status.job_id or status.run_id} first, or --fresh for "
             "checkpoints of its own",
         )
     submitted = status.history.submitted
@@ -185,26 +183,26 @@ def _check_over(status: RunStatus, *, fresh: bool) -> None:
     if hosts or (submitted is not None and submitted.job_id is None):
         raise InputError(
             f"{name} was run by hpcrun run, not submitted",
-            fix=f"hpcrun submit {status.run.path}/spec.yaml, or hpcrun run with it",
+            fix=f"hpcrun submit {status.folder.path}/spec.yaml, or hpcrun run with it",
         )
 
 
-def _plan_of(status: RunStatus) -> Plan:
+def _plan_of(status: JobStatus) -> Plan:
     if status.plan is None:
         raise InputError(
-            f"{status.run.path}/plan.json: missing, or written by another version of hpcrun",
-            fix=f"hpcrun submit {status.run.path}/spec.yaml",
+            f"{status.folder.path}/plan.json: missing, or written by another version of hpcrun",
+            fix=f"hpcrun submit {status.folder.path}/spec.yaml",
         )
     return status.plan
 
 
-def _place(context: Context, status: RunStatus, plan: Plan, *, named_cluster: bool) -> Context:
+def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bool) -> Context:
     """Return the earlier run's project, and its cluster as its profile is today."""
     project = Path(plan.project_dir)
     if not project.is_dir():
         raise InputError(
             f"{project}: the project's folder, in which the run worked, is gone",
-            fix=f"hpcrun submit {status.run.path}/spec.yaml in another one",
+            fix=f"hpcrun submit {status.folder.path}/spec.yaml in another one",
         )
     submitted = status.history.submitted
     cluster = submitted.cluster if submitted else context.cluster.name
@@ -213,7 +211,7 @@ def _place(context: Context, status: RunStatus, plan: Plan, *, named_cluster: bo
             return load_context(context.environ, project, cluster)
         except InputError as error:
             raise InputError(
-                f"{status.run.run_id} ran on {cluster}: {error.message}",
+                f"{status.run_id} ran on {cluster}: {error.message}",
                 fix="--cluster NAME takes it to another cluster",
             ) from error
     return structs.replace(context, project=project)
@@ -227,10 +225,10 @@ def _run_dir_notes(spec: JobSpec) -> list[str]:
     return []
 
 
-def _code_of(status: RunStatus) -> Path:
+def _code_of(status: JobStatus) -> Path:
     task = status.history.task
-    own = status.run.code
-    code = own if task is None else sweep_folder(status.run.path.parent, task.sweep_id).code
+    own = status.folder.code
+    code = own if task is None else sweep_folder(status.folder.path.parent, task.sweep_id).code
     if not code.is_dir():
         raise InputError(f"{code}: the run's copy of the code is gone", fix="--code now")
     return code
@@ -241,7 +239,7 @@ def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequen
     return read_spec(context, read_text(file), str(file), overrides)
 
 
-def _checkpoints(context: Context, status: RunStatus) -> str | None:
+def _checkpoints(context: Context, status: JobStatus) -> str | None:
     """Return the folder to resume from; None where the earlier run has left nothing there.
 
     Raises InputError where another run uses it now, or it cannot be written.
@@ -257,9 +255,9 @@ def _checkpoints(context: Context, status: RunStatus) -> str | None:
     owner = owner_run(folder)
     later = [] if owner is None else [RunFolder(path) for path in successors_of(owner)]
     for other in status_of(context, later):
-        if not other.verdict.final:
+        if not other.final:
             raise InputError(
-                f"{folder}: {other.run.run_id}, a later run, is {other.verdict.state} and uses it",
+                f"{folder}: {other.run_id}, a later run, is {other.state} and uses it",
                 fix="hpcrun cancel that one first, or --fresh for checkpoints of its own",
             )
     return str(folder)
@@ -293,12 +291,12 @@ def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
 
 
 def _with_origin(
-    prepared: Prepared, status: RunStatus, checkpoint_dir: str | None, context: Context
+    prepared: Prepared, status: JobStatus, checkpoint_dir: str | None, context: Context
 ) -> Prepared:
     """Add the record of which run this one is made of."""
     record = Resubmitted(
-        run_id=status.run.run_id,
-        run_dir=str(status.run.path),
+        run_id=status.run_id,
+        run_dir=str(status.folder.path),
         job_id=status.job_id,
         code="now" if context.code is None else "then",
         checkpoint_dir=checkpoint_dir,

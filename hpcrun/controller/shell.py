@@ -11,11 +11,10 @@ from msgspec import Struct
 from hpcrun import scheduler
 from hpcrun.assets import shipped
 from hpcrun.controller.context import Context, slurm_environment, slurm_transport
-from hpcrun.controller.state.foreign import foreign_status
-from hpcrun.controller.state.status import RunStatus, status_of
+from hpcrun.controller.status import status_of, status_of_job
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.status import JobStatus
 from hpcrun.slurm.commands import shares_gpus, shell_argv
 from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import ACTIVE
@@ -38,25 +37,26 @@ def prepare_shell(
     where the job is not running or the node is not its own, and OutOfReach.
     """
     runs = targets.all_runs()
-    if len(runs) + len(targets.foreign) > 1:
-        first = runs[0].run_id if runs else targets.foreign[0]
-        count = len(runs) + len(targets.foreign)
+    if len(runs) + len(targets.jobs) > 1:
+        first = runs[0].run_id if runs else targets.jobs[0]
+        count = len(runs) + len(targets.jobs)
         raise InputError(f"{count} jobs; a shell is in one", fix=f"name one of them, as {first}")
-    folder, conf, notes = "", None, list[str]()
-    if runs:
-        status = status_of(context, runs)[0]
-        job_id, node_list = _running(status, runs[0])
-        submitted = status.history.submitted
-        conf = submitted.slurm_conf if submitted else None
-        if status.plan is not None:
-            folder = status.plan.project_dir
-            container = status.plan.setup.container
-            if container is not None:
-                notes.append(f"outside of the job's container {container.image}")
-    else:
-        job_id, node_list = _running_foreign(context, targets.foreign[0])
+    folder, notes = "", list[str]()
+    statuses = status_of(context, runs) if runs else status_of_job(context, targets.jobs[0])
+    if len(statuses) > 1:
+        raise InputError(
+            f"{targets.jobs[0]}: an array of {len(statuses)} tasks",
+            fix=f"name one, as {statuses[0].job_id}",
+        )
+    status = statuses[0]
+    job_id, node_list = _running(status)
+    if status.plan is not None:
+        folder = status.plan.project_dir
+        container = status.plan.setup.container
+        if container is not None:
+            notes.append(f"outside of the job's container {container.image}")
     host = _choose(node_list, node, job_id)
-    transport = slurm_transport(context, conf)
+    transport = slurm_transport(context, status.slurm_conf)
     number: str | None = job_id
     if not job_id.isdigit():
         jobs = scheduler.show_jobs(transport, job_id)
@@ -69,41 +69,29 @@ def prepare_shell(
     script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
     inside = ["bash", "-c", script, "hpcrun", folder, *command]
     argv = shell_argv(number, host, inside, terminal=not command, version=version)
-    return Shell(argv=argv, env=slurm_environment(context, conf), notes=notes)
+    return Shell(argv=argv, env=slurm_environment(context, status.slurm_conf), notes=notes)
 
 
-def _running(status: RunStatus, run: RunFolder) -> tuple[str, str]:
-    """The job's id and nodes. Raises InputError for a run that has none."""
-    verdict, submitted = status.verdict, status.history.submitted
-    name = f"job {status.job_id}" if status.job_id else run.run_id
-    is_local = submitted is not None and submitted.job_id is None
-    if submitted is not None and is_local and not verdict.final:
+def _running(status: JobStatus) -> tuple[str, str]:
+    """The job's id and nodes. Raises InputError for a job that has none."""
+    submitted, name = status.history.submitted, status.label
+    if submitted is not None and status.is_local and not status.final:
         raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
     if status.out_of_reach:
         raise OutOfReach(f"{name}: {status.out_of_reach}")
-    if verdict.state not in ACTIVE or status.queue is None or status.job_id is None:
-        raise _not_running(name, verdict.state, verdict.reason, status.job_id or run.run_id)
-    return status.job_id, status.queue.node_list
-
-
-def _running_foreign(context: Context, job_id: str) -> tuple[str, str]:
-    known = foreign_status(context, job_id)
-    if len(known) > 1:
-        raise InputError(
-            f"{job_id}: an array of {len(known)} tasks", fix=f"name one, as {known[0].job_id}"
-        )
-    verdict, queue = known[0].verdict, known[0].queue
-    if verdict.state not in ACTIVE or queue is None:
-        raise _not_running(f"job {job_id}", verdict.state, verdict.reason, "")
-    return known[0].job_id, queue.node_list
+    job = status.job
+    if status.state not in ACTIVE or job is None or job.source != "squeue":
+        word = (status.job_id or status.run_id) if status.run is not None else ""
+        raise _not_running(name, status.state, status.reason, word)
+    return job.job_id, job.node_list
 
 
 def _not_running(name: str, state: str, reason: str, word: str) -> InputError:
-    message = f"{name} is {state}" + (f" ({reason})" if reason else "")
+    text = f"{name} is {state}" + (f" ({reason})" if reason else "")
     fix = f"hpcrun logs {word} shows its output" if word else ""
     if state in ("PENDING", "CONFIGURING"):
-        fix = "a shell needs a running job; hpcrun status tells what it waits for"
-    return InputError(message, fix=fix)
+        fix = "a shell needs a running job; hpcrun status shows what it waits for"
+    return InputError(text, fix=fix)
 
 
 def _choose(node_list: str, node: str | None, job_id: str) -> str:

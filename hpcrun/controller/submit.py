@@ -223,7 +223,7 @@ def linked(
 
 def _check_alone(context: Context, note: Path) -> None:
     """Look for the notes of others that are as new as ours, by the file server's clock."""
-    from hpcrun.controller.state.status import status_of  # here: few jobs resume from another
+    from hpcrun.controller.status import status_of  # here: few jobs resume from another
 
     ours = note.stat().st_mtime
     for other in note.parent.glob("*.json"):

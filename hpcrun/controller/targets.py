@@ -1,4 +1,4 @@
-"""What the words after a verb name: runs, sweeps, tasks of them, and jobs that are not hpcrun's."""
+"""What the words after a verb name, and what the verb did about each of the jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from msgspec import Struct
 
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context
-from hpcrun.controller.state.foreign import own_names
-from hpcrun.controller.state.status import resolve_any
+from hpcrun.controller.status import (
+    own_names,
+    resolve_any,
+    status_of,
+    status_of_jobs,
+    unknown_job,
+)
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.find import Lookup, find, is_job_id
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_sweep, runs_of
+from hpcrun.slurm.states import UNKNOWN
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
@@ -27,7 +34,7 @@ class Targets(Struct, frozen=True, kw_only=True):
 
     runs: list[RunFolder]
     sweeps: list[SweepFolder]
-    foreign: list[str]
+    jobs: list[str]
 
     def all_runs(self) -> list[RunFolder]:
         """The runs, those of the sweeps included."""
@@ -43,7 +50,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     """
     runs: list[RunFolder] = []
     sweeps: list[SweepFolder] = []
-    foreign: list[str] = []
+    jobs: list[str] = []
     lookup = Lookup(context.runs_dir)
     if not words:
         _sort(resolve_any(context, None), runs, sweeps)
@@ -63,17 +70,17 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             if isinstance(sweep, SweepFolder):
                 runs += _tasks_of(sweep, word, tasks)
             else:
-                foreign += [f"{array}_{task}" for task in tasks]
+                jobs += [f"{array}_{task}" for task in tasks]
             continue
         found = find(context.runs_dir, word, lookup)
         if found is None and is_job_id(word):
-            foreign.append(word)
+            jobs.append(word)
         else:
             _sort(found or resolve_any(context, word), runs, sweeps)
     return Targets(
         runs=list(dict.fromkeys(runs)),
         sweeps=list(dict.fromkeys(sweeps)),
-        foreign=list(dict.fromkeys(foreign)),
+        jobs=list(dict.fromkeys(jobs)),
     )
 
 
@@ -128,3 +135,75 @@ def worst(errors: Sequence[HpcrunError]) -> int:
     """The exit code of several errors: silence says least, so it goes first."""
     codes = [error.exit_code for error in errors]
     return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
+
+
+# ---- what was done
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What was done about one job: ``state`` is the one before, ``over`` whether it is final.
+
+    ``left`` is why it was left alone; ``error`` what went wrong. Neither, and not ``done``: it is
+    still to be acted on.
+    """
+
+    run_id: str | None
+    job_id: str | None
+    state: str
+    over: bool = False
+    done: bool = False
+    left: str = ""
+    error: HpcrunError | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        return f"job {self.job_id}" if self.job_id else self.run_id or ""
+
+
+def find_known(
+    context: Context, targets: Targets
+) -> tuple[list[tuple[str, JobStatus]], list[Outcome]]:
+    """Ask about all that is named: runs by their ids, other jobs by the words that name them.
+
+    Returns also those that nobody knows. Raises OutOfReach.
+    """
+    runs = targets.all_runs()
+    statuses = status_of(context, runs) if runs else []
+    known = [(status.job_id or "", status) for status in statuses]
+    unknown: list[Outcome] = []
+    for word, found in status_of_jobs(context, targets.jobs).items():
+        known += [(word, status) for status in found]
+        if not found:
+            error = unknown_job(word)
+            unknown.append(Outcome(run_id=None, job_id=word, state=UNKNOWN, error=error))
+    return known, unknown
+
+
+def outcome_of(status: JobStatus) -> Outcome:
+    """How a job stands before anything was done about it."""
+    return Outcome(
+        run_id=status.run.run_id if status.run is not None else None,
+        job_id=status.job_id,
+        state=status.state,
+        over=status.final,
+    )
+
+
+def interrupted(outcomes: Sequence[Outcome], what: str) -> KeyboardInterrupt:
+    """Say what Slurm had done before Ctrl-C."""
+    names = [one.name for one in outcomes if one.done]
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    text = f"Slurm had the order already: {', '.join(names[:5])}{rest}: {what} all the same"
+    return KeyboardInterrupt(text) if names else KeyboardInterrupt()
+
+
+def not_mine(status: JobStatus, fix: str) -> InputError | None:
+    """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
+    if status.run is not None:
+        owner = owner_of(status.run.path)
+    else:
+        owner = status.job.user if status.job else ""
+    if owner in ("", user_name()):
+        return None
+    return InputError(f"{status.label} is {owner}'s", fix=fix.replace("OWNER", owner))

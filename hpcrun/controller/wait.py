@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from hpcrun.controller.context import Context
+from hpcrun.controller.monitor import Monitor, poll_all
 from hpcrun.controller.targets import Targets
-from hpcrun.controller.watch.follow import wait_all
-from hpcrun.controller.watch.watched import Status, Watched
-from hpcrun.controller.watch.watched_jobs import WatchedJobs
-from hpcrun.controller.watch.watched_runs import WatchedRuns
 from hpcrun.errors import InputError
+from hpcrun.runs.status import JobStatus
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -40,16 +38,12 @@ def wait_for(
     *,
     timeout: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Status]:
-    """Give the status of each job when its state changes, until all are over or time is up.
+) -> Iterator[JobStatus]:
+    """Yield the status of each job when its state changes, until all are over or time is up.
 
     ``timeout`` is in seconds; a question to Slurm is cut off with it. A requeue is no end; silence
     of Slurm is UNKNOWN, and waited through. Raises InputError for a job that Slurm does not know.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    watched: list[Watched] = []
-    if runs := targets.all_runs():
-        watched.append(WatchedRuns(context, runs, deadline=deadline))
-    if targets.foreign:
-        watched.append(WatchedJobs(context, targets.foreign, deadline=deadline))
-    return wait_all(watched, deadline=deadline, sleep=sleep)
+    monitor = Monitor(context, targets.all_runs(), targets.jobs, deadline=deadline)
+    return poll_all([monitor], deadline=deadline, sleep=sleep)

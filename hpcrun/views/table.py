@@ -15,7 +15,7 @@ from hpcrun.patterns import pattern_of
 _SGR = pattern_of(r"\x1b\[[\d;]*m")
 _GAP = "  "
 # Where a terminal is narrower, remarks below a row and values of pairs leave it.
-_LEAST_REMARK = 30
+_LEAST_BELOW, _LEAST_VALUE = 20, 30
 
 # The width of a pipe or a file: everything fits.
 ENDLESS = 1 << 30
@@ -136,7 +136,7 @@ class Table:
         rows = [paint(line, style, self._look)]
         last = len(self._columns) - 1
         if last not in self.widths and self._columns[last].below and texts[last]:
-            width = max(self._look.width - 4, _LEAST_REMARK)
+            width = max(self._look.width - 4, _LEAST_BELOW)
             wrapped = wrap(texts[last], width, whole_words=True)
             rows += [paint(f"    {part}", below, self._look) for part in wrapped]
         return rows if self._look.colour else [plain(row) for row in rows]
@@ -154,7 +154,7 @@ def pairs(
     """
     margin = indent + name_width + 1
     for name, value in rows:
-        first, *more = wrap(value, max(look.width - margin, _LEAST_REMARK), whole_words=True)
+        first, *more = wrap(value, max(look.width - margin, _LEAST_VALUE), whole_words=True)
         yield f"{' ' * indent}{paint(pad(name, name_width), DIM, look)} {first}"
         yield from (f"{' ' * margin}{line}" for line in more)
 

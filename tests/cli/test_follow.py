@@ -180,7 +180,7 @@ def test_a_file_that_is_emptied_is_read_from_its_start(followed: Followed) -> No
     followed.hear(b"first line\n")
     followed.write("logs/0/rank-0.log", "another, and longer than before\n")
     followed.hear(b"another, and longer than before\n")
-    assert b"rank-0.log was begun anew <==\nanother" in followed.heard
+    assert b"rank-0.log was rewritten <==\nanother" in followed.heard
 
 
 def test_hundreds_of_ranks_are_followed_by_turns(followed: Followed) -> None:

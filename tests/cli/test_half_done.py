@@ -217,5 +217,5 @@ def test_ctrl_c_says_what_was_done(hpcrun: Caller, tools: Path, verb: str) -> No
     script(tools, "scancel" if verb == "cancel" else "scontrol", "kill -INT $PPID; sleep 0.2")
     done = hpcrun.process(verb, "7")
     assert done.code == 130, done
-    assert "Slurm had been told already: job 7" in done.err
+    assert "Slurm had the order already: job 7" in done.err
     assert (run / "cancelled.json").exists() == (verb == "cancel")

@@ -22,7 +22,7 @@ import pytest
 
 from hpcrun.controller.context import load_context
 from hpcrun.controller.curves.follow_curve import CurveFollower
-from hpcrun.controller.watch.pace import FREE
+from hpcrun.controller.monitor import FREE
 from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.test_follow import END, Followed
 from tests.cli.test_slurm_verbs import row

@@ -87,8 +87,9 @@ def test_watch_needs_a_terminal(several: Caller) -> None:
 
 WATCH = """\
 import sys
-from hpcrun.cli import watch_status
-watch_status._FILES, watch_status._SLURM, watch_status._SLURM_AT_MOST = map(float, sys.argv[1:4])
+from hpcrun.cli import show_status
+from hpcrun.controller import monitor
+show_status._FILES_EVERY, monitor.CALM, monitor.CALMEST = map(float, sys.argv[1:4])
 sys.argv = ["hpcrun", "status", "--watch", *sys.argv[4:]]
 from hpcrun.cli.main import main
 main()
@@ -127,7 +128,7 @@ def test_a_watch_asks_slurm_no_more_than_it_promises(
 ) -> None:
     write_sweep(several, 2)  # then the number of a job may be that of a task
     foreign = queued(RunFolder(tools), "999", "PENDING", "Priority")
-    answers(tools, "squeue", rest=(tools / "squeue.1").read_text() + foreign)
+    answers(tools, "squeue", rest=(tools / "squeue.0").read_text() + foreign)
     watching = Watching(several, *argv)
     watching.pictures(1)
     calls = [tools / f"{name}.calls" for name in ("squeue", "sacct", "scontrol")]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.show_top import table
-from hpcrun.controller.top.log import Progress
-from hpcrun.controller.top.look import TopJob
-from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
+from hpcrun.runs.records import History
+from hpcrun.runs.status import GpuUse, JobStatus, NodeUse, Progress
+from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.views.table import Look, cells
+from hpcrun.views.top import top_blocks
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 from tests.slurm_answers import squeue_row
@@ -158,7 +158,7 @@ def test_the_slurm_of_a_run_is_asked(hpcrun: Caller, tools: Path) -> None:
     assert done.code == 4 and f"{own}, by which the job was submitted, is not" in done.err, done
 
 
-def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJob:
+def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> JobStatus:
     gpu = GpuUse(index=0, utilization=97, memory_used=60 << 30, memory_total=80 << 30)
     use = [
         NodeUse(
@@ -173,23 +173,17 @@ def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJo
         )
         for n in range(nodes)
     ]
-    return TopJob(
-        row=SlurmJob(
-            job_id="7",
-            source="squeue",
-            state=state,
-            reason="QOSMaxGRESPerUser",
-            nodes="1",
-            node_list="n",
-            user="me",
-            work_dir="/w",
-            name=name,
-        ),
-        run=None,
+    slurm = SlurmJob(
+        job_id="7", source="squeue", state=state, reason="QOSMaxGRESPerUser", node_list="n"
+    )
+    return JobStatus(
+        job_id="7",
+        job=slurm,
+        history=History(run_id="7"),
+        verdict=Verdict(state=state, final=False, source="squeue", reason=slurm.reason),
         name=name,
         elapsed=3725.0,
         limit=86400.0,
-        end=None,
         progress=Progress(
             step=120000,
             total_steps=1000000,
@@ -210,7 +204,7 @@ def job(*, nodes: int = 1, state: str = "RUNNING", name: str = "zero2") -> TopJo
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_no_row_is_wider_than_the_window(width: int, ascii_only: bool) -> None:
     jobs = [job(), job(nodes=3, name="損失" * 30), job(nodes=99), job(state="PENDING")]
-    rows = [row for block in table(jobs, Look(width, 24, False, ascii_only)) for row in block]
+    rows = [row for block in top_blocks(jobs, Look(width, 24, False, ascii_only)) for row in block]
     assert max(map(cells, rows)) <= width
     # Names stay what they are.
     assert not ascii_only or all(row.replace("損", "").replace("失", "").isascii() for row in rows)
@@ -218,14 +212,14 @@ def test_no_row_is_wider_than_the_window(width: int, ascii_only: bool) -> None:
 
 def test_a_reason_that_is_cut_says_so() -> None:
     for look, mark in ((Look(30, 24), "…"), (Look(30, 24, ascii_only=True), "..")):
-        row = table([job(state="PENDING")], look)[1][0]
+        row = top_blocks([job(state="PENDING")], look)[1][0]
         assert cells(row) <= 30 and row.endswith(mark)
 
 
 def test_what_the_table_says() -> None:
     jobs = [job(), job(nodes=99), job(state="PENDING")]
-    narrow = ["\n".join(block) for block in table(jobs, Look(79, 24))]
-    wide = ["\n".join(block) for block in table(jobs, Look(199, 24))]
+    narrow = ["\n".join(block) for block in top_blocks(jobs, Look(79, 24))]
+    wide = ["\n".join(block) for block in top_blocks(jobs, Look(199, 24))]
     for text in (narrow[1], wide[1]):
         assert "1:02:05/1d" in text
         assert "120000/1000000" in text
@@ -237,5 +231,5 @@ def test_what_the_table_says() -> None:
     assert "99 nodes  GPU 97%, lowest 97% on" in wide[2]
     assert "your QOS" in wide[3]
     assert "\x1b[" not in "".join(wide)
-    coloured = "".join(row for block in table(jobs, Look(79, 24, True)) for row in block)
+    coloured = "".join(row for block in top_blocks(jobs, Look(79, 24, True)) for row in block)
     assert "\x1b[1m" in coloured

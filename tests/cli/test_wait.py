@@ -110,7 +110,7 @@ def test_wait_ends_on_time_while_slurm_hangs(hpcrun: Caller, tools: Path) -> Non
 def test_what_sacct_does_not_say_is_no_unknown_job(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcrun.cli.status_view.TIMEOUT", 2.0)
+    monkeypatch.setattr("hpcrun.cli.show_status.TIMEOUT", 2.0)
     replay(tools, "squeue", (0, "", ""))
     hang(tools, "sacct", "scontrol")
     done = hpcrun("status", "9")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.watch.since import parse_when, start_since
+from hpcrun.controller.since import parse_when, start_since
 from hpcrun.errors import InputError
 
 NOW = time.mktime((2026, 11, 20, 15, 0, 0, 0, 0, -1))

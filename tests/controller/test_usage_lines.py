@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from hpcrun.controller.top.usage_lines import GpuUse, NodeUse, UsageLines
+from hpcrun.controller.usage import UsageLines
+from hpcrun.runs.status import GpuUse, NodeUse
 
 # As nvidia-smi prints csv,noheader,nounits: MiB, watts, degrees; what it lacks in brackets.
 A100 = "0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6, 97, 61234, 81920, 311.42, 64"

@@ -10,17 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.controller import monitor
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.state.foreign import ForeignStatus
-from hpcrun.controller.state.status import RunStatus
-from hpcrun.controller.watch import watched_jobs, watched_runs
-from hpcrun.controller.watch.follow import wait_all
-from hpcrun.controller.watch.pace import FREE
-from hpcrun.controller.watch.watched import FAIR, Status
-from hpcrun.controller.watch.watched_jobs import WatchedJobs
-from hpcrun.controller.watch.watched_runs import FILES_LATE, WatchedRuns
+from hpcrun.controller.monitor import FAIR, FILES_LATE, FREE, Monitor, poll_all
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import History
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.states import is_final
@@ -55,7 +51,7 @@ class World:
     def at(self, when: float, happens: Callable[[], None]) -> None:
         self.events.append((when, happens))
 
-    def status_of(self, context: Context, runs: Sequence[RunFolder]) -> list[RunStatus]:
+    def status_of(self, context: Context, runs: Sequence[RunFolder]) -> list[JobStatus]:
         self.asked.append((self.now, list(runs)))
         is_silent = self.is_silent(context)
         return [self.status(run, "UNKNOWN" if is_silent else self.states[run]) for run in runs]
@@ -66,9 +62,9 @@ class World:
         self.now = min(self.now + self.slow, max(limit, self.now))
         return self.slow > 0 and self.now >= limit
 
-    def ask_foreign(
+    def status_of_jobs(
         self, context: Context, job_ids: Sequence[str], *, ended: bool
-    ) -> dict[str, list[ForeignStatus]]:
+    ) -> dict[str, list[JobStatus]]:
         self.asked.append((self.now, []))
         if self.is_silent(context):
             raise OutOfReach("squeue gave no answer", maybe_done=True)
@@ -76,11 +72,10 @@ class World:
             raise self.others
         return {
             job_id: [
-                ForeignStatus(
+                JobStatus(
                     job_id=name,
+                    history=History(run_id=name),
                     verdict=Verdict(state=state, final=is_final(state), source="squeue"),
-                    queue=None,
-                    account=None,
                 )
                 for name, state in self.others.items()
                 if name.partition("_")[0] == job_id
@@ -90,31 +85,20 @@ class World:
 
     def wait(
         self, context: Context, *, timeout: float | None = None, others: Sequence[str] = ()
-    ) -> Iterator[Status]:
+    ) -> Iterator[JobStatus]:
         """Wait for the runs and for other jobs; give what is told when it is."""
         end = None if timeout is None else self.now + timeout
-        watched = [
-            *([WatchedRuns(context, self.runs, deadline=end)] if self.runs else []),
-            *([WatchedJobs(context, others, deadline=end)] if others else []),
-        ]
-        yield from wait_all(watched, deadline=end, sleep=self.sleep)
+        watched = Monitor(context, self.runs, others, deadline=end)
+        yield from poll_all([watched], deadline=end, sleep=self.sleep)
 
-    def status(self, run: RunFolder, state: str) -> RunStatus:
+    def status(self, run: RunFolder, state: str) -> JobStatus:
         final = state in ("COMPLETED", "FAILED")
         history = read_history(run)
         end = history.last.end if history.last else None
         verdict = Verdict(
             state=state, final=final, source="squeue", exit_code=end.exit_code if end else None
         )
-        return RunStatus(
-            run=run,
-            history=history,
-            plan=None,
-            verdict=verdict,
-            queue=None,
-            account=None,
-            job_id="7",
-        )
+        return JobStatus(run=run, history=history, verdict=verdict, job_id="7")
 
     def begin(self, run: RunFolder) -> None:
         (run.attempts / "0").mkdir()
@@ -137,8 +121,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Wor
     def made(count: int) -> World:
         world = World(tmp_path, count)
         monkeypatch.setattr(time, "monotonic", world.monotonic)
-        monkeypatch.setattr(watched_runs, "status_of", world.status_of)
-        monkeypatch.setattr(watched_jobs, "ask_foreign", world.ask_foreign)
+        monkeypatch.setattr(monitor, "status_of", world.status_of)
+        monkeypatch.setattr(monitor, "status_of_jobs", world.status_of_jobs)
         return world
 
     return made
@@ -171,7 +155,6 @@ def test_an_end_is_seen_at_once_and_asked_about_no_more(
     world.at(900, lambda: world.states.update({second: "COMPLETED"}))
     told = []
     for status in world.wait(context):
-        assert isinstance(status, RunStatus)
         told.append((status.run, status.verdict.state, status.verdict.exit_code, world.now))
     assert [each[:3] for each in told] == [
         (first, "PENDING", None),

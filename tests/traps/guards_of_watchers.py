@@ -121,14 +121,14 @@ GUARDS = [
     # ---- Watching
     guard(
         47,
-        "hpcrun/controller/watch/pace.py",
+        "hpcrun/controller/monitor.py",
         "CALM = 30.0\n",
         "CALM = 0.1\n",
         "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
     ),
     guard(
         47,
-        "hpcrun/controller/state/status.py",
+        "hpcrun/controller/status.py",
         "    complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE\n",
         "    return [row for one in wanted for row in scheduler.queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",

@@ -14,13 +14,11 @@ from msgspec import Struct
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import STDIN, Source, find_sources, own_formats
-from hpcrun.controller.state.status import RunStatus
-from hpcrun.controller.watch.watched import Status
-from hpcrun.controller.watch.watched_jobs import WatchedJobs
-from hpcrun.controller.watch.watched_runs import WatchedRuns
+from hpcrun.controller.monitor import Monitor
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.find import find, is_job_id
+from hpcrun.runs.status import JobStatus
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
 FILES_EVERY = (0.1, 1.0)
@@ -32,13 +30,13 @@ class Followed(Struct, frozen=True):
     """What is known now. ``statuses`` are the jobs', None for a log file that nobody runs."""
 
     runs: list[ParsedRun]
-    statuses: list[Status | None]
+    statuses: list[JobStatus | None]
     is_over: bool
 
     @property
     def ok(self) -> bool:
         """Whether no job ended badly."""
-        return all(each is None or each.verdict.ok for each in self.statuses)
+        return all(each is None or each.ok for each in self.statuses)
 
 
 class CurveFollower:
@@ -61,7 +59,7 @@ class CurveFollower:
         sources = find_sources(context, words, is_awaited=True)
         self.has_pipe = any(STDIN in source.files for source in sources)
         self._logs = [self._growing(source) for source in sources]
-        self._states = _States(context, sources, _foreign_jobs(context, words))
+        self._states = _States(context, sources, _other_jobs(context, words))
         self._sleep = sleep
         self._has_news = True
         self._pause = FILES_EVERY[0]
@@ -99,8 +97,8 @@ class CurveFollower:
         return GrowingLog(source, self._own)
 
     def _find_outputs(self) -> None:
-        """Ask anew for the output of jobs that have none: %N in its name is known when they run."""
-        for index, (log, job_id) in enumerate(zip(self._logs, self._states.foreign, strict=True)):
+        """Ask again for output that was not there: %N in its name is known when the job runs."""
+        for index, (log, job_id) in enumerate(zip(self._logs, self._states.jobs, strict=True)):
             if job_id is not None and log.is_missing():
                 with suppress(InputError):
                     (source,) = find_sources(self._context, [job_id], is_awaited=True)
@@ -117,7 +115,7 @@ class CurveFollower:
         return all(log.is_over or is_over for log, is_over in ends)
 
 
-def _foreign_jobs(context: Context, words: Sequence[str]) -> dict[str, str]:
+def _other_jobs(context: Context, words: Sequence[str]) -> dict[str, str]:
     """Find the words that name jobs which hpcrun did not submit: name of the log -> job id."""
     return {
         source.name: word
@@ -132,48 +130,39 @@ def _foreign_jobs(context: Context, words: Sequence[str]) -> dict[str, str]:
 class _States:
     """Knows the jobs' states: all runs are watched as one, other jobs each by its id."""
 
-    def __init__(
-        self, context: Context, sources: Sequence[Source], foreign: dict[str, str]
-    ) -> None:
-        runs = [source.run for source in sources if source.run is not None]
-        self._runs = WatchedRuns(context, runs)
+    def __init__(self, context: Context, sources: Sequence[Source], jobs: dict[str, str]) -> None:
+        self.jobs = [None if each.run else jobs.get(each.name) for each in sources]
         self._sources = sources
-        self.foreign = [None if each.run else foreign.get(each.name) for each in sources]
-        self._jobs = {job_id: WatchedJobs(context, [job_id]) for job_id in self.foreign if job_id}
+        self._runs = Monitor(context, [each.run for each in sources if each.run is not None])
+        self._others = {job_id: Monitor(context, jobs=[job_id]) for job_id in self.jobs if job_id}
 
     def look(self) -> bool:
-        """Ask where it is time to; tell whether a state is another than before."""
-        changed = bool(self._runs.runs and self._runs.look())
-        for job_id, job in list(self._jobs.items()):
+        """Ask where it is time to; return whether a state is another than before."""
+        changed = bool(self._runs.runs and self._runs.poll().changed)
+        for job_id, monitor in list(self._others.items()):
             try:
-                changed |= bool(job.look())
+                changed |= bool(monitor.poll().changed)
             except InputError:  # Slurm has forgotten the job: a log file like any other
-                del self._jobs[job_id]
+                del self._others[job_id]
         return changed
 
     @property
-    def statuses(self) -> list[Status | None]:
-        """What is known now, for each source."""
-        of_runs = {each.run: each for each in self._runs.statuses if isinstance(each, RunStatus)}
-        return [
-            of_runs.get(source.run) if source.run is not None else self._of_job(job_id)
-            for source, job_id in zip(self._sources, self.foreign, strict=True)
-        ]
+    def statuses(self) -> list[JobStatus | None]:
+        """What is known now, for each source; of an array one of its tasks, if any is not over."""
+        of_runs = {each.run: each for each in self._runs.statuses}
+        found: list[JobStatus | None] = []
+        for source, job_id in zip(self._sources, self.jobs, strict=True):
+            monitor = self._others.get(job_id or "")
+            known = monitor.statuses if monitor is not None else []
+            live = [status for status in known if not status.final]
+            other = next(iter(live or known), None)
+            found.append(of_runs.get(source.run) if source.run is not None else other)
+        return found
 
     def are_over(self) -> list[bool]:
-        """Tell of each source whether its job is over, and all that it said has arrived."""
-        return [
-            self._runs.is_over if source.run is not None else self._is_job_over(job_id)
-            for source, job_id in zip(self._sources, self.foreign, strict=True)
-        ]
-
-    def _is_job_over(self, job_id: str | None) -> bool:
-        job = self._jobs.get(job_id or "")
-        return job is not None and job.is_over
-
-    def _of_job(self, job_id: str | None) -> Status | None:
-        """The state of a job; of an array one of its tasks, if any is not over."""
-        job = self._jobs.get(job_id or "")
-        known = job.statuses if job is not None else []
-        live = [status for status in known if not status.verdict.final]
-        return next(iter(live or known), None)
+        """Return of each source whether its job is over, and all of its output has arrived."""
+        monitors = (
+            self._runs if source.run is not None else self._others.get(job_id or "")
+            for source, job_id in zip(self._sources, self.jobs, strict=True)
+        )
+        return [monitor is not None and monitor.is_over for monitor in monitors]

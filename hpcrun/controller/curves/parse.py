@@ -12,7 +12,7 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import LogFileReader
 from hpcrun.controller.secrets import masker_of
-from hpcrun.controller.state.foreign import find_any
+from hpcrun.controller.status import find_any
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats.form import own_format

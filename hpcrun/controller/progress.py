@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.line import FORMATS, NEEDLES, Format, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.status import Progress
 from hpcrun.runs.store import attempt_indices
 
 # The last loss stands near the end of a log; where a program says much else, the look goes further
@@ -24,21 +23,8 @@ _LONGEST = 10_000  # bytes of a line that is read
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
-class Point(Struct, frozen=True):
-    """The last training loss of a run.
-
-    ``step`` is None where the log counts no steps. ``at`` is when the log last grew, in seconds
-    since the epoch by the clock of its file system; ``file`` is the log.
-    """
-
-    step: int | None
-    loss: float
-    at: float
-    file: Path
-
-
-def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Point | None:
-    """Read the last step and loss off the newest attempt's log; None where there is none (yet).
+def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Progress:
+    """Read the last step and loss off the newest attempt's log; nothing where there is none (yet).
 
     ``formats`` are the forms of lines that are known, a job's own among them. Never raises: a log
     that cannot be read shows nothing.
@@ -51,12 +37,12 @@ def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Point | N
                     file.seek(max(0, info.st_size - tail))
                     found = _last_in(file.read(tail), tail < info.st_size, formats, rank)
                     if found is not None:
-                        return Point(*found, info.st_mtime, path)
+                        return Progress(step=found[0], metric=LOSS, value=found[1], log=path)
                     if tail >= info.st_size:
                         break
         except OSError:
             continue
-    return None
+    return Progress()
 
 
 def formats_of(patterns: Sequence[str]) -> Sequence[Format]:

@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import click
 from msgspec import to_builtins
 
-from hpcrun.cli.show_status import duration
-from hpcrun.controller.top.look import TopJob
-from hpcrun.controller.top.usage_lines import GpuUse, NodeUse
+from hpcrun.runs.status import GpuUse, JobStatus, NodeUse
 from hpcrun.slurm.reasons import explain
+from hpcrun.views.lines import CYAN, GREEN, RED, YELLOW, duration
 from hpcrun.views.numbers import (
     count_of,
     format_duration,
@@ -21,7 +19,17 @@ from hpcrun.views.numbers import (
     number,
     sparkline,
 )
-from hpcrun.views.table import Look, cells, cut, pad, printable
+from hpcrun.views.table import (
+    Column,
+    Look,
+    Table,
+    clip,
+    dim,
+    pad,
+    paint,
+    printable,
+    widest,
+)
 
 _TO_ASCII = str.maketrans("▁▂▃▄▅▆▇█", "_.-:=+*#")
 _UNITS = {
@@ -36,10 +44,22 @@ _NODE_ROWS = 4
 # A GPU that works less, percent, is worth a look.
 _IDLE = 20
 _GIB = 1 << 30
-_NAMES = ("JOB", "NAME", "TIME", "STEP", "LOSS", "CURVE", "SPEED", "LEFT")
+_COLUMNS = (
+    Column("JOB"),
+    Column("NAME", least=8),
+    Column("TIME"),
+    Column("STEP", right=True),
+    Column("LOSS", right=True),
+    Column("CURVE", fills=True, least=12, most=48),
+    Column("SPEED"),
+    Column("LEFT"),
+)
+_NARROW = 6  # columns where SPEED and LEFT stand below
 
 
-def top_json(jobs: Sequence[TopJob], *, cluster: str, at: float, left_out: int) -> dict[str, Any]:
+def top_json(
+    jobs: Sequence[JobStatus], *, cluster: str, at: float, left_out: int
+) -> dict[str, Any]:
     """The stable JSON of a snapshot; ``at`` in seconds since the epoch."""
     return {
         "at": round(at, 3),
@@ -49,23 +69,23 @@ def top_json(jobs: Sequence[TopJob], *, cluster: str, at: float, left_out: int) 
     }
 
 
-def _job_json(job: TopJob) -> dict[str, Any]:
-    row, progress = job.row, job.progress
-    limit = job.limit if job.limit is not None and math.isfinite(job.limit) else None
+def _job_json(job: JobStatus) -> dict[str, Any]:
+    progress, slurm = job.progress, job.job
     elapsed = None
-    if job.elapsed is not None and row.state != "PENDING":
+    if job.elapsed is not None and job.state != "PENDING":
         elapsed = round(job.elapsed)
     points = zip(progress.steps, progress.recent, strict=True)
+    left = progress.seconds_left
     return {
-        "job_id": row.job_id,
+        "job_id": job.job_id,
         "run_id": job.run.run_id if job.run is not None else None,
         "name": job.name,
-        "state": row.state,
-        "reason": row.reason if row.reason not in ("", "None") else None,
+        "state": job.state,
+        "reason": slurm.reason if slurm and slurm.reason not in ("", "None") else None,
         "why": _reason(job) or None,
         "elapsed_seconds": elapsed,
-        "limit_seconds": None if limit is None else round(limit),
-        "node_list": row.node_list or None,
+        "limit_seconds": None if job.limit is None else round(job.limit),
+        "node_list": (slurm.node_list if slurm else "") or None,
         "exit_code": job.end.exit_code if job.end is not None else None,
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -74,28 +94,38 @@ def _job_json(job: TopJob) -> dict[str, Any]:
         "recent": [{"step": step, "value": number(value)} for step, value in points],
         "rate": progress.rate,
         "rate_unit": progress.unit,
-        "seconds_left": None if progress.seconds_left is None else round(progress.seconds_left),
+        "seconds_left": None if left is None else round(left),
         "nodes": [to_builtins(use) for use in job.uses],
         "no_use": job.why_no_use or None,
     }
 
 
-def table(jobs: Sequence[TopJob], look: Look) -> list[list[str]]:
-    """The table: its head, then the rows of each job; all fit into the width."""
-    fields = [_fields(job, look) for job in jobs]
-    widths = _widths(fields, look)
-    head = _joined(_NAMES, widths, look)
-    blocks = [[_styled(head, look, bold=True)]] if jobs else []
-    for job, own in zip(jobs, fields, strict=True):
-        rows = [_row(job, own, widths, look)]
-        if look.width < _WIDE and any(own[6:]):
-            said = "  " + ", ".join(text for text in own[6:] if text)
-            rows.append(_dim(_cut(said, look.width, look), look))
-        blocks.append([*rows, *_use_rows(job, look)])
+def top_blocks(jobs: Sequence[JobStatus], look: Look) -> list[list[str]]:
+    """Lay out the head of the table, then the rows of each job; all fit into the width."""
+    if not jobs:
+        return []
+    is_wide = look.width >= _WIDE
+    columns = _COLUMNS if is_wide else _COLUMNS[:_NARROW]
+    texts = {id(job): _texts(job, look) for job in jobs}
+    rows = [texts[id(job)][: len(columns)] for job in jobs if not _reason(job)]
+    heads = [[*texts[id(job)][:3], *[""] * (len(columns) - 3)] for job in jobs if _reason(job)]
+    table = Table(columns, [*rows, *heads], look)
+    blocks = [table.head()]
+    for job in jobs:
+        own = texts[id(job)]
+        block = table.row(_row(job, own[: len(columns)], table, look))
+        if reason := _reason(job):
+            (head,) = table.row([*own[:3], *[""] * (len(columns) - 3)])
+            text = f"{head.rstrip()}: {printable(reason)}"
+            block = [paint(clip(text, look.width, look), YELLOW, look)]
+        elif not is_wide and any(own[6:]):
+            below = "  " + ", ".join(text for text in own[6:] if text)
+            block.append(dim(clip(below, look.width, look), look))
+        blocks.append([*block, *_use_rows(job, look)])
     return blocks
 
 
-def _fields(job: TopJob, look: Look) -> tuple[str, ...]:
+def _texts(job: JobStatus, look: Look) -> list[str]:
     """What stands in the columns, the curve aside."""
     progress = job.progress
     step = "" if progress.step is None else str(progress.step)
@@ -103,19 +133,31 @@ def _fields(job: TopJob, look: Look) -> tuple[str, ...]:
         step += f"/{progress.total_steps}"
     value = "" if progress.value is None else format_value(progress.value)
     left = "" if progress.seconds_left is None else f"{format_duration(progress.seconds_left)} left"
-    texts = (job.row.job_id, job.name, _time(job), step, value, "", _speed(job), left)
-    return tuple(printable(text) for text in texts)
+    texts = (job.job_id or "", job.name, _time(job), step, value, "", _speed(job), left)
+    return [printable(text) for text in texts]
 
 
-def _time(job: TopJob) -> str:
-    if job.row.state == "PENDING":
+def _row(job: JobStatus, own: Sequence[str], table: Table, look: Look) -> list[str]:
+    texts = list(own)
+    width = table.widths.get(5, 0)
+    curve = sparkline(job.progress.recent, width) if width else ""
+    texts[5] = paint(curve.translate(_TO_ASCII) if look.ascii_only else curve, CYAN, look)
+    if job.progress.value is not None and not math.isfinite(job.progress.value):
+        texts[4], texts[5] = paint(texts[4], RED, look), ""
+    if job.end is not None:
+        texts[2] = paint(texts[2], GREEN if job.end.exit_code == 0 else RED, look)
+    return texts
+
+
+def _time(job: JobStatus) -> str:
+    if job.state == "PENDING":
         return "pending"
     if job.end is not None:
         return f"ended, code {job.end.exit_code}"
     text = duration(job.elapsed)
-    if job.limit is not None and math.isfinite(job.limit):
+    if job.limit is not None:
         text += f"/{_short(job.limit)}"
-    return text if job.row.state == "RUNNING" else f"{text} {job.row.state.lower()}"
+    return text if job.state == "RUNNING" else f"{text} {job.state.lower()}"
 
 
 def _short(seconds: float) -> str:
@@ -130,7 +172,7 @@ def _short(seconds: float) -> str:
     return duration(seconds)
 
 
-def _speed(job: TopJob) -> str:
+def _speed(job: JobStatus) -> str:
     rate, unit = job.progress.rate, job.progress.unit
     if rate is None or unit is None:
         return ""
@@ -139,84 +181,25 @@ def _speed(job: TopJob) -> str:
     return f"{format_rate(rate)} {_UNITS[unit]}"
 
 
-def _widths(fields: Sequence[Sequence[str]], look: Look) -> list[int]:
-    """How wide each column is; the name gives way to the curve, and the curve takes the rest."""
-    count = len(_NAMES) if look.width >= _WIDE else 6
-    widths = [
-        max([cells(_NAMES[at]), *(cells(own[at]) for own in fields)]) if at != 5 else 0
-        for at in range(count)
-    ]
-    rest = look.width - sum(widths) - 2 * (count - 1)
-    if rest < 12:
-        widths[1] = max(8, widths[1] - (12 - rest))
-        rest = look.width - sum(widths) - 2 * (count - 1)
-    widths[5] = max(0, min(rest, 48))
-    return widths
-
-
-def _row(job: TopJob, own: Sequence[str], widths: Sequence[int], look: Look) -> str:
-    reason = _reason(job)
-    if reason:
-        head = _joined(own[:3], widths[:3], look)
-        text = f"{head.rstrip()}: {printable(reason)}"
-        return _styled(_cut(text, look.width, look), look, fg="yellow")
-    curve = sparkline(job.progress.recent, widths[5]) if widths[5] else ""
-    if look.ascii_only:
-        curve = curve.translate(_TO_ASCII)
-    texts = [*own[:5], curve, *own[6:]]
-    is_bad = job.progress.value is not None and not math.isfinite(job.progress.value)
-    colour = {4: "red"} if is_bad else {5: "cyan"}
-    if job.end is not None:
-        colour[2] = "green" if job.end.exit_code == 0 else "red"
-    return _joined(texts, widths, look, colour)
-
-
-def _reason(job: TopJob) -> str:
+def _reason(job: JobStatus) -> str:
     """Why a job waits, in plain words."""
-    reason = job.row.reason
-    if job.row.state != "PENDING" or reason in ("", "None"):
+    reason = job.job.reason if job.job else ""
+    if job.state != "PENDING" or reason in ("", "None"):
         return ""
-    return explain(reason, job.row.job_id, own=job.run is not None).words
+    return explain(reason, job.job_id or "", own=job.run is not None).words
 
 
-def _joined(
-    texts: Sequence[str], widths: Sequence[int], look: Look, colours: dict[int, str] | None = None
-) -> str:
-    """Lay texts out in columns; numbers stand at the right of theirs, and all fit the width."""
-    parts, room = [], look.width
-    for at, (text, width) in enumerate(zip(texts, widths, strict=False)):
-        if room <= 0:
-            break
-        text = _cut(text, min(width, room), look)
-        is_last = not any(texts[at + 1 :])
-        filled = " " * (width - cells(text)) + text if at in (3, 4) else pad(text, width)
-        filled = text if is_last and at not in (3, 4) else filled
-        filled = cut(filled, room)
-        room -= cells(filled) + 2
-        colour = (colours or {}).get(at)
-        parts.append(_styled(filled, look, fg=colour) if colour else filled)
-    return "  ".join(parts).rstrip()
-
-
-def _cut(text: str, width: int, look: Look) -> str:
-    """Cut at the end, where a text is too long, and show it."""
-    if cells(text) <= width:
-        return text
-    mark = ".." if look.ascii_only else "…"
-    return cut(text, max(0, width - len(mark))) + mark if width > len(mark) else cut(text, width)
-
-
-def _use_rows(job: TopJob, look: Look) -> list[str]:
+def _use_rows(job: JobStatus, look: Look) -> list[str]:
     if job.why_no_use and not job.uses:
-        return [_dim(_cut(f"  no use shown: {job.why_no_use}", look.width, look), look)]
+        return [dim(clip(f"  no use shown: {job.why_no_use}", look.width, look), look)]
     if len(job.uses) > _NODE_ROWS:
         return [_all_nodes(job.uses, look)]
-    width = max((cells(use.node) for use in job.uses), default=0)
-    return [_node(use, min(width, 16), look) for use in job.uses]
+    width = min(widest(use.node for use in job.uses), 16)
+    return [_node(use, width, look) for use in job.uses]
 
 
 def _node(use: NodeUse, width: int, look: Look) -> str:
-    parts = [f"  {pad(_cut(printable(use.node), width, look), width)}"]
+    parts = [f"  {pad(clip(printable(use.node), width, look), width)}"]
     known = [gpu.utilization for gpu in use.gpus]
     if use.gpus:
         parts.append("GPU " + " ".join(map(_percent, known)) + "%")
@@ -227,9 +210,9 @@ def _node(use: NodeUse, width: int, look: Look) -> str:
         parts.append(f"mem {_gib(use.memory_used)}/{_gib(use.memory_total)} GiB")
     if "node" in (use.cpu_of, use.memory_of):
         parts.append("(whole node)")
-    text = _cut("  ".join(part for part in parts if part), look.width, look)
+    text = clip("  ".join(part for part in parts if part), look.width, look)
     is_idle = any(share is not None and share < _IDLE for share in known)
-    return _styled(text, look, fg="yellow") if is_idle else _dim(text, look)
+    return paint(text, YELLOW, look) if is_idle else dim(text, look)
 
 
 def _all_nodes(uses: Sequence[NodeUse], look: Look) -> str:
@@ -260,8 +243,8 @@ def _all_nodes(uses: Sequence[NodeUse], look: Look) -> str:
         used, total = fullest.memory_used or 0, fullest.memory_total or 0
         parts.append(f"mem up to {_gib(used)}/{_gib(total)} GiB")
     text = printable("  ".join(part for part in parts if part))
-    text = _cut(text, look.width, look)
-    return _styled(text, look, fg="yellow") if is_idle else _dim(text, look)
+    text = clip(text, look.width, look)
+    return paint(text, YELLOW, look) if is_idle else dim(text, look)
 
 
 def _gpu_memory(gpus: Sequence[GpuUse]) -> str:
@@ -285,11 +268,3 @@ def _gib(size: int) -> str:
     ('1.0', '79.6', '512')
     """
     return f"{size / _GIB:.1f}" if size < 100 * _GIB else f"{size / _GIB:.0f}"
-
-
-def _styled(text: str, look: Look, **style: Any) -> str:
-    return click.style(text, **style) if look.colour else text
-
-
-def _dim(text: str, look: Look) -> str:
-    return _styled(text, look, dim=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from hpcrun.controller.watch.follow import Begins, Lines
-from hpcrun.controller.watch.watched import Watched
-from hpcrun.controller.watch.watched_runs import WatchedRuns
+from hpcrun.controller.logs import Heading, JobLogs, Lines
 from hpcrun.logs.errors import (
     error_lines,
     is_launchers,
@@ -17,6 +15,7 @@ from hpcrun.logs.errors import (
 )
 from hpcrun.logs.files import LogFile, part_of
 from hpcrun.logs.tail import read_at
+from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Failure
 from hpcrun.runs.store import read_history
 
@@ -29,27 +28,27 @@ _LAST_WORDS = 20
 
 
 def read_errors(
-    watched: Watched, files: Sequence[LogFile], attempt: int | None = None
-) -> Iterator[Lines | Begins]:
-    """Give what went wrong, each piece with a word of whose it is; nothing where nothing did.
+    logs: JobLogs, files: Sequence[LogFile], attempt: int | None = None
+) -> Iterator[Lines | Heading]:
+    """Yield what went wrong, each piece with a heading of whose it is; nothing where nothing did.
 
-    It is the last attempt's; ``attempt``: that of the files, so no word of a later one counts.
+    It is the last attempt's; ``attempt``: that of the files, so nothing of a later one counts.
     """
     for job_id in dict.fromkeys(file.job_id for file in files):
         own = [file for file in files if file.job_id == job_id]
         failure, ours = None, _all
-        if isinstance(watched, WatchedRuns):
+        if logs.has_runs:
             last = max((file.attempt for file in own if file.attempt is not None), default=0)
             own = [file for file in own if file.attempt in (last, None)]
-            failure = _failure(watched, job_id, last)
+            failure = _failure(logs.monitor.runs, job_id, last)
             is_bounded = attempt is not None and attempt >= 0
             ours = partial(_of_attempt, attempt=last, is_bounded=is_bounded)
         yield from _of_one(own, failure, ours)
 
 
-def _failure(watched: WatchedRuns, job_id: str | None, attempt: int) -> Failure | None:
+def _failure(runs: Sequence[RunFolder], job_id: str | None, attempt: int) -> Failure | None:
     """The process that failed first, by the record of the attempt."""
-    for run in watched.runs:
+    for run in runs:
         if run.run_id == job_id:
             for each in read_history(run).attempts:
                 if each.index == attempt and each.end is not None:
@@ -71,13 +70,13 @@ def _of_one(
     files: Sequence[LogFile],
     failure: Failure | None,
     ours: Callable[[bytes], bytes],
-) -> Iterator[Lines | Begins]:
-    """Give what one job's files say; ``ours`` takes of the batch script's log what counts."""
+) -> Iterator[Lines | Heading]:
+    """Yield what one job's files show; ``ours`` takes of the batch script's log what counts."""
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
     ranks.sort(key=lambda file: file.rank != first)
     size = _END if len(ranks) <= _MANY else _END_OF_MANY
-    told: dict[bytes, str] = {}
+    reported: dict[bytes, str] = {}
     for file in ranks:
         text = _end(file, size)
         found = last_traceback(text)
@@ -89,12 +88,12 @@ def _of_one(
         key = found.rstrip().rpartition(b"\n")[2]
         if not found:
             continue
-        if key in told:
+        if key in reported:
             # Ranks that fail alike say the same; one of them is enough.
-            yield Begins(file, f"rank {file.rank} ended like {told[key]}")
+            yield Heading(file, f"rank {file.rank} ended like {reported[key]}")
             continue
-        told[key] = f"rank {file.rank}"
-        yield Begins(file, words)
+        reported[key] = f"rank {file.rank}"
+        yield Heading(file, words)
         yield Lines(file, found)
     silent: list[LogFile] = []
     for file in files:
@@ -103,14 +102,16 @@ def _of_one(
         text = _end(file, _END)
         if file.attempt is None:
             text = ours(text)
-        found, is_less = (text, False) if file.is_err else _of_launcher(text, is_known=bool(told))
+        found, is_less = (
+            (text, False) if file.is_err else _of_launcher(text, is_known=bool(reported))
+        )
         if is_less:
             silent.append(file)
         if found:
-            yield Begins(file, _whose(file))
+            yield Heading(file, _whose(file))
             yield Lines(file, found)
     if silent:
-        yield Begins(silent[0], _only_that(silent))
+        yield Heading(silent[0], _only_that(silent))
 
 
 def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:

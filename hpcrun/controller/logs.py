@@ -1,0 +1,551 @@
+"""The logs of jobs: which files there are, what of them is wanted, and what is new in them.
+
+Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from hpcrun.controller.context import Context
+from hpcrun.controller.monitor import Monitor
+from hpcrun.controller.since import start_since
+from hpcrun.controller.status import find_any, resolve_any
+from hpcrun.errors import InputError
+from hpcrun.logs.files import LogFile, end_in, log_files, part_of
+from hpcrun.logs.tail import Tail, start_of_last
+from hpcrun.runs.find import is_job_id, plain_id
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import End, History
+from hpcrun.runs.status import JobStatus
+from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
+from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.nodelist import expand
+
+# A line shows this much after it is written at most, in seconds; also after hours of silence.
+LOOK_EVERY = 0.1
+# Each look at a file is a request to the file server: hundreds of ranks take turns, but those that
+# wrote last, rank 0 and the batch script are looked at each time.
+FILES_A_TURN = 24
+LIVELY = 8
+# New files are looked for so often; where there are many, more seldom.
+LIST_EVERY = 0.2
+LIST_EACH = 0.003
+# Of an array's tasks that wait, so many are looked out for; in names of files Slurm writes this
+# number (NO_VAL) where theirs is going to be.
+NEXT_TASKS = 64
+_NO_TASK = "4294967294"
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class Lines:
+    """New lines of a log."""
+
+    def __init__(self, file: LogFile, data: bytes) -> None:
+        self.file = file
+        self.data = data
+
+
+class Heading:
+    """What follows is another attempt's, or the file was rewritten: ``text`` says which."""
+
+    def __init__(self, file: LogFile, text: str) -> None:
+        self.file = file
+        self.text = text
+
+
+Event = JobStatus | Lines | Heading
+
+
+# ---- what is wanted
+
+
+class LogQuery(Struct, frozen=True, kw_only=True):
+    """What of the logs is wanted; what is empty or None does not narrow it.
+
+    ``nodes`` are numbers or host names; ``attempt`` -1 is the last; ``lines`` are the last ones of
+    each file; ``since`` is in seconds since the epoch.
+    """
+
+    ranks: frozenset[int] = frozenset()
+    nodes: tuple[str, ...] = ()
+    attempt: int | None = None
+    err: bool = False
+    lines: int | None = None
+    pattern: re.Pattern[str] | None = None
+    since: float | None = None
+
+    def keeps(self, line: bytes) -> bool:
+        """Return whether a line is shown: colours in it do not count."""
+        if self.pattern is None:
+            return True
+        text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+        return self.pattern.search(_ESCAPE.sub("", text) if "\x1b" in text else text) is not None
+
+
+def parse_ranks(words: Sequence[str]) -> frozenset[int]:
+    """Read ranks as 0,3-5. Raises InputError.
+
+    >>> sorted(parse_ranks(["0,3-5", "7"]))
+    [0, 3, 4, 5, 7]
+    """
+    found: set[int] = set()
+    for word in ",".join(words).split(",") if words else ():
+        match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise InputError(f"--rank {word}: no rank", fix="as in --rank 0 or --rank 0,3-5")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def parse_count(text: str | None) -> int | None:
+    """Read a number of lines; None for all. Raises InputError."""
+    if text is None or text == "all":
+        return None
+    if re.fullmatch(r"[0-9]{1,12}", text):
+        return int(text)
+    raise InputError(f"--lines {text}: no number of lines", fix="as in -n 50, or -n all")
+
+
+def parse_attempt(text: str | None) -> int | None:
+    """Read the number of an attempt, -1 for the last one. Raises InputError."""
+    if text is None:
+        return None
+    if text == "last":
+        return -1
+    if re.fullmatch(r"[0-9]{1,7}", text):
+        return int(text)
+    raise InputError(f"--attempt {text}: no attempt", fix="as in --attempt 0, or --attempt last")
+
+
+def parse_pattern(text: str | None) -> re.Pattern[str] | None:
+    """Compile a regular expression of Python's. Raises InputError."""
+    if text is None:
+        return None
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        # In a locale that is not UTF-8; logs are.
+        text = os.fsencode(text).decode("utf-8", "surrogateescape")
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        at = error.pos if isinstance(error, re.error) else None
+        where = f" at character {at + 1}" if at is not None else ""
+        message = error.msg if isinstance(error, re.error) else str(error)
+        raise InputError(
+            f"--grep {text}: no regular expression: {message}{where}",
+            fix=f"to look for the words themselves: --grep '{re.escape(text)}'",
+        ) from error
+
+
+# ---- the logs of some jobs
+
+
+def logs_of(context: Context, word: str | None, query: LogQuery) -> JobLogs:
+    """Find the logs of what a word names: a run, a sweep, or another Slurm job.
+
+    Raises InputError, OutOfReach.
+    """
+    word = plain_id(word) if word is not None else None
+    found = find_any(context, word)
+    if found is None and word is not None and is_job_id(word):
+        monitor = Monitor(context, jobs=[word], with_outputs=True)
+        monitor.poll()
+        return JobLogs(monitor, query)
+    found = found or resolve_any(context, word)
+    runs = runs_of(found) if isinstance(found, SweepFolder) else [found]
+    return JobLogs(Monitor(context, runs), query)
+
+
+class JobLogs:
+    """The logs of the jobs that a monitor watches: runs, or one other job with all its tasks.
+
+    What ``query`` wants of them is read on from where the last reading ended.
+    """
+
+    def __init__(self, monitor: Monitor, query: LogQuery | None = None) -> None:
+        """Raises InputError for what such a job has none of."""
+        self.monitor = monitor
+        self.query = query = query or LogQuery()
+        self.has_runs = bool(monitor.runs)
+        if not self.has_runs and (query.ranks or query.nodes):
+            option = "--rank" if query.ranks else "--node"
+            raise InputError(
+                f"{option}: hpcrun did not submit this job, whose ranks and nodes share one output",
+                fix="--grep picks lines, as in --grep '^3:' for what srun --label shows of rank 3",
+            )
+        self._ranks_per_node: dict[Path, int] = {}
+        self._hostfiles: dict[Path, list[str]] = {}
+        self._nodes = self._wanted_nodes()
+        self._tail = Tail(self._end_of_attempt)
+        self._known: list[LogFile] = []
+        self._attempts: dict[tuple[str | None, bool], int] = {}
+        self._lively: list[LogFile] = []
+        self._turn = 0
+        self._next_list = 0.0
+
+    # ---- which files
+
+    def paths(self) -> list[LogFile]:
+        """List where the output goes, whether something is there yet or not."""
+        return self.files() if self.has_runs else _output_files(self.monitor.outputs)
+
+    def files(self) -> list[LogFile]:
+        """List the log files that are there, in the order in which they are shown."""
+        runs = self.monitor.runs
+        if not runs:
+            return [file for file in self.paths() if file.path.is_file()]
+        found = []
+        for run in runs:
+            task = str(getattr(read_task(run), "index", "")) if len(runs) > 1 else ""
+            for file in log_files(run):
+                node = file.node if file.rank is None else file.rank // self._ranks_on_node(run)
+                found.append(structs.replace(file, node=node, job_id=run.run_id, task=task))
+        return found
+
+    def _ranks_on_node(self, run: RunFolder) -> int:
+        if run.path not in self._ranks_per_node:
+            plan = read_plan(run)
+            self._ranks_per_node[run.path] = max(1, plan.ranks_per_node) if plan else 1 << 30
+        return self._ranks_per_node[run.path]
+
+    def chosen(self) -> list[LogFile]:
+        """List the files that the query wants."""
+        return self._choose(self.files(), self.query)
+
+    def _choose(self, files: Sequence[LogFile], query: LogQuery) -> list[LogFile]:
+        last = max((file.attempt for file in files if file.attempt is not None), default=0)
+        wanted = last if query.attempt == -1 else query.attempt
+        return [
+            file
+            for file in files
+            if (wanted is None or file.attempt in (wanted, None))
+            and (not query.ranks or file.rank in query.ranks)
+            and (not query.nodes or self._names_of_node(file) & self._nodes)
+            and (not query.err or self.has_runs or file.is_err)
+        ]
+
+    def _names_of_node(self, file: LogFile) -> set[str]:
+        """What a file's node may be called: its number, and its host in that attempt."""
+        if file.node is None or file.job_id is None:
+            return set()
+        run = next(run for run in self.monitor.runs if run.run_id == file.job_id)
+        hosts = self._hosts(run.attempts / str(file.attempt) / "hostfile")
+        return {str(file.node), *hosts[file.node : file.node + 1]}
+
+    def _wanted_nodes(self) -> set[str]:
+        """Read what the user calls the nodes. Raises InputError where no attempt has such a one."""
+        words = self.query.nodes
+        runs = self.monitor.runs if words else []
+        paths = [path for run in runs for path in run.attempts.glob("[0-9]*/hostfile")]
+        known = sorted({host for path in paths for host in self._hosts(path)})
+        for word in words:
+            if not word.isdigit() and word not in known:
+                there = f"; there are {', '.join(known)}" if known else ""
+                raise InputError(
+                    f"--node {word}: no such node of the run{there}", fix="--node 0 is the first"
+                )
+        return {str(int(word)) if word.isdigit() else word for word in words}
+
+    def _hosts(self, path: Path) -> list[str]:
+        if not self._hostfiles.get(path):
+            with suppress(FileNotFoundError):
+                lines = path.read_text(errors="replace").splitlines()
+                self._hostfiles[path] = [line.split()[0] for line in lines if line.split()]
+        return self._hostfiles.get(path, [])
+
+    def check(self) -> None:
+        """Raise InputError where what was asked for by number is not there, or cannot be read."""
+        query, files, chosen = self.query, self.files(), self.chosen()
+        for file in chosen:
+            if not os.access(file.path, os.R_OK):
+                raise InputError(
+                    f"{file.path}: no permission to read it", fix="ask the job's owner"
+                )
+        if not files:
+            return
+        if query.attempt is not None and query.attempt >= 0:
+            there = sorted({file.attempt for file in files if file.attempt is not None})
+            if query.attempt not in there:
+                raise InputError(f"--attempt {query.attempt}: {_list('attempt', there)}")
+        if chosen:
+            return
+        of_nodes = self._choose(files, structs.replace(query, ranks=frozenset()))
+        if query.nodes and not of_nodes:
+            files = self._choose(files, structs.replace(query, ranks=frozenset(), nodes=()))
+            there = sorted({file.node for file in files if file.node is not None})
+            raise InputError(f"--node {','.join(query.nodes)}: {_list('node', there)}")
+        if query.ranks:
+            there = sorted({file.rank for file in of_nodes if file.rank is not None})
+            which = _not_on(query.nodes, there) if query.nodes else _list("rank", there)
+            raise InputError(
+                f"--rank {_ranges(sorted(query.ranks))}: {which}",
+                fix="" if there else "without --rank the launcher's and the batch script's show",
+            )
+
+    # ---- what is in them
+
+    def begin(self) -> None:
+        """Begin to read where --attempt, --lines and --since say, in each of the files."""
+        query = self.query
+        keep = query.keeps if query.pattern is not None else None
+        for file in self.chosen():
+            try:
+                start, end = 0, None
+                if query.attempt is not None and file.attempt is None:
+                    start, end = _part_of_file(file.path, query.attempt)
+                if query.since is not None:
+                    start = max(start, start_since(file.path, query.since))
+                if query.lines is not None:
+                    start = max(start, start_of_last(file.path, query.lines, keep, end=end))
+            except FileNotFoundError:
+                continue
+            if end is not None:
+                start = min(start, end)
+            if start:
+                self._tail.start(file, start)
+
+    def read(self) -> Iterator[Lines | Heading]:
+        """Yield what the files hold now, with a heading where another attempt begins."""
+        attempts: dict[tuple[str | None, bool], int] = {}
+        for file in self.chosen():
+            if file.attempt is not None and self.has_runs:
+                key = (file.job_id, file.is_err)
+                if attempts.get(key, file.attempt) != file.attempt:
+                    yield Heading(file, self._attempt_text(file))
+                attempts[key] = file.attempt
+            for _, data in self._tail.finish([file]):
+                yield Lines(file, data)
+
+    def follow(
+        self, *, with_lines: bool = True, sleep: Callable[[float], None] = time.sleep
+    ) -> Iterator[Event]:
+        """Follow until all is over: new lines, and statuses that changed; final ones come last.
+
+        While Slurm is out of reach the state is UNKNOWN and the following goes on.
+        """
+        while True:
+            snapshot = self.monitor.poll()
+            if with_lines:
+                yield from self._rest() if snapshot.is_over else self._news()
+            yield from snapshot.changed
+            if snapshot.is_over:
+                return
+            sleep(LOOK_EVERY)
+
+    def _news(self) -> Iterator[Lines | Heading]:
+        """Yield what is new in the files whose turn it is."""
+        if time.monotonic() >= self._next_list:
+            files = self.chosen()
+            known = set(self._known)  # a sweep has thousands
+            fresh = [file for file in files if file not in known]
+            yield from self._begin_files(fresh)
+            self._known = files
+            self._next_list = time.monotonic() + max(LIST_EVERY, LIST_EACH * len(files))
+        yield from self._read_on(self._due())
+
+    def _rest(self) -> Iterator[Lines | Heading]:
+        """Yield all that is left, to the last line without an end."""
+        files, known = self.chosen(), set(self._known)
+        yield from self._begin_files([file for file in files if file not in known])
+        for file, data in self._tail.finish(files):
+            yield Lines(file, data)
+
+    def _begin_files(self, fresh: Sequence[LogFile]) -> Iterator[Lines | Heading]:
+        """Go through new files, with a heading where a new attempt begins."""
+        for file in fresh:
+            if file.attempt is not None:
+                key = (file.job_id, file.is_err)
+                before = self._attempts.get(key)
+                if before is not None and file.attempt > before:
+                    # What the last attempt still had to write comes first.
+                    old = [each for each in self._known if each.attempt == before]
+                    yield from self._read_on(old)
+                    yield Heading(file, self._attempt_text(file))
+                self._attempts[key] = max(before or 0, file.attempt)
+            yield from self._read_on([file])
+
+    def _read_on(self, files: Sequence[LogFile]) -> Iterator[Lines | Heading]:
+        for file, data in self._tail.poll(files):
+            if file.path in self._tail.rewritten:
+                self._tail.rewritten.discard(file.path)
+                self.monitor.note_output(None)
+                yield Heading(file, f"{file.path} was rewritten")
+            self.monitor.note_output(data)
+            if file not in self._lively[:1]:
+                self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
+            yield Lines(file, data)
+
+    def _due(self) -> list[LogFile]:
+        if len(self._known) <= FILES_A_TURN:
+            return self._known
+        always = [f for f in self._known if f.rank == 0 or f.attempt is None][-LIVELY:]
+        always += [file for file in self._lively if file in self._known]
+        self._turn += 1
+        room = max(1, FILES_A_TURN - len(always))
+        first = self._turn * room % len(self._known)
+        others = (self._known[first:] + self._known[:first])[:room]
+        return list(dict.fromkeys([*always, *others]))
+
+    def _end_of_attempt(self, file: LogFile, lines: bytes) -> int | None:
+        """Where in the batch script's log the wanted attempt ends, if it does in these lines."""
+        wanted = self.query.attempt
+        if file.attempt is not None or wanted is None or wanted < 0:
+            return None
+        return end_in(lines, wanted)
+
+    def _attempt_text(self, file: LogFile) -> str:
+        """Say which attempt a file belongs to, where that runs and why the last one ended."""
+        if self.has_runs:
+            run = next(run for run in self.monitor.runs if run.run_id == file.job_id)
+            return attempt_text(read_history(run), file.attempt or 0)
+        job = next((job for job in self.monitor.outputs if job.job_id == file.job_id), None)
+        where = f" on {job.node_list}" if job is not None and job.node_list else ""
+        return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"
+
+
+def attempt_text(history: History, index: int) -> str:
+    """Say which attempt it is, where, and why the one before has ended."""
+    attempts = {attempt.index: attempt for attempt in history.attempts}
+    this = attempts.get(index)
+    where = f" on {this.begin.nodes}" if this is not None and this.begin is not None else ""
+    before = [each for each in history.attempts if each.index < index]
+    if not before:
+        return f"attempt {index}{where}"
+    return f"attempt {index}{where}; attempt {before[-1].index} {_end_text(before[-1].end)}"
+
+
+def _end_text(end: End | None) -> str:
+    if end is None:
+        return "left no record of its end: its node died, or it was killed"
+    if end.stopped_by is not None:
+        return f"was stopped by SIG{end.stopped_by}"
+    failure = end.first_failure
+    if failure is None:
+        return f"ended with exit code {end.exit_code}"
+    who = f"rank {failure.rank}" if failure.rank is not None else "the launcher"
+    return f"ended with exit code {end.exit_code}: {who} on {failure.host} failed first"
+
+
+def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
+    """Find an attempt in the batch script's log without having all of it in memory."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return 0, 0
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as text,
+        ):
+            return part_of(text, attempt)
+
+
+# ---- where the output of other jobs goes
+
+
+def _output_files(jobs: Sequence[SlurmJob]) -> list[LogFile]:
+    found: dict[str, LogFile] = {}
+    jobs = [each for job in jobs for each in _tasks_of(job)]
+    jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
+    for job in jobs:
+        for name in dict.fromkeys((job.stdout, job.stderr)):
+            path = _filled(name, job.node_list)
+            if path and path not in found and path != "/dev/null":
+                found[path] = LogFile(
+                    Path(path),
+                    attempt=job.restarts,
+                    job_id=job.job_id,
+                    task=job.task if len(jobs) > 1 else "",
+                    is_err=name != job.stdout,
+                )
+    return list(found.values())
+
+
+def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
+    """Of what waits of an array, the tasks that begin next: their files may come at any time."""
+    if not job.task.startswith("["):
+        return [job]
+    numbers: list[int] = []
+    for piece in job.task.strip("[]").partition("%")[0].split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?", piece)
+        if match:
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            numbers += range(first, min(last + 1, first + NEXT_TASKS * step), max(1, step))
+    return [
+        structs.replace(
+            job,
+            job_id=f"{job.array}_{number}",
+            stdout=job.stdout.replace(_NO_TASK, str(number)),
+            stderr=job.stderr.replace(_NO_TASK, str(number)),
+        )
+        for number in numbers[:NEXT_TASKS]
+        if _NO_TASK in job.stdout
+    ]
+
+
+def _filled(path: str, nodes: str) -> str:
+    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
+
+    A batch script is task 0 on the first node (sbatch(1), filename pattern).
+    """
+    if not re.search(r"%[0-9]*[Nnts]", path):
+        return path
+    path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
+    path = re.sub(r"%[0-9]*s", "batch", path)
+    host = ""
+    with suppress(InputError):
+        host = expand(nodes)[0] if nodes else ""
+    likely = Path(re.sub(r"%[0-9]*N", host or "%N", path))
+    if likely.exists():
+        return str(likely)
+    # A node may have another name than its host.
+    pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))
+    found = list(likely.parent.glob(pattern)) if likely.parent.is_dir() else []
+    return str(found[0] if len(found) == 1 else likely)
+
+
+# ---- numbers in messages
+
+
+def _list(what: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return f"no log of it; there is none of any {what} yet"
+    some = f"{what} {numbers[0]} alone" if len(numbers) == 1 else f"{what}s {_ranges(numbers)}"
+    return f"no log of it; there are logs of {some}"
+
+
+def _not_on(nodes: Sequence[str], ranks: Sequence[int]) -> str:
+    """Say which ranks the wanted nodes have.
+
+    >>> _not_on(["node2"], [2, 3]), _not_on(["0", "1"], [4])
+    ('not on node2, which has ranks 2-3', 'not on nodes 0, 1, which have rank 4 alone')
+    """
+    named = ", ".join(nodes)
+    if nodes[0].isdigit():
+        named = f"node{'s' if len(nodes) > 1 else ''} {named}"
+    some = f"ranks {_ranges(ranks)}" if ranks else "no log of any rank"
+    some = f"rank {ranks[0]} alone" if len(ranks) == 1 else some
+    return f"not on {named}, which {'have' if len(nodes) > 1 else 'has'} {some}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write numbers in order as ranges.
+
+    >>> _ranges([0, 1, 2, 5])
+    '0-2,5'
+    """
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)

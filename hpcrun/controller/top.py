@@ -1,0 +1,414 @@
+"""What the user's jobs are doing now: states, curves, and how busy their nodes are.
+
+Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun import scheduler
+from hpcrun.assets import name_of_user
+from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.curves.growing import GrowingLog
+from hpcrun.controller.curves.parse import Source
+from hpcrun.controller.monitor import Pace
+from hpcrun.controller.status import conf_of, job_of_another
+from hpcrun.controller.usage import UsageStep, close_all
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+from hpcrun.metrics.curve import Curve, quantile
+from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
+from hpcrun.plan.types import label
+from hpcrun.report.facts import seconds_per_step, steps_left
+from hpcrun.runs.find import find, is_job_id
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
+from hpcrun.runs.records import History
+from hpcrun.runs.status import JobStatus, NodeUse, Progress
+from hpcrun.runs.store import read_history, read_task
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.states import is_final
+
+# So many jobs have a usage step: each costs an srun process here, and this is a login node.
+MOST_STEPS = 8
+# Seconds between two looks at a run's records.
+_RECORDS_EVERY = 2.0
+# So many bytes of a log are read at first, from its end.
+TAIL = 2 << 20
+# So many of the last values are drawn.
+RECENT = 200
+# The last values of a rate: one alone may be that of a checkpoint.
+_RATES = 5
+# Seconds over which a rate is observed where the log has none; and the fewest.
+_WINDOW, _LEAST = 120.0, 5.0
+
+
+class Top:
+    """The jobs that wait or run, and what is known of them; ``look`` now and then."""
+
+    def __init__(
+        self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
+    ) -> None:
+        """Watch all of the user's jobs, or those that the words name.
+
+        Raises InputError, OutOfReach.
+        """
+        job_ids, context = _named(context, words)
+        self._context = context
+        self._count = count
+        self._usage = usage
+        # Little of the user's goes to the nodes, but srun is the one that the user has.
+        self._env = job_environment(context, "clean")
+        self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
+        self._version: tuple[int, int] | str | None = "unasked"
+        self._queue = _Queue(context, job_ids)
+        self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
+        self._watched: dict[str, _Watched] = {}
+
+    @property
+    def out_of_reach(self) -> str:
+        """Why nothing new is known of the jobs' states; empty while Slurm answers."""
+        return self._queue.out_of_reach
+
+    @property
+    def is_known(self) -> bool:
+        """Whether Slurm has answered at all."""
+        return self._queue.answered_at is not None
+
+    @property
+    def left_out(self) -> int:
+        """How many jobs there are beyond the ``count`` first."""
+        return max(0, len(self._queue.jobs) - self._count)
+
+    def look(self, now: float) -> bool:
+        """Do what is due at a time of the monotonic clock; return whether there is news.
+
+        A look is short: a thread waits for Slurm, and one log is read at a time.
+        """
+        news = self._queue.look(now)
+        if news:
+            self._sort()
+        for watched in self._watched.values():
+            news |= watched.step is not None and watched.step.look(now)
+        due = min(self._watched.values(), key=lambda each: each.next_look, default=None)
+        if due is not None and due.next_look <= now:
+            news |= due.look_at_files(now)
+        return news
+
+    def jobs(self, now: float) -> list[JobStatus]:
+        """List the jobs as they are known: those that run, then those that wait; newest first."""
+        answered_at = now if self._queue.answered_at is None else self._queue.answered_at
+        return [each.status(now - answered_at) for each in self._watched.values()]
+
+    def has_all(self) -> bool:
+        """Return whether each log was read, and each node has reported its use or will not."""
+        return self.is_known and all(each.has_all() for each in self._watched.values())
+
+    def close(self) -> None:
+        """End the usage steps."""
+        close_all([each.step for each in self._watched.values() if each.step is not None])
+
+    def _sort(self) -> None:
+        """Follow Slurm's last answer."""
+        jobs = sorted(self._queue.jobs, key=_order)[: self._count]
+        before, self._watched = self._watched, {}
+        steps = 0
+        for job in jobs:
+            watched = before.pop(job.job_id, None)
+            if watched is None or watched.job.number != job.number:
+                watched = _Watched(job)
+            watched.job = job
+            watched.add_log(self._queue.outputs.get(job.job_id, ()))
+            self._watched[job.job_id] = watched
+            if self._usage and job.state == "RUNNING":
+                steps += 1
+                self._add_step(watched, steps)
+        close_all([each.step for each in before.values() if each.step is not None])
+
+    def _add_step(self, watched: _Watched, order: int) -> None:
+        job = watched.job
+        if watched.step is not None:
+            return
+        if order > MOST_STEPS:
+            watched.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
+        elif job.user not in self._me:
+            watched.why_no_use = f"the job is {job.user}'s"
+        elif job.nodes.isdigit():
+            if isinstance(self._version, str):
+                self._version = scheduler.version(slurm_transport(self._context))
+            watched.why_no_use = ""
+            watched.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
+
+
+class _Queue:
+    """Slurm's answers about jobs that wait or run, asked for on a thread: it may take a minute.
+
+    ``outputs``: where the output goes of those that are not hpcrun's. ``answered_at``: when Slurm
+    answered last, by the monotonic clock; None: it has not.
+    """
+
+    def __init__(self, context: Context, job_ids: Sequence[str]) -> None:
+        """Ask for some jobs, or for all of the user's."""
+        self.jobs: list[SlurmJob] = []
+        self.outputs: dict[str, tuple[Path, ...]] = {}
+        self.answered_at: float | None = None
+        self.out_of_reach = ""
+        self._transport = slurm_transport(context)
+        self._job_ids = list(job_ids)
+        self._pace = Pace()
+        self._thread: threading.Thread | None = None
+        self._answer: list[SlurmJob] | HpcrunError = []
+        self._paths: dict[str, tuple[Path, ...]] = {}
+
+    def look(self, now: float) -> bool:
+        """Ask if it is time; return whether there is an answer."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return False
+            self._thread = None
+            return self._take(now)
+        if self._pace.is_due(now):
+            self._pace.asked(now)
+            self._thread = threading.Thread(target=self._ask, daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # as many threads run as are allowed here
+                self._thread = None
+                self._ask()
+                return self._take(now)
+        return False
+
+    def _ask(self) -> None:
+        """Ask for the jobs, and for the output of one of which that is not known."""
+        try:
+            rows = scheduler.queue(self._transport, self._job_ids)
+            self._answer = jobs = [job for job in rows if not is_final(job.state)]
+        except HpcrunError as error:
+            self._answer = error
+            return
+        for job in jobs:
+            is_ours = RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder)
+            if job.state == "RUNNING" and not is_ours and job.job_id not in self.outputs:
+                try:
+                    shown = scheduler.show_jobs(self._transport, job.job_id)
+                except HpcrunError:
+                    shown = []
+                paths = [Path(path) for each in shown for path in each.outputs]
+                self._paths = {job.job_id: tuple(paths)}
+                break
+
+    def _take(self, now: float) -> bool:
+        if isinstance(self._answer, HpcrunError):
+            self.out_of_reach = self._answer.message
+            return True
+        self.jobs, self.answered_at, self.out_of_reach = self._answer, now, ""
+        self.outputs |= self._paths
+        return True
+
+
+class _Watched:
+    """One job, its log and its usage step."""
+
+    def __init__(self, job: SlurmJob) -> None:
+        self.job = job
+        self.step: UsageStep | None = None
+        self.why_no_use = ""
+        self.next_look = 0.0
+        self._run = _run_of(job)
+        task = read_task(self._run) if self._run is not None else None
+        self._name = job.name if task is None else f"{job.name} {label(task.values)}"
+        self._log: _Log | None = None
+        self._history = History(run_id=self._run.run_id if self._run else job.job_id)
+        self._records_at = 0.0
+
+    def add_log(self, outputs: Sequence[Path]) -> None:
+        """Take up the log, once it is known where it is."""
+        if self._log is None and (self._run is not None or outputs):
+            self._log = _Log(Source(self.job.job_id, tuple(outputs), self._run))
+            self.next_look = 0.0
+
+    def look_at_files(self, now: float) -> bool:
+        """Read on in the log and the records."""
+        news = self._log is not None and self._log.look(now)
+        if self._run is not None and now >= self._records_at:
+            self._records_at = now + _RECORDS_EVERY
+            before, self._history = self._history, read_history(self._run)
+            news |= _has_ended(before) != _has_ended(self._history)
+        self.next_look = time.monotonic() + (0.5 if news else 1.0)
+        return news
+
+    def has_all(self) -> bool:
+        """Return whether the log was read, and the use is known or will not be."""
+        # A use is a difference between two looks; a step that failed once has had its chance.
+        uses = self._uses()
+        nodes = int(self.job.nodes) if self.job.nodes.isdigit() else 0
+        has_use = (
+            self.step is None
+            or self.step.has_failed
+            or (len(uses) >= nodes and all(use.cpus_busy is not None for use in uses))
+        )
+        return has_use and (self.next_look > 0 or self._log is None)
+
+    def _uses(self) -> list[NodeUse]:
+        return [] if self.step is None else self.step.uses()
+
+    def status(self, seconds_since: float) -> JobStatus:
+        """What is known, so many seconds after Slurm answered."""
+        job = self.job
+        elapsed = job.elapsed_seconds
+        if elapsed is not None and job.state == "RUNNING" and not _has_ended(self._history):
+            elapsed += seconds_since
+        return JobStatus(
+            verdict=Verdict(state=job.state, final=False, source=job.source, reason=job.reason),
+            history=self._history,
+            job_id=job.job_id,
+            run=self._run,
+            job=job,
+            name=self._name,
+            elapsed=elapsed,
+            limit=job.limit_seconds,
+            progress=Progress() if self._log is None else self._log.progress,
+            uses=self._uses(),
+            why_no_use=self.why_no_use or ("" if self.step is None else self.step.trouble),
+        )
+
+
+def _has_ended(history: History) -> bool:
+    return history.last is not None and history.last.end is not None
+
+
+class _Log:
+    """The log of one job, however long: its end is read, and then what is new."""
+
+    def __init__(self, source: Source) -> None:
+        """Nothing is read yet."""
+        self.progress = Progress()
+        self._log: GrowingLog | None = None
+        self._seen: deque[tuple[float, int]] = deque(maxlen=500)
+        try:
+            self._log = GrowingLog(source, tail=TAIL)
+        except InputError:  # a run's own pattern that this hpcrun cannot read
+            return
+
+    def look(self, now: float) -> bool:
+        """Read on; return whether there is news. A log that cannot be read has none."""
+        try:
+            if self._log is None or not self._log.look():
+                return False
+        except InputError:
+            self._log, self.progress = None, Progress()
+            return True
+        self.progress = self._now(self._log.curve(), now)
+        return True
+
+    def _now(self, curve: Curve, now: float) -> Progress:
+        metric = next((name for name in (LOSS, EVAL_LOSS) if name in curve.metrics), None)
+        lasts = [series.summary.last.step for series in curve.metrics.values()]
+        step = max((last for last in lasts if last is not None), default=None)
+        if metric is not None and curve.metrics[metric].summary.last.step is not None:
+            step = curve.metrics[metric].summary.last.step
+        self._note(now, step)
+        pace = seconds_per_step(curve) or self._observed()
+        rate, unit = _rate(curve, pace)
+        left = steps_left(curve)
+        return Progress(
+            step=step,
+            total_steps=curve.total_steps,
+            metric=metric,
+            value=None if metric is None else curve.metrics[metric].summary.last.value,
+            recent=curve.values(metric)[-RECENT:] if metric else [],
+            steps=curve.steps(metric)[-RECENT:] if metric else [],
+            rate=rate,
+            unit=unit,
+            seconds_left=None if left is None or pace is None else left * pace,
+        )
+
+    def _note(self, now: float, step: int | None) -> None:
+        if step is None or (self._seen and step < self._seen[-1][1]):
+            self._seen.clear()
+        if step is not None:
+            self._seen.append((now, step))
+        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
+            self._seen.popleft()
+
+    def _observed(self) -> float | None:
+        """The seconds of a step, as they were seen to pass."""
+        if len(self._seen) < 3:
+            return None
+        # The first look found what had been there already.
+        (begun, first), (ended, last) = self._seen[1], self._seen[-1]
+        return (ended - begun) / (last - first) if ended - begun > _LEAST and last > first else None
+
+
+def _rate(curve: Curve, seconds: float | None) -> tuple[float | None, str | None]:
+    for name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
+        rate = quantile(curve.values(name)[-_RATES:], 0.5)
+        if rate is not None:
+            return rate, name
+    return (None, None) if not seconds else (1 / seconds, "steps_per_second")
+
+
+def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
+    """Find the Slurm ids that words mean, and the context with the Slurm whose they are."""
+    named = [_job(context, word) for word in words]
+    default = conf_of(context, History(run_id=""))
+    confs = {conf or default for _, conf in named}
+    if len(confs) > 1:
+        raise InputError(
+            f"{', '.join(words)}: jobs of several Slurms: {', '.join(sorted(map(str, confs)))}",
+            fix="call hpcrun top for each",
+        )
+    conf = next(iter(confs), None)
+    if conf and conf != default:
+        if not Path(conf).exists():
+            raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
+        cluster = structs.replace(context.cluster, slurm_conf=conf)
+        context = structs.replace(context, cluster=cluster)
+    return [job_id for job_id, _ in named], context
+
+
+def _job(context: Context, word: str) -> tuple[str, str | None]:
+    """Find the Slurm id that a word means, and the slurm.conf by which it was submitted."""
+    found = find(context.runs_dir, word)
+    if found is None:
+        if is_job_id(word):
+            return word, None
+        raise InputError(
+            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
+        )
+    run = found.run(0) if isinstance(found, SweepFolder) else found
+    history = read_history(run)
+    if (error := job_of_another(history, "top")) is not None:
+        raise error
+    submitted = history.submitted
+    if submitted is None or submitted.job_id is None:
+        raise InputError(
+            f"{word}: not a job of Slurm's: it runs on this machine", fix=f"hpcrun logs -f {word}"
+        )
+    if isinstance(found, SweepFolder):
+        return submitted.job_id.partition("_")[0], submitted.slurm_conf
+    return submitted.job_id, submitted.slurm_conf
+
+
+def _order(job: SlurmJob) -> tuple[bool, int]:
+    number = int(job.number) if job.number.isdigit() else 0
+    return job.state == "PENDING", number if job.state == "PENDING" else -number
+
+
+def _run_of(job: SlurmJob) -> RunFolder | None:
+    """Find the run whose job this is, in whatever runs folder, by its WorkDir."""
+    path = Path(job.work_dir)
+    sweep_id = sweep_id_of(path.name)
+    if sweep_id is not None:
+        task = int(job.task) if job.task.isdigit() else 0
+        path = sweep_folder(path.parent, sweep_id).run(task).path
+    elif not RUN_ID.fullmatch(path.name):
+        return None
+    return RunFolder(path) if path.is_dir() else None

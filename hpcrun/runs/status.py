@@ -1,0 +1,234 @@
+"""A job as hpcrun knows it: Slurm's answer, the records of its run, and the verdict on both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, field
+
+from hpcrun.plan.types import Plan
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import Attempt, End, History
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.states import WAITING
+
+Scope = Literal["job", "node"]
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a job has come, by its log; None: not known.
+
+    ``metric`` is the one that ``value`` and ``recent`` are of: "loss", where there is one.
+    ``steps`` are those of ``recent``. ``log`` is the file that was read. ``rate`` is in ``unit``:
+    tokens_per_second, samples_per_second or steps_per_second.
+    """
+
+    step: int | None = None
+    metric: str | None = None
+    value: float | None = None
+    log: Path | None = None
+    total_steps: int | None = None
+    recent: list[float] = []
+    steps: list[int | None] = []
+    rate: float | None = None
+    unit: str | None = None
+    seconds_left: float | None = None
+
+
+class GpuUse(Struct, frozen=True, kw_only=True):
+    """A GPU as its driver reports it; None: the driver does not.
+
+    ``utilization``: percent of the last moment in which a kernel ran; memory in bytes.
+    """
+
+    index: int
+    utilization: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+
+
+class NodeUse(Struct, frozen=True, kw_only=True):
+    """How busy a node is; None: not known (yet).
+
+    ``cpus_busy`` of ``cpus`` were at work since the last look. ``cpu_of``, ``memory_of``: whether
+    this is the job's own use or that of all that runs on the node. Memory in bytes, without what
+    is only kept of files.
+    """
+
+    node: str
+    cpus: int | None = None
+    cpus_busy: float | None = None
+    cpu_of: Scope | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    memory_of: Scope | None = None
+    gpus: tuple[GpuUse, ...] = ()
+
+
+class WhyWaiting(Struct, frozen=True):
+    """Why a job waits. ``start`` is when Slurm expects it to start, as it writes it, or None.
+
+    ``ahead`` counts the jobs of its partition that go first, where that was asked; ``expected`` is
+    the start as people write it.
+    """
+
+    text: str
+    fix: str = ""
+    start: str | None = None
+    ahead: int | None = None
+    expected: str = ""
+
+    def line(self, *, with_fix: bool = True) -> str:
+        """All in one line."""
+        parts = [self.text] + ([self.expected] if self.expected else [])
+        return "; ".join(parts) + (f" ({self.fix})" if self.fix and with_fix else "")
+
+
+class JobStatus(Struct, frozen=True, kw_only=True):
+    """A run or another Slurm job at one moment; a listing has one for a whole sweep, too.
+
+    ``state`` is Slurm's (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY
+    ...), LOST (it died without a trace), NOT_SUBMITTED (Slurm never took it) or UNKNOWN (ask again
+    later: Slurm does not answer). ``final``: it will not change any more.
+
+    ``run`` is None for a job that hpcrun did not submit, ``job`` where Slurm shows it no more.
+    Times are in seconds: ``submitted_at`` since the epoch, ``elapsed`` of the last attempt,
+    ``limit`` the job's; ``gpu_hours`` are of all attempts. ``values`` are those of a run of a
+    sweep, ``states`` counts the runs of a whole sweep by their states. ``uses`` are those of the
+    nodes, while somebody watches them; ``why_no_use``: why they are not known. ``out_of_reach``:
+    why Slurm gave no answer; "" where it gave one. None: not known, or there is none.
+    """
+
+    verdict: Verdict
+    history: History
+    job_id: str | None = None
+    run: RunFolder | None = None
+    sweep: SweepFolder | None = None
+    job: SlurmJob | None = None
+    plan: Plan | None = None
+    progress: Progress = Progress()
+    why: WhyWaiting | None = None
+    out_of_reach: str = ""
+    name: str = ""
+    short_id: str = ""
+    slurm_conf: str | None = None
+    submitted_at: float | None = None
+    elapsed: float | None = None
+    limit: float | None = None
+    node_count: int | None = None
+    gpus_per_node: int | None = None
+    gpu_hours: float | None = None
+    remark: str = ""
+    values: dict[str, str] = field(default_factory=dict)
+    states: dict[str, int] | None = None
+    uses: list[NodeUse] = []
+    why_no_use: str = ""
+
+    @property
+    def id(self) -> str:
+        """The shortest word that names it on the command line."""
+        return self.short_id or self.job_id or self.run_id
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run or of the sweep; of another job Slurm's."""
+        return self.history.run_id
+
+    @property
+    def label(self) -> str:
+        """What it is called in a sentence: the name that its user typed or saw last."""
+        return f"job {self.job_id}" if self.job_id or self.run is None else self.run_id
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of a run; only for what hpcrun submitted."""
+        assert self.run is not None
+        return self.run
+
+    @property
+    def state(self) -> str:
+        """Slurm's state, or LOST, NOT_SUBMITTED, UNKNOWN."""
+        return self.verdict.state
+
+    @property
+    def final(self) -> bool:
+        """Whether the state will not change any more."""
+        return self.verdict.final
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well: it is final, and the exit code was 0."""
+        return self.verdict.ok
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, or how it ended; "" where nothing is to be reported."""
+        return self.verdict.reason
+
+    @property
+    def exit_code(self) -> int | None:
+        """The training's own; None until the job's record of it is there."""
+        return self.verdict.exit_code
+
+    @property
+    def source(self) -> str:
+        """Where the state comes from: squeue, sacct, scontrol, seen (earlier), record."""
+        return self.verdict.source
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the sources disagree."""
+        return tuple(self.verdict.notes)
+
+    @property
+    def attempts(self) -> int:
+        """How many times it was started: more than 1 after a requeue."""
+        return len(self.history.attempts)
+
+    @property
+    def last(self) -> Attempt | None:
+        """The last attempt."""
+        return self.history.last
+
+    @property
+    def end(self) -> End | None:
+        """The job's own record of the end of its last attempt."""
+        return self.last.end if self.last is not None else None
+
+    @property
+    def nodes(self) -> str:
+        """The node list of the last attempt; "" before the first."""
+        if self.run is None:
+            return self.job.node_list if self.job is not None else ""
+        return self.last.begin.nodes if self.last and self.last.begin else ""
+
+    @property
+    def step(self) -> int | None:
+        """The last step that the log shows."""
+        return self.progress.step
+
+    @property
+    def loss(self) -> float | None:
+        """The last training loss that the log shows."""
+        return self.progress.value if self.progress.metric == "loss" else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a run of this machine, without Slurm."""
+        submitted = self.history.submitted
+        return submitted is not None and submitted.job_id is None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits, and Slurm has a reason for it."""
+        has_reason = bool(self.reason) or self.run is None
+        return self.state in WAITING and has_reason and self.job_id is not None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training, and not a bare command."""
+        return self.plan is not None and self.plan.launcher != "none"

@@ -1,0 +1,414 @@
+"""What is known of jobs: the listing, a run, a sweep or another job in detail; also as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hpcrun.plan.types import column_names, label
+from hpcrun.runs.records import Attempt, End, Sweep
+from hpcrun.runs.status import JobStatus, WhyWaiting
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.reasons import explain
+from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
+from hpcrun.views.lines import (
+    duration,
+    failure_text,
+    next_lines,
+    reason_text,
+    state_colour,
+)
+from hpcrun.views.numbers import number
+from hpcrun.views.table import BOLD, Column, Look, Table, dim, paint, pairs, printable
+
+# ---- the listing
+
+_LISTING = (
+    Column("ID", optional=True),
+    Column("JOB", optional=True, least=6, most=24),
+    Column("STATE", optional=True),
+    Column("TIME", right=True, optional=True, goes=5),
+    Column("LIMIT", right=True, optional=True, goes=1),
+    Column("NODES", optional=True, goes=3),
+    Column("STEP", right=True, optional=True, goes=4),
+    Column("LOSS", right=True, optional=True, goes=6),
+    Column("GPU-H", right=True, optional=True, goes=2),
+    Column("", below=True),
+)
+
+
+def listing_lines(rows: Sequence[JobStatus], older: int, look: Look) -> list[str]:
+    """Lay out a line a run; what it waits for or how it failed stands behind or below it."""
+    cells = [_cells(row, look) for row in rows]
+    lines = Table(_LISTING, cells, look).lines()
+    if older:
+        count = f"{older:,} older run{'s' if older > 1 else ''}"
+        lines.append(dim(f"{count}: hpcrun status --all, or -n N", look))
+    return lines
+
+
+def _cells(row: JobStatus, look: Look) -> list[str]:
+    nodes = ""
+    if row.node_count:
+        gpus = f"x{row.gpus_per_node}" if row.gpus_per_node else ""
+        nodes = f"{row.node_count}{gpus}"
+    state = row.state
+    if row.states is not None and len(row.states) != 1:
+        state = f"{sum(row.states.values())} RUNS"
+    hours = row.gpu_hours
+    return [
+        row.id,
+        printable(row.name),
+        paint(state, state_colour(row.state), look),
+        duration(row.elapsed) if row.elapsed is not None else "",
+        duration(row.limit) if row.limit is not None and not row.final else "",
+        nodes,
+        "" if row.step is None else str(row.step),
+        "" if row.loss is None else f"{row.loss:.4g}",
+        "" if hours is None else f"{hours:.2f}" if hours < 10 else f"{hours:,.0f}",
+        printable(_remark(row)),
+    ]
+
+
+def _remark(row: JobStatus) -> str:
+    parts = [label(row.values)] if row.values else []
+    if row.states is not None:
+        counts = sorted(row.states.items(), key=lambda item: -item[1])
+        text = ", ".join(f"{count} {state}" for state, count in counts)
+        if len(counts) == 1:  # the state itself stands in its column
+            text = f"{counts[0][1]} run{'s' if counts[0][1] > 1 else ''}"
+        parts += [text] if text else []
+    if row.why is not None:
+        parts.append(row.why.line())
+    elif row.reason or row.remark:
+        parts.append(row.remark or reason_text(row.verdict))
+    return "; ".join([*parts, *row.notes])
+
+
+# ---- one run
+
+
+def run_lines(
+    status: JobStatus,
+    look: Look,
+    *,
+    local_time: Callable[[float], str],
+    has_checkpoints: bool,
+) -> list[str]:
+    """Lay out all that matters of one run, and what to type next.
+
+    ``local_time`` writes seconds since the epoch for people; ``has_checkpoints``: there are some
+    from which a new run would go on.
+    """
+    plan, history, last = status.plan, status.history, status.last
+    rows = [("state", _state_text(status, look)), *_why_rows(status.why)]
+    rows.append(("run", status.run_id))
+    if status.job_id:
+        on = f" on {history.submitted.cluster}" if history.submitted else ""
+        rows.append(("job", f"{status.job_id}{on}"))
+    if history.task is not None:
+        rows.append(("sweep", label(history.task.values)))
+    if plan is not None:
+        how = plan.launcher if status.trains else "a command on each node"
+        rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {how}"))
+        if status.trains:
+            rows.append(("batch", f"{plan.effective_batch} effective"))
+    if status.loss is not None:
+        at = "" if status.step is None else f"step {status.step}, "
+        rows.append(("progress", f"{at}loss {status.loss:.6g}"))
+    rows.append(("time", _time_text(status)))
+    if last is not None and last.begin is not None:
+        rows.append(("nodes", last.begin.nodes))
+    if status.end is not None:
+        rows.append(("exit code", _end_text(status.end)))
+    if text := failure_text(status):
+        rows.append(("failed", text))
+    if status.attempts > 1:
+        texts = [_attempt_text(status, each, local_time) for each in history.attempts]
+        rows += [("attempt", text) for text in texts]
+    if status.run is not None:
+        rows.append(("folder", str(status.run.path)))
+        if history.attempts:
+            rows.append(("log", str(status.progress.log or status.run.logs)))
+    if plan is not None and status.trains and plan.checkpoint_dir:
+        rows.append(("saves to", plan.checkpoint_dir))
+    rows += [("note", text) for text in status.notes]
+    name = paint(plan.name if plan else status.run_id, BOLD, look)
+    return [name, *pairs(rows, look), *_next_of_run(status, look, has_checkpoints)]
+
+
+def _time_text(status: JobStatus) -> str:
+    """Say how long it has run, of how long it may, and what that makes in GPU hours."""
+    may = say_limit(status.job.limit) if status.job is not None else ""
+    ran = duration(status.elapsed)
+    if status.elapsed is None:
+        ran = "not known" if status.attempts else "0:00"
+    hours = "" if status.gpu_hours is None else f"{status.gpu_hours:.2f} GPU hours"
+    return "; ".join(part for part in (f"{ran} {may}".strip(), hours) if part)
+
+
+def _state_text(status: JobStatus, look: Look) -> str:
+    """The state with its reason, and where it comes from."""
+    by = {"seen": "as Slurm said before", "record": "by its own records"}
+    source = by.get(status.source, f"by {status.source}")
+    reason = f" ({reason_text(status.verdict)})" if status.reason else ""
+    return f"{paint(status.state, state_colour(status.state), look)}{reason}, {source}"
+
+
+def _why_rows(why: WhyWaiting | None) -> list[tuple[str, str]]:
+    if why is None:
+        return []
+    lines = [("why", why.line(with_fix=False))]
+    return [*lines, ("fix", why.fix)] if why.fix else lines
+
+
+def _end_text(end: End) -> str:
+    return str(end.exit_code) + (f", stopped by SIG{end.stopped_by}" if end.stopped_by else "")
+
+
+def _attempt_text(status: JobStatus, attempt: Attempt, local_time: Callable[[float], str]) -> str:
+    """Say how an attempt went: when, where, for how long, why it ended."""
+    begin, end = attempt.begin, attempt.end
+    parts = [str(attempt.index)]
+    if begin is not None:
+        parts.append(f"{local_time(begin.begun_at)} on {begin.nodes}")
+    if end is not None:
+        ran = duration(end.ended_at - end.begun_at)
+        parts.append(f"ended after {ran}: exit code {_end_text(end)}")
+    elif attempt is status.last and not status.final:
+        parts.append("is on its way" if begin is not None else "has not begun")
+    else:
+        seen = ""
+        if attempt.beat is not None and begin is not None:
+            seen = f", last sign of life after {duration(attempt.beat - begin.begun_at)}"
+        parts.append(f"left no end record: its node died or it was killed{seen}")
+    return "  ".join(parts)
+
+
+def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[str]:
+    word = status.job_id or status.run_id
+    verbs: list[tuple[str, str]] = []
+    if not status.final:
+        if status.attempts:
+            verbs.append((f"logs -f {word}", "its output as it comes"))
+            verbs += [(f"parse -f {word}", "its loss curve")] * status.trains
+        verbs.append((f"cancel {word}", "end it"))
+    elif status.attempts:
+        failed = (f"logs --err {word}", "what went wrong")
+        verbs.append((f"logs {word}", "its output") if status.ok else failed)
+        verbs += [(f"parse {word}", "its loss curve")] * status.trains
+        if not status.ok and status.job_id:
+            why = "again, on from its checkpoints" if has_checkpoints else "again"
+            verbs.append((f"resubmit {word}", why))
+    return next_lines(*verbs, look=look)
+
+
+# ---- a sweep, and jobs that hpcrun did not submit
+
+
+def sweep_size(runs: int, limit: int) -> str:
+    """Say how many runs there are, and how many of them may run at once.
+
+    >>> sweep_size(6, 4), sweep_size(2, 4)
+    ('6 runs, at most 4 at a time', '2 runs')
+    """
+    count = f"{runs} run{'' if runs == 1 else 's'}"
+    return f"{count}, at most {limit} at a time" if limit < runs else count
+
+
+def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list[str]:
+    """Lay out a line for each run of a sweep."""
+    counts = Counter(status.state for status in statuses)
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    head = f"{paint(sweep.name, BOLD, look)}: {sweep_size(sweep.tasks, sweep.limit)}: {states}"
+    keys = list(dict.fromkeys(key for status in statuses for key in status.values))
+    rows = [
+        [
+            status.job_id or status.run_id,
+            status.state,
+            duration(status.elapsed),
+            *(status.values.get(key, "-") for key in keys),
+            explain(status.reason, status.job_id or "").words or failure_text(status),
+        ]
+        for status in statuses
+    ]
+    return [head, *_table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, look)]
+
+
+def jobs_lines(job_id: str, statuses: Sequence[JobStatus], look: Look) -> list[str]:
+    """Lay out what Slurm knows of a job that hpcrun did not submit, or of an array's tasks."""
+    if len(statuses) == 1:
+        return _job_lines(statuses[0], look)
+    lines = [f"job {job_id}, not submitted by hpcrun: {len(statuses)} tasks or parts"]
+    rows = []
+    for status in statuses:
+        job = status.job
+        remark = status.why.line() if status.why else reason_text(status.verdict)
+        elapsed, nodes = (job.elapsed, job.node_list) if job else ("", "")
+        rows.append([status.job_id or "", status.state, elapsed, nodes or "-", remark])
+    lines += _table(["JOBID", "STATE", "TIME", "NODES", ""], rows, look)
+    if "_" in (statuses[0].job_id or ""):
+        step = (f"status {statuses[0].job_id}", "one of them in detail")
+        lines += next_lines(step, look=look)
+    return lines
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], look: Look) -> list[str]:
+    columns = [*map(Column, header[:-1]), Column(header[-1], least=20, below=True)]
+    return Table(columns, rows, look).lines()
+
+
+def _job_lines(status: JobStatus, look: Look) -> list[str]:
+    job = status.job
+    rows = [("state", _state_text(status, look)), *_why_rows(status.why)]
+    if job is not None:
+        rows += [("user", job.user), ("partition", job.partition)]
+        rows += [("account", job.account), ("qos", job.qos)]
+        gpus = "" if job.gpus is None else f", {job.gpus} GPU{'s' if job.gpus != 1 else ''}"
+        size = f"{_count(job.nodes, 'node')}, {_count(job.cpus, 'CPU')}{gpus}"
+        rows.append(("asks for", size if job.nodes and job.cpus else ""))
+        rows.append(("time", f"{job.elapsed} {say_limit(job.limit)}".strip()))
+        rows.append(("nodes", job.node_list))
+    rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
+    if job is not None:
+        rows += [("folder", job.work_dir), ("script", job.command), ("output", job.stdout)]
+        rows += [("errors", job.stderr)] * (job.stderr != job.stdout)
+    rows += [("note", text) for text in status.notes]
+    verbs = [(f"logs {status.job_id}", "its output")]
+    if not status.final:
+        verbs.append((f"cancel {status.job_id}", "end it"))
+    name = f" {paint(job.name, BOLD, look)}" if job else ""
+    return [
+        f"job {status.job_id}{name}, not submitted by hpcrun",
+        *pairs([(key, text) for key, text in rows if text], look),
+        *next_lines(*verbs, look=look),
+    ]
+
+
+def _count(text: str, noun: str) -> str:
+    """Write a number, or the least and the most, as scontrol does, with its noun."""
+    least, _, most = text.partition("-")
+    text = least if least == most else text
+    return f"{text} {noun}" + ("s" if text != "1" else "")
+
+
+def _exit_code(status: JobStatus) -> str:
+    """Slurm's ``code:signal`` of a job that is over."""
+    return status.job.exit_code if status.job is not None and status.final else ""
+
+
+# ---- JSON, stable: docs/json has the schemas
+
+
+def listing_json(rows: Sequence[JobStatus], older: int, out_of_reach: str) -> dict[str, Any]:
+    """The JSON of a listing."""
+    return {
+        "runs": [row_json(row) for row in rows],
+        "older": older,
+        "out_of_reach": out_of_reach or None,
+    }
+
+
+def row_json(row: JobStatus) -> dict[str, Any]:
+    """The JSON of a row of a listing."""
+    folder = row.run or row.sweep
+    return {
+        "kind": "sweep" if row.sweep else "run",
+        "id": row.id,
+        "run_id": row.run.run_id if row.run else None,
+        "sweep_id": row.sweep.sweep_id if row.sweep else None,
+        "job_id": row.job_id,
+        "name": row.name,
+        **_verdict_json(row.verdict),
+        **_why_json(row.why),
+        "submitted_at": row.submitted_at,
+        "elapsed_seconds": _rounded(row.elapsed),
+        "limit_seconds": row.limit,
+        "nodes": row.node_count,
+        "gpus_per_node": row.gpus_per_node,
+        "step": row.step,
+        "loss": None if row.loss is None else number(row.loss),
+        "gpu_hours": _rounded(row.gpu_hours),
+        "values": row.values,
+        "states": row.states,
+        "run_dir": str(folder.path) if folder else "",
+    }
+
+
+def run_json(status: JobStatus) -> dict[str, Any]:
+    """The JSON of a run in detail: that of its row in a listing, and more."""
+    plan, submitted, last = status.plan, status.history.submitted, status.last
+    return {
+        **row_json(status),
+        "cluster": submitted.cluster if submitted else None,
+        "effective_batch": plan.effective_batch if plan else None,
+        "node_list": last.begin.nodes if last and last.begin else None,
+        "checkpoint_dir": plan.checkpoint_dir if plan else None,
+        "log_dir": str(status.run.logs) if status.run else None,
+        "task": msgspec.to_builtins(status.history.task),
+        "attempts": msgspec.to_builtins(status.history.attempts),
+    }
+
+
+def job_json(status: JobStatus) -> dict[str, Any]:
+    """The JSON of a job that hpcrun did not submit; ``run_id`` is null."""
+    job = status.job
+    texts: Mapping[str, str] = msgspec.to_builtins(job) if job else {}
+    nodes = texts.get("nodes", "")
+    return {
+        "kind": "job",
+        "id": status.job_id,
+        "run_id": None,
+        "job_id": status.job_id,
+        "name": job.name if job else None,
+        **_verdict_json(status.verdict),
+        "exit_code": parse_exit_code(_exit_code(status)),
+        **_why_json(status.why),
+        **{name: texts.get(name) or None for name in ("user", "partition", "account", "qos")},
+        "node_list": job.node_list if job else None,
+        "nodes": int(nodes) if nodes.isdigit() else None,
+        "gpus": job.gpus if job else None,
+        "elapsed": job.elapsed if job else None,
+        "limit": job.limit if job else None,
+        **{name: texts.get(name) or None for name in ("work_dir", "stdout", "stderr")},
+    }
+
+
+def ended_json(status: JobStatus) -> dict[str, Any]:
+    """The JSON of a job that was waited for."""
+    return {
+        "run_id": status.run.run_id if status.run is not None else None,
+        "job_id": status.job_id,
+        "state": status.state,
+        "final": status.final,
+        "ok": status.ok,
+        "exit_code": status.exit_code,
+        "reason": status.reason or None,
+    }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "state": verdict.state,
+        "final": verdict.final,
+        "reason": verdict.reason or None,
+        "exit_code": verdict.exit_code,
+        "source": verdict.source,
+        "notes": verdict.notes,
+    }
+
+
+def _why_json(why: WhyWaiting | None) -> dict[str, Any]:
+    return {
+        "why": why.text if why else None,
+        "fix": (why.fix or None) if why else None,
+        "expected_start": why.start if why else None,
+        "ahead": why.ahead if why else None,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
