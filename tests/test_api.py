@@ -47,6 +47,7 @@ def test_a_log_as_columns(log: Path) -> None:
     assert [sample.value for sample in run.samples if sample.name == "eval_loss"] == [2.0]
 
 
+@pytest.mark.slow
 def test_all_points_are_kept(log: Path) -> None:
     log.write_text("".join(f"step={i} loss=2.5\n" for i in range(30_000)))
     assert len(hpcrun.parse("train.log").columns()["loss"]) == 30_000

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.test_harness import RANK, Job
 
 # Both ranks of a node, one after the other, as a launcher would start them.
@@ -42,6 +44,7 @@ def test_jobs_run_where_setpriv_lacks_the_option(tmp_path: Path) -> None:
     assert job.log().count("trained\n") == 2
 
 
+@pytest.mark.slow
 def test_jobs_run_where_there_is_no_setpriv(tmp_path: Path) -> None:
     job = Job(tmp_path / "run")
     job.write(TWO_RANKS, world=2)

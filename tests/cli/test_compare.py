@@ -102,6 +102,7 @@ def test_over_time(logs: Caller) -> None:
     assert ">minutes<" in (logs.project / "c.svg").read_text()
 
 
+@pytest.mark.slow
 def test_files(logs: Caller) -> None:
     done = logs("compare", "a.log", "b.log", "--plot", "c.svg", "--html", "c.html")
     assert done.code == 0 and done.err == "wrote c.svg\nwrote c.html\n", done

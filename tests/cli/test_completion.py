@@ -130,6 +130,7 @@ def test_all_verbs_and_their_meaning(site: Caller) -> None:
     assert dict(line.removeprefix("plain,").split("\t") for line in lines) == VERBS
 
 
+@pytest.mark.slow
 def test_runs_tell_what_they_are(site: Caller) -> None:
     assert asked(site, "fish", "status", "--", "z") == [
         "plain,zero2-7k3q\tzero2, exit code 3, 11-20 08:14 UTC",
@@ -140,6 +141,7 @@ def test_runs_tell_what_they_are(site: Caller) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_whatever_is_broken_nothing_is_said(site: Caller) -> None:
     site.write("hpcrun.yaml", "runs_dir: [\n")
     assert bash(site, "hpcrun status ") == []
@@ -256,6 +258,7 @@ TYPED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_real_shell(site: Caller, shell: str) -> None:
     require_command(shell)
@@ -270,6 +273,7 @@ def test_the_real_shell(site: Caller, shell: str) -> None:
             typed.type(keys, expected)
 
 
+@pytest.mark.slow
 def test_the_real_fish(site: Caller) -> None:
     require_command("fish")
     script = site.project / "completion.fish"

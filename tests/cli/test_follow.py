@@ -15,6 +15,8 @@ import pytest
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import captured, row
 
+pytestmark = pytest.mark.slow
+
 END = {
     "attempt": 0,
     "job_id": "7",

@@ -84,6 +84,7 @@ def test_secrets_that_cannot_be_written_keep_no_other_job_from_it(
     assert calls(asked) == ["requeue 8"] and (two / "secrets.env").is_file()
 
 
+@pytest.mark.slow
 def test_ctrl_c_waits_until_the_job_that_slurm_took_has_all_it_needs(
     hpcrun: Caller, tools: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_what_began_before_scancel_came_is_not_called_cancelled(
     assert not (one / "cancelled.json").exists() and (two / "cancelled.json").exists()
 
 
+@pytest.mark.slow
 def test_runs_of_this_machine_end_though_the_disk_is_full(hpcrun: Caller) -> None:
     """And though the path to their folders is spelled through another link."""
     link = hpcrun.runs.with_name("link")
@@ -208,6 +210,7 @@ def test_what_was_ordered_may_have_been_done_though_slurm_fell_silent(
     assert "all the same" not in hpcrun("cancel", "7").err  # it was never sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
 def test_ctrl_c_says_what_was_done(hpcrun: Caller, tools: Path, verb: str) -> None:
     (run,) = submitted(hpcrun, tools, "7")

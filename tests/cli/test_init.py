@@ -265,6 +265,7 @@ def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, sa
     assert files(bare) == ["bad.py", "bad.sh", "bytes.py"]
 
 
+@pytest.mark.slow
 def test_profiles_of_the_user(bare: Caller, slurm: Slurm) -> None:
     answer = checked(bare("init", "--user", "--json"))
     clusters = Path(bare.environ["HOME"]) / ".config" / "hpcrun" / "clusters"
@@ -358,6 +359,7 @@ def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
     assert made["runs_dir"] == "$SCRATCH/hpcrun/runs"
 
 
+@pytest.mark.slow
 def test_a_profile_that_appears_meanwhile_is_not_overwritten(bare: Caller, slurm: Slurm) -> None:
     terminal = Terminal(bare, "init")
     terminal.until("internet? [Y/n]")

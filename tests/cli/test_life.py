@@ -284,6 +284,7 @@ def test_resubmit_goes_on_to_the_end_of_the_new_run(
     assert dry.code == 0, dry
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     hpcrun: Caller, tools: Path
 ) -> None:

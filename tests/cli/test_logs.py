@@ -157,6 +157,7 @@ def test_what_went_wrong(run: Run) -> None:
     assert "slurmstepd: error: Detected 1 oom_kill event\n" in out
 
 
+@pytest.mark.slow
 def test_a_locale_that_is_not_utf8_finds_what_the_log_has(run: Run) -> None:
     run.write("logs/0/rank-0.log", "step 1 perte\nstep 2 coût é日本\n")
     run.hpcrun.environ |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

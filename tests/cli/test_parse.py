@@ -192,6 +192,7 @@ def test_a_pattern_of_ones_own(hpcrun: Caller) -> None:
     assert done.code == 2 and "--pattern (: missing )" in done.err
 
 
+@pytest.mark.slow
 def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
     for follow in ([], ["-f"]):
         done = subprocess.run(
@@ -206,6 +207,7 @@ def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
         assert json.loads(done.stdout)["runs"][0]["points"] == 200
 
 
+@pytest.mark.slow
 def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
     """A drawing needs no library but click and msgspec, and JSON no drawing."""
     (hpcrun.project / "hpcrun.yaml").unlink()

@@ -30,6 +30,8 @@ from tests.report.runs import trainer_log
 from tests.report.window import Window
 from tests.slurm_answers import show_job
 
+pytestmark = pytest.mark.slow
+
 LINES = trainer_log(1, 200).splitlines(keepends=True)
 
 

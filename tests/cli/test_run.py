@@ -86,6 +86,7 @@ def test_a_script_and_its_curve(hpcrun: Caller) -> None:
     assert (run / "code" / "train.py").read_text() == TRAINER
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trainer")
 def test_a_script_that_fails(hpcrun: Caller) -> None:
     done = hpcrun.process("run", "train", "--set", "args=[3]")

@@ -14,6 +14,8 @@ from tests.cli.test_slurm_verbs import submit
 from tests.cli.test_status import NOW, answers, make_run, opened, queued, write_sweep
 from tests.slurm_answers import sacct_row
 
+pytestmark = pytest.mark.slow
+
 SHOWN = 20
 # A squeue that works has column names to tell, though it shows no job.
 HEADED = ("--me --format=%i", "JOBID\n")
@@ -150,7 +152,6 @@ def sweep_of(hpcrun: Caller, tools: Path, *, live: int = 0) -> Path:
     return sweep
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("live", [0, 4])
 def test_a_sweep_of_500_that_slurm_has_forgotten_is_looked_at_once(
     hpcrun: Caller, tools: Path, live: int

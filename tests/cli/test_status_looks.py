@@ -16,6 +16,8 @@ from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.cli.test_status import answers, make_run, queued, several, tools, write_sweep
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["several", "tools"]  # fixtures
 
 
@@ -71,7 +73,6 @@ def test_a_c_locale_gets_ascii(several: Caller) -> None:
         assert several.process(*argv).out.isascii()
 
 
-@pytest.mark.slow
 def test_who_wants_no_colours_gets_none(several: Caller) -> None:
     assert "\x1b[" in drawn(several, 80, "status")
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):

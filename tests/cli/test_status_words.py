@@ -80,6 +80,7 @@ def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> 
     assert "start     no start is foreseen" in told and "2282" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "name"), [("", "Größe"), ("ascii", "Gr??e")])
 def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: str) -> None:
     run = make_run(hpcrun, RUN, "15")

@@ -321,6 +321,7 @@ def test_a_dry_run_shows_the_array_the_runs_and_one_of_them(hpcrun: Caller, tool
     assert "echo g" in files["runs"][6]["files"]["node.sh"]
 
 
+@pytest.mark.slow
 def test_run_takes_one_combination_and_no_more(hpcrun: Caller) -> None:
     hpcrun.write("words.yaml", JOB)
     refused = hpcrun("run", "words.yaml")

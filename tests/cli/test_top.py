@@ -58,6 +58,7 @@ def a_run(hpcrun: Caller, log: str) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_one_look(hpcrun: Caller, tools: Path) -> None:
     log = "".join(f"step={n} loss={9 - n / 100} tokens_per_second=900\n" for n in range(300))
     run = a_run(hpcrun, log)

@@ -74,6 +74,7 @@ def test_wait_counts_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> N
     assert (done.code, states) == (1, {"7_0": "FAILED", "7_1": "COMPLETED", "7_2": "COMPLETED"})
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_waiting_alone(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     asked = replay(tools, "squeue", (0, row(run, "7", "RUNNING"), ""))

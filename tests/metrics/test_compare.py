@@ -55,6 +55,7 @@ def test_chance_is_not_taken_for_a_difference(every: int, likeness: float) -> No
     assert found <= 0.1 * 300
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_and_its_error_holds() -> None:
     gaps = [difference(noisy(2 * pair, 2.1), noisy(2 * pair + 1)) for pair in range(200)]
     assert all(gap.is_clear for gap in gaps)

@@ -185,6 +185,7 @@ class TestOneLog:
         lines = [at(0, step - drift, 1.0) for step in range(200, 900, 20) for drift in drifts]
         assert build(lines).restarts == ()
 
+    @pytest.mark.slow
     def test_lines_that_each_name_their_own_metric_do_not_fill_the_memory(self) -> None:
         lines = [
             Line(tuple((f"m{step}_{metric}", 1.0) for metric in range(100)), step=step)
@@ -329,11 +330,13 @@ _LINES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(_LINES, st.sets(st.integers(0, 50)))
 def test_the_pieces_do_not_matter(lines: list[Line], cuts: set[int]) -> None:
     assert build(lines, cuts=cuts) == build(lines)
 
 
+@pytest.mark.slow
 @given(_LINES)
 def test_a_curve_invents_nothing(lines: list[Line]) -> None:
     said = {(name, value) for line in lines for name, value in line.values}
@@ -348,6 +351,7 @@ def test_a_curve_invents_nothing(lines: list[Line]) -> None:
         assert set(series.steps) <= told
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.floats(0, 9)), max_size=60))
 def test_every_point_stands_in_the_log_at_its_step(rows: list[tuple[int, int, float]]) -> None:
     lines = [at(attempt, step, value) for attempt, step, value in rows]

@@ -209,6 +209,7 @@ def test_look_alike_yields_nothing(line: str) -> None:
     assert row_of(line) is None
 
 
+@pytest.mark.slow
 def test_source_code_is_no_log() -> None:
     """Python's own library, code and prose: nothing is trained in it."""
     library = Path(sysconfig.get_path("stdlib"))

@@ -90,6 +90,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS, min_size=3, max_size=14))
 @settings(max_examples=300)
 def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:

@@ -100,6 +100,7 @@ def line_by_line(data: bytes) -> list[Told]:
     return in_order(told)
 
 
+@pytest.mark.slow
 @given(log, st.lists(st.integers(0, 40), max_size=60))
 def test_pieces_do_not_matter(data: bytes, sizes: list[int]) -> None:
     assert in_pieces(data, sizes) == in_one(data)
@@ -114,6 +115,7 @@ def test_small_blocks_do_not_matter(data: bytes) -> None:
         assert in_one(data) == whole
 
 
+@pytest.mark.slow
 @given(log)
 def test_shapes_change_nothing(data: bytes) -> None:
     assert in_one(data) == line_by_line(data)
@@ -128,12 +130,14 @@ def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
     assert found == [row for row in alone if row.offset not in in_tables]
 
 
+@pytest.mark.slow
 @given(log)
 def test_offsets_point_at_the_line(data: bytes) -> None:
     for row in in_one(data):
         assert row.offset == 0 or data[row.offset - 1] in b"\r\n\0"
 
 
+@pytest.mark.slow
 @given(log, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=20))
 def test_damage_neither_crashes_nor_invents(data: bytes, damage: list[tuple[int, int]]) -> None:
     """Lines that the damage did not reach give what they gave; no number comes from elsewhere."""

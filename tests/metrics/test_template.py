@@ -109,6 +109,7 @@ KEYS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(KEYS, NUMBERS, NUMBERS), min_size=1, max_size=6),
     st.sampled_from(["=", ": ", ":", " "]),

@@ -149,6 +149,7 @@ def test_without_steps_the_order_is_thinned() -> None:
     assert (series.summary.count, series.summary.max) == (1000, (None, 499.0))
 
 
+@pytest.mark.slow
 def test_a_counter_that_falls_at_each_row_takes_no_more_than_linear_time() -> None:
     lines = [at(0, 40_000 - step, 1.0, name="lr") for step in range(40_000)]
     assert len(build(lines).steps("lr")) == 40_000

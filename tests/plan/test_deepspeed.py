@@ -177,6 +177,7 @@ MAPS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(MAPS, MAPS)
 def test_merge_is_last_word_wins(base: dict[str, Any], over: dict[str, Any]) -> None:
     merged = merge(base, over)
@@ -189,6 +190,7 @@ def test_merge_is_last_word_wins(base: dict[str, Any], over: dict[str, Any]) -> 
             assert merged[key] == value
 
 
+@pytest.mark.slow
 @given(MAPS)
 def test_merge_changes_neither_side(base: dict[str, Any]) -> None:
     before = repr(base)

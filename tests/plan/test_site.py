@@ -203,6 +203,7 @@ def test_accounts() -> None:
     assert (made.accounts, made.account) == (["a", "b"], "b")
 
 
+@pytest.mark.slow
 @given(
     st.from_regex(
         r"[a-z]{1,3}(\[[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2})?\])?(,x[1-3])?", fullmatch=True

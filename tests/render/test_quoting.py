@@ -35,6 +35,7 @@ CARRIED = st.text(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
 @settings(deadline=None, max_examples=80)
 @given(st.lists(TEXT, min_size=1, max_size=12))
@@ -70,6 +71,7 @@ NODE = {"HPCRUN_LOCAL_DIR": "/its $(own)\n'disk'", "HPCRUN_ARCHITECTURE": "x-y"}
 PIECES = st.lists(TEXT | st.sampled_from(["${HPCRUN_LOCAL_DIR}", "${HPCRUN_ARCHITECTURE}"]))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(PIECES.map("".join), min_size=1, max_size=8))
 @example(

@@ -77,6 +77,7 @@ def test_shape() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_the_schema_describes_all_that_is_told(full: bool) -> None:
     every = [*runs.several(), *runs.running(), *runs.without_steps(), *runs.rewards()]
@@ -87,6 +88,7 @@ def test_the_schema_describes_all_that_is_told(full: bool) -> None:
         VALIDATOR.validate(told)
 
 
+@pytest.mark.slow
 def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     (run,) = load(json_text(runs.running(), full=True))["runs"]

@@ -37,6 +37,7 @@ def canvas(text: str) -> list[str]:
     return [row.partition("|")[2] for row in text.splitlines() if "|" in row]
 
 
+@pytest.mark.slow
 @given(CURVES, st.integers(20, 60), st.integers(4, 14), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_any_values_are_drawn(

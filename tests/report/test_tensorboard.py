@@ -53,6 +53,7 @@ def test_tensorboard_reads_every_point(tmp_path: Path) -> None:
         assert values == pytest.approx(run.curve.values(name), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_tensorboard_finds_a_run_in_each_folder(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 

@@ -137,12 +137,14 @@ def test_colours_are_all_that_colour_adds() -> None:
     assert with_colour[-9:] == without[-9:]
 
 
+@pytest.mark.slow
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     for case in CASES:
         build(case)
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_locale_and_environment_change_nothing() -> None:
     """A C locale, a dumb terminal of 20 columns, NO_COLOR: the arguments decide alone."""
     code = (

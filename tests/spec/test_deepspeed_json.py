@@ -42,6 +42,7 @@ def theirs(text: str) -> Any:
     return value if isinstance(value, dict) else "refused"
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.sampled_from(TOKENS), max_size=12).map("".join), st.booleans())
 @example("1, /* c */ ", True)
@@ -62,6 +63,7 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), PLAIN, max_size=4), st.sampled_from([None, 2]))
 def test_plain_json(value: dict[str, Any], indent: int | None) -> None:

@@ -199,6 +199,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(specs())
 def test_every_job_comes_back(spec: JobSpec) -> None:

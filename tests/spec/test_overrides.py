@@ -112,6 +112,7 @@ def test_two_of_them_do_not_agree_about_a_map() -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.sampled_from(list('abe.="[]{}: nv\n~x')), max_size=30))
 def test_random_overrides_are_values_or_problems(override: str) -> None:

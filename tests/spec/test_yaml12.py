@@ -287,6 +287,7 @@ YAMLISH = st.text(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(YAMLISH | st.text(max_size=40))
 def test_random_text_is_a_tree_or_a_spec_error(text: str) -> None:
@@ -300,6 +301,7 @@ def test_random_text_is_a_tree_or_a_spec_error(text: str) -> None:
             assert len(error.problems) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.floats(allow_nan=False) | st.integers(-(2**63), 2**64 - 1))
 def test_numbers_read_back(number: float) -> None:

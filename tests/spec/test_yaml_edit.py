@@ -86,6 +86,7 @@ NAMES = st.text("abé \"'#:{}[],&*!|>%@`-?1\\", min_size=1, max_size=6)
 VALUES = st.one_of(st.integers(0, 9), st.booleans(), NAMES)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=3), max_size=3), st.data())
 def test_whatever_is_put_is_read_again(tree: dict[str, Any], data: st.DataObject) -> None:

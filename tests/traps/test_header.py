@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpcrun import scheduler
 from hpcrun.transport.scripted import ScriptedTransport
 from tests.traps.conftest import Maker
+
+pytestmark = pytest.mark.slow
 
 
 def test_only_standard_output_has_the_job_id() -> None:

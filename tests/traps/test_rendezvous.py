@@ -10,6 +10,8 @@ import pytest
 from tests.traps.conftest import Maker
 from tests.traps.standing_in import in_harness
 
+pytestmark = pytest.mark.slow
+
 # Of Linux (net.ipv4.ip_local_port_range): from here the kernel takes ports itself.
 EPHEMERAL = 32768
 
@@ -143,7 +145,6 @@ def test_ranks_keep_the_gpus_that_slurm_gave(make_job: Maker) -> None:
     assert [told["gpus"] for told in job.told()] == ["2,3"] * 4
 
 
-@pytest.mark.slow
 def test_rank_0_is_on_the_first_node_whoever_comes_first(make_job: Maker) -> None:
     """With torchrun's c10d the ranks go by arrival, and rank 0 may be anywhere."""
     job = make_job("launcher: torchrun\nresources: {nodes: 2, gpus_per_node: 1}")

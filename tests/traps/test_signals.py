@@ -13,6 +13,8 @@ from tests.plan.making import job as parse_job
 from tests.traps.conftest import Maker
 from tests.traps.standing_in import Job
 
+pytestmark = pytest.mark.slow
+
 SAVES = """
 import os, pathlib, signal, sys, time
 def save(number, frame):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.traps.conftest import Maker
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_rank_has_its_cpus(make_job: Maker) -> None:
     """From Slurm 22.05 to 23.02 srun forgets the job's --cpus-per-task: one CPU for each task."""
