@@ -236,7 +236,7 @@ def read_plan(folder: RunFolder) -> Plan | None:
 
 def read_task(folder: RunFolder) -> Task | None:
     """Read which task of which sweep a run is; None for a run of its own."""
-    # The id tells nearly all others apart, without a look at the disk.
+    # The id alone shows it for nearly all others, without a look at the disk.
     if not TASK_ID.fullmatch(folder.run_id):
         return None
     return read_record(folder.task, Task)
