@@ -235,12 +235,9 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
     return []
 
 
-def pending(
-    transport: Transport, job_ids: Sequence[str] = (), partition: str = ""
-) -> list[SlurmJob]:
-    """Ask squeue for some jobs, or for all that wait in a partition; empty where it fails."""
-    states = "PENDING" if partition else "all"
-    return parse_squeue(show(transport, squeue_argv(job_ids, partition=partition, states=states)))
+def pending(transport: Transport, partition: str) -> list[SlurmJob]:
+    """Ask squeue for all jobs that wait in a partition; empty where it does not answer."""
+    return parse_squeue(show(transport, squeue_argv(partition=partition)))
 
 
 def show(transport: Transport, argv: Sequence[str]) -> str:

@@ -138,16 +138,15 @@ def is_part(job_id: str) -> bool:
     return "_" in job_id or "+" in job_id
 
 
-def squeue_argv(
-    job_ids: Sequence[str] = (), *, partition: str = "", states: str = "all"
-) -> list[str]:
-    """Ask for all my jobs, for some jobs, or for everybody's in a partition.
+def squeue_argv(job_ids: Sequence[str] = (), *, partition: str = "") -> list[str]:
+    """Ask for all my jobs, for some jobs, or for everybody's that wait in a partition.
 
     Jobs that are over are listed as long as Slurm knows them. A task is asked for as 7_3, all
     tasks of its array as 7. One call serves any number of jobs: squeue in a loop burdens the whole
     cluster (squeue(1), PERFORMANCE).
     """
     # --array: a row for each task of an array; else one stands for all that wait, as 7_[3-9%4].
+    states = "PENDING" if partition else "all"
     argv = ["squeue", "--noheader", f"--states={states}", "--array"]
     argv.append(f"--format={_FIELD.join(_SQUEUE.values())}{_ROW}")
     if partition:

@@ -168,7 +168,7 @@ def test_what_only_some_releases_refuse(version: str) -> None:
     ("command", "case", "argv"),
     [
         ("squeue", "mine", squeue_argv()),
-        ("squeue", "partition", squeue_argv(partition="debug", states="PENDING")),
+        ("squeue", "partition", squeue_argv(partition="debug")),
         ("squeue", "unknown", squeue_argv(["999999"])),
         ("sbatch", "taken", sbatch_argv()),
         ("scancel", "unknown", scancel_argv("999999")),

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller import clean, context
+from hpcrun.controller.monitor import Monitor
+from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, tools_without_slurm
 from tests.slurm_answers import squeue_row
 from tests.transport.far import FarTransport
@@ -43,6 +45,12 @@ class Cluster:
         (attempt / "begin.json").write_text(json.dumps(begin | {"begun_at": time.time()}))
         (self.work_dir / "logs" / "0").mkdir(parents=True)
         self.write("step 1 loss 2.5\n")
+
+    def end(self) -> None:
+        self.state = "FAILED"
+        end = {"attempt": 0, "job_id": "7", "exit_code": 3, "signal": None, "stopped_by": None}
+        end |= {"first_failure": None, "begun_at": time.time(), "ended_at": time.time()}
+        (self.work_dir / "attempts" / "0" / "end.json").write_text(json.dumps(end))
 
     def write(self, text: str) -> None:
         with (self.work_dir / "logs" / "0" / "rank-0.log").open("a") as log:
@@ -116,6 +124,24 @@ def test_records_and_logs_are_those_of_the_last_refresh(
     assert hpcrun("logs", "7").out == "step 1 loss 2.5\n"
     far.refresh([run])
     assert hpcrun("logs", "7").out == "step 1 loss 2.5\nstep 2 loss 2.0\n"
+
+
+def test_a_watcher_refreshes_once_for_each_question(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    run = submitted(hpcrun)
+    cluster.begin()
+    far.trips.clear()
+    monitor = Monitor(context.load_context(hpcrun.environ, hpcrun.project), [RunFolder(run)])
+    (status,) = monitor.poll().statuses
+    assert (status.state, len(status.history.attempts)) == ("RUNNING", 1)
+    monitor.poll()
+    assert far.trips == ["refresh", "squeue"]
+    cluster.end()
+    far.trips.clear()
+    done = hpcrun("wait", "7")
+    assert done.code == 1 and "FAILED, exit code 3" in done.out + done.err, done
+    assert far.trips == ["refresh", "squeue"]
 
 
 def test_what_is_removed_is_removed_on_both_sides(

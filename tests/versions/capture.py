@@ -121,7 +121,7 @@ def _queue(book: Book, jobs: dict[str, str]) -> None:
     book.take("gpus", squeue_argv([jobs["preempting"]]))
     book.take("gpus", show_job_argv(jobs["preempting"]))
     book.take("waits-for-another", show_job_argv(jobs["waiting"]))
-    book.take("partition", squeue_argv(partition="debug", states="PENDING"))
+    book.take("partition", squeue_argv(partition="debug"))
     parts = submit(book, "parts", "#SBATCH --hold", "#SBATCH hetjob", "#SBATCH --hold", _LONG)
     book.take("parts", squeue_argv([parts]))
     book.take("parts", show_job_argv(parts))
