@@ -326,40 +326,24 @@ def _check_place(path: Path) -> None:
 
 def find_options(found: Found) -> Options:
     """Look around on this machine, and list what only the user knows."""
-    folders = scratch_folders(found.environ)
-    questions = []
-    site = found.site
+    folders, site = scratch_folders(found.environ), found.site
+    questions: list[Question] = []
+
+    def ask(key: str, text: str, default: str | None, answers: list[str], *details: str) -> None:
+        if len(answers) > 1 and default is not None:
+            made = Question(
+                key=key, text=text, default=default, answers=answers, details=list(details)
+            )
+            questions.append(made)
+
     if site is not None:
         with_gpus = [name for name, one in site.partitions.items() if one.gpus_per_node]
         names = with_gpus or list(site.partitions)
-        if len(names) > 1 and site.partition is not None:
-            questions.append(
-                Question(
-                    key="partition",
-                    text="Partition of jobs that name none",
-                    default=site.partition,
-                    answers=names,
-                )
-            )
-        if len(site.accounts) > 1 and site.account is not None:
-            questions.append(
-                Question(
-                    key="account",
-                    text="Account to charge",
-                    default=site.account,
-                    answers=site.accounts,
-                )
-            )
-    if len(folders) > 1:
-        questions.append(
-            Question(
-                key="folder",
-                text="Folder for runs and caches",
-                default=folders[0].text,
-                answers=[folder.text for folder in folders],
-                details=[f"{folder.text}  {folder_word(folder, found)}" for folder in folders],
-            )
-        )
+        ask("partition", "Partition of jobs that name none", site.partition, names)
+        ask("account", "Account to charge", site.account, site.accounts)
+    texts = [folder.text for folder in folders]
+    details = [f"{folder.text}  {folder_word(folder, found)}" for folder in folders]
+    ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
     if site is not None and not found.is_one_machine:
         text = "Do compute nodes reach the internet"
         questions.append(Question(key="internet", text=text, default="yes"))
