@@ -247,7 +247,7 @@ def _only_run(
             f"{spec.name or 'job'} is a sweep of {len(runs)} runs",
             fix=f"hpcrun submit, or one of the runs here: --set 'sweep={{{one}}}'",
         )
-    return msgspec.structs.replace(runs[0].spec, name=spec.name), runs[0].words
+    return msgspec.structs.replace(runs[0].spec, name=spec.name), runs[0].extra_args
 
 
 def new_run_id(spec: JobSpec) -> str:
@@ -408,7 +408,7 @@ def _prepare_run(
     prepared = prepare(
         context,
         one.spec,
-        extra_args=one.words,
+        extra_args=one.extra_args,
         after=after,
         origin=origin,
         run_id=task_run_id(sweep_id, one.index),

@@ -97,7 +97,7 @@ def prepare_again(
                 spec=structs.replace(
                     _spec_of(where, status.folder, overrides), name=f"{spec.name or 'job'}.{index}"
                 ),
-                words=list(extra_args),
+                extra_args=list(extra_args),
                 checkpoint_dir=folder,
             )
             for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))

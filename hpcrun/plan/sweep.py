@@ -45,23 +45,23 @@ class SweepRun(Struct, frozen=True, kw_only=True):
     index: int
     values: dict[str, str]
     spec: JobSpec
-    words: list[str]
+    extra_args: list[str]
     checkpoint_dir: str | None = None
 
 
-def build_runs(spec: JobSpec, words: Sequence[str] = ()) -> list[SweepRun]:
+def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
     """Make a job of every combination, the last key's values varying fastest.
 
     A name of the sweep is a placeholder, ``{lr}``; a key of the job, ``precision`` or
-    ``deepspeed.zero_stage``, is set in each run. ``words`` are those after ``--`` on the command
-    line. Raises SpecError with all problems.
+    ``deepspeed.zero_stage``, is set in each run. ``extra_args`` are those after ``--`` on the
+    command line. Raises SpecError with all problems.
 
     >>> sweep = {"lr": ["1e-4", "3e-4"], "batch.micro_batch_per_gpu": ["8"]}
     >>> job = JobSpec(args=["--lr={lr}"], sweep=sweep)
     >>> [(run.spec.args, run.spec.batch.micro_batch_per_gpu) for run in build_runs(job)]
     [(['--lr=1e-4'], 8), (['--lr=3e-4'], 8)]
     """
-    problems = _check_keys(spec, words)
+    problems = _check_keys(spec, extra_args)
     number = math.prod(len(values) for values in spec.sweep.values())
     if number > MAX_RUNS:
         message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
@@ -84,7 +84,7 @@ def build_runs(spec: JobSpec, words: Sequence[str] = ()) -> list[SweepRun]:
                 index=index,
                 values=values,
                 spec=structs.replace(filled, name=name),
-                words=[fill_known(word, names) for word in words],
+                extra_args=[fill_known(arg, names) for arg in extra_args],
             )
         )
     if problems:
@@ -138,7 +138,7 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     )
 
 
-def _check_keys(spec: JobSpec, words: Sequence[str]) -> list[Problem]:
+def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     """Find what is wrong with the sweep's keys themselves."""
     problems = []
     used: set[str] = set()
@@ -148,7 +148,7 @@ def _check_keys(spec: JobSpec, words: Sequence[str]) -> list[Problem]:
         return text
 
     _change_texts(spec, note)
-    used |= {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
+    used |= {name for arg in extra_args for name in re.findall(r"\{(\w+)\}", arg)}
     for key in spec.sweep:
         reason = _SHARED.get(key.partition(".")[0])
         if reason:

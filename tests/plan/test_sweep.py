@@ -30,7 +30,7 @@ def plans(spec: JobSpec, runs_dir: str = "/runs", **changes: Any) -> list[Plan]:
                 run_dir=f"{runs_dir}/20261120-081455-train.{run.index}-7k3q",
                 shared_code=f"{runs_dir}/{SWEEP_ID}.array/code",
             ),
-            extra_args=run.words,
+            extra_args=run.extra_args,
         )
         for run in build_runs(spec)
     ]
@@ -74,7 +74,7 @@ def test_every_place_that_has_placeholders_is_filled_and_no_other_name() -> None
     assert (run.spec.env, run.spec.nccl.env) == ({"A": "7"}, {"NCCL_DEBUG": "7"})
     assert run.spec.stage == {"/data/7": "7"}
     assert run.spec.deepspeed is not None and run.spec.deepspeed.offload.nvme_path == "/d/7"
-    assert run.words == ["7", "{other}"]
+    assert run.extra_args == ["7", "{other}"]
 
 
 def test_keys_of_the_job_are_set_with_their_types() -> None:
@@ -94,7 +94,7 @@ def test_keys_of_the_job_are_set_with_their_types() -> None:
 def test_a_bare_command_is_swept_too() -> None:
     spec = structs.replace(job("sweep: {precision: [fp32], x: [a]}"), command=[])
     (run,) = build_runs(spec, ["echo", "{x}"])
-    assert run.spec.command == [] and run.words == ["echo", "a"]
+    assert run.spec.command == [] and run.extra_args == ["echo", "a"]
     assert run.spec.precision == "fp32"
 
 
