@@ -122,8 +122,8 @@ GUARDS = [
     guard(
         47,
         "hpcrun/controller/monitor.py",
-        "CALM = 30.0\n",
-        "CALM = 0.1\n",
+        "CALM, CALMEST, SLOWER = 30.0,",
+        "CALM, CALMEST, SLOWER = 0.1,",
         "tests/cli/test_follow.py::test_a_job_that_waits_is_asked_for_seldom",
     ),
     guard(
