@@ -57,7 +57,7 @@ def _order(transport: Transport, argv: Sequence[str]) -> Result:
         if not (silence.maybe_done or was_sent):
             raise
         raise OutOfReach(
-            f"{silence.message}; it may have happened all the same",
+            f"{silence.message}; it may have happened anyway",
             fix="hpcrun status shows whether it did",
             maybe_done=True,
         ) from silence

@@ -174,6 +174,6 @@ def check_follow(verb: str, *, follow: bool, as_json: bool) -> None:
 
     if follow and as_json:
         raise InputError(
-            "--follow shows the log as it is, which is no JSON",
+            "--follow shows the log as it is, which is not JSON",
             fix=f"hpcrun {verb} --json, then hpcrun logs -f --json JOB",
         )

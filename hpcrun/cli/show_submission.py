@@ -89,7 +89,7 @@ def show_submission(made: Prepared | PreparedSweep, job_id: str) -> None:
         say(head)
         pairs(describe(made))
         show_next(
-            (f"logs -f {job_id}", "its output as it comes"),
+            (f"logs -f {job_id}", "follow its output"),
             (f"status {job_id}", "its state"),
             (f"parse {job_id}", "the loss curve"),
             (f"cancel {job_id}", "end it"),
@@ -100,7 +100,7 @@ def show_submission(made: Prepared | PreparedSweep, job_id: str) -> None:
     _show_values(made)
     show_next(
         (f"status {job_id}", "the state of all its runs"),
-        (f"logs -f {job_id}_0", "the output of one as it comes"),
+        (f"logs -f {job_id}_0", "follow the output of one"),
         (f"parse {job_id}", "a loss curve for each"),
         (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
     )

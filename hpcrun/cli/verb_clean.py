@@ -56,7 +56,7 @@ def command(
     asks = not (yes or dry_run)
     if asks and (as_json or not sys.stdin or not sys.stdin.isatty()):
         raise InputError(
-            "clean asks before it removes anything, and there is nobody to ask",
+            "clean asks before it removes anything, and here it cannot ask",
             fix="-y removes without asking; --dry-run lists what would go",
         )
     where = context(cluster)
@@ -88,7 +88,7 @@ def command(
             if not as_json:
                 say(f"{done} of {len(going)} removed")
             if done < len(going) - sum(error is not None for _, error in gone):
-                note("no run is half there; hpcrun clean goes on where it was ended")
+                note("no run is half removed; hpcrun clean continues where it was stopped")
     errors = [error for _, error in gone if error is not None]
     if as_json:
         emit_json(_json(units, going, gone, dry_run=dry_run))

@@ -363,7 +363,7 @@ def _show_end(answer: dict[str, Any], found: Found) -> None:
     if written:
         say(f"\nwrote {' and '.join(written)}")
     if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):
-        say("  lines that say LOOK are guesses: look at them")
+        say("  lines marked LOOK are guesses: check them")
     job = answer["job"]
     if job is not None:
         name = quote(job["name"])

@@ -35,9 +35,13 @@ def command(
         if one.done and hold:
             say(f"{one.name} was {one.state} and is held: scontrol release {one.job_id}")
         elif one.done:
-            say(f"{one.name} was {one.state} and starts anew")
+            say(f"{one.name} was {one.state} and starts again")
         elif one.left:
             say(f"{one.name} is left alone: {one.left}")
     if any(one.done for one in outcomes) and not (hold or as_json):
-        say(click.style("Slurm lets two minutes pass first, unless the site says else", dim=True))
+        say(
+            click.style(
+                "Slurm waits two minutes first, unless the site has set another time", dim=True
+            )
+        )
     return end_with(outcomes, done="requeued", as_json=as_json)

@@ -32,7 +32,7 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
 
     if name is not None and as_json:
         raise InputError(
-            "--file prints the file as it is, which is no JSON",
+            "--file prints the file as it is, which is not JSON",
             fix=f"hpcrun show RUN --file {name} without --json",
         )
     where = context(cluster)

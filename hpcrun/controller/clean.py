@@ -38,7 +38,7 @@ from hpcrun.transport import TRASH, Transport, connect
 
 # Runs in one question to Slurm.
 _AT_ONCE = 500
-_NO_RUN = "it is called like a run and has none of a run's files: hpcrun did not make it"
+_NO_RUN = "it has a run's name but none of a run's files: hpcrun did not make it"
 # Of a clean that was killed; one that is at work still is younger (in seconds).
 _TRASH_AGE = 600.0
 

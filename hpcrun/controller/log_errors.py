@@ -131,9 +131,13 @@ def _only_that(files: Sequence[LogFile]) -> str:
     """Say that launchers tell what is known already."""
     nodes = [str(file.node) for file in files if file.node is not None]
     if not nodes:
-        return f"the launcher, too, says that a process failed: {files[0].path}"
+        return f"the launcher also reports that a process failed: {files[0].path}"
     some = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
-    kind = f"launchers on nodes {some} say" if len(nodes) > 1 else f"launcher on node {some} says"
+    kind = (
+        f"launchers on nodes {some} report"
+        if len(nodes) > 1
+        else f"launcher on node {some} reports"
+    )
     return f"the {kind} that a process failed: hpcrun logs --node {nodes[0]}"
 
 

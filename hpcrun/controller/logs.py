@@ -142,8 +142,8 @@ def parse_pattern(text: str | None) -> re.Pattern[str] | None:
         where = f" at character {at + 1}" if at is not None else ""
         message = error.msg if isinstance(error, re.error) else str(error)
         raise InputError(
-            f"--grep {text}: no regular expression: {message}{where}",
-            fix=f"to look for the words themselves: --grep '{re.escape(text)}'",
+            f"--grep {text}: not a regular expression: {message}{where}",
+            fix=f"to search for the text itself: --grep '{re.escape(text)}'",
         ) from error
 
 

@@ -97,7 +97,7 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
         if (error := job_of_another(known.history, "requeue")) is not None:
             return error
         if submitted is not None and known.is_local:
-            return InputError(f"{name} is no Slurm job: hpcrun run ran it on {submitted.host}")
+            return InputError(f"{name} is not a Slurm job: hpcrun run ran it on {submitted.host}")
         if known.out_of_reach:
             later = f"try again later; or {again}" if verdict.final else "try again later"
             return OutOfReach(f"{name}: {known.out_of_reach}", fix=later)
@@ -235,7 +235,7 @@ def _refusal(job_id: str, message: str, again: str) -> SchedulerRefused:
 
 def _over_for_good(job_id: str, again: str) -> SchedulerRefused:
     return SchedulerRefused(
-        f"job {job_id} is over, and was submitted with --no-requeue, as hpcrun does unless "
-        "the job says slurm: {requeue: true}",
+        f"job {job_id} is over, and was submitted with --no-requeue, hpcrun's default; "
+        "a job may have slurm: {requeue: true}",
         fix=again,
     )

@@ -170,7 +170,7 @@ def _check_over(status: JobStatus, *, fresh: bool) -> None:
         if status.out_of_reach:
             raise OutOfReach(
                 f"{name}: it is unknown whether it is over: {status.out_of_reach}",
-                fix="try again later, or --fresh for a run with checkpoints of its own",
+                fix="try again later, or --fresh to start without checkpoints",
             )
         first = "wait" if verdict.state == "COMPLETING" else "cancel"
         raise InputError(
@@ -250,7 +250,7 @@ def _checkpoints(context: Context, status: JobStatus) -> str | None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
             f"{folder}: you may not write there, and the new run would",
-            fix="--fresh for checkpoints of its own",
+            fix="--fresh to start without checkpoints",
         )
     owner = owner_run(folder)
     later = [] if owner is None else [RunFolder(path) for path in successors_of(owner)]
@@ -258,7 +258,7 @@ def _checkpoints(context: Context, status: JobStatus) -> str | None:
         if not other.final:
             raise InputError(
                 f"{folder}: {other.run_id}, a later run, is {other.state} and uses it",
-                fix="hpcrun cancel that one first, or --fresh for checkpoints of its own",
+                fix="hpcrun cancel that one first, or --fresh to start without checkpoints",
             )
     return str(folder)
 

@@ -589,8 +589,8 @@ def dependency_on(context: Context, word: str) -> Dependency:
             raise InputError(f"--after {word}: that run{which} is {status.state}")
         if status.reason == "DependencyNeverSatisfied":
             raise InputError(
-                f"--after {word}: job {status.job_id} will itself never start, since what it waits "
-                "for did not end well",
+                f"--after {word}: job {status.job_id} will itself never start, since a job "
+                "that it waits for did not succeed",
                 fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
             )
     job_id = waiting[0].job_id or ""

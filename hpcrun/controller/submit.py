@@ -118,7 +118,7 @@ def _check_copied(prepared: Prepared, code: Path) -> None:
     if path.startswith(f"{code}/") and not Path(path).exists():
         raise InputError(
             f"script: {script}: it is not in the run's copy of the code, which is what git knows",
-            fix="take it out of .gitignore, or say snapshot: false to run the code in place",
+            fix="take it out of .gitignore, or set snapshot: false to run the code in place",
         )
 
 
@@ -235,7 +235,7 @@ def _check_alone(context: Context, note: Path) -> None:
             raise InputError(
                 f"{note.parent.parent}: {run.run_id}, of another hpcrun at this moment, resumes "
                 "from its checkpoints",
-                fix=f"hpcrun status {run.run_id}; --fresh for checkpoints of its own",
+                fix=f"hpcrun status {run.run_id}; --fresh to start without checkpoints",
             )
 
 
@@ -289,8 +289,7 @@ def hand_over(context: Context, plan: Plan, written: Sequence[Path]) -> str:
                 raise
             raise OutOfReach(
                 error.message,
-                fix="it may have taken the job all the same: "
-                f"hpcrun status {plan.run_id} will tell",
+                fix=f"Slurm may have accepted the job: hpcrun status {plan.run_id} shows whether",
                 maybe_done=True,
             ) from error
         except BaseException:

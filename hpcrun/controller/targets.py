@@ -194,7 +194,7 @@ def interrupted(outcomes: Sequence[Outcome], what: str) -> KeyboardInterrupt:
     """Say what Slurm had done before Ctrl-C."""
     names = [one.name for one in outcomes if one.done]
     rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    text = f"Slurm had the order already: {', '.join(names[:5])}{rest}: {what} all the same"
+    text = f"Slurm had the order already: {', '.join(names[:5])}{rest}: {what} anyway"
     return KeyboardInterrupt(text) if names else KeyboardInterrupt()
 
 

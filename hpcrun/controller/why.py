@@ -120,16 +120,16 @@ def say_dependency(text: str) -> str:
     """Say which jobs are waited for, as squeue's %E has it; "" where it says nothing known.
 
     >>> say_dependency("afterok:12(unfulfilled),afterany:7_*(unfulfilled)")
-    'waits for job 12 to end well and job 7 to end'
+    'waits for job 12 to succeed and job 7 to end'
     >>> say_dependency("singleton(unfulfilled)"), say_dependency("(null)")
     ('waits for an earlier job of the same name to end', '')
     """
     endings = {
-        "afterok": "to end well",
+        "afterok": "to succeed",
         "afterany": "to end",
         "afternotok": "to fail",
         "after": "to start",
-        "aftercorr": "to end well, task by task",
+        "aftercorr": "to succeed, task by task",
         "afterburstbuffer": "to end, its data staged out",
     }
     parts = []

@@ -330,17 +330,17 @@ def explain_auto(path: Path, framework: str) -> str:
     >>> explain_auto(("gradient_clipping",), "transformers")
     ''
     >>> explain_auto(("gradient_clipping",), "deepspeed")
-    '"auto" is filled by nobody with framework deepspeed: DeepSpeed takes it for a value and fails'
+    '"auto" is not filled with framework deepspeed: DeepSpeed uses it as a value and fails'
     """
     dotted = ".".join(path)
     if dotted in FILLED_BY.get(framework, ()):
         return ""
-    start = f'"auto" is filled by nobody with framework {framework}: '
+    start = f'"auto" is not filled with framework {framework}: '
     if framework == "accelerate":
         return start + "Accelerate stops at it"
     if len(path) == 1 or path[1] == "params":
-        return start + "DeepSpeed takes it for a value and fails"
-    return start + "DeepSpeed drops it without a word and takes its default"
+        return start + "DeepSpeed uses it as a value and fails"
+    return start + "DeepSpeed silently ignores it and uses its default"
 
 
 # ---- agreement with the job ----------------------------------------------------------------------

@@ -203,7 +203,7 @@ def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str
         f"script: {scalar(draft.script)}",
     ]
     if draft.args:
-        lines += ["# {placeholders} carry what this file says into your script.", "args:"]
+        lines += ["# {placeholders} pass this file's values to your script.", "args:"]
         for option, placeholder in draft.args:
             lines += [f"  - {scalar(option) if option[0] != '-' else option}"]
             lines += [f'  - "{{{placeholder}}}"']

@@ -64,7 +64,7 @@ def nccl_sections(fabric: str, accelerator: str, *, is_seen: bool = True) -> lis
         return []
     comment = {
         SINGLE_NODE: "One node: NVLink, PCIe and shared memory need nothing set.",
-        "auto": "Besides what the network wants, which the job's first node shows.",
+        "auto": "In addition to the network's settings, detected on the job's first node.",
     }
     general = Section(
         block="nccl",

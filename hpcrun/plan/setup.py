@@ -144,13 +144,13 @@ def _stage(
             fill(target, values, where, problems).removeprefix(LOCAL_DIR).lstrip("/")
         )
         if target.startswith("/") or inside.split("/")[0] in ("..", ".", ".hpcrun"):
-            message = f"{target}: a copy lies below {{local_dir}}: write a folder or name in it"
+            message = f"{target}: a copy goes below {{local_dir}}: give a folder or name in it"
             problems.append(Problem("", None, where, message))
         elif any(len(part.encode()) > MAX_PART for part in f"{inside}.part".split("/")):
             message = f"{inside[:40]}...: a name may have {MAX_PART} bytes, .part included"
             problems.append(Problem("", None, where, message))
         elif any(_within(inside, other) or _within(other, inside) for _, other in pairs):
-            problems.append(Problem("", None, where, f"{target}: another copy is there"))
+            problems.append(Problem("", None, where, f"{target}: another copy has this place"))
         pairs.append((_absolute(filled, place.project_dir), inside))
     return pairs
 

@@ -127,11 +127,11 @@ def decide(evidence: Evidence) -> Verdict:
             reason="Slurm names a state that hpcrun does not know",
         )
     if not evidence.in_reach:
-        known = "its records say nothing yet"
+        known = "it has no records yet"
         if end is not None:
-            known = f"its own record says that it ended with exit code {end.exit_code}"
+            known = f"its own record shows that it ended with exit code {end.exit_code}"
         elif last is not None and last.begin is not None:
-            known = "its own record says that it began"
+            known = "its own record shows that it began"
         return Verdict(
             state=UNKNOWN, final=False, source="record", reason=f"Slurm does not answer; {known}"
         )
@@ -267,6 +267,6 @@ def _with_disagreement(verdict: Verdict, history: History) -> Verdict:
         clean = end.exit_code == 0
         if verdict.ok != clean:
             notes.append(
-                f"Slurm says {verdict.state}, the job's own record says exit code {end.exit_code}"
+                f"Slurm reports {verdict.state}, the job's own record exit code {end.exit_code}"
             )
     return structs.replace(verdict, notes=notes)

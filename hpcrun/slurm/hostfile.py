@@ -82,7 +82,7 @@ def _parse_line(line: str, number: int) -> list[_Line]:
     first, *words = re.sub(r"\s*=\s*", "=", line).split()
     name, colon, count = first.partition(":")
     if "@" in name:
-        raise InputError(f"{name}: user names stand in ~/.ssh/config, not in a hostfile")
+        raise InputError(f"{name}: user names belong in ~/.ssh/config, not in a hostfile")
     check_host(name)
     form: Form = "plain"
     slots = most = None
@@ -137,7 +137,7 @@ def _misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
             )
             problems.append(Problem(source, line.number, "", f"{name}: {why}"))
         if name in seen and form in ("deepspeed", "slurm"):
-            why = f"stands twice, first on line {seen[name]}"
+            why = f"appears twice, first on line {seen[name]}"
             if form == "deepspeed":
                 why += "; DeepSpeed refuses that: write it once, with all its slots"
             problems.append(Problem(source, line.number, "", f"{name}: {why}"))
@@ -185,7 +185,7 @@ def _format_line(host: Host, form: Form) -> str:
         return host.name
     if host.slots is None:
         raise InputError(
-            f"{host.name}: nothing says how many slots a host has",
+            f"{host.name}: the number of slots of a host is not given",
             fix="--slots N: the GPUs, or the processes, of each host",
         )
     if host.slots < 1:

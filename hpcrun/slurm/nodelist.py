@@ -88,7 +88,7 @@ def _range(text: str, token: str) -> tuple[int, int, int]:
     """Read ``7`` or ``01-04``: first number, last number, width."""
     match = _RANGE.fullmatch(text)
     if match is None:
-        what = f"{text!r} is no number and no range" if text else "an empty range"
+        what = f"{text!r} is neither a number nor a range" if text else "an empty range"
         raise InputError(f"{_short(token)}: {what}", fix="write it as node[01-04,07]")
     first, last = int(match[1]), int(match[2] or match[1])
     if last >= 10**_DIGITS:

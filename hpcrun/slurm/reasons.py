@@ -270,7 +270,7 @@ def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
     used = f": {numbers.used} of {numbers.allowed} are used" if numbers else ""
     most = f": at most {numbers.allowed}" if numbers else ""
     if limit.amount == "Min":
-        return Why(f"{owner} wants jobs that ask for more {noun}", _LARGER)
+        return Why(f"{owner} accepts only jobs that ask for more {noun}", _LARGER)
     if limit.resource in ("Wall", "WallDuration"):
         if limit.amount == "Grp":
             return Why(f"{owner} has used up its run time{used}")

@@ -20,9 +20,9 @@ _OPEN_QUOTE = "text in quotes is never closed on its line"
 _PLAINER = {
     "Expecting ':' delimiter": "{near} where a : should follow the key",
     "Extra data": "{near} after the end",
-    "Found a punctuator": "{near} where a value should stand",
-    "Found ": "{near} where a key and its : should stand",
-    "Invalid \\": "{near} is no escape",
+    "Found a punctuator": "{near} where a value is expected",
+    "Found ": "{near} where a key and its : are expected",
+    "Invalid \\": "{near} is not a valid escape",
     "Unterminated string": _OPEN_QUOTE,
 }
 _QUOTED_OR_COMMENT = re.compile(
@@ -48,7 +48,7 @@ def parse_hjson(text: str, source: str) -> Document:
     >>> parse_hjson('{"a": 1,\\n"a": 2}', "ds.json")
     Traceback (most recent call last):
         ...
-    hpcrun.errors.SpecError: ds.json:2: a: is there twice; it stands on line 1 too
+    hpcrun.errors.SpecError: ds.json:2: a: appears twice, also on line 1
     """
     return _Reader(text, source).read()
 
@@ -124,7 +124,7 @@ class _Reader:
                 self.at = match.end()
             line = self.line(self.at)
             if inner in self.lines:
-                message = f"is there twice; it stands on line {self.lines[inner]} too"
+                message = f"appears twice, also on line {self.lines[inner]}"
                 self.problems.append(Problem(self.source, line, ".".join(inner), message))
             self.lines.setdefault(inner, line)
             found[key] = self.value(value, inner)

@@ -56,7 +56,7 @@ REFUSED = {
     "gpu-bind": _ALL_GPUS,
     "help": _PRINTS,
     "input": "a batch job has nothing to read; args and env reach the script",
-    "no-kill": "the ranks that are left would wait for the lost one for ever",
+    "no-kill": "the remaining ranks would wait forever for the lost one",
     "open-mode": "it is append: a requeued attempt must not wipe the log before it",
     "output": _LOGS,
     "parsable": _QUIET,

@@ -42,8 +42,8 @@ _NOT_ALLOWED = re.compile(
 )
 _PLAINER = {
     "but found another document": "a second document starts here; one file holds one",
-    "found undefined alias": "no anchor (&) of this name stands before this alias (*)",
-    "second occurrence": "an anchor (&) of this name stands above already",
+    "found undefined alias": "no anchor (&) of this name before this alias (*)",
+    "second occurrence": "an anchor (&) of this name already exists above",
     "mapping values are not allowed in this context": (
         "a ': ' that starts no key here; indent keys alike, and quote text that holds ': '"
     ),
@@ -352,7 +352,7 @@ class _Tree:
     def alias(self, node: yaml.Node, depth: int, mark: yaml.Mark) -> Node:
         """Repeat a tree. Raises SpecError where that is too much, or has no end."""
         target = self.made[id(node)]
-        problem = "an alias (*) stands inside the value that it repeats"
+        problem = "an alias (*) is inside the value that it repeats"
         if target is not None:
             made, values = target
             self.count += values
@@ -386,7 +386,7 @@ class _Tree:
             self.note(node, path, f"a key must be text, got {found}")
             return None
         if key.plain and key.text == "<<":
-            self.note(node, path, "merge keys (<<) are not supported; a job can say extends: NAME")
+            self.note(node, path, "merge keys (<<) are not supported: use extends: NAME")
             return None
         if not key.plain or isinstance(plain_value(key), str):
             return key.text

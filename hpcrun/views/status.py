@@ -193,7 +193,7 @@ def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[s
     verbs: list[tuple[str, str]] = []
     if not status.final:
         if status.attempts:
-            verbs.append((f"logs -f {word}", "its output as it comes"))
+            verbs.append((f"logs -f {word}", "follow its output"))
             verbs += [(f"parse -f {word}", "its loss curve")] * status.trains
         verbs.append((f"cancel {word}", "end it"))
     elif status.attempts:

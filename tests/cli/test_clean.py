@@ -38,7 +38,7 @@ def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> 
     (locked / "file").touch()
     locked.chmod(0o500)
 
-    assert "nobody to ask" in hpcrun("clean").err
+    assert "here it cannot ask" in hpcrun("clean").err
     assert "x: no time" in hpcrun("clean", "--older-than", "x").err
     done = hpcrun("clean", "--older-than", "0s", "--dry-run", "--json")
     check_json("clean", done.json)
@@ -81,7 +81,7 @@ def test_clean_leaves_what_only_has_a_runs_name(hpcrun: Caller, tools: Path) -> 
         done = hpcrun("clean", "-y", *argv)
         assert done.code == (0 if len(argv) > 1 else 1)
         name = argv[0] if len(argv) == 1 else data.name
-        why = "it is called like a run and has none of a run's files: hpcrun did not make it"
+        why = "it has a run's name but none of a run's files: hpcrun did not make it"
         assert f"stays: {name}: {why}" in done.err, done
     left = sorted(path.name for path in hpcrun.runs.iterdir() if not path.name.startswith("."))
     # The newest that is spared is a run.

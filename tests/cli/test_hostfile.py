@@ -81,7 +81,7 @@ def test_a_job_that_slurmctld_has_forgotten(hpcrun: Caller) -> None:
     told = sacct_row("7", NodeList="n[1-2]", NNodes="2", AllocTRES="cpu=2,gres/gpu=4,node=2")
     replay(tools, "sacct", (0, told, ""))
     done = hpcrun("hostfile", "7")
-    assert done.code == 2 and "n1: nothing says how many slots a host has" in done.err
+    assert done.code == 2 and "n1: the number of slots of a host is not given" in done.err
     assert hpcrun("hostfile", "7", "--slots", "2").out == "n1 slots=2\nn2 slots=2\n"
 
 
@@ -137,7 +137,7 @@ def test_silence_of_slurm(hpcrun: Caller) -> None:
     ("argv", "message"),
     [
         (["n[1-2"], "n[1-2: the bracket [ is not closed"),
-        (["n[1-2]"], "n1: nothing says how many slots a host has"),
+        (["n[1-2]"], "n1: the number of slots of a host is not given"),
         (["n[1-2]", "--slots", "0"], "0 is not in the range x>=1"),
         (["n1,n1", "--slots", "2"], "n1: the host is named twice"),
         ([""], "no hosts are named"),

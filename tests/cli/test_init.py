@@ -249,7 +249,7 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
         ("nothing.py", "no such script"),
         (".", "a folder"),
         ("bad.py", "bad.py:1: cannot be read as Python 3."),
-        ("bad.sh", "bad.sh:1: no Python"),
+        ("bad.sh", "bad.sh:1: invalid Python"),
         ("bytes.py", "not UTF-8"),
         ("/etc/hostname", "outside the project"),
         ("a\nb.py", "'a\\nb.py': a name with a control character"),

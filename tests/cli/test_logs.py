@@ -209,7 +209,9 @@ def test_the_cause_comes_first_and_the_launchers_words_on_it_are_one_line(run: R
     out = run.logs("--err")
     assert out.startswith("==> rank 3 failed first <==\n[rank3]: Traceback")
     assert "ChildFailedError" not in out and "exitcode" not in out and "slow error" in out
-    only = "==> the launchers on nodes 0, 1 say that a process failed: hpcrun logs --node 0 <==\n"
+    only = (
+        "==> the launchers on nodes 0, 1 report that a process failed: hpcrun logs --node 0 <==\n"
+    )
     assert out.count(only) == 1
     # Where no rank was heard the launcher's words are all there is.
     run.write("logs/0/rank-3.log", "step 1\n")
@@ -244,7 +246,7 @@ def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--grep", "("), "--grep (: no regular expression: missing )"),
+        (("--grep", "("), "--grep (: not a regular expression: missing )"),
         (("--rank", "9"), "--rank 9: no log of it; there are logs of ranks 0-3"),
         (("--rank", "0", "--node", "n2"), "--rank 0: not on n2, which has ranks 2-3"),
         (("--rank", "0", "--node", "7"), "--node 7: no log of it; there are logs of nodes 0-1"),

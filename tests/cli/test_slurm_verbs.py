@@ -102,7 +102,7 @@ def test_a_reply_that_is_lost_is_settled_later(hpcrun: Caller, tools: Path) -> N
     done = submit(hpcrun)
     (run,) = hpcrun.runs.iterdir()
     assert done.code == 4
-    assert f"it may have taken the job all the same: hpcrun status {run.name} will tell" in done.err
+    assert f"Slurm may have accepted the job: hpcrun status {run.name} shows whether" in done.err
     replay(tools, "squeue", (0, row(run, "8", "RUNNING"), ""))
     code, (shown,) = state(hpcrun)
     assert (code, shown["job_id"], shown["state"]) == (0, "8", "RUNNING")

@@ -115,7 +115,7 @@ def test_a_listing(several: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
         "14  train  PENDING             24:00:00  2x4                       "
         "your QOS allows 8 GPUs at once; 8 are in use",
         "13  train  PENDING             24:00:00  2x4                       "
-        "waits for job 12 to end well",
+        "waits for job 12 to succeed",
         "12  train  FAILED       30:00            2x4                 4.00",
         "11  train  COMPLETED    30:00            2x4     120  2.25   4.00",
     ], done
@@ -130,7 +130,7 @@ def test_a_listing_as_json(several: Caller) -> None:
         *("15", 120, 2.25, 86400),
     )
     assert limit["why"] == "your QOS allows 8 GPUs at once; 8 are in use"
-    assert after["reason"] == "Dependency" and after["why"] == "waits for job 12 to end well"
+    assert after["reason"] == "Dependency" and after["why"] == "waits for job 12 to succeed"
     assert (failed["state"], failed["exit_code"], failed["elapsed_seconds"]) == ("FAILED", 3, 1800)
 
 
@@ -336,7 +336,7 @@ def test_nonsense_is_no_answer(
     assert "Traceback" not in done.err + done.out
     assert "squeue answered with something other than a list of jobs" in done.err + done.out
     if argv == ():
-        assert "15  train  UNKNOWN" in done.out and "its own record says that it began" in done.out
+        assert "15  train  UNKNOWN" in done.out and "its own record shows that it began" in done.out
     if argv == ("--json",):
         check_json("status", done.json)
 

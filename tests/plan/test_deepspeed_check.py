@@ -117,17 +117,17 @@ NEEDS_INT = "is text; a whole number is needed"
         # Nobody fills it.
         (
             "gradient_clipping: auto",
-            'gradient_clipping: "auto" is filled by nobody with framework deepspeed: DeepSpeed '
-            "takes it for a value and fails",
+            'gradient_clipping: "auto" is not filled with framework deepspeed: DeepSpeed '
+            "uses it as a value and fails",
         ),
         (
             "zero_optimization: {reduce_bucket_size: auto}",
-            'zero_optimization.reduce_bucket_size: "auto" is filled by nobody with framework '
-            "deepspeed: DeepSpeed drops it without a word and takes its default",
+            'zero_optimization.reduce_bucket_size: "auto" is not filled with framework '
+            "deepspeed: DeepSpeed silently ignores it and uses its default",
         ),
         (
             "optimizer: {type: Adam, params: {lr: auto}}",
-            'optimizer.params.lr: "auto" is filled by nobody',
+            'optimizer.params.lr: "auto" is not filled',
         ),
         # Against what the job says.
         ("train_batch_size: 3", "train_batch_size: 3 contradicts the job's 1"),
@@ -318,7 +318,7 @@ def test_who_fills_auto() -> None:
     assert made.deepspeed_config["optimizer"]["params"]["betas"] == "auto"
     found = in_config(everywhere, "framework: accelerate")
     assert found == [
-        'deepspeed.config.optimizer.params.betas: "auto" is filled by nobody with framework '
+        'deepspeed.config.optimizer.params.betas: "auto" is not filled with framework '
         "accelerate: Accelerate stops at it"
     ]
     assert len(in_config(everywhere, "framework: lightning")) == 3

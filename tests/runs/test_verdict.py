@@ -203,12 +203,12 @@ def test_the_reason_is_slurms() -> None:
 @pytest.mark.parametrize(
     ("attempts", "evidence", "said"),
     [
-        ([], SILENT, "Slurm does not answer; its records say nothing yet"),
-        ([BEGUN], SILENT, "Slurm does not answer; its own record says that it began"),
+        ([], SILENT, "Slurm does not answer; it has no records yet"),
+        ([BEGUN], SILENT, "Slurm does not answer; its own record shows that it began"),
         (
             [FAILED],
             SILENT,
-            "Slurm does not answer; its own record says that it ended with exit code 3",
+            "Slurm does not answer; its own record shows that it ended with exit code 3",
         ),
         ([], {}, "Slurm has forgotten the job, and it never began"),
         ([OPENED], {}, "Slurm has forgotten the job, and it left no record"),
@@ -229,12 +229,12 @@ def test_why(attempts: list[Attempt], evidence: dict[str, Any], said: str) -> No
         (
             [FAILED],
             {"queue": queue("COMPLETED")},
-            ["Slurm says COMPLETED, the job's own record says exit code 3"],
+            ["Slurm reports COMPLETED, the job's own record exit code 3"],
         ),
         (
             [DONE],
             {"account": account("NODE_FAIL")},
-            ["Slurm says NODE_FAIL, the job's own record says exit code 0"],
+            ["Slurm reports NODE_FAIL, the job's own record exit code 0"],
         ),
         (
             [],

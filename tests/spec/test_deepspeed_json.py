@@ -81,18 +81,18 @@ def test_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"a": 1,\n "b": 2,\n "a": 3}', "ds.json:3: a: is there twice; it stands on line 1 too"),
-        ('{"z": {"a": 1,\n"a": 1}}', "ds.json:2: z.a: is there twice; it stands on line 1 too"),
+        ('{"a": 1,\n "b": 2,\n "a": 3}', "ds.json:3: a: appears twice, also on line 1"),
+        ('{"z": {"a": 1,\n"a": 1}}', "ds.json:2: z.a: appears twice, also on line 1"),
         ('{"a": {\n', "ds.json:2: the file ends inside a map, a list, a text or a comment"),
         ('{\n"a": [1, ', "ds.json:2: the file ends inside a map, a list, a text or a comment"),
         ('{\n"a": "x\n}', "ds.json:2: text in quotes is never closed on its line"),
         ('{\n"a" 1}', "ds.json:2: '1}' where a : should follow the key"),
         ("[1]", "ds.json:1: a list; a map of keys is needed"),
         ("{}\n}", "ds.json:2: '}' after the end"),
-        ('{"a": }', "ds.json:1: '}' where a value should stand"),
+        ('{"a": }', "ds.json:1: '}' where a value is expected"),
         ("/* x", "ds.json:1: the file ends inside a map, a list, a text or a comment"),
-        ('{"a": "\\x"}', "ds.json:1: 'x\"}' is no escape"),
-        ("{\na b: 1}", "ds.json:2: ' b: 1}' where a key and its : should stand"),
+        ('{"a": "\\x"}', "ds.json:1: 'x\"}' is not a valid escape"),
+        ("{\na b: 1}", "ds.json:2: ' b: 1}' where a key and its : are expected"),
         ('{"a": 1e999}', "ds.json:1: 1e999 is too big a number"),
     ],
 )

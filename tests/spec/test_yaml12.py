@@ -153,7 +153,7 @@ def test_nothing_is_an_empty_map(text: str) -> None:
         ("?\n: x", 'f.yaml:1: column 2: a key must be text; write "" with quotes'),
         (
             "a: &x {b: 1}\nc:\n  <<: *x",
-            "f.yaml:3: c: column 3: merge keys (<<) are not supported; a job can say extends: NAME",
+            "f.yaml:3: c: column 3: merge keys (<<) are not supported: use extends: NAME",
         ),
         (
             "a: !!python/object:os.system x",
@@ -168,9 +168,9 @@ def test_nothing_is_an_empty_map(text: str) -> None:
             'a: !!int "3"',
             "f.yaml:1: a: column 4: the tag !!int is not supported; write the value without it",
         ),
-        ("a: *b", "f.yaml:1: column 4: no anchor (&) of this name stands before this alias (*)"),
-        ("a: &b [*b]", "f.yaml:1: column 4: an alias (*) stands inside the value that it repeats"),
-        ("a: &b 1\nc: &b 2", "f.yaml:2: column 4: an anchor (&) of this name stands above already"),
+        ("a: *b", "f.yaml:1: column 4: no anchor (&) of this name before this alias (*)"),
+        ("a: &b [*b]", "f.yaml:1: column 4: an alias (*) is inside the value that it repeats"),
+        ("a: &b 1\nc: &b 2", "f.yaml:2: column 4: an anchor (&) of this name already exists above"),
         ("a: {x: 1, x: 2}\nb: 1\nb: 2", "f.yaml:1: a.x: key given twice; first on line 1"),
         ("a: @x", "f.yaml:1: column 4: text that starts with @ needs quotes"),
         (

@@ -199,7 +199,7 @@ def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list
             return [Source(str(there[0]), there)]
         if named:
             raise InputError(
-                f"{name}: its output {named[0]} is not there (yet)",
+                f"{name}: its output {named[0]} does not exist (yet)",
                 fix=f"hpcrun parse -f {name} waits for it",
             )
     raise InputError(f"{name}: no such file, run or job", fix="hpcrun status lists the runs")

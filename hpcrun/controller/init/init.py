@@ -245,7 +245,7 @@ def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
             warnings.append(f"gpu_types.{name}: the partition {one.partition} no longer exists")
     if old.account is not None and site.accounts and old.account not in site.accounts:
         yours = ", ".join(site.accounts)
-        warnings.append(f"account: {old.account} is none of yours; there are {yours}")
+        warnings.append(f"account: {old.account} is not one of yours; you have {yours}")
     return warnings
 
 

@@ -118,12 +118,12 @@ def read_program(project: Path, script: str) -> tuple[Path, ScriptFacts]:
                     fix=f"fix that line, then hpcrun init {name}",
                 ) from error
             raise InputError(
-                f"{name}:{error.lineno}: no Python: {error.msg}",
+                f"{name}:{error.lineno}: invalid Python: {error.msg}",
                 fix="init drafts jobs of Python scripts; a shell script is a command: "
                 f"hpcrun submit -- bash {name}",
             ) from error
         except (ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"{name}: no Python that can be read: {error}") from error
+            raise InputError(f"{name}: cannot be read as Python: {error}") from error
         raise InputError(f"{name}: too long to be a training script")
     return path, read
 
