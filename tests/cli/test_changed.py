@@ -6,7 +6,7 @@ from tests.cli.calling import Caller
 from tests.cli.test_checks import errors, set_profile
 
 PLAIN = "script: train.py\nresources: {nodes: 1, gpus_per_node: 1}"
-TOLD = "precision: bf16, and v100 has no bf16 units; say fp16, or leave it out"
+TOLD = "precision: bf16, and v100 has no bf16 units; set fp16, or leave it out"
 
 
 def test_what_the_command_line_changed_is_not_the_files_fault(hpcrun: Caller) -> None:
