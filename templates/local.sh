@@ -206,7 +206,7 @@ meet_nodes() {
 # ---- Locks -------------------------------------------------------------------------------------
 
 # watch_locks CACHE: torch locks a folder while it compiles in it. A build that is killed leaves its
-# lock there, and every later job would wait for ever. Looks now and every 30 s, and ends with this
+# lock there, and every later job would wait forever. Looks now and every 30 s, and ends with this
 # process, however that ends: the pipe between them closes.
 watch_locks() {
     local watch

@@ -250,7 +250,7 @@ def test_the_output_of_a_job_that_waits_in_the_queue(
     replay(tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "PENDING"), ""))
     seen = hpcrun("parse", "9")
-    assert seen.code == 2 and "is not there (yet)" in seen.err and "parse -f 9" in seen.err
+    assert seen.code == 2 and "does not exist (yet)" in seen.err and "parse -f 9" in seen.err
     waiting = watch("parse", "-f", "9", width=100)
     waiting.see("job 9 PENDING")
     assert "no metrics yet" in waiting.window.text
