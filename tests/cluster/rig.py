@@ -357,6 +357,7 @@ class Rig:
         socket = self.layout.munge_socket
         settings: dict[str, object] = {
             "ClusterName": self.network.link,
+            "FirstJobId": 1,
             "SlurmctldHost": f"{HEAD}({self._hosts[HEAD].address})",
             # A requeued job waits for two minutes, unless a test lets it start (Site.start_again).
             "AuthInfo": f"socket={socket}",
