@@ -37,6 +37,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
 def imports(path: Path, *, at_start: bool = False) -> set[str]:
     """List what a module imports, by full names; ``at_start``: when it is imported itself."""
     found = set()

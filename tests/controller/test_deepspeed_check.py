@@ -209,6 +209,7 @@ def test_a_file_of_the_home_folder(project: Path, tmp_path: Path) -> None:
     assert given.file is not None and given.file.value == {"bf16": {"enabled": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", ["zero_stage: 2", "config: {gradient_clipping: 0.5}"])
 def test_a_script_that_names_the_optimizer_of_offload_is_told_nothing(
     project: Path, section: str
