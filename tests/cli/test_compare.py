@@ -149,6 +149,7 @@ def scaling(hpcrun: Caller) -> Caller:
     return hpcrun
 
 
+@pytest.mark.slow
 def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
     told = compared(scaling, "17", "18")
     assert [(run["gpus"], run["batch"]) for run in told["runs"]] == [(1, 8), (4, 32)]
@@ -165,6 +166,7 @@ def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
     assert "settings that differ" in done.out and "the code differs" not in done.out
 
 
+@pytest.mark.slow
 def test_code_that_was_changed_between_is_told(scaling: Caller) -> None:
     scaling.write("train.py", "print(2)\n")
     submitted(scaling, 4, 19)
@@ -173,6 +175,7 @@ def test_code_that_was_changed_between_is_told(scaling: Caller) -> None:
     assert "the code differs in train.py" in told["notes"]
 
 
+@pytest.mark.slow
 def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
     scaling.write("old.log", log(2.0, 2.0, seed=5))
     told = compared(scaling, "17", "old.log")
@@ -181,6 +184,7 @@ def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
     assert "note: settings are not known for old.log" in done.out
 
 
+@pytest.mark.slow
 def test_a_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [echo, '{lr}']\nsweep: {lr: [1e-4, 3e-4]}\n")
     replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "20\n", ""))

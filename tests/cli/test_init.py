@@ -141,6 +141,7 @@ def test_again_nothing_changed(bare: Caller, slurm: Slurm) -> None:
     assert bare("init", "--check").code == 0
 
 
+@pytest.mark.slow
 def test_again_what_changed_is_shown_and_written(bare: Caller, slurm: Slurm) -> None:
     bare("init", "--yes")
     path = bare.project / "hpcrun.yaml"
@@ -211,6 +212,7 @@ def test_commands_of_slurm_without_a_cluster(bare: Caller, slurm: Slurm) -> None
     assert done.code == 4 and "know no cluster" in done.err and "sandbox up" in done.err
 
 
+@pytest.mark.slow
 def test_no_partition_is_an_answer(bare: Caller, slurm: Slurm) -> None:
     slurm.answer("partition", "No partitions in the system\n")
     slurm.answer("sinfo", "")
@@ -336,6 +338,7 @@ class Terminal:
         return code
 
 
+@pytest.mark.slow
 def test_questions_are_asked_on_a_terminal(bare: Caller, slurm: Slurm) -> None:
     both = NODES + "long|20|128|512000|mixed|g[01-20]|gpu:a100:4(S:0-1)|ib\n"
     slurm.answer("sinfo", both)
@@ -380,6 +383,7 @@ def test_line_ends_stay_as_they_are(bare: Caller, slurm: Slurm) -> None:
     assert text.count(b"\n") == text.count(b"\r\n") and b"1-00:00:00" in text
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_question_leaves_nothing(bare: Caller, slurm: Slurm) -> None:
     terminal = Terminal(bare, "init")
     terminal.until("internet? [Y/n]")

@@ -129,6 +129,7 @@ def test_requeue_of_what_is_over_while_slurm_is_silent(hpcrun: Caller, tools: Pa
     assert done.code == 2 and "Slurm has forgotten it" in done.err
 
 
+@pytest.mark.slow
 def test_secrets_of_the_next_attempt(hpcrun: Caller, tools: Path) -> None:
     hpcrun.environ["A_SECRET"] = "of mine"
     words = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
@@ -207,6 +208,7 @@ def test_requeue_that_is_not_done(
 # ---- resubmit
 
 
+@pytest.mark.slow
 def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("train.py", "print('old')\n")
     hpcrun.write(
@@ -350,6 +352,7 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     assert "are not there" in hpcrun("resubmit", "8", "--dry-run").err
 
 
+@pytest.mark.slow
 def test_a_command_that_reads_the_variable_begins_from_it_too(hpcrun: Caller, tools: Path) -> None:
     (first,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(first, "7", "COMPLETED"), ""))
@@ -372,6 +375,7 @@ def test_status_promises_no_checkpoints_that_are_not_there(hpcrun: Caller, tools
     assert hpcrun("status", "7").out.endswith("again, on from its checkpoints\n")
 
 
+@pytest.mark.slow
 def test_a_resubmission_that_is_shown_is_as_the_schema_says(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))

@@ -31,12 +31,14 @@ def test_a_curve_and_what_matters(hpcrun: Caller, log: Path) -> None:
         assert text in done.out, done
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_escapes(hpcrun: Caller, log: Path) -> None:
     done = hpcrun.process("parse", "train.log")
     assert done.code == 0 and "\x1b" not in done.out
     assert "┤" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", ["C", "POSIX"])
 def test_the_c_locale_gets_ascii(hpcrun: Caller, log: Path, locale: str) -> None:
     hpcrun.environ["LC_ALL"] = locale
@@ -109,6 +111,7 @@ def test_what_cannot_be_written_is_told_before_a_log_is_followed(
     assert (done.code, done.out, why in done.err) == (2, "", True), done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "package"),
     [("--plot", "matplotlib"), ("--html", "plotly"), ("--tensorboard", "tensorboard")],
@@ -133,6 +136,7 @@ def test_a_package_that_is_missing_is_told_before_a_log_is_read(
     assert "pip install 'hpcrun[plot]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_reader_of_a_file_in_a_pipe_may_go(hpcrun: Caller, log: Path) -> None:
     argv = [sys.executable, "-m", "hpcrun", "parse", "train.log", "--full", "--csv", "/dev/stdout"]
     environ = hpcrun.environ | {"PYTHONPATH": str(ROOT)}
@@ -153,6 +157,7 @@ def test_another_metric_is_drawn(hpcrun: Caller, log: Path) -> None:
     assert "there is grad_norm" in done.err
 
 
+@pytest.mark.slow
 def test_a_curve_each(hpcrun: Caller, log: Path) -> None:
     (hpcrun.project / "b.log").write_bytes(trainer_log(1, 100, 2.0))
     done = hpcrun("parse", "train.log", "b.log", "--json")

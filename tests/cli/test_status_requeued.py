@@ -33,6 +33,7 @@ def test_secrets_that_come_while_slurm_is_asked_are_the_next_attempts(
     assert not secrets.exists()
 
 
+@pytest.mark.slow
 def test_secrets_that_come_after_slurm_was_asked_are_the_next_attempts(several: Caller) -> None:
     secrets = several.runs / KILLED / "secrets.env"
     secrets.write_text("export OLD=1\n")

@@ -67,6 +67,7 @@ def long_ago(hpcrun: Caller) -> None:
     path.write_text(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
     asked = replay(tools, "sbatch", (0, "17\n", ""))
     answer = submit(hpcrun)
@@ -170,6 +171,7 @@ def test_ctrl_c_that_comes_too_late_names_the_job(
     assert list(hpcrun.runs.glob("*/submitted.json"))
 
 
+@pytest.mark.slow
 def test_secrets_are_each_runs_own_and_missing_ones_are_told_first(
     hpcrun: Caller, tools: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_secrets_are_each_runs_own_and_missing_ones_are_told_first(
     assert len(files) == 7 and {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, version: str) -> None:
     """Captured: tasks 1 to 6, of which 3 was cancelled while it ran and 6 while it waited."""
@@ -211,6 +214,7 @@ def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, vers
     assert states(hpcrun, f"{job_id}_6") == {f"{job_id}_6": "CANCELLED"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_array_that_was_cancelled_while_it_waited(
     hpcrun: Caller, tools: Path, version: str
@@ -225,6 +229,7 @@ def test_an_array_that_was_cancelled_while_it_waited(
     assert states(hpcrun, job_id) == {f"{job_id}_{index}": "CANCELLED" for index in range(7)}
 
 
+@pytest.mark.slow
 def test_an_array_of_the_same_number_in_another_folder_is_not_ours(
     hpcrun: Caller, tools: Path
 ) -> None:
@@ -239,6 +244,7 @@ def queue_row(folder: Path, job_id: str, state: str) -> str:
     return squeue_row(job_id, state, Z=str(folder))
 
 
+@pytest.mark.slow
 def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     asked = replay(tools, "squeue", (0, "", ""))
@@ -248,6 +254,7 @@ def test_slurm_is_asked_for_the_array_and_not_for_each_task(hpcrun: Caller, tool
     assert [word for word in words if word] == ["17", "17"]
 
 
+@pytest.mark.slow
 def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     sweep_id = array_of(hpcrun).name.removesuffix(".array")
@@ -277,6 +284,7 @@ def test_words_for_a_sweep_and_for_its_runs(hpcrun: Caller, tools: Path) -> None
     assert "word=d" in hpcrun("status", "17_3").out
 
 
+@pytest.mark.slow
 def test_cancel_one_and_all(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     folder = array_of(hpcrun)
@@ -292,6 +300,7 @@ def test_cancel_one_and_all(hpcrun: Caller, tools: Path) -> None:
     assert len(cancelled) == 6 and not any(".6-" in name for name in cancelled)
 
 
+@pytest.mark.slow
 def test_after_a_sweep(hpcrun: Caller, tools: Path) -> None:
     submit(hpcrun)
     folder = array_of(hpcrun)
@@ -352,6 +361,7 @@ def test_every_problem_of_every_run_at_once(hpcrun: Caller, tools: Path) -> None
     assert done.err.count("{nope}: no such placeholder") == 1, done
 
 
+@pytest.mark.slow
 def test_notes_of_the_runs_are_told_once_each(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("noted.yaml", JOB + "nccl: {env: {NCCL_TIMEOUT: 1800, NCCL_RINGS: x}}\n")
     submitted = hpcrun("submit", "noted.yaml")

@@ -234,6 +234,7 @@ pieces.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "closed"])
 def test_no_process_outlives_the_reading(tmp_path: Path, how: str) -> None:
     path = tmp_path / "a.log"

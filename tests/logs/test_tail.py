@@ -126,6 +126,7 @@ def test_files_do_not_mix_midway(tmp_path: Path) -> None:
     assert [data for _, data in tail.finish(files)] == [b"c\n"] * 3
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=12), max_size=8))
 def test_every_byte_comes_once_and_in_order(pieces: list[bytes]) -> None:
     found = b""

@@ -26,6 +26,7 @@ def test_what_passes(data: bytes, shown: bytes) -> None:
     assert for_terminal(data) == shown
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([b"\x1b", b"[", b"]", b"0", b";", b"m", b"J", b"\x07", b"a", b"\n"]))
 )

@@ -114,6 +114,7 @@ def test_an_empty_block_is_read_off_the_line() -> None:
 points = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 
 
+@pytest.mark.slow
 @given(points, points)
 def test_a_mean_lies_within_the_curve(first: list[float], second: list[float]) -> None:
     tracks = [Track([float(n) for n in range(len(y))], y) for y in (first, second)]

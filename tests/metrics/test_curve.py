@@ -293,6 +293,7 @@ def test_a_look_at_a_growing_log_changes_nothing() -> None:
     assert watched.curve() == build(lines)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1))
 def test_quantile_lies_among_the_values(values: list[float], share: float) -> None:
     found = quantile(values, share)
@@ -360,6 +361,7 @@ def test_every_point_stands_in_the_log_at_its_step(rows: list[tuple[int, int, fl
     assert set(zip(steps, values, strict=True)) <= said
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, unique=True).map(sorted), max_size=4))
 def test_the_latest_attempt_wins(attempts: list[list[int]]) -> None:
     lines = [at(a, step, float(a)) for a, steps in enumerate(attempts) for step in steps]

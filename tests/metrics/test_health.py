@@ -33,6 +33,7 @@ def warnings_of(values: list[float], **others: Series) -> tuple[str, ...]:
 # What is healthy.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", HEALTHY, ids=lambda family: family.__name__)
 def test_a_healthy_run_has_no_warning(family: Family) -> None:
     # A thinned curve is one of thousands of points, and takes ten times as long.
@@ -46,6 +47,7 @@ def test_hundreds_of_healthy_runs_have_hardly_a_warning(family: Family) -> None:
     assert len(alarms(family, count)) <= count // 200
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0.9, 1.1), min_size=1, max_size=200),
     st.floats(1e-6, 1e6),
@@ -56,6 +58,7 @@ def test_noise_of_ten_percent_is_healthy(noise: list[float], scale: float, signe
     assert [told for told in warnings_of(values) if "still" not in told] == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(), max_size=60),
     st.lists(st.none() | st.integers(-5, 500), max_size=60),
@@ -89,6 +92,7 @@ def test_points_may_stand_anywhere(values: list[float], gaps: list[int]) -> None
 # What is not.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "word", "size"),
     [(fault, word, sizes[-1]) for fault, word, sizes in FAULTS if fault.__name__ != "never_learns"],

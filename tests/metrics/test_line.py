@@ -67,6 +67,7 @@ def test_numbers_do_not_decide(line: str) -> None:
     assert (first.step is None, first.epoch is None) == (other.step is None, other.epoch is None)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(EXAMPLES), st.lists(st.tuples(st.integers(0, 300), st.characters())))
 def test_damage_does_not_crash(line: str, damage: list[tuple[int, str]]) -> None:
     letters = list(line)

@@ -88,6 +88,7 @@ def test_an_epoch_that_grows_while_the_steps_go_on_is_no_pass() -> None:
     assert counter.spans_epochs and not counter.by_epoch
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 50), min_size=1, unique=True).map(sorted),
     st.lists(st.integers(0, 80), max_size=9),
@@ -104,6 +105,7 @@ def test_all_at_once_is_as_one_by_one(steps: list[int], before: list[int]) -> No
         assert vars(at_once) == vars(one_by_one)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9)))
 def test_rises_and_never_falls(steps: list[int]) -> None:
     assert rises(steps) == (sorted(set(steps)) == steps)

@@ -106,6 +106,7 @@ def test_pieces_do_not_matter(data: bytes, sizes: list[int]) -> None:
     assert in_pieces(data, sizes) == in_one(data)
 
 
+@pytest.mark.slow
 @given(log)
 @settings(max_examples=50)
 def test_small_blocks_do_not_matter(data: bytes) -> None:

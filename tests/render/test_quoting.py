@@ -85,6 +85,7 @@ def test_a_node_fills_its_own_two_names_and_no_other(words: list[str]) -> None:
     assert asked([quote_word(word) for word in words], **NODE) == [*map(os.fsencode, wanted)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(TEXT, min_size=1, max_size=8))
 @example(["~/x", "$HOME", "$$", "a$$b", ""])
@@ -111,6 +112,7 @@ def test_a_comment_is_one_line(text: str) -> None:
     assert not [char for char in comment if ord(char) < 32 or ord(char) == 127]
 
 
+@pytest.mark.slow
 @given(CARRIED)
 @example('it\'s "run" #3 \\ x')
 @example("\\")

@@ -103,6 +103,7 @@ def test_every_value_is_in_the_page() -> None:
             assert told["axes"][metric["axis"]]["step"] == run.curve.steps(name)
 
 
+@pytest.mark.slow
 def test_restarts_warnings_and_notes_are_told() -> None:
     restarted = structs.replace(
         runs.restarted(),
@@ -154,6 +155,7 @@ def test_the_log_without_a_metric_says_so() -> None:
     assert "No metric was found" in text and len(text) < 20_000 and "<script" not in text
 
 
+@pytest.mark.slow
 def test_names_become_neither_elements_nor_attributes() -> None:
     quiet = [
         made(f"run {n}", facts={"a": str(n), "b": "1"}, warnings=("w",))

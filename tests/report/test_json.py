@@ -145,6 +145,7 @@ def test_without_steps_the_step_is_null() -> None:
     assert told["points"] == 3
 
 
+@pytest.mark.slow
 def test_columns_come_only_when_asked() -> None:
     for full in (False, True):
         for told in load(json_text(runs.several(), full=full))["runs"]:

@@ -108,6 +108,7 @@ def test_an_outlier_does_not_hide_the_curve() -> None:
     assert sum("*" in row for row in canvas(text)) >= len(canvas(text)) - 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats()), min_size=1), st.integers(1, 50))
 def test_thinning_keeps_the_extremes(points: list[tuple[float, float]], columns: int) -> None:
     points.sort(key=lambda point: point[0])
@@ -137,6 +138,7 @@ def test_ticks_of_a_log_axis(low: float, ratio: float, most: int) -> None:
     assert found == sorted(set(found))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1e280, 1e280), min_size=1, max_size=80))
 def test_an_axis_holds_most_of_its_values(values: list[float]) -> None:
     axis = value_axis(values)
@@ -146,6 +148,7 @@ def test_an_axis_holds_most_of_its_values(values: list[float]) -> None:
     assert sum(axis.holds(value) for value in values) >= 0.95 * len(values)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=200))
 def test_a_smoothed_curve_stays_within_the_curve(y: list[float]) -> None:
     x = [index / len(y) for index in range(len(y))]
@@ -179,6 +182,7 @@ def test_a_wild_value_leaves_no_trace_beyond_its_window() -> None:
     assert far == pytest.approx([undisturbed[step] for step in calm], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_smoothing_takes_time_that_grows_with_the_points(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
     joined = hpcrun.report.smooth._joined
@@ -202,6 +206,7 @@ def test_smoothing_does_not_lag_behind_a_fall() -> None:
     assert math.isnan(smooth([0.0, 1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0])[2])
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(), max_size=5) | st.lists(st.floats(), min_size=25, max_size=45))
 def test_any_trend_and_course(values: list[float]) -> None:
     trend = fit_trend(values)

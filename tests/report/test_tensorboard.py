@@ -33,6 +33,7 @@ def read(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     }
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_every_point(tmp_path: Path) -> None:
     (run,) = runs.one()
     write_tensorboard([run], tmp_path)

@@ -75,6 +75,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
         os.close(reader)
 
 
+@pytest.mark.slow
 def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from hpcrun.report.files import whole_file\n"

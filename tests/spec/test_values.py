@@ -37,6 +37,7 @@ def config(value: object) -> Any:
     return spec.deepspeed.config["mine"]
 
 
+@pytest.mark.slow
 @given(VALUES.filter(lambda value: value is not None))
 @settings(max_examples=40, deadline=None)
 def test_any_value_comes_back(value: object) -> None:

@@ -104,6 +104,7 @@ def test_whatever_is_put_is_read_again(tree: dict[str, Any], data: st.DataObject
     assert yaml.safe_load(made) == tree
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20))
 def test_a_scalar_is_the_text_that_it_was(text: str) -> None:
     try:
