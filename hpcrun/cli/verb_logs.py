@@ -11,6 +11,7 @@ from hpcrun.cli.options import RUN, cluster_option, context, json_option
 if TYPE_CHECKING:
     from hpcrun.cli.show_logs import LogPrinter
     from hpcrun.controller.logs import JobLogs
+    from hpcrun.logs.files import LogFile
 
 # On a terminal nobody reads more: what stands before is named, and how to see it.
 MUCH = 4 << 20
@@ -67,8 +68,6 @@ def command(
     Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
     and passwords in URLs. With --json each line is a JSON object.
     """
-    import time
-
     from hpcrun.cli.show_logs import LogPrinter
     from hpcrun.controller.logs import (
         LogQuery,
@@ -79,7 +78,6 @@ def command(
         parse_ranks,
     )
     from hpcrun.controller.secrets import masker_of
-    from hpcrun.controller.since import parse_when
 
     query = LogQuery(
         ranks=parse_ranks(ranks),
@@ -88,7 +86,7 @@ def command(
         err=err,
         lines=parse_count(lines),
         pattern=parse_pattern(grep),
-        since=parse_when(since, time.time()) if since is not None else None,
+        since=_parse_since(since),
     )
     where = context(cluster)
     logs = logs_of(where, job, query)
@@ -100,13 +98,22 @@ def command(
     return _show(logs, printer, job, follow=follow, is_cut=lines is None)
 
 
+def _parse_since(text: str | None) -> float | None:
+    """Read a time, in seconds since the epoch; None for none. Raises InputError."""
+    if text is None:
+        return None
+    import time
+
+    from hpcrun.controller.since import parse_when  # here: it needs the reader of time stamps
+
+    return parse_when(text, time.time())
+
+
 def _show(
     logs: JobLogs, printer: LogPrinter, job: str | None, *, follow: bool, is_cut: bool
 ) -> int:
     """Show what is there, and with ``follow`` what comes; return the exit code."""
     from hpcrun.cli.output import is_terminal, note
-    from hpcrun.cli.watch import watch_logs
-    from hpcrun.controller.log_errors import read_errors
 
     logs.check()
     query, files = logs.query, logs.chosen()
@@ -119,12 +126,14 @@ def _show(
     if not extracts:
         logs.begin()
     if follow:
+        from hpcrun.cli.watch import watch_logs
+
         kind = "run" if logs.has_runs else "job"
         again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
         code = watch_logs(logs, printer, with_lines=not extracts, again=again)
         if extracts:
             _note_full_disk(logs)
-            printer.show_all(read_errors(logs, logs.chosen() or files, query.attempt))
+            _show_errors(logs, printer, logs.chosen() or files)
         return code
     if not files:
         note(_nothing(logs))
@@ -132,9 +141,16 @@ def _show(
         _note_full_disk(logs)
     if not extracts:
         printer.show_all(logs.read())
-    elif not printer.show_all(read_errors(logs, files, query.attempt)) and files:
+    elif not _show_errors(logs, printer, files) and files:
         note("no error in these logs")
     return 0
+
+
+def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bool:
+    """Show what went wrong; return whether anything did."""
+    from hpcrun.controller.log_errors import read_errors
+
+    return printer.show_all(read_errors(logs, files, logs.query.attempt))
 
 
 def _note_full_disk(logs: JobLogs) -> None:

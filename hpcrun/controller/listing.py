@@ -218,7 +218,7 @@ class _Found:
         conf = conf_of(self.context, history)
         status = as_row(judge(self.memory[conf], run, history))
         if conf in self.news:
-            _remember_row(status)
+            remember_row(status)
         return status
 
 
@@ -285,12 +285,19 @@ def _kept_row(run: RunFolder, seen: Seen, kept: SeenRow) -> JobStatus:
         elapsed=kept.elapsed,
         node_count=kept.nodes,
         gpus_per_node=kept.gpus_per_node,
-        progress=Progress(
-            step=kept.step, value=kept.loss, metric=None if kept.loss is None else "loss"
-        ),
+        progress=_kept_progress(kept),
         gpu_hours=None if kept.gpu_seconds is None else kept.gpu_seconds / 3600,
         remark=kept.remark,
         values=kept.values,
+    )
+
+
+def _kept_progress(kept: SeenRow) -> Progress:
+    return Progress(
+        step=kept.step,
+        value=kept.loss,
+        metric=None if kept.loss is None else "loss",
+        log=None if kept.log is None else Path(kept.log),
     )
 
 
@@ -303,8 +310,11 @@ def as_row(status: JobStatus) -> JobStatus:
         name, nodes, gpus = submitted.name, submitted.nodes, submitted.gpus_per_node
     elif (plan := status.plan or read_plan(run)) is not None:
         name, nodes, gpus = plan.name, plan.nodes, plan.gpus_per_node
+    kept = history.seen.row if history.seen is not None else None
     progress = Progress()
-    if history.attempts:
+    if kept is not None and kept.log is not None and status.final and _is_kept(run, kept):
+        progress = _kept_progress(kept)
+    elif history.attempts:
         # Here: the reader of lines takes a moment.
         from hpcrun.controller.progress import formats_of, last_point
 
@@ -362,7 +372,7 @@ def _gpu_seconds(status: JobStatus, nodes: int | None, gpus_per_node: int | None
     return sum(seconds or 0.0 for seconds in parts) * nodes * gpus_per_node
 
 
-def _remember_row(status: JobStatus) -> None:
+def remember_row(status: JobStatus) -> None:
     """Keep the row of a run that is over, if nothing can change it any more but a requeue."""
     history, verdict, run = status.history, status.verdict, status.run
     by_record = verdict.source == "record"
@@ -389,6 +399,7 @@ def _remember_row(status: JobStatus) -> None:
         remark=status.remark,
         step=status.step,
         loss=status.loss,
+        log=str(status.progress.log) if status.progress.log else None,
         sweep_id=history.task.sweep_id if history.task else None,
         values=status.values,
     )

@@ -18,7 +18,6 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.monitor import Monitor
-from hpcrun.controller.since import start_since
 from hpcrun.controller.status import find_any, resolve_any
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, end_in, log_files, part_of
@@ -304,6 +303,8 @@ class JobLogs:
                 if query.attempt is not None and file.attempt is None:
                     start, end = _part_of_file(file.path, query.attempt)
                 if query.since is not None:
+                    from hpcrun.controller.since import start_since  # here: seldom asked for
+
                     start = max(start, start_since(file.path, query.since))
                 if query.lines is not None:
                     start = max(start, start_of_last(file.path, query.lines, keep, end=end))

@@ -94,6 +94,7 @@ class SeenRow(Struct, frozen=True, kw_only=True):
     sweep_id: str | None = None
     values: dict[str, str] = {}
     run_id: str | None = None
+    log: str | None = None
 
 
 class Seen(Struct, frozen=True, kw_only=True):
