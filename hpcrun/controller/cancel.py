@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -15,12 +17,13 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import job_of_another
 from hpcrun.controller.targets import (
+    Job,
     Outcome,
     Targets,
-    find_known,
-    interrupted,
+    act_on,
     not_mine,
     outcome_of,
+    states_of,
     user_name,
 )
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
@@ -28,7 +31,6 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Begin, Cancelled
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of, write_record
-from hpcrun.signals import signals_wait
 from hpcrun.slurm.states import ACTIVE
 
 
@@ -38,38 +40,34 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
     With ``pending`` only of what has not begun. One that cannot be cancelled does not keep the
     others from it: its ``error`` says why. Raises OutOfReach where nothing at all could be done.
     """
-    known, unknown = find_known(context, targets)
     whole = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
-    outcomes: list[Outcome] = []
-    wanted: dict[str | None, list[int]] = {}
-    for _, one in known:
-        first = _look_at(one, pending=pending)
-        if not (first.over or first.left or first.error):
-            if one.is_local:
-                first = _recorded(one, first, _end_here(one))
+
+    def cancel(conf: str | None, jobs: Sequence[Job]) -> None:
+        asked = [job for job in jobs if not job.status.is_local]
+        error: HpcrunError | None = None
+        if asked:
+            words = list(dict.fromkeys(_word(job, whole) for job in asked))
+            try:
+                scheduler.cancel_all(slurm_transport(context, conf), words, pending=pending)
+            except HpcrunError as failure:
+                error = failure
+        # Those that began before scancel came: it spared them.
+        states = states_of(context, targets) if pending and asked and error is None else {}
+        for job in jobs:
+            state = states.get(job.outcome.job_id)
+            if job.status.is_local:
+                _record(job, _end_here(job.status))
+            elif state in ACTIVE | {"CONFIGURING"}:
+                job.outcome = structs.replace(job.outcome, left=f"it is {state}, not PENDING")
             else:
-                wanted.setdefault(one.slurm_conf, []).append(len(outcomes))
-        outcomes.append(first)
-    try:
-        for conf, places in wanted.items():
-            with signals_wait():
-                error = _cancel(context, conf, [known[place] for place in places], whole, pending)
-                begun = _begun_meanwhile(context, targets) if pending and error is None else {}
-                for place in places:
-                    state = begun.get(outcomes[place].job_id)
-                    if state is None:
-                        outcomes[place] = _recorded(known[place][1], outcomes[place], error)
-                    else:
-                        outcomes[place] = structs.replace(
-                            outcomes[place], left=f"it is {state}, not PENDING"
-                        )
-    except KeyboardInterrupt as pressed:
-        raise interrupted(outcomes, "cancelled") from pressed
-    return outcomes + unknown
+                _record(job, error)
+
+    look = partial(_look_at, pending=pending)
+    return act_on(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
 
 
 def _look_at(status: JobStatus, *, pending: bool) -> Outcome:
-    """What is to be done about a job: nothing decided yet means that it is to be cancelled."""
+    """Look whether a job is to be cancelled, or why not."""
     first = outcome_of(status)
     if (copied := job_of_another(status.history, "cancel")) is not None:
         return structs.replace(first, over=False, error=copied)
@@ -87,48 +85,22 @@ def _look_at(status: JobStatus, *, pending: bool) -> Outcome:
     return structs.replace(first, error=error)
 
 
-def _cancel(
-    context: Context,
-    conf: str | None,
-    known: Sequence[tuple[str, JobStatus]],
-    whole: set[str],
-    pending: bool,
-) -> HpcrunError | None:
-    """Have one Slurm cancel jobs; say what went wrong."""
-    words = dict.fromkeys(_word(*one, whole) for one in known)
-    try:
-        scheduler.cancel_all(slurm_transport(context, conf), list(words), pending=pending)
-    except HpcrunError as failure:
-        return failure
-    return None
-
-
-def _word(word: str, known: JobStatus, whole: set[str]) -> str:
+def _word(job: Job, whole: set[str]) -> str:
     """Name arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks."""
-    is_whole = known.run is not None and known.run.run_id in whole
-    return word.partition("_")[0] if is_whole else word
+    run = job.status.run
+    return job.word.partition("_")[0] if run is not None and run.run_id in whole else job.word
 
 
-def _begun_meanwhile(context: Context, targets: Targets) -> dict[str | None, str]:
-    """Ask for the states of those that began before scancel came: it spared them."""
-    try:
-        known, _ = find_known(context, targets)
-    except OutOfReach:
-        return {}
-    states = {one.job_id: one.verdict.state for _, one in known}
-    return {job: state for job, state in states.items() if state in ACTIVE | {"CONFIGURING"}}
-
-
-def _recorded(known: JobStatus, outcome: Outcome, error: HpcrunError | None) -> Outcome:
+def _record(job: Job, error: HpcrunError | None) -> None:
     """Record what is being cancelled; where the disk is full the job ends all the same."""
-    if error is None and known.run is not None:
+    done = error is None
+    if done and job.status.run is not None:
         try:
             record = Cancelled(cancelled_at=time.time(), user=user_name())
-            write_record(known.run.cancelled, record)
+            write_record(job.status.run.cancelled, record)
         except HpcrunError as failure:
             error = HpcrunError(f"it is being cancelled, but: {failure.message}", fix=failure.fix)
-        return structs.replace(outcome, done=True, error=error)
-    return structs.replace(outcome, done=error is None, error=error)
+    job.outcome = structs.replace(job.outcome, done=done, error=error)
 
 
 def _end_here(status: JobStatus) -> InputError | None:

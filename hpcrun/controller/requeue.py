@@ -11,19 +11,11 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import job_of_another
 from hpcrun.controller.submit import check_secrets, write_secrets
-from hpcrun.controller.targets import (
-    Outcome,
-    Targets,
-    find_known,
-    interrupted,
-    not_mine,
-    outcome_of,
-)
+from hpcrun.controller.targets import Job, Outcome, Targets, act_on, not_mine, outcome_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import sweep_folder
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of
-from hpcrun.signals import signals_wait
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import UNKNOWN, WAITING
 from hpcrun.transport import Transport
@@ -41,32 +33,17 @@ def requeue_all(
     ``hold``: it waits until it is released. One that is refused does not keep the others from it:
     its ``error`` says why. Ctrl-C waits until a job that Slurm has taken has all that it needs.
     """
-    known, unknown = find_known(context, targets)
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
-    outcomes: list[Outcome] = []
-    wanted: dict[str | None, list[int]] = {}
-    for _, one in known:
-        first = outcome_of(one)
-        left = _left_alone(one, failed=failed, hold=hold, in_sweep=first.run_id in inside)
-        error = None if left else _obstacle(context, one)
-        if not left and error is None:
-            wanted.setdefault(one.slurm_conf, []).append(len(outcomes))
-        outcomes.append(structs.replace(first, left=left, error=error))
-    for conf, places in wanted.items():
-        transport = slurm_transport(context, conf)
-        for start in range(0, len(places), _AT_ONCE):
-            some = {place: known[place][1] for place in places[start : start + _AT_ONCE]}
-            try:
-                with signals_wait():
-                    errors = _start_again(context, transport, some, hold=hold)
-                    for place in some:
-                        error = errors.get(place)
-                        outcomes[place] = structs.replace(
-                            outcomes[place], done=error is None, error=error
-                        )
-            except KeyboardInterrupt as pressed:
-                raise interrupted(outcomes, "started again") from pressed
-    return outcomes + unknown
+
+    def look(status: JobStatus) -> Outcome:
+        first = structs.replace(outcome_of(status), over=False)
+        left = _left_alone(status, failed=failed, hold=hold, in_sweep=first.run_id in inside)
+        return structs.replace(first, left=left, error=None if left else _obstacle(context, status))
+
+    def start_again(conf: str | None, jobs: Sequence[Job]) -> None:
+        _start_again(context, slurm_transport(context, conf), jobs, hold=hold)
+
+    return act_on(context, targets, look, start_again, done="started again", at_once=_AT_ONCE)
 
 
 def _left_alone(known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool) -> str:
@@ -141,32 +118,31 @@ def _secrets_error(context: Context, status: JobStatus, name: str) -> HpcrunErro
 
 
 def _start_again(
-    context: Context, transport: Transport, jobs: dict[int, JobStatus], *, hold: bool
-) -> dict[int, HpcrunError]:
-    """Have one Slurm start jobs again; return what went wrong with some of them.
+    context: Context, transport: Transport, jobs: Sequence[Job], *, hold: bool
+) -> None:
+    """Have one Slurm start jobs again.
 
     The next attempt finds its secrets whenever it begins: they are there before Slurm is asked.
     """
-    errors: dict[int, HpcrunError] = {}
-    for place, known in jobs.items():
+    errors: dict[str, HpcrunError] = {}
+    again: dict[str, str] = {}
+    for job in jobs:
+        job_id = job.status.job_id or ""
         try:
-            _give_secrets(context, known)
+            _give_secrets(context, job.status)
+            again[job_id] = _again(job.status)
         except HpcrunError as failure:
-            errors[place] = failure
-    asked = [known for place, known in jobs.items() if place not in errors]
-    again = {known.job_id or "": _again(known) for known in asked}
-    refused = _ask(transport, again, hold=hold) if again else {}
-    for place, known in jobs.items():
-        error = errors.get(place) or refused.get(known.job_id or "")
-        if error is not None:
-            errors[place] = error
-        if known.run is not None:
-            _tidy(known, error)
+            errors[job_id] = failure
+    errors |= _ask(transport, again, hold=hold) if again else {}
+    for job in jobs:
+        error = errors.get(job.status.job_id or "")
+        job.outcome = structs.replace(job.outcome, done=error is None, error=error)
+        if job.status.run is not None:
+            _tidy(job.status, error)
             # Who asked Slurm just before that may have taken them away.
-            if error is None and not known.run.secrets.exists():
+            if error is None and not job.status.run.secrets.exists():
                 with contextlib.suppress(HpcrunError):
-                    _give_secrets(context, known)
-    return errors
+                    _give_secrets(context, job.status)
 
 
 def _give_secrets(context: Context, known: JobStatus) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -23,6 +22,7 @@ from hpcrun.runs.find import Lookup, find, is_job_id
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_sweep, runs_of
+from hpcrun.signals import signals_wait
 from hpcrun.slurm.states import UNKNOWN
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
@@ -118,14 +118,6 @@ def task_numbers(word: str, text: str) -> list[int]:
     return list(dict.fromkeys(tasks))
 
 
-def owner_of(path: Path) -> str:
-    """The name of a folder's owner; "" where it is gone."""
-    try:
-        return name_of_user(path.stat().st_uid)
-    except OSError:
-        return ""
-
-
 def user_name() -> str:
     """The name of this process's user."""
     return name_of_user(os.getuid())
@@ -141,10 +133,10 @@ def worst(errors: Sequence[HpcrunError]) -> int:
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What was done about one job: ``state`` is the one before, ``over`` whether it is final.
+    """What was done about one job: ``state`` is the one before.
 
-    ``left`` is why it was left alone; ``error`` what went wrong. Neither, and not ``done``: it is
-    still to be acted on.
+    ``left`` is why it was left alone, ``over``: since it is over already; ``error`` is what went
+    wrong.
     """
 
     run_id: str | None
@@ -161,7 +153,62 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return f"job {self.job_id}" if self.job_id else self.run_id or ""
 
 
-def find_known(
+class Job(Struct, kw_only=True):
+    """A job that is named by ``word``, and what was done about it."""
+
+    word: str
+    status: JobStatus
+    outcome: Outcome
+
+
+def act_on(
+    context: Context,
+    targets: Targets,
+    look: Callable[[JobStatus], Outcome],
+    act: Callable[[str | None, Sequence[Job]], None],
+    *,
+    done: str,
+    at_once: int,
+) -> list[Outcome]:
+    """Look at all that is named; act on what is left of it, with the jobs of one Slurm together.
+
+    ``act`` takes a slurm.conf and ``at_once`` jobs at most, sets their outcomes, and is not
+    interrupted by Ctrl-C, which then says what is ``done``. Raises OutOfReach where nothing at all
+    could be done.
+    """
+    known, unknown = _find_known(context, targets)
+    jobs = [Job(word=word, status=one, outcome=look(one)) for word, one in known]
+    wanted: dict[str | None, list[Job]] = {}
+    for job in jobs:
+        first = job.outcome
+        if not (first.over or first.left or first.error):
+            wanted.setdefault(job.status.slurm_conf, []).append(job)
+    try:
+        for conf, due in wanted.items():
+            for start in range(0, len(due), at_once):
+                with signals_wait():
+                    act(conf, due[start : start + at_once])
+    except KeyboardInterrupt as pressed:
+        names = [job.outcome.name for job in jobs if job.outcome.done]
+        if not names:
+            raise
+        rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise KeyboardInterrupt(
+            f"Slurm had the order already: {', '.join(names[:5])}{rest}: {done} anyway"
+        ) from pressed
+    return [job.outcome for job in jobs] + unknown
+
+
+def states_of(context: Context, targets: Targets) -> dict[str | None, str]:
+    """Ask again for the states of all that is named, by job id; none where Slurm is silent."""
+    try:
+        known, _ = _find_known(context, targets)
+    except OutOfReach:
+        return {}
+    return {one.job_id: one.verdict.state for _, one in known}
+
+
+def _find_known(
     context: Context, targets: Targets
 ) -> tuple[list[tuple[str, JobStatus]], list[Outcome]]:
     """Ask about all that is named: runs by their ids, other jobs by the words that name them.
@@ -190,20 +237,14 @@ def outcome_of(status: JobStatus) -> Outcome:
     )
 
 
-def interrupted(outcomes: Sequence[Outcome], what: str) -> KeyboardInterrupt:
-    """Say what Slurm had done before Ctrl-C."""
-    names = [one.name for one in outcomes if one.done]
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    text = f"Slurm had the order already: {', '.join(names[:5])}{rest}: {what} anyway"
-    return KeyboardInterrupt(text) if names else KeyboardInterrupt()
-
-
 def not_mine(status: JobStatus, fix: str) -> InputError | None:
     """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
+    owner = status.job.user if status.job else ""
     if status.run is not None:
-        owner = owner_of(status.run.path)
-    else:
-        owner = status.job.user if status.job else ""
+        try:
+            owner = name_of_user(status.run.path.stat().st_uid)
+        except OSError:  # the folder is gone
+            owner = ""
     if owner in ("", user_name()):
         return None
     return InputError(f"{status.label} is {owner}'s", fix=fix.replace("OWNER", owner))
