@@ -77,13 +77,13 @@ def submit(
     nothing is left behind but where OutOfReach says that Slurm may have taken it (maybe_done).
     """
     from hpcrun.controller.prepare import PreparedSweep
-    from hpcrun.controller.submit import submit as submit_prepared
+    from hpcrun.controller.submit import submit_job
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
     if isinstance(made, PreparedSweep):
         raise InputError(f"{made.plan.name}: a sweep", fix="hpcrun.submit_sweep(...)")
-    submit_prepared(context, made)
+    submit_job(context, made)
     return Run(made.folder, context)
 
 
@@ -102,13 +102,13 @@ def submit_sweep(
     A job becomes a sweep here too, as in set={"sweep": {"args.lr": [1e-3, 1e-4]}}.
     """
     from hpcrun.controller.prepare import PreparedSweep
-    from hpcrun.controller.submit import submit_sweep as submit_prepared
+    from hpcrun.controller.submit import submit_job
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
     if not isinstance(made, PreparedSweep):
         raise InputError(f"{made.plan.name}: no sweep", fix="hpcrun.submit(...)")
-    submit_prepared(context, made)
+    submit_job(context, made)
     return Sweep(made.folder, context)
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
+from hpcrun.assets import shipped
+
 
 def main() -> None:
     """Answer a shell; whatever happens, nothing else reaches the user's prompt."""
@@ -49,7 +51,8 @@ class _Complete(ShellComplete):
         root = str(Path(__file__).parents[2])
         code = f"import sys; sys.path[0] = {root!r}; from hpcrun.cli.completion import main; main()"
         argv = shlex.join([sys.executable, "-c", code])
-        return self.source_template % {**self.source_vars(), "argv": argv}
+        template = (shipped("templates") / f"completion.{self.name}").read_text(encoding="utf-8")
+        return template % {**self.source_vars(), "argv": argv}
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Read the words of a line, "--" and the word that is being typed."""
@@ -92,29 +95,6 @@ class BashComplete(_Complete):
     """
 
     name = "bash"
-    source_template = """\
-# bash completion of %(prog_name)s; made by: hpcrun completion bash
-%(complete_func)s() {
-    local kind value
-    COMPREPLY=()
-    while IFS=, read -r kind value; do
-        case $kind in
-        plain) COMPREPLY+=("$value") ;;
-        open) COMPREPLY+=("$value") && compopt -o nospace ;;
-        file)
-            if ((${#COMPREPLY[@]} == 0)); then
-                compopt -o default
-            else
-                compopt -o filenames
-                while IFS= read -r value; do COMPREPLY+=("$value"); done < <(compgen -f -- "$2")
-            fi
-            ;;
-        esac
-    done < <(%(argv)s bash "$2" "${COMP_LINE:0:COMP_POINT}" </dev/null 2>/dev/null)
-} 2>/dev/null
-complete -o nosort -F %(complete_func)s %(prog_name)s 2>/dev/null ||
-    complete -F %(complete_func)s %(prog_name)s
-"""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Read the text that bash will replace, and the line up to the cursor."""
@@ -164,31 +144,6 @@ class ZshComplete(_Complete):
     """zsh shows what a value means behind a colon."""
 
     name = "zsh"
-    source_template = """\
-#compdef %(prog_name)s
-# zsh completion of %(prog_name)s; made by: hpcrun completion zsh
-%(complete_func)s() {
-    local line takes_files
-    local -a items suffix
-    for line in "${(@f)$(%(argv)s zsh "${(@Q)words[2,CURRENT-1]}" -- "${(Q)PREFIX}" \
-</dev/null 2>/dev/null)}"; do
-        case $line in
-        file,*) takes_files=yes ;;
-        open,*) items+=("${line#*,}"); suffix=(-S '') ;;
-        plain,*) items+=("${line#*,}") ;;
-        esac
-    done
-    (( $#items )) && _describe -V 'hpcrun' items "${suffix[@]}"
-    [[ -n $takes_files ]] && _files
-    return 0
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
-    %(complete_func)s "$@"
-else
-    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
-    compdef %(complete_func)s %(prog_name)s
-fi
-"""
 
     def write(self, item: CompletionItem) -> str:
         value = item.value.replace("\\", "\\\\").replace(":", "\\:")
@@ -199,24 +154,6 @@ class FishComplete(_Complete):
     """fish shows what a value means behind a tab, and adds no space to "key="."""
 
     name = "fish"
-    source_template = """\
-# fish completion of %(prog_name)s; made by: hpcrun completion fish
-function %(complete_func)s
-    set -l words (commandline -opc)
-    set -e words[1]
-    set -l current (commandline -ct)
-    for line in (%(argv)s fish $words -- "$current" </dev/null 2>/dev/null)
-        switch $line
-            case 'file,*'
-                __fish_complete_path $current
-            case '*'
-                string replace -r '^[a-z]*,' '' -- $line
-        end
-    end
-end
-complete -c %(prog_name)s -e
-complete -c %(prog_name)s -f -k -a '(%(complete_func)s)'
-"""
 
     def write(self, item: CompletionItem) -> str:
         return f"{item.value}\t{item.help}" if item.help else item.value
@@ -366,8 +303,6 @@ def _line_of(path: Path, key: str) -> str:
 def keys(current: str) -> list[CompletionItem]:
     """Keys of a job for --set, each with its =, or the values that one can have."""
     import json
-
-    from hpcrun.assets import shipped
 
     schema = json.loads((shipped("jobs") / "job.schema.json").read_text(encoding="utf-8"))
     found = dict(_keys(schema))

@@ -373,10 +373,24 @@ def prepare_sweep(
             raise SpecError(array.problems, fix=array.fix)
         for one in made:
             try:
-                run = _prepare_run(context, one, sweep_id, code, templates, after, origin, checks)
-                runs.append(run)
+                run = prepare(
+                    context,
+                    one.spec,
+                    extra_args=one.extra_args,
+                    after=after,
+                    origin=origin,
+                    run_id=task_run_id(sweep_id, one.index),
+                    shared_code=code,
+                    templates=templates,
+                    checks=checks,
+                    checkpoint_dir=one.checkpoint_dir,
+                )
             except InputError as error:
                 errors.setdefault(str(error), error)
+                continue
+            task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
+            run.files.append(record_file("task.json", task))
+            runs.append(run)
         if errors:
             raise all_at_once(_distinct(list(errors.values())), origin)
         known = placeholder_names(runs[0].plan.environment)
@@ -388,37 +402,11 @@ def prepare_sweep(
     record = Sweep(name=plan.name, tasks=len(runs), limit=spec.sweep_limit)
     files = [
         render_array(plan, templates),
-        _json("sweep.json", record),
+        record_file("sweep.json", record),
         RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]
     values = [one.values for one in made]
     return PreparedSweep(spec=spec, plan=plan, files=files, runs=runs, values=values)
-
-
-def _prepare_run(
-    context: Context,
-    one: SweepRun,
-    sweep_id: str,
-    code: Path,
-    templates: Templates,
-    after: Dependency | None,
-    origin: Origin,
-    checks: Checks,
-) -> Prepared:
-    prepared = prepare(
-        context,
-        one.spec,
-        extra_args=one.extra_args,
-        after=after,
-        origin=origin,
-        run_id=task_run_id(sweep_id, one.index),
-        shared_code=code,
-        templates=templates,
-        checks=checks,
-        checkpoint_dir=one.checkpoint_dir,
-    )
-    task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
-    return msgspec.structs.replace(prepared, files=[*prepared.files, _json("task.json", task)])
 
 
 def _distinct(errors: Sequence[InputError]) -> list[InputError]:
@@ -436,5 +424,6 @@ def _distinct(errors: Sequence[InputError]) -> list[InputError]:
     return left
 
 
-def _json(name: str, record: msgspec.Struct) -> RenderedFile:
+def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
+    """Write a record as a file of a run."""
     return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct, structs
 
 from hpcrun.controller.checks.submission import Checks
@@ -19,6 +18,7 @@ from hpcrun.controller.prepare import (
     prepare,
     prepare_sweep,
     read_spec,
+    record_file,
     runs_in,
 )
 from hpcrun.controller.status import job_of_another, status_of
@@ -88,7 +88,7 @@ def prepare_again(
     after = _after(where, plan)
     spec = _spec_of(where, found, overrides)
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
-    made: Prepared | PreparedSweep
+    make: Callable[..., Prepared | PreparedSweep] = partial(prepare, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
         tasks = [
             SweepRun(
@@ -102,31 +102,10 @@ def prepare_again(
             )
             for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
         ]
-        sweep = prepare_sweep(
-            where,
-            spec,
-            extra_args=extra_args,
-            after=after,
-            origin=origin,
-            checks=checks,
-            made=tasks,
-        )
-        runs = [
-            _with_origin(run, status, folder, where)
-            for run, status, folder in zip(sweep.runs, statuses, folders, strict=True)
-        ]
-        made = structs.replace(sweep, runs=runs)
-    else:
-        run = prepare(
-            where,
-            spec,
-            extra_args=extra_args,
-            after=after,
-            origin=origin,
-            checks=checks,
-            checkpoint_dir=folders[0],
-        )
-        made = _with_origin(run, statuses[0], folders[0], where)
+        make = partial(prepare_sweep, made=tasks)
+    made = make(where, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
+    for run, status, folder in zip(runs_in(made), statuses, folders, strict=True):
+        run.files.append(_origin_file(status, folder, where))
     _check_began_from(after, [run.plan for run in runs_in(made)])
     if any(folders):
         notes += _run_dir_notes(made.spec)
@@ -136,7 +115,7 @@ def prepare_again(
 
 
 def submit_again(again: Again) -> str:
-    """Submit it and return the job id; raises as submit() does.
+    """Submit it and return the job id; raises as submit_job() does.
 
     In the folder whose checkpoints it uses stands from now on that it does; else nothing of the
     earlier run is changed.
@@ -290,10 +269,8 @@ def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
         )
 
 
-def _with_origin(
-    prepared: Prepared, status: JobStatus, checkpoint_dir: str | None, context: Context
-) -> Prepared:
-    """Add the record of which run this one is made of."""
+def _origin_file(status: JobStatus, checkpoint_dir: str | None, context: Context) -> RenderedFile:
+    """Record which run the new one is made of."""
     record = Resubmitted(
         run_id=status.run_id,
         run_dir=str(status.folder.path),
@@ -301,7 +278,4 @@ def _with_origin(
         code="now" if context.code is None else "then",
         checkpoint_dir=checkpoint_dir,
     )
-    text = json.dumps(msgspec.to_builtins(record)) + "\n"
-    return structs.replace(
-        prepared, files=[*prepared.files, RenderedFile("resubmitted.json", text)]
-    )
+    return record_file("resubmitted.json", record)

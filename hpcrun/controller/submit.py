@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from msgspec import structs
@@ -21,13 +20,13 @@ from hpcrun.controller.context import (
     slurm_conf_of,
     slurm_transport,
 )
-from hpcrun.controller.prepare import Prepared, PreparedSweep
+from hpcrun.controller.prepare import Prepared, PreparedSweep, runs_in
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder
+from hpcrun.runs.layout import SUBMITTED, RunFolder
 from hpcrun.runs.records import Submitted, Successor
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import (
@@ -122,47 +121,28 @@ def _check_copied(prepared: Prepared, code: Path) -> None:
         )
 
 
-def submit(context: Context, prepared: Prepared) -> str:
-    """Write the run and hand it to Slurm with one sbatch; return the job id.
-
-    Raises SchedulerRefused (the run folder is taken away again), and OutOfReach when it stays
-    unknown whether Slurm took the job (the folder stays: ``hpcrun status`` settles it later).
-    """
-    check_slurm_conf(context)
-    folder = prepared.folder.path
-    with whole_or_nothing(folder, [folder]), _begun_from(context, [prepared]):
-        write_run(context, prepared)
-        return hand_over(context, prepared.plan, [folder])
-
-
 def submit_job(context: Context, made: Prepared | PreparedSweep) -> str:
-    """Submit a run or a sweep; return the job id. Raises as submit() does."""
-    if isinstance(made, PreparedSweep):
-        return submit_sweep(context, made)
-    return submit(context, made)
+    """Write the run, or the array and its runs, and submit it with one sbatch; return the job id.
 
-
-def submit_sweep(context: Context, sweep: PreparedSweep) -> str:
-    """Write the array and its runs, hand them to Slurm with one sbatch; return the array's id.
-
-    Raises as submit() does; whatever goes wrong before Slurm has it, all folders are taken away.
+    Raises SchedulerRefused (all folders are taken away again), and OutOfReach when it stays
+    unknown whether Slurm took the job (they stay: ``hpcrun status`` settles it later).
     """
     check_slurm_conf(context)
-    check_secrets(context, sweep.plan)
-    folder = sweep.folder
-    written = [folder.path, *(run.folder.path for run in sweep.runs)]
-    with whole_or_nothing(folder.path, written), _begun_from(context, sweep.runs):
-        _make(folder)
-        try:
-            _write(context, sweep, folder)
-        except BaseException:
-            take_away(written)
-            raise
-        return hand_over(context, sweep.plan, written)
+    check_secrets(context, made.plan)
+    folder, runs = made.folder.path, runs_in(made)
+    written = list(dict.fromkeys([folder, *(run.folder.path for run in runs)]))
+    notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
+    with whole_or_nothing(folder, written), notes:
+        if isinstance(made, PreparedSweep):
+            _write_sweep(context, made, written)
+        else:
+            write_run(context, made)
+        return hand_over(context, made.plan, written)
 
 
-def _make(folder: SweepFolder) -> None:
+def _write_sweep(context: Context, sweep: PreparedSweep, written: Sequence[Path]) -> None:
     """Make the array's folder, by which the names of its runs' folders are taken too."""
+    folder = sweep.folder
     try:
         folder.path.mkdir(parents=True)
     except OSError as error:
@@ -170,20 +150,16 @@ def _make(folder: SweepFolder) -> None:
             f"{error.filename}: cannot make the sweep's folder: {error.strerror}",
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
-
-
-def _write(context: Context, sweep: PreparedSweep, folder: SweepFolder) -> None:
-    for file in sweep.files:
-        write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
-    write_code(context, sweep.plan, folder.code)
-    for prepared in sweep.runs:
-        run = create_run_folder(Path(prepared.plan.run_dir))
-        fill_run(context, prepared, run, folder.code)
-
-
-def _begun_from(context: Context, runs: Sequence[Prepared]) -> AbstractContextManager[None]:
-    """Note in the run that these come after that they begin from its checkpoints, if they do."""
-    return linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
+    try:
+        for file in sweep.files:
+            write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+        write_code(context, sweep.plan, folder.code)
+        for prepared in sweep.runs:
+            run = create_run_folder(Path(prepared.plan.run_dir))
+            fill_run(context, prepared, run, folder.code)
+    except BaseException:
+        take_away(written)
+        raise
 
 
 @contextlib.contextmanager
@@ -275,7 +251,7 @@ def hand_over(context: Context, plan: Plan, written: Sequence[Path]) -> str:
     """Hand what was written to Slurm, record the answer in its folder, return the job id.
 
     ``written`` are that folder, with job.sbatch, and those of a sweep's runs; where Slurm refuses
-    they are taken away again. Raises as submit().
+    they are taken away again. Raises as submit_job().
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)

@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -23,7 +24,6 @@ from hpcrun.slurm.cluster import (
     Association,
     NodeLimits,
     NodeRow,
-    PartitionRow,
     Qos,
     SlurmConfig,
     associations_argv,
@@ -41,6 +41,8 @@ from hpcrun.slurm.cluster import (
 )
 from hpcrun.spec.job import Fabric
 from hpcrun.transport import Transport
+
+T = TypeVar("T")
 
 # Kinds of nodes that are looked at one by one: few clusters have more than ten.
 _MOST_KINDS = 64
@@ -72,8 +74,8 @@ def survey(transport: Transport) -> Answers:
     Raises OutOfReach where slurmctld does not answer, or the answer is not Slurm's.
     """
     config = _config(transport)
-    partitions = _partitions(transport)
-    nodes = _nodes(transport)
+    partitions = _rows(transport, show_partitions_argv(), parse_partitions)
+    nodes = _rows(transport, sinfo_argv(), parse_sinfo)
     associations, qos = _accounting(transport, config)
     return Answers(
         config=config,
@@ -105,42 +107,29 @@ def _config(transport: Transport) -> SlurmConfig:
     return config
 
 
-def _partitions(transport: Transport) -> list[PartitionRow]:
-    argv = show_partitions_argv()
+def _rows(transport: Transport, argv: list[str], parse: Callable[[str], list[T]]) -> list[T]:
     text = _answer(transport, argv)
-    rows = parse_partitions(text)
+    rows = parse(text)
     # "No partitions in the system" is an answer too.
     if not rows and text.strip() and not text.startswith("No partition"):
         raise _odd(argv, text)
     return rows
 
 
-def _nodes(transport: Transport) -> list[NodeRow]:
-    argv = sinfo_argv()
-    text = _answer(transport, argv)
-    rows = parse_sinfo(text)
-    if not rows and text.strip():
-        raise _odd(argv, text)
-    return rows
-
-
 def _limits(transport: Transport, nodes: list[NodeRow]) -> dict[str, NodeLimits]:
     """Ask what Slurm reserves on one node of each kind; without an answer that is nothing."""
-    hosts: dict[tuple[int, int, str], str] = {}
+    kinds: dict[tuple[int, int, str], list[str]] = {}
     for row in nodes:
-        if row.nodes:
-            hosts.setdefault((row.cpus, row.memory, row.gres), first_host(row.node_list))
-    names = [name for name in hosts.values() if name][:_MOST_KINDS]
+        kind = (row.cpus, row.memory, row.gres)
+        kinds.setdefault(kind, []).extend([first_host(row.node_list)] if row.nodes else [])
+    names = [hosts[0] for hosts in kinds.values() if hosts and hosts[0]][:_MOST_KINDS]
     if not names:
         return {}
     text = ask(transport, show_nodes_argv(names))
     found = {limits.name: limits for limits in parse_nodes(_clean(text or ""))}
     # What holds for one node of a kind holds for all of them.
-    by_kind = {kind: found[name] for kind, name in hosts.items() if name in found}
     return {
-        first_host(row.node_list): by_kind[row.cpus, row.memory, row.gres]
-        for row in nodes
-        if (row.cpus, row.memory, row.gres) in by_kind
+        host: found[hosts[0]] for hosts in kinds.values() for host in hosts if hosts[0] in found
     }
 
 
