@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -36,6 +36,11 @@ _PLANNED_KEYS = {"Cluster": {"host"}}
 
 # What a conversion gives where it appended a problem.
 _REFUSED: Any = object()
+_NUL = "holds a NUL character, which no process can receive"
+_BOOLEANS = {
+    **dict.fromkeys(("yes", "y", "on", "true"), "true"),
+    **dict.fromkeys(("no", "n", "off", "false"), "false"),
+}
 
 _LOOKS_LIKE = {
     mi.ListType: "a list, as in [a, b]",
@@ -52,7 +57,8 @@ def convert(cls: type[T], tree: Map, problems: list[Problem]) -> T:
 
     A key with a null is not given. What was refused has its default in the result.
     """
-    value: T = _struct(shape(cast(Any, cls)), tree, "", tree.place, problems)
+    of = shape(cast(Any, cls))
+    value: T = _Conversion(of, problems).struct(of, tree, "", tree.place)
     return value
 
 
@@ -150,215 +156,172 @@ def _far(word: str, root: mi.StructType) -> list[str]:
     ]
 
 
-def _struct(
-    of: mi.StructType,
-    node: Node,
-    path: str,
-    place: Place,
-    problems: list[Problem],
-    root: mi.StructType | None = None,
-) -> Any:
-    if not isinstance(node, Map):
-        return _refuse(of, node, path, place, problems)
-    root = root or of
-    fields = {field.encode_name: field for field in of.fields}
-    given: dict[str, Any] = {}
-    for key, entry in node.entries.items():
-        inner = join(path, key)
-        if key not in fields:
-            message = unknown_key(root, of, key)
-            _add(problems, entry.place, inner, message)
-        elif not is_null(entry.value):
-            value = _value(fields[key].type, entry.value, inner, entry.place, problems, root)
-            if value is not _REFUSED:
-                given[fields[key].name] = value
-    missing = [f.encode_name for f in of.fields if f.required and f.name not in given]
-    for name in missing:
-        if name not in node.entries or is_null(node.entries[name].value):
-            _add(problems, place, join(path, name), "is missing")
-    return _REFUSED if missing else of.cls(**given)
+class _Conversion:
+    """Makes values of a tree; ``root`` is the type of the whole, whose keys a message may name.
 
+    A method returns _REFUSED where it has appended a problem in place of a value.
+    """
 
-def _value(
-    declared: mi.Type,
-    node: Node,
-    path: str,
-    place: Place,
-    problems: list[Problem],
-    root: mi.StructType,
-) -> Any:
-    of, descriptions = unwrap(declared)
-    if isinstance(of, mi.UnionType):
-        # Text or boolean, the one union that there is: unquoted true and false are booleans.
-        kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
-        members = [member for member in _members(of) if isinstance(unwrap(member)[0], kind)]
-        return _value(members[0], node, path, place, problems, root)
-    if isinstance(of, mi.AnyType):
-        return _free(node, path, place, problems)
-    if isinstance(of, mi.StructType):
-        # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
-        node = Map({}, place) if is_null(node) else node
-        return _struct(of, node, path, place, problems, root)
-    if isinstance(of, mi.DictType):
-        return _dict(of, node, path, place, problems, root)
-    if isinstance(of, mi.ListType):
-        return _list(of, node, path, place, problems, root)
-    if isinstance(of, mi.LiteralType):
-        return _literal(of, node, path, place, problems)
-    if isinstance(of, mi.StrType):
-        return _text(of, descriptions, node, path, place, problems)
-    if isinstance(of, mi.IntType):
-        return _integer(of, node, path, place, problems)
-    if isinstance(of, mi.BoolType):
-        return _boolean(of, node, path, place, problems)
-    raise TypeError(f"{path}: no conversion to {of}")
+    def __init__(self, root: mi.StructType, problems: list[Problem]) -> None:
+        self.root = root
+        self.problems = problems
 
+    def value(self, declared: mi.Type, node: Node, path: str, place: Place) -> Any:
+        """Make a value of the declared type; ``place`` is its key's."""
+        of, descriptions = unwrap(declared)
+        if isinstance(of, mi.UnionType):
+            # Text or boolean, the one union that there is: unquoted true and false are booleans.
+            kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
+            members = [member for member in _members(of) if isinstance(unwrap(member)[0], kind)]
+            return self.value(members[0], node, path, place)
+        if isinstance(of, mi.AnyType):
+            return self.free(node, path, place)
+        if isinstance(of, mi.StructType):
+            # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
+            return self.struct(of, Map({}, place) if is_null(node) else node, path, place)
+        if isinstance(of, mi.DictType):
+            return self.dict(of, node, path, place)
+        if isinstance(of, mi.ListType):
+            return self.list(of, node, path, place)
+        if isinstance(of, mi.LiteralType):
+            return self.literal(of, node, path, place)
+        if isinstance(of, mi.StrType):
+            return self.text(of, descriptions, node, path, place)
+        if isinstance(of, mi.IntType):
+            return self.integer(of, node, path, place)
+        if isinstance(of, mi.BoolType):
+            return self.boolean(node, path, place)
+        raise TypeError(f"{path}: no conversion to {of}")
 
-def _dict(
-    of: mi.DictType,
-    node: Node,
-    path: str,
-    place: Place,
-    problems: list[Problem],
-    root: mi.StructType,
-) -> Any:
-    if not isinstance(node, Map):
-        return _refuse(of, node, path, place, problems)
-    key_type, descriptions = unwrap(of.key_type)
-    result = {}
-    for key, entry in node.entries.items():
-        inner = join(path, key)
-        text = Scalar(key, False, entry.place)
-        legal = _text(key_type, descriptions, text, inner, entry.place, problems)
-        value = _value(of.value_type, entry.value, inner, entry.place, problems, root)
-        if legal is not _REFUSED and value is not _REFUSED:
-            result[key] = value
-    return result
+    def refuse(self, path: str, place: Place, message: str) -> Any:
+        self.problems.append(place.problem(path, message))
+        return _REFUSED
 
+    def refuse_kind(self, of: mi.Type, node: Node, path: str, place: Place) -> Any:
+        return self.refuse(path, place, f"expected {_LOOKS_LIKE[type(of)]}; got {shown(node)}")
 
-def _list(
-    of: mi.ListType,
-    node: Node,
-    path: str,
-    place: Place,
-    problems: list[Problem],
-    root: mi.StructType,
-) -> Any:
-    if not isinstance(node, List):
-        return _refuse(of, node, path, place, problems)
-    if len(node.items) < (of.min_length or 0):
-        return _add(problems, place, path, "must not be empty")
-    items = [
-        _value(of.item_type, item, join(path, index), item.place, problems, root)
-        for index, item in enumerate(node.items)
-    ]
-    return [item for item in items if item is not _REFUSED]
+    def struct(self, of: mi.StructType, node: Node, path: str, place: Place) -> Any:
+        if not isinstance(node, Map):
+            return self.refuse_kind(of, node, path, place)
+        fields = {field.encode_name: field for field in of.fields}
+        given: dict[str, Any] = {}
+        for key, entry in node.entries.items():
+            inner = join(path, key)
+            if key not in fields:
+                self.refuse(inner, entry.place, unknown_key(self.root, of, key))
+            elif not is_null(entry.value):
+                value = self.value(fields[key].type, entry.value, inner, entry.place)
+                if value is not _REFUSED:
+                    given[fields[key].name] = value
+        missing = [f.encode_name for f in of.fields if f.required and f.name not in given]
+        for name in missing:
+            if name not in node.entries or is_null(node.entries[name].value):
+                self.refuse(join(path, name), place, "is missing")
+        return _REFUSED if missing else of.cls(**given)
 
-
-def _text(
-    of: mi.Type,
-    descriptions: list[str],
-    node: Node,
-    path: str,
-    place: Place,
-    problems: list[Problem],
-) -> Any:
-    if not isinstance(node, Scalar):
-        return _add(problems, place, path, f"expected text, got {shown(node)}{_unquoted(node)}")
-    pattern = getattr(of, "pattern", None)
-    wanted = descriptions[-1] if pattern and descriptions else "text"
-    if is_null(node):
-        hint = f'; write "{node.text}" for that text' if node.text else ""
-        if pattern is None:
-            hint += f'{"," if hint else "; write"} "" for empty text'
-        return _add(problems, place, path, f"expected {wanted}, got {shown(node)}{hint}")
-    if "\0" in node.text:
-        return _add(problems, place, path, "holds a NUL character, which no process can receive")
-    if pattern is not None and not re.fullmatch(pattern, node.text):
-        return _add(problems, place, path, f"expected {wanted}; got {shown(node)}")
-    return node.text
-
-
-def _literal(
-    of: mi.LiteralType, node: Node, path: str, place: Place, problems: list[Problem]
-) -> Any:
-    legal = [str(value) for value in of.values]
-    if isinstance(node, Scalar) and not is_null(node) and node.text in legal:
-        return node.text
-    meant = _close(node.text.lower(), legal) if isinstance(node, Scalar) else []
-    hint = f"; did you mean {meant[0]}?" if meant else ""
-    return _add(
-        problems, place, path, f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"
-    )
-
-
-def _integer(of: mi.IntType, node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
-    """Take a whole number in any of its spellings: 8, 0x8, 8.0 and 8e0 are the same number."""
-    if not isinstance(node, Scalar) or is_null(node):
-        return _refuse(of, node, path, place, problems)
-    try:
-        number = core_value(node.text)
-    except ValueError as error:
-        return _add(problems, place, path, f"{shown(node)}: {error}")
-    whole = type(number) is int or (type(number) is float and number.is_integer())
-    if not whole:
-        return _refuse(of, node, path, place, problems)
-    if not node.plain:
-        message = f"expected a whole number, got the text {shown(node)}; write it without quotes"
-        return _add(problems, place, path, message)
-    if (of.ge is not None and number < of.ge) or (of.le is not None and number > of.le):
-        bounds = f"from {of.ge} to {of.le}" if of.le is not None else f"at least {of.ge}"
-        return _add(problems, place, path, f"must be {bounds}; got {shown(node)}")
-    if abs(number) >= 1 << 63:
-        message = f"{shown(node)}: a whole number that does not fit into 64 bits"
-        return _add(problems, place, path, message)
-    return int(number)
-
-
-def _boolean(of: mi.BoolType, node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
-    value = plain_value(node)
-    if isinstance(value, bool):
-        return value
-    word = node.text.lower() if isinstance(node, Scalar) else ""
-    if word in ("yes", "y", "on", "true"):
-        meant = "true"
-    else:
-        meant = "false" if word in ("no", "n", "off", "false") else ""
-    hint = f"; did you mean {meant}?" if meant else ""
-    return _add(problems, place, path, f"expected true or false; got {shown(node)}{hint}")
-
-
-def _free(node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
-    """Take whatever stands there, with the core schema's types."""
-    if isinstance(node, Map):
+    def dict(self, of: mi.DictType, node: Node, path: str, place: Place) -> Any:
+        if not isinstance(node, Map):
+            return self.refuse_kind(of, node, path, place)
         result = {}
         for key, entry in node.entries.items():
-            if "\0" in key:
-                _add(problems, entry.place, join(path, key), "holds a NUL character")
-            value = _free(entry.value, join(path, key), entry.place, problems)
-            if value is not _REFUSED:
+            inner = join(path, key)
+            text = Scalar(key, False, entry.place)
+            legal = self.value(of.key_type, text, inner, entry.place)
+            value = self.value(of.value_type, entry.value, inner, entry.place)
+            if legal is not _REFUSED and value is not _REFUSED:
                 result[key] = value
         return result
-    if isinstance(node, List):
-        items = [_free(n, join(path, i), n.place, problems) for i, n in enumerate(node.items)]
+
+    def list(self, of: mi.ListType, node: Node, path: str, place: Place) -> Any:
+        if not isinstance(node, List):
+            return self.refuse_kind(of, node, path, place)
+        if len(node.items) < (of.min_length or 0):
+            return self.refuse(path, place, "must not be empty")
+        items = [
+            self.value(of.item_type, item, join(path, index), item.place)
+            for index, item in enumerate(node.items)
+        ]
         return [item for item in items if item is not _REFUSED]
-    if "\0" in node.text:
-        return _add(problems, place, path, "holds a NUL character, which no process can receive")
-    if not node.plain:
+
+    def text(
+        self, of: mi.StrType, descriptions: Sequence[str], node: Node, path: str, place: Place
+    ) -> Any:
+        if not isinstance(node, Scalar):
+            return self.refuse(path, place, f"expected text, got {shown(node)}{_unquoted(node)}")
+        wanted = descriptions[-1] if of.pattern and descriptions else "text"
+        if is_null(node):
+            hint = f'; write "{node.text}" for that text' if node.text else ""
+            if of.pattern is None:
+                hint += f'{"," if hint else "; write"} "" for empty text'
+            return self.refuse(path, place, f"expected {wanted}, got {shown(node)}{hint}")
+        if "\0" in node.text:
+            return self.refuse(path, place, _NUL)
+        if of.pattern is not None and not re.fullmatch(of.pattern, node.text):
+            return self.refuse(path, place, f"expected {wanted}; got {shown(node)}")
         return node.text
-    try:
-        return core_value(node.text)
-    except ValueError as error:
-        return _add(problems, place, path, f"{shown(node)}: {error}")
 
+    def literal(self, of: mi.LiteralType, node: Node, path: str, place: Place) -> Any:
+        legal = [str(value) for value in of.values]
+        if isinstance(node, Scalar) and not is_null(node) and node.text in legal:
+            return node.text
+        meant = _close(node.text.lower(), legal) if isinstance(node, Scalar) else []
+        hint = f"; did you mean {meant[0]}?" if meant else ""
+        message = f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"
+        return self.refuse(path, place, message)
 
-def _add(problems: list[Problem], place: Place, path: str, message: str) -> Any:
-    problems.append(Problem(place.source, place.line, path, message))
-    return _REFUSED
+    def integer(self, of: mi.IntType, node: Node, path: str, place: Place) -> Any:
+        """Take a whole number in any of its spellings: 8, 0x8, 8.0 and 8e0 are the same number."""
+        if not isinstance(node, Scalar) or is_null(node):
+            return self.refuse_kind(of, node, path, place)
+        try:
+            number = core_value(node.text)
+        except ValueError as error:
+            return self.refuse(path, place, f"{shown(node)}: {error}")
+        if not (type(number) is int or (type(number) is float and number.is_integer())):
+            return self.refuse_kind(of, node, path, place)
+        message = ""
+        if not node.plain:
+            message = (
+                f"expected a whole number, got the text {shown(node)}; write it without quotes"
+            )
+        elif (of.ge is not None and number < of.ge) or (of.le is not None and number > of.le):
+            bounds = f"from {of.ge} to {of.le}" if of.le is not None else f"at least {of.ge}"
+            message = f"must be {bounds}; got {shown(node)}"
+        elif abs(number) >= 1 << 63:
+            message = f"{shown(node)}: a whole number that does not fit into 64 bits"
+        return self.refuse(path, place, message) if message else int(number)
 
+    def boolean(self, node: Node, path: str, place: Place) -> Any:
+        value = plain_value(node)
+        if isinstance(value, bool):
+            return value
+        word = node.text.lower() if isinstance(node, Scalar) else ""
+        hint = f"; did you mean {_BOOLEANS[word]}?" if word in _BOOLEANS else ""
+        return self.refuse(path, place, f"expected true or false; got {shown(node)}{hint}")
 
-def _refuse(of: mi.Type, node: Node, path: str, place: Place, problems: list[Problem]) -> Any:
-    return _add(problems, place, path, f"expected {_LOOKS_LIKE[type(of)]}; got {shown(node)}")
+    def free(self, node: Node, path: str, place: Place) -> Any:
+        """Take whatever stands there, with the core schema's types."""
+        if isinstance(node, Map):
+            result = {}
+            for key, entry in node.entries.items():
+                inner = join(path, key)
+                if "\0" in key:
+                    self.refuse(inner, entry.place, "holds a NUL character")
+                value = self.free(entry.value, inner, entry.place)
+                if value is not _REFUSED:
+                    result[key] = value
+            return result
+        if isinstance(node, List):
+            items = [self.free(n, join(path, i), n.place) for i, n in enumerate(node.items)]
+            return [item for item in items if item is not _REFUSED]
+        if "\0" in node.text:
+            return self.refuse(path, place, _NUL)
+        if not node.plain:
+            return node.text
+        try:
+            return core_value(node.text)
+        except ValueError as error:
+            return self.refuse(path, place, f"{shown(node)}: {error}")
 
 
 def _unquoted(node: Node) -> str:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import msgspec.inspect as mi
 from msgspec import Struct
 
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.spec.check import (
-    child_type,
-    convert,
-    no_keys,
-    shape,
-    shown,
-    unknown_key,
-    unwrap,
-)
+from hpcrun.spec.check import child_type, convert, no_keys, shape, shown, unknown_key, unwrap
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.rules import (
@@ -185,7 +178,10 @@ def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) ->
         if extends is None or is_null(extends.value):
             return layers
         try:
-            text, source = _resolve(extends, resolve)
+            name = extends.value
+            if not isinstance(name, Scalar) or not name.text.strip() or "\0" in name.text:
+                raise InputError(f"expected the name of a job; got {shown(name)}")
+            text, source = resolve(name.text)
             if source in sources:
                 raise InputError(f"a circle: {' -> '.join([*sources, source])}")
             if len(sources) == MAX_CHAIN:
@@ -195,17 +191,9 @@ def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) ->
             return layers
         except InputError as error:
             message = "; ".join(part for part in (error.message, error.fix) if part)
-            place = extends.place
-            problems.append(Problem(place.source, place.line, "extends", message))
+            problems.append(extends.place.problem("extends", message))
             return layers
         sources.append(source)
-
-
-def _resolve(extends: Entry, resolve: Resolve) -> tuple[str, str]:
-    name = extends.value
-    if not isinstance(name, Scalar) or not name.text.strip() or "\0" in name.text:
-        raise InputError(f"expected the name of a job; got {shown(name)}")
-    return resolve(name.text)
 
 
 def _raise(problems: list[Problem]) -> None:
@@ -236,13 +224,13 @@ def _build_layer(
     for override in overrides:
         match = _ASSIGNMENT.fullmatch(override)
         if match is None:
-            problems.append(Problem(SOURCE, None, _cut(override), _bad_syntax(override)))
+            problems.append(_PLACE.problem(_cut(override), _bad_syntax(override)))
             continue
         keys = [segment.strip('"') for segment in re.findall(_SEGMENT, match.group(1))]
         path = _path(keys)
         wrong = _wrong_path(keys, root) or _scalar_between(keys, (layer, below))
         if wrong:
-            problems.append(Problem(SOURCE, None, path, wrong))
+            problems.append(_PLACE.problem(path, wrong))
             continue
         try:
             value = parse_value(match.group(2), SOURCE, path, problems)
@@ -251,17 +239,14 @@ def _build_layer(
             continue
         if len(keys) + depth_of(value) > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels"
-            problems.append(Problem(SOURCE, None, _cut(path), message))
+            problems.append(_PLACE.problem(_cut(path), message))
             continue
         layer = _put(layer, keys, value)
     return layer
 
 
 def _path(keys: Sequence[str]) -> str:
-    path = ""
-    for key in keys:
-        path = join(path, key)
-    return path
+    return reduce(join, keys, "")
 
 
 def _cut(text: str) -> str:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from hpcrun.errors import Problem
 from hpcrun.spec.job import DeepSpeed, JobSpec
-from hpcrun.spec.yaml12 import Entry, List, Map, Place, Scalar, is_null, join, plain_value
+from hpcrun.spec.yaml12 import Entry, List, Map, Node, Scalar, is_null, join, plain_value
 
 PROGRAMS = ("script", "module", "command")
 # Groups of a log pattern that say where a line stands; every other group is a metric.
@@ -101,33 +101,27 @@ def check_one_program(layer: Map, problems: list[Problem]) -> None:
     named = named_programs(layer)
     for key in named[1:]:
         message = f"{named[0]} is given too; a job has one of {', '.join(PROGRAMS)}"
-        _add(problems, layer.entries[key].place, key, message)
+        problems.append(layer.entries[key].place.problem(key, message))
 
 
 def check_names(tree: Map, problems: list[Problem], *, job: bool) -> None:
     """Refuse variables and sbatch options that hpcrun decides elsewhere."""
+    owned = "hpcrun sets this variable itself"
     for path in ("env", "nccl.env") if job else ("env",):
-        for name, place in _keys(tree, path):
+        for name, entry in _entries(tree, path).items():
             if _is_owned(name):
-                _add(problems, place, join(path, name), "hpcrun sets this variable itself")
-    secrets = _at(tree, "secrets")
-    listed = secrets.value.items if secrets and isinstance(secrets.value, List) else []
-    for index, item in enumerate(listed):
+                problems.append(entry.place.problem(join(path, name), owned))
+    for index, item in enumerate(_items(tree, "secrets")):
         if isinstance(item, Scalar) and _is_owned(item.text):
-            message = "hpcrun sets this variable itself"
-            _add(problems, item.place, join("secrets", index), message)
-    for option, place in _keys(tree, "slurm"):
-        entry = _at(tree, "slurm", option)
-        drops = entry is not None and plain_value(entry.value) is False
-        message = _decided(option, drops=drops, job=job)
+            problems.append(item.place.problem(join("secrets", index), owned))
+    for option, entry in _entries(tree, "slurm").items():
+        message = _decided(option, drops=plain_value(entry.value) is False, job=job)
         if message:
-            _add(problems, place, join("slurm", option), message)
-    for option, place in _keys(tree, "rename"):
-        entry = _at(tree, "rename", option)
-        wanted = entry.value.text if entry and isinstance(entry.value, Scalar) else ""
-        message = _renamed(option, wanted)
+            problems.append(entry.place.problem(join("slurm", option), message))
+    for option, entry in _entries(tree, "rename").items():
+        message = _renamed(option, entry.value.text if isinstance(entry.value, Scalar) else "")
         if message:
-            _add(problems, place, join("rename", option), message)
+            problems.append(entry.place.problem(join("rename", option), message))
 
 
 def _renamed(option: str, wanted: str) -> str:
@@ -159,10 +153,7 @@ def _decided(option: str, *, drops: bool, job: bool) -> str:
 
 def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
     """Refuse what is not a regular expression, and one that names no value."""
-    entry = _at(tree, "log_patterns")
-    for index, item in enumerate(
-        entry.value.items if entry and isinstance(entry.value, List) else []
-    ):
+    for index, item in enumerate(_items(tree, "log_patterns")):
         if not isinstance(item, Scalar):
             continue
         try:
@@ -173,7 +164,7 @@ def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
             if names.keys() - _LOG_PLACES:
                 continue
             message = "names no value; give one a name, as in (?P<loss>[0-9.]+)"
-        _add(problems, item.place, join("log_patterns", index), message)
+        problems.append(item.place.problem(join("log_patterns", index), message))
 
 
 def settle_framework(spec: JobSpec) -> JobSpec:
@@ -245,17 +236,16 @@ def _at(tree: Map, *keys: str) -> Entry | None:
     return entry
 
 
-def _keys(tree: Map, path: str) -> list[tuple[str, Place]]:
+def _entries(tree: Map, path: str) -> dict[str, Entry]:
     entry = _at(tree, *path.split("."))
-    if entry is None or not isinstance(entry.value, Map):
-        return []
-    return [(key, inner.place) for key, inner in entry.value.entries.items()]
+    return entry.value.entries if entry and isinstance(entry.value, Map) else {}
+
+
+def _items(tree: Map, key: str) -> list[Node]:
+    entry = _at(tree, key)
+    return entry.value.items if entry and isinstance(entry.value, List) else []
 
 
 def _complain(tree: Map, problems: list[Problem], message: str, *keys: str) -> None:
     entry = _at(tree, *keys)
-    _add(problems, entry.place if entry else tree.place, ".".join(keys), message)
-
-
-def _add(problems: list[Problem], place: Place, path: str, message: str) -> None:
-    problems.append(Problem(place.source, place.line, path, message))
+    problems.append((entry or Entry(tree, tree.place)).place.problem(".".join(keys), message))

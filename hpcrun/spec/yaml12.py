@@ -67,6 +67,10 @@ class Place(Struct, frozen=True):
     source: str
     line: int | None = None
 
+    def problem(self, path: str, message: str) -> Problem:
+        """Make the problem of a value that stands here."""
+        return Problem(self.source, self.line, path, message)
+
 
 class Scalar(Struct, frozen=True):
     """A text as written; ``plain`` if without quotes, so that it may mean a number or nothing."""
@@ -372,9 +376,7 @@ class _Tree:
             if name in entries:
                 line = entries[name].place.line
                 first = f"first on line {line}" if line else "once is enough"
-                self.problems.append(
-                    Problem(place.source, place.line, inner, f"key given twice; {first}")
-                )
+                self.problems.append(place.problem(inner, f"key given twice; {first}"))
             elif name is not None:
                 entries[name] = Entry(value, place)
         return Map(entries, self.place(node))
@@ -382,15 +384,14 @@ class _Tree:
     def key_text(self, node: yaml.Node, key: Node, path: str) -> str | None:
         """Return the key's text; None, with a problem, where it has none."""
         if not isinstance(key, Scalar):
-            found = "a list" if isinstance(key, List) else "a map"
-            self.note(node, path, f"a key must be text, got {found}")
-            return None
-        if key.plain and key.text == "<<":
-            self.note(node, path, "merge keys (<<) are not supported: use extends: NAME")
-            return None
-        if not key.plain or isinstance(plain_value(key), str):
+            problem = f"a key must be text, got {'a list' if isinstance(key, List) else 'a map'}"
+        elif key.plain and key.text == "<<":
+            problem = "merge keys (<<) are not supported: use extends: NAME"
+        elif key.plain and not isinstance(plain_value(key), str):
+            problem = f'a key must be text; write "{key.text}" with quotes'
+        else:
             return key.text
-        self.note(node, path, f'a key must be text; write "{key.text}" with quotes')
+        self.note(node, path, problem)
         return None
 
     def check_tag(self, node: yaml.Node, path: str) -> None:
@@ -407,5 +408,4 @@ class _Tree:
     def note(self, node: yaml.Node, path: str, message: str) -> None:
         if self.lines:
             message = f"column {node.start_mark.column + 1}: {message}"
-        place = self.place(node)
-        self.problems.append(Problem(place.source, place.line, path, message))
+        self.problems.append(self.place(node).problem(path, message))
