@@ -195,3 +195,8 @@ class History(Struct, frozen=True, kw_only=True):
     @property
     def last(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def end(self) -> End | None:
+        """The end of the last attempt, if it has one."""
+        return self.last.end if self.last is not None else None

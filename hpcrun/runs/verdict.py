@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
 from hpcrun.runs.layout import created_at
-from hpcrun.runs.records import End, History
+from hpcrun.runs.records import End, History, Submitted
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
 
@@ -50,8 +50,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """
 
     state: str
-    final: bool
-    source: str
+    final: bool = False
+    source: str = "record"
     reason: str = ""
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -75,33 +75,19 @@ def decide(evidence: Evidence) -> Verdict:
     last, queue, account = evidence.history.last, evidence.queue, evidence.account
     if evidence.history.copy_of is not None:
         return _of_copy(evidence)
-    end = last.end if last else None
-    exit_code = end.exit_code if end else None
+    end = evidence.history.end
     if queue is not None and queue.state != UNKNOWN:
-        verdict = Verdict(
-            state=queue.state,
-            final=is_final(queue.state),
-            source="squeue",
-            reason=_reason(queue),
-            exit_code=exit_code if is_final(queue.state) else None,
-        )
-        return _with_disagreement(verdict, evidence.history)
+        return _by_slurm(evidence.history, "squeue", queue.state, _reason(queue))
     if account is not None and account.state != UNKNOWN:
         # Not in the queue although the accounting still calls it running: the accounting is late.
         if is_final(account.state):
-            verdict = Verdict(state=account.state, final=True, source="sacct", exit_code=exit_code)
-            return _with_disagreement(verdict, evidence.history)
+            return _by_slurm(evidence.history, "sacct", account.state)
         if evidence.in_reach:
             if end is not None:
                 return _by_record(evidence, "sacct has not seen the end yet")
-            quiet = evidence.now - _last_sign(evidence)
-            if quiet < RUNAWAY:
-                return Verdict(
-                    state=UNKNOWN,
-                    final=False,
-                    source="sacct",
-                    reason=f"sacct calls it {account.state}, squeue does not show it",
-                )
+            if evidence.now - _last_sign(evidence) < RUNAWAY:
+                reason = f"sacct calls it {account.state}, squeue does not show it"
+                return Verdict(state=UNKNOWN, source="sacct", reason=reason)
     # Slurm keeps no record of a task that is cancelled while it waits.
     is_missing = evidence.missing_from_array and evidence.in_reach
     is_new = evidence.now - _last_sign(evidence) <= GRACE
@@ -112,58 +98,42 @@ def decide(evidence: Evidence) -> Verdict:
         seen = None  # found out again; or older than the last attempt
     if queue is None and seen is not None:
         # Slurm's earlier answer: it forgets jobs, or does not answer now.
-        verdict = Verdict(
-            state=seen.state, final=True, source="seen", reason=seen.reason, exit_code=exit_code
-        )
-        return _with_disagreement(verdict, evidence.history)
-    local = evidence.history.submitted is not None and evidence.history.submitted.job_id is None
-    if local:
-        return _local(evidence)
+        return _by_slurm(evidence.history, "seen", seen.state, seen.reason)
+    submitted = evidence.history.submitted
+    if submitted is not None and submitted.job_id is None:
+        return _local(evidence, submitted)
     if queue is not None:
-        return Verdict(
-            state=UNKNOWN,
-            final=False,
-            source="squeue",
-            reason="Slurm names a state that hpcrun does not know",
-        )
+        reason = "Slurm names a state that hpcrun does not know"
+        return Verdict(state=UNKNOWN, source="squeue", reason=reason)
     if not evidence.in_reach:
         known = "it has no records yet"
         if end is not None:
             known = f"its own record shows that it ended with exit code {end.exit_code}"
         elif last is not None and last.begin is not None:
             known = "its own record shows that it began"
-        return Verdict(
-            state=UNKNOWN, final=False, source="record", reason=f"Slurm does not answer; {known}"
-        )
+        return Verdict(state=UNKNOWN, reason=f"Slurm does not answer; {known}")
     return _by_record(evidence)
 
 
 def _of_copy(evidence: Evidence) -> Verdict:
     """Decide for a copy of a run's folder: it has no job, only an end that was copied with it."""
-    history, last, seen = evidence.history, evidence.history.last, evidence.history.seen
+    history, end, seen = evidence.history, evidence.history.end, evidence.history.seen
     note = f"a copy of {history.copy_of}, whose job it was"
-    end = last.end if last is not None else None
     if seen is not None and seen.attempts == len(history.attempts):
         code = end.exit_code if end is not None else None
         return Verdict(
-            state=seen.state,
-            final=True,
-            source="record",
-            reason=seen.reason,
-            exit_code=code,
-            notes=[note],
+            state=seen.state, final=True, reason=seen.reason, exit_code=code, notes=[note]
         )
     if end is not None:
         return _by_record(evidence, note)
-    return Verdict(state=NOT_SUBMITTED, final=True, source="record", reason=note)
+    return Verdict(state=NOT_SUBMITTED, final=True, reason=note)
 
 
 def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     """Decide by the run's own records: Slurm has forgotten the job."""
-    history, last = evidence.history, evidence.history.last
+    history, last, end = evidence.history, evidence.history.last, evidence.history.end
     notes = [note] if note else []
-    if last is not None and last.end is not None:
-        end = last.end
+    if end is not None:
         state = "COMPLETED" if end.exit_code == 0 else "FAILED"
         if end.stopped_by is not None:
             state = "CANCELLED"
@@ -171,43 +141,28 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
                 state = "TIMEOUT"
             elif history.cancelled is None:
                 notes.append(f"it was stopped by SIG{end.stopped_by}: cancelled, or out of time")
-        return Verdict(
-            state=state, final=True, source="record", exit_code=end.exit_code, notes=notes
-        )
+        return Verdict(state=state, final=True, exit_code=end.exit_code, notes=notes)
     quiet = evidence.now - _last_sign(evidence)
     if last is not None and quiet < SILENT_AFTER:
-        return Verdict(
-            state=UNKNOWN,
-            final=False,
-            source="record",
-            reason=f"Slurm does not show the job, which gave a sign of life {quiet:.0f} s ago",
-        )
+        reason = f"Slurm does not show the job, which gave a sign of life {quiet:.0f} s ago"
+        return Verdict(state=UNKNOWN, reason=reason)
     if history.cancelled is not None:
-        return Verdict(state="CANCELLED", final=True, source="record", notes=notes)
-    submitted = history.submitted
-    if submitted is None and last is None:
+        return Verdict(state="CANCELLED", final=True, notes=notes)
+    if history.submitted is None and last is None:
         if quiet < UNSETTLED:
-            return Verdict(
-                state=UNKNOWN,
-                final=False,
-                source="record",
-                reason="sbatch gave no answer; Slurm may still take the job",
-            )
-        return Verdict(
-            state=NOT_SUBMITTED,
-            final=True,
-            source="record",
-            reason="no Slurm job has this folder: sbatch never took it",
-        )
+            reason = "sbatch gave no answer; Slurm may still take the job"
+            return Verdict(state=UNKNOWN, reason=reason)
+        reason = "no Slurm job has this folder: sbatch never took it"
+        return Verdict(state=NOT_SUBMITTED, final=True, reason=reason)
     if last is None and quiet < GRACE:
-        return Verdict(state=UNKNOWN, final=False, source="record", reason="submitted a moment ago")
+        return Verdict(state=UNKNOWN, reason="submitted a moment ago")
     if last is None:
         reason = "Slurm has forgotten the job, and it never began"
     elif last.begin is None:
         reason = "Slurm has forgotten the job, and it left no record"
     else:
         reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
-    return Verdict(state=LOST, final=True, source="record", reason=reason, notes=notes)
+    return Verdict(state=LOST, final=True, reason=reason, notes=notes)
 
 
 def _is_out_of_time(end: End, limit: float | None) -> bool:
@@ -229,21 +184,16 @@ def _last_sign(evidence: Evidence) -> float:
     return created_at(history.run_id)
 
 
-def _local(evidence: Evidence) -> Verdict:
+def _local(evidence: Evidence, submitted: Submitted) -> Verdict:
     """Decide for a run of ``hpcrun run``: there are only its records."""
-    last, submitted = evidence.history.last, evidence.history.submitted
+    last = evidence.history.last
     if last is not None and last.end is not None:
         return _by_record(evidence)
-    assert submitted is not None
-    seen = max(submitted.submitted_at, (last.beat if last and last.beat else 0.0))
-    if evidence.now - seen > SILENT_AFTER:
-        return Verdict(
-            state=LOST,
-            final=True,
-            source="record",
-            reason=f"no sign of life for {evidence.now - seen:.0f} s and no end record",
-        )
-    return Verdict(state="RUNNING", final=False, source="record")
+    quiet = evidence.now - max(submitted.submitted_at, last.beat or 0.0 if last else 0.0)
+    if quiet > SILENT_AFTER:
+        reason = f"no sign of life for {quiet:.0f} s and no end record"
+        return Verdict(state=LOST, final=True, reason=reason)
+    return Verdict(state="RUNNING")
 
 
 def _reason(queue: SlurmJob) -> str:
@@ -255,18 +205,16 @@ def _reason(queue: SlurmJob) -> str:
     return "" if waited or queue.reason in ("None", "NonZeroExitCode") else queue.reason
 
 
-def _with_disagreement(verdict: Verdict, history: History) -> Verdict:
-    """Add notes on what the job's own record contradicts."""
-    last = history.last
-    end = last.end if last else None
-    notes = list(verdict.notes)
+def _by_slurm(history: History, source: str, state: str, reason: str = "") -> Verdict:
+    """Make the verdict of Slurm's answer, with notes on what the job's own record contradicts."""
+    end, notes = history.end, []
+    final = source == "seen" or is_final(state)
     # A job of another program has no records at all.
-    if verdict.state == "FAILED" and last is None and history.submitted is not None:
+    if state == "FAILED" and history.last is None and history.submitted is not None:
         notes.append("the job left no record: do the compute nodes see the folder of the run?")
-    if verdict.final and end is not None:
-        clean = end.exit_code == 0
-        if verdict.ok != clean:
-            notes.append(
-                f"Slurm reports {verdict.state}, the job's own record exit code {end.exit_code}"
-            )
-    return structs.replace(verdict, notes=notes)
+    if final and end is not None and (state == "COMPLETED") != (end.exit_code == 0):
+        notes.append(f"Slurm reports {state}, the job's own record exit code {end.exit_code}")
+    code = end.exit_code if final and end is not None else None
+    return Verdict(
+        state=state, final=final, source=source, reason=reason, exit_code=code, notes=notes
+    )
