@@ -44,7 +44,6 @@ from hpcrun.runs.store import (
     read_if_there,
     read_plan,
     read_record,
-    read_task_brief,
     record_of_task,
     write_record,
 )
@@ -530,7 +529,8 @@ class _SweepRow:
             return UNKNOWN, None, ""
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
         submitted = self.submitted and record_of_task(self.submitted, index)
-        status = judge(answers, run, read_task_brief(run, task, submitted))
+        seen = read_if_there(run.seen, Seen)
+        status = judge(answers, run, read_brief(run, seen, (task, submitted)))
         # A run that left no trace may yet show one, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError, InputError
@@ -204,26 +204,17 @@ def list_runs(runs_dir: Path) -> Iterator[RunFolder]:
 
 def list_names(runs_dir: Path) -> list[str]:
     """List all names in the folder, runs newest first; the folder is read once."""
-    names = _names(runs_dir)
-    # There may be thousands: as text they are sorted at once, and only those of one second need
-    # their exact order.
-    names.sort(reverse=True)
-    stamps = [name[:_STAMP] for name in names]
-    done = 0
-    for place, (stamp, following) in enumerate(itertools.pairwise(stamps)):
-        if stamp == following and place >= done:
-            done = place + 2
-            while stamps[done : done + 1] == [stamp]:
-                done += 1
-            names[place:done] = sorted(names[place:done], key=_newness, reverse=True)
-    return names
-
-
-def _names(runs_dir: Path) -> list[str]:
     try:
-        return os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
+        names = os.listdir(runs_dir)  # noqa: PTH208 - names alone are wanted
     except (FileNotFoundError, NotADirectoryError):
         return []
+    # There may be thousands: as text they are sorted at once, and only those of one second need
+    # their exact order.
+    found: list[str] = []
+    for _, group in groupby(sorted(names, reverse=True), key=lambda name: name[:_STAMP]):
+        same = list(group)
+        found += sorted(same, key=_newness, reverse=True) if len(same) > 1 else same
+    return found
 
 
 def no_runs_in(runs_dir: Path) -> str:

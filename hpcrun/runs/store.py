@@ -148,24 +148,16 @@ def read_history(folder: RunFolder) -> History:
     )
 
 
-def read_brief(folder: RunFolder, seen: Seen | None = None) -> History:
+def read_brief(
+    folder: RunFolder, seen: Seen | None = None, part: tuple[Task, Submitted | None] | None = None
+) -> History:
     """Read what a listing of thousands of runs shows: of an attempt the end or else the begin.
 
     ``beat`` is when the file was written last by its file system's clock. ``seen`` is the run's
-    own, if it was read already.
+    own, ``part`` what the records of its sweep hold of a run, if they were read already.
     """
-    task = read_task(folder)
-    return _brief(folder, task, read_submitted(folder, task), seen)
-
-
-def read_task_brief(folder: RunFolder, task: Task, submitted: Submitted | None) -> History:
-    """Read the history of a sweep's run as read_brief() does; the sweep's records have the rest."""
-    return _brief(folder, task, submitted, read_if_there(folder.seen, Seen))
-
-
-def _brief(
-    folder: RunFolder, task: Task | None, submitted: Submitted | None, seen: Seen | None
-) -> History:
+    task = part[0] if part else read_task(folder)
+    submitted = part[1] if part else read_submitted(folder, task)
     at = _written_at(folder.cancelled)
     return History(
         run_id=folder.run_id,

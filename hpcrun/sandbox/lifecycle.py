@@ -206,7 +206,9 @@ def cancel_jobs(layout: Layout) -> None:
         return
     environ = clean_environment(os.environ, layout)
     with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
-        cancel_all(find_programs(environ["PATH"])["scancel"], environ)
+        # No answer of slurmctld is no error: the end comes anyway.
+        scancel = find_programs(environ["PATH"])["scancel"]
+        ask([scancel, "--quiet", f"--user={os.geteuid()}"], environ, timeout=CANCEL_GRACE)
         processes.wait_for(no_step_left, CANCEL_GRACE)
 
 
@@ -256,15 +258,15 @@ def clean_environment(environ: Mapping[str, str], layout: Layout) -> dict[str, s
 
 def find_programs(path: str) -> dict[str, str]:
     """Return where Slurm's and munge's programs are; raise HpcrunError when some are missing."""
-    found = {program: shutil.which(program, path=path) for program in PROGRAMS}
-    if missing := [program for program, where in found.items() if where is None]:
+    found = {program: shutil.which(program, path=path) or "" for program in PROGRAMS}
+    if missing := [program for program, where in found.items() if not where]:
         raise HpcrunError(
             f"a sandbox needs Slurm's daemons and munge; not found: {', '.join(missing)}",
             fix="apt install slurm-wlm munge (Debian, Ubuntu), or"
             " dnf install slurm slurm-slurmctld slurm-slurmd munge (Red Hat with EPEL);"
             " no service needs to be configured or started",
         )
-    return {program: where for program, where in found.items() if where}
+    return found
 
 
 def check_user(uid: int) -> None:
@@ -278,12 +280,26 @@ def check_user(uid: int) -> None:
         ) from None
 
 
+def ask(argv: Sequence[str], environ: Mapping[str, str], timeout: float = 10) -> str:
+    """Return what a command of Slurm's prints; "" when it does not end in ``timeout`` seconds."""
+    try:
+        answer = subprocess.run(
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return answer.stdout.decode(errors="replace")
+
+
 def slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]:
     """Ask slurmctld for its release."""
-    answer = subprocess.run(
-        [slurmctld, "-V"], env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    return config.parse_version((answer.stdout + answer.stderr).decode(errors="replace"))
+    return config.parse_version(ask([slurmctld, "-V"], environ))
 
 
 def free_ports(count: int) -> list[int]:
@@ -382,10 +398,9 @@ def start(
         raise HpcrunError(f"the sandbox's daemons did not start in {error.timeout:.0f} s") from None
     report = [line.split() for line in answer.stdout.decode().splitlines()]
     for name, code in report:
-        if code == "-1":
-            raise HpcrunError(f"{name} does not come up{log_tail(layout, name)}")
         if code != "0":
-            raise HpcrunError(f"{name} ended with code {code}{log_tail(layout, name)}")
+            what = "does not come up" if code == "-1" else f"ended with code {code}"
+            raise HpcrunError(f"{name} {what}{log_tail(layout, name)}")
     if len(report) < len(commands):
         stderr = answer.stderr.decode(errors="replace").strip()
         raise HpcrunError(f"the sandbox's keeper ended early: {stderr or 'it printed nothing'}")
@@ -393,46 +408,8 @@ def start(
 
 def node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Ask for the state of each node; empty when slurmctld does not answer."""
-    try:
-        answer = subprocess.run(
-            [sinfo, "--noheader", "--Node", "--format=%N %T"],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {}
-    return dict(parse_node_states(answer.stdout.decode(errors="replace")))
-
-
-def parse_node_states(text: str) -> list[tuple[str, str]]:
-    """Read ``sinfo --noheader --Node --format="%N %T"``.
-
-    >>> parse_node_states("node1 idle\\nnode2 unknown*\\n")
-    [('node1', 'idle'), ('node2', 'unknown*')]
-    """
-    return [
-        (name, state)
-        for name, _, state in (line.partition(" ") for line in text.split("\n"))
-        if state
-    ]
-
-
-def cancel_all(scancel: str, environ: Mapping[str, str]) -> None:
-    """Cancel all jobs; no answer of slurmctld is no error, because the end comes anyway."""
-    try:
-        subprocess.run(
-            [scancel, "--quiet", f"--user={os.geteuid()}"],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=3,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return
+    answer = ask([sinfo, "--noheader", "--Node", "--format=%N %T"], environ)
+    return dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
 
 
 def log_tail(layout: Layout, daemon: str, lines: int = 10) -> str:

@@ -63,7 +63,7 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     deny_qos: list[str] = []
 
 
-class NodeRow(Struct, frozen=True, kw_only=True):
+class NodeRow(Struct, frozen=True):
     """Nodes of one partition that are alike, and in one state. ``memory`` is in MB."""
 
     partition: str
@@ -227,20 +227,10 @@ def parse_sinfo(stdout: str) -> list[NodeRow]:
         numbers = [_number(part.removesuffix("+")) for part in parts[1:4]]
         if len(parts) != 8 or not parts[0] or None in numbers:
             continue
+        features = [name for name in re.split(r"[,&|\s]+", parts[7]) if name not in ("", "(null)")]
         nodes, cpus, memory = (number or 0 for number in numbers)
-        features = [name for name in re.split(r"[,&|\s]+", parts[7]) if name]
-        rows.append(
-            NodeRow(
-                partition=parts[0],
-                nodes=nodes,
-                cpus=cpus,
-                memory=memory,
-                state=parts[4],
-                node_list=parts[5],
-                gres=parts[6],
-                features=[] if features == ["(null)"] else features,
-            )
-        )
+        state, node_list, gres = parts[4:7]
+        rows.append(NodeRow(parts[0], nodes, cpus, memory, state, node_list, gres, features))
     return rows
 
 
@@ -270,16 +260,10 @@ def parse_nodes(stdout: str) -> list[NodeLimits]:
             continue
         reserved = (numbers.get("CoreSpecCount") or 0) * (numbers.get("ThreadsPerCore") or 1)
         effective = numbers.get("CPUEfctv")
-        cpus = total - reserved if effective is None else effective
-        left = memory - (numbers.get("MemSpecLimit") or 0)
-        found.append(
-            NodeLimits(
-                name=values["NodeName"],
-                cpus=max(cpus, 1),
-                memory=max(left, 1),
-                address=values.get("NodeAddr", ""),
-            )
-        )
+        cpus = max(total - reserved if effective is None else effective, 1)
+        left = max(memory - (numbers.get("MemSpecLimit") or 0), 1)
+        address = values.get("NodeAddr", "")
+        found.append(NodeLimits(name=values["NodeName"], cpus=cpus, memory=left, address=address))
     return found
 
 

@@ -61,7 +61,7 @@ def _expand_name(token: str, limit: int) -> list[str]:
     """Expand one name with its bracket groups into at most ``limit`` hosts."""
     parts = re.split(r"\[([^\]]*)\]", token)
     texts, groups = parts[::2], parts[1::2]
-    _check_name("0".join(texts) if groups else token, token)
+    check_host("0".join(texts) if groups else token, token)
     ranges = [[_range(text, token) for text in group.split(",")] for group in groups]
     count = prod(sum(last - first + 1 for first, last, _ in group) for group in ranges)
     if count > limit:
@@ -100,23 +100,18 @@ def _range(text: str, token: str) -> tuple[int, int, int]:
     return first, last, len(match[1])
 
 
-def check_host(name: str) -> None:
-    """Refuse what no host is called. Raises InputError.
+def check_host(name: str, token: str = "") -> None:
+    """Refuse what no host is called; ``token``: where it stands. Raises InputError.
 
     >>> check_host("gpu-7.cluster")
     """
-    _check_name(name, name)
-
-
-def _check_name(name: str, token: str) -> None:
+    where = _short(token or name)
     if not _HOST.fullmatch(name):
         bad = next((char for char in name if not re.match(r"[A-Za-z0-9._-]", char)), name[:1])
-        raise InputError(
-            f"{_short(token)}: a host name cannot {'hold' if bad not in '.-' else 'begin with'} "
-            f"{bad!r}"
-        )
+        verb = "begin with" if bad in ".-" else "hold"
+        raise InputError(f"{where}: a host name cannot {verb} {bad!r}")
     if len(name) > _NAME_LIMIT:
-        raise InputError(f"{_short(token)}: longer than a host name's {_NAME_LIMIT} characters")
+        raise InputError(f"{where}: longer than a host name's {_NAME_LIMIT} characters")
 
 
 def compress(hosts: Sequence[str]) -> str:
