@@ -11,8 +11,8 @@ import pytest
 from hpcrun import scheduler
 from hpcrun.errors import CommandFailed, HpcrunError, OutOfReach, SchedulerRefused
 from hpcrun.transport import Result
-from hpcrun.transport.scripted import ScriptedTransport
 from tests.slurm_answers import show_job, squeue_row
+from tests.transport.scripted import ScriptedTransport
 
 RUN_DIR = "/scratch/runs/20261120-081455-train-7k3q"
 RUN = [Path(RUN_DIR)]

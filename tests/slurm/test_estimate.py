@@ -10,7 +10,7 @@ import pytest
 from hpcrun import scheduler
 from hpcrun.errors import OutOfReach, SchedulerRefused
 from hpcrun.slurm.commands import Estimate, parse_estimate
-from hpcrun.transport.scripted import ScriptedTransport
+from tests.transport.scripted import ScriptedTransport
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 ANSWERS = sorted(CAPTURED.glob("*/sbatch/test-only*.json"))

@@ -13,7 +13,7 @@ import pytest
 from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.transport import Result, Transport
 from hpcrun.transport.local import LocalTransport
-from hpcrun.transport.scripted import ScriptedTransport
+from tests.transport.scripted import ScriptedTransport
 
 ENV = {"PATH": "/usr/bin:/bin", "NAME": "value"}
 

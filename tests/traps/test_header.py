@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun import scheduler
-from hpcrun.transport.scripted import ScriptedTransport
+from tests.transport.scripted import ScriptedTransport
 from tests.traps.conftest import Maker
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A transport that answers from a script: for tests, ours and those of hpcrun's users."""
+"""A transport that answers from a script."""
 
 from __future__ import annotations
 
