@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Answers, Memory, ask, conf_of, forget_end, job_id_of, judge
-from hpcrun.controller.why import failure_text, with_whys
+from hpcrun.controller.why import with_whys
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.find import list_names
 from hpcrun.runs.layout import (
@@ -49,6 +49,7 @@ from hpcrun.runs.store import (
 )
 from hpcrun.runs.verdict import LOST, Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
+from hpcrun.views.lines import failure_text
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0

@@ -24,7 +24,7 @@ from hpcrun.runs.records import History, Seen
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, read_plan, runs_of, write_record
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
-from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.jobs import SlurmJob, is_part
 from hpcrun.slurm.states import UNKNOWN, is_final
 from hpcrun.transport import Transport
 
@@ -456,12 +456,12 @@ def status_of_jobs(
     odd = len(rows) > sum(map(len, queued.values()))
     for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
         some = rows if len(asked) == 1 else scheduler.queue(transport, [job_id])
-        queued[job_id] = {row.job_id: row for row in some if _is_part(row.job_id)}
+        queued[job_id] = {row.job_id: row for row in some if is_part(row.job_id)}
     missing = [
         job_id
         for job_id in asked
         if not queued[job_id]
-        or (ended and not _is_part(job_id) and any(map(_is_part, queued[job_id])))
+        or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
     ]
     is_needed = any(not queued[job_id] for job_id in missing)
     accounts = scheduler.accounting(transport, missing, strict=is_needed)
@@ -549,10 +549,6 @@ def _is_possible(job_id: str) -> bool:
     """
     number, _, task = job_id.replace("+", "_").partition("_")
     return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
-
-
-def _is_part(job_id: str) -> bool:
-    return "_" in job_id or "+" in job_id
 
 
 def _task_order(job_id: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Why jobs wait, with the numbers of the limit and the expected start; and why they ended."""
+"""Why jobs wait, with the numbers of the limit and the expected start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from msgspec import structs
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import Memory
-from hpcrun.plan.types import Plan
-from hpcrun.runs.records import Failure
 from hpcrun.runs.status import JobStatus, WhyWaiting
-from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.reasons import (
     Limit,
@@ -29,28 +26,6 @@ from hpcrun.transport import Transport
 # Limits that are asked about for one listing; the other jobs are explained without numbers.
 _LIMITS = 3
 NOT_FORESEEN = "no start is foreseen"
-
-
-def reason_text(verdict: Verdict) -> str:
-    """Say why a job has ended, in plain words; of one that has not, Slurm's own word."""
-    return explain(verdict.reason).words if verdict.final else verdict.reason
-
-
-def failure_text(status: JobStatus) -> str:
-    """Say which process failed first, and how; empty where none is on record."""
-    failure = status.end.first_failure if status.end else None
-    if failure is None:
-        return ""
-    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
-    return f"{culprit(status.plan, failure)} failed first: {how}"
-
-
-def culprit(plan: Plan | None, failure: Failure) -> str:
-    """Name the process of a failure."""
-    if failure.rank is not None:
-        return f"rank {failure.rank} on {failure.host}"
-    what = "command" if plan is not None and plan.launcher == "none" else "launcher"
-    return f"the {what} on {failure.host}"
 
 
 def with_whys(

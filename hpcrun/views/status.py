@@ -21,7 +21,7 @@ from hpcrun.views.lines import (
     reason_text,
     state_colour,
 )
-from hpcrun.views.numbers import number
+from hpcrun.views.numbers import number, sweep_size
 from hpcrun.views.table import BOLD, Column, Look, Table, dim, paint, pairs, printable
 
 # ---- the listing
@@ -207,16 +207,6 @@ def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[s
 
 
 # ---- a sweep, and jobs that hpcrun did not submit
-
-
-def sweep_size(runs: int, limit: int) -> str:
-    """Say how many runs there are, and how many of them may run at once.
-
-    >>> sweep_size(6, 4), sweep_size(2, 4)
-    ('6 runs, at most 4 at a time', '2 runs')
-    """
-    count = f"{runs} run{'' if runs == 1 else 's'}"
-    return f"{count}, at most {limit} at a time" if limit < runs else count
 
 
 def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list[str]:
