@@ -87,10 +87,7 @@ def _error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
     return {
         "message": message,
         "fix": fix or None,
-        "problems": [
-            {"source": p.source, "line": p.line, "path": p.path, "message": p.message}
-            for p in spec.problems
-        ],
+        "problems": [vars(problem) for problem in spec.problems],
         "notes": spec.notes,
         "exit_code": error.exit_code,
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import emit_json, message, pairs, say, show_next, table
+from hpcrun.cli.output import done_anyway, emit_json, message, pairs, say, show_next, table
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared, PreparedSweep
 from hpcrun.errors import InputError
@@ -118,26 +118,37 @@ def _show_values(sweep: PreparedSweep) -> None:
     table([*header, ""], rows)
 
 
-def check_one_log(made: Prepared | PreparedSweep) -> None:
-    """Refuse to follow a sweep. Raises InputError."""
-    if isinstance(made, PreparedSweep):
+def hand_in(
+    context: Context,
+    made: Prepared | PreparedSweep,
+    submit: Callable[[], str],
+    to_json: Callable[[str], dict[str, Any]],
+    *,
+    follow: bool,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Submit, print what was submitted and watch it to its end if that is asked for.
+
+    Returns 0, and 1 for what was watched and did not end well. Raises InputError.
+    """
+    if follow and isinstance(made, PreparedSweep):
         raise InputError(
             "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
         )
+    job_id = submit()
+    with done_anyway(f"submitted: job {job_id}"):
+        if as_json:
+            emit_json(to_json(job_id))
+        else:
+            show_submission(made, job_id)
+    if not (follow or wait):
+        return 0
+    from hpcrun.cli.watch import wait_for_sweep, watch  # here: a submission needs none
 
-
-def watch_submission(
-    context: Context, made: Prepared | PreparedSweep, *, follow: bool, quiet: bool
-) -> int:
-    """Watch what was submitted to its end; return 0 if it ended well and 1 if not."""
-    # Here: following needs much that a submission does not.
     if isinstance(made, PreparedSweep):
-        from hpcrun.cli.watch import wait_for_sweep
-
-        return wait_for_sweep(context, made.folder, quiet=quiet)
-    from hpcrun.cli.watch import watch
-
-    return watch(context, made.folder, logs=follow, quiet=quiet)
+        return wait_for_sweep(context, made.folder, quiet=as_json)
+    return watch(context, made.folder, logs=follow, quiet=as_json)
 
 
 # ---- not submitted -----------------------------------------------------------------------------

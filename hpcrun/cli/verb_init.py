@@ -34,6 +34,8 @@ def command(
     Called again it shows what has changed on the cluster since and updates the profile; your own
     keys and comments stay. An existing file is not overwritten without asking.
     """
+    from msgspec import structs
+
     from hpcrun.cli.output import Patience, emit_json
     from hpcrun.controller.init.init import look
     from hpcrun.errors import InputError
@@ -50,10 +52,7 @@ def command(
         "slurm_version": found.answers.config.version if found.answers else None,
         "profile": str(found.profile),
         "action": "none",
-        "changed": [
-            {"what": one.what, "key": one.key, "before": one.before, "after": one.after}
-            for one in found.changed
-        ],
+        "changed": [structs.asdict(one) for one in found.changed],
         "job": None,
         "left_out": found.site.left_out if found.site else {},
         "written": [],

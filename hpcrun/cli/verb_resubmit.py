@@ -59,13 +59,7 @@ def command(
     {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
     script's.
     """
-    from hpcrun.cli.output import done_anyway, emit_json
-    from hpcrun.cli.show_submission import (
-        check_one_log,
-        show_files,
-        show_submission,
-        watch_submission,
-    )
+    from hpcrun.cli.show_submission import hand_in, show_files
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
     from hpcrun.controller.status import resolve_any
@@ -89,18 +83,22 @@ def command(
             _show_origin(again)
         show_files(made, as_json=as_json)
         return 0
-    if follow:
-        check_one_log(made)
-    job_id = submit_again(again)
-    with done_anyway(f"submitted: job {job_id}"):
-        if as_json:
-            emit_json(_json(again, job_id))
-        else:
+
+    def submit() -> str:
+        job_id = submit_again(again)
+        if not as_json:
             _show_origin(again)
-            show_submission(made, job_id)
-    if not (follow or wait):
-        return 0
-    return watch_submission(again.context, made, follow=follow, quiet=as_json)
+        return job_id
+
+    return hand_in(
+        again.context,
+        made,
+        submit,
+        lambda job_id: _json(again, job_id),
+        follow=follow,
+        wait=wait,
+        as_json=as_json,
+    )
 
 
 def _show_origin(again: Again) -> None:

@@ -48,15 +48,7 @@ def command(
     JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
     without JOB they are the command to run: hpcrun submit -- hostname.
     """
-    from hpcrun.cli.output import done_anyway, emit_json
-    from hpcrun.cli.show_submission import (
-        check_one_log,
-        show_estimate,
-        show_files,
-        show_submission,
-        submission_json,
-        watch_submission,
-    )
+    from hpcrun.cli.show_submission import hand_in, show_estimate, show_files, submission_json
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import prepare_job
 
@@ -80,12 +72,12 @@ def command(
     if test_only:
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
-    if follow:
-        check_one_log(made)
-    job_id = submit_job(where, made)
-    with done_anyway(f"submitted: job {job_id}"):
-        if as_json:
-            emit_json(submission_json(made, job_id))
-        else:
-            show_submission(made, job_id)
-    return watch_submission(where, made, follow=follow, quiet=as_json) if follow or wait else 0
+    return hand_in(
+        where,
+        made,
+        lambda: submit_job(where, made),
+        lambda job_id: submission_json(made, job_id),
+        follow=follow,
+        wait=wait,
+        as_json=as_json,
+    )

@@ -267,21 +267,20 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     live = LiveJobs(context)
     for unit in units:
         reason = next((why for why, _ in map(live.reason, unit.runs) if why), "")
-        if reason:
-            going -= set(unit.paths)
-            yield unit, HpcrunError(f"{unit.name}: it stays: {reason}")
-            continue
         user = _user_of(unit, going)
-        if user is not None:
-            going -= set(unit.paths)
-            yield unit, HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it stays")
-            continue
         error = None
-        try:
-            transport.remove(unit.paths)
-        except OSError as failure:
+        if reason:
+            error = HpcrunError(f"{unit.name}: it stays: {reason}")
+        elif user is not None:
+            error = HpcrunError(f"{unit.name}: {user.name} uses its checkpoints: it stays")
+        else:
+            try:
+                transport.remove(unit.paths)
+            except OSError as failure:
+                where = failure.filename or unit.name
+                error = HpcrunError(f"{where}: {failure.strerror or failure}")
+        if error is not None:
             going -= set(unit.paths)
-            error = HpcrunError(f"{failure.filename or unit.name}: {failure.strerror or failure}")
         yield unit, error
     _remove_leftovers(transport, context.runs_dir)
 

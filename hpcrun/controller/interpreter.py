@@ -48,14 +48,19 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
         raise SpecError(problems)
     setup, where = chosen.setup, chosen.where
     if setup.container is not None:
-        _check_image(context, setup.container.image, f"{where}container.image")
+        image, key = setup.container.image, f"{where}container.image"
+        # A file must be there, unless it lies where only the nodes look.
+        if is_image_file(image) and not seen(context, image, key):
+            raise InputError(f"{key}: {_path(context, image, key)}: no such image")
         python = setup.python or ("" if spec.command is not None else "python3")
         return Interpreter(python=python, inside=True)
     venv = conda = None
     python = setup.python or ""
     if setup.uv:
         venv = str(context.project / context.environ.get("UV_PROJECT_ENVIRONMENT", ".venv"))
-        _check_lock(context, f"{where}uv")
+        lock = context.project / "uv.lock"
+        if not lock.is_file():
+            raise InputError(f"{where}uv: {lock}: no such file", fix="uv lock")
         python = python or f"{venv}/bin/python"  # made on the node, perhaps for the first time
     elif setup.venv:
         venv = str(_path(context, setup.venv, f"{where}venv")).rstrip("/")
@@ -94,17 +99,6 @@ def _interpreter(path: str, where: str, fix: str = "") -> str:
     if not os.access(path, os.X_OK):
         raise InputError(f"{where}: {path}: cannot be executed", fix=f"chmod +x {path}")
     return path
-
-
-def _check_lock(context: Context, where: str) -> None:
-    if not (context.project / "uv.lock").is_file():
-        raise InputError(f"{where}: {context.project}/uv.lock: no such file", fix="uv lock")
-
-
-def _check_image(context: Context, image: str, where: str) -> None:
-    """An image that is a file must be there, unless it lies where only the nodes look."""
-    if is_image_file(image) and not seen(context, image, where):
-        raise InputError(f"{where}: {_path(context, image, where)}: no such image")
 
 
 def seen(context: Context, text: str, where: str) -> bool:

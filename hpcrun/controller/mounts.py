@@ -11,21 +11,8 @@ from msgspec import Struct
 # /proc/mounts writes blanks in paths as octal numbers (proc(5)).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 LOCAL_TYPES = frozenset(
-    {
-        "ext2",
-        "ext3",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "zfs",
-        "f2fs",
-        "overlay",
-        "bcachefs",
-        "jfs",
-        "reiserfs",
-        "ntfs",
-        "ntfs3",
-    }
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay"}
+    | {"bcachefs", "jfs", "reiserfs", "ntfs", "ntfs3"}
 )
 MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
 

@@ -82,16 +82,12 @@ def _running(status: JobStatus) -> tuple[str, str]:
     job = status.job
     if status.state not in ACTIVE or job is None or job.source != "squeue":
         word = (status.job_id or status.run_id) if status.run is not None else ""
-        raise _not_running(name, status.state, status.reason, word)
+        text = f"{name} is {status.state}" + (f" ({status.reason})" if status.reason else "")
+        fix = f"hpcrun logs {word} shows its output" if word else ""
+        if status.state in ("PENDING", "CONFIGURING"):
+            fix = "a shell needs a running job; hpcrun status shows what it waits for"
+        raise InputError(text, fix=fix)
     return job.job_id, job.node_list
-
-
-def _not_running(name: str, state: str, reason: str, word: str) -> InputError:
-    text = f"{name} is {state}" + (f" ({reason})" if reason else "")
-    fix = f"hpcrun logs {word} shows its output" if word else ""
-    if state in ("PENDING", "CONFIGURING"):
-        fix = "a shell needs a running job; hpcrun status shows what it waits for"
-    return InputError(text, fix=fix)
 
 
 def _choose(node_list: str, node: str | None, job_id: str) -> str:

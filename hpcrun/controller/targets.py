@@ -48,12 +48,11 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     No words name the newest run, or its whole sweep. Raises InputError for a word that names
     nothing; nothing has been done then.
     """
-    runs: list[RunFolder] = []
-    sweeps: list[SweepFolder] = []
+    found: dict[RunFolder | SweepFolder, None] = {}
     jobs: list[str] = []
     lookup = Lookup(context.runs_dir)
     if not words:
-        _sort(resolve_any(context, None), runs, sweeps)
+        found[resolve_any(context, None)] = None
     numbers = [
         word for word in words if word.isdigit() and not find(context.runs_dir, word, lookup)
     ]
@@ -68,27 +67,20 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             tasks = task_numbers(word, match[2] or match[4])
             sweep = find(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
-                runs += _tasks_of(sweep, word, tasks)
+                found |= dict.fromkeys(_tasks_of(sweep, word, tasks))
             else:
                 jobs += [f"{array}_{task}" for task in tasks]
             continue
-        found = find(context.runs_dir, word, lookup)
-        if found is None and is_job_id(word):
+        one = find(context.runs_dir, word, lookup)
+        if one is None and is_job_id(word):
             jobs.append(word)
         else:
-            _sort(found or resolve_any(context, word), runs, sweeps)
+            found[one or resolve_any(context, word)] = None
     return Targets(
-        runs=list(dict.fromkeys(runs)),
-        sweeps=list(dict.fromkeys(sweeps)),
+        runs=[one for one in found if isinstance(one, RunFolder)],
+        sweeps=[one for one in found if isinstance(one, SweepFolder)],
         jobs=list(dict.fromkeys(jobs)),
     )
-
-
-def _sort(found: RunFolder | SweepFolder, runs: list[RunFolder], sweeps: list[SweepFolder]) -> None:
-    if isinstance(found, SweepFolder):
-        sweeps.append(found)
-    else:
-        runs.append(found)
 
 
 def _tasks_of(sweep: SweepFolder, word: str, tasks: Sequence[int]) -> list[RunFolder]:

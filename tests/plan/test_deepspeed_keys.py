@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.assets import shipped
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 
 pytestmark = pytest.mark.slow
@@ -104,10 +105,8 @@ def real() -> dict[str, Any]:
 
 @functools.cache
 def asked() -> set[str]:
-    from hpcrun.controller.checks.deepspeed import _PROBE
-
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE],
+        [sys.executable, str(shipped("templates") / "deepspeed_probe.py")],
         input=json.dumps(ASKED),
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from hpcrun.assets import shipped
 from hpcrun.controller.checks.script import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
@@ -39,83 +40,6 @@ try:
 except importlib.metadata.PackageNotFoundError:
     print("none")
 """
-
-# Runs in the interpreter that trains, so it is a text of its own. The map notes which keys
-# DeepSpeed asks for; what it refuses is taken out, key by key, until the rest is accepted.
-_PROBE = r'''
-import collections.abc, json, os, sys
-answer_fd = os.dup(1)
-os.dup2(2, 1)  # what libraries print at import is not the answer
-config = json.load(sys.stdin)
-read = set()
-
-class Keys(collections.abc.KeysView):
-    def __contains__(self, key):
-        self._mapping.note(key)
-        return dict.__contains__(self._mapping, key)
-
-class Noting(dict):
-    def __init__(self, plain, path=()):
-        self.path = path
-        super().__init__(
-            (key, Noting(value, (*path, key)) if isinstance(value, dict) else value)
-            for key, value in plain.items()
-        )
-    def note(self, key):
-        read.add(".".join((*self.path, str(key))))
-    def get(self, key, default=None):
-        self.note(key)
-        return super().get(key, default)
-    def __getitem__(self, key):
-        self.note(key)
-        return super().__getitem__(key)
-    def __contains__(self, key):
-        self.note(key)
-        return super().__contains__(key)
-    def keys(self):
-        return Keys(self)
-    def __copy__(self):
-        return self
-
-import deepspeed
-from deepspeed.runtime.config import DeepSpeedConfig
-
-def refused(plain):
-    """Return None, or the place below a section and the message of what is refused first."""
-    try:
-        DeepSpeedConfig(Noting(plain))
-    except Exception as error:
-        listed = getattr(error, "errors", None)
-        if callable(listed):
-            return [
-                (".".join(str(x) for x in e["loc"]), e["msg"].replace("Value error, ", ""))
-                for e in listed()
-            ]
-        return [("", str(error).split("\n")[0].split(" See http")[0] or type(error).__name__)]
-    return None
-
-def without(plain, key):
-    return {k: v for k, v in plain.items() if k != key}
-
-# The batch is checked against the real world elsewhere; here there is one rank.
-for key in ("train_batch_size", "gradient_accumulation_steps"):
-    config.pop(key, None)
-config["train_micro_batch_size_per_gpu"] = 1
-problems = []
-wrong = refused(config)
-while wrong:
-    culprit = next((k for k in config if refused(without(config, k)) != wrong), None)
-    for place, message in wrong:
-        path = ".".join(part for part in (culprit, place) if part)
-        problems.append((path, message))
-    if culprit is None or culprit == "train_micro_batch_size_per_gpu":
-        break
-    config = without(config, culprit)
-    wrong = refused(config)
-answer = {"version": deepspeed.__version__, "read": sorted(read), "problems": problems}
-os.write(answer_fd, json.dumps(answer).encode())
-os._exit(0)  # no waiting for threads of libraries
-'''
 
 
 def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
@@ -178,12 +102,13 @@ def ask_deepspeed(
         return None, ""
     import hashlib  # here: few jobs come to it, and OpenSSL takes long to load
 
+    probe = (shipped("templates") / "deepspeed_probe.py").read_text(encoding="utf-8")
     text = json.dumps(config, sort_keys=True)
-    key = hashlib.sha256("\0".join((python, version, _PROBE, text)).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\0".join((python, version, probe, text)).encode()).hexdigest()[:32]
     kept = cache_dir / "deepspeed-answers" / f"{key}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=decodable(Answer)), ""
-    code, output, fault = _run(python, _PROBE, text, environ, PATIENCE)
+    code, output, fault = _run(python, probe, text, environ, PATIENCE)
     if not fault:
         try:
             answer = msgspec.json.decode(output, type=decodable(Answer))
@@ -191,7 +116,9 @@ def ask_deepspeed(
             fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
     if fault:
         return None, cannot + fault
-    _keep(kept, output)
+    with contextlib.suppress(OSError, HpcrunError):  # a cache that cannot be written is none
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_file(kept, output.encode())
     return answer, ""
 
 
@@ -217,10 +144,3 @@ def _run(
     except OSError as error:
         return 1, "", error.strerror or str(error)
     return done.returncode, done.stdout, ""
-
-
-def _keep(path: Path, text: str) -> None:
-    """Cache an answer where that is possible."""
-    with contextlib.suppress(OSError, HpcrunError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, text.encode())

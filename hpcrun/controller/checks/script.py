@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -29,7 +29,7 @@ from hpcrun.spec.job import JobSpec
 LONGEST = 1_000_000
 # bytes; a line like that is data, and one that nests as deep would break Python 3.10's parser.
 LONGEST_LINE = 20_000
-# Modules of the project that are looked through for HPCRUN_* variables.
+# Modules of the project that are looked through.
 MODULES = 40
 _UNKNOWN_VERSION = (0, 0)
 
@@ -185,7 +185,7 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
     if shell and key == "script":
         program.refuse(key, f"{path}: a script for {shell}; write command: [{shell}, {path.name}]")
         return
-    reading = _parse(data, version if _UNKNOWN_VERSION < version < ours else ours)
+    reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
     program.reading = reading
     if not reading.fault:
         program.reads_variables = _reads_variables(context, path, reading)
@@ -224,7 +224,8 @@ def _shebang(data: bytes) -> str:
     return name if name in ("bash", "sh", "zsh", "ksh", "dash", "perl", "Rscript", "ruby") else ""
 
 
-def _parse(data: bytes, version: tuple[int, ...]) -> Reading:
+def parse_script(data: bytes, version: tuple[int, ...]) -> Reading:
+    """Read a script as this version of Python would; nothing of one that no person wrote."""
     if max(map(len, data.split(b"\n"))) > LONGEST_LINE:
         return Reading()
     if b"\0" in data:
@@ -262,19 +263,37 @@ def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
     """Return whether the script, or a module of the project that it imports, names HPCRUN_*."""
     if reading.facts is None or reading.facts.variables:
         return True
-    waiting = [(path.parent, name) for name in reading.facts.imports]
-    seen: set[Path] = set()
-    while waiting and len(seen) < MODULES:
-        folder, name = waiting.pop(0)
-        for file in module_files(context.project, folder, name):
-            if file in seen:
-                continue
-            seen.add(file)
-            data = content_of(file) or b""
-            if b"HPCRUN_" in data:
-                return True
-            waiting += [(file.parent, inner) for inner in _imported(data)]
+    texts: dict[Path, bytes] = {}
+
+    def imports_of(file: Path) -> Iterator[str]:
+        return _imported(texts[file])
+
+    for file in modules_of(context.project, path, reading.facts.imports, imports_of):
+        texts[file] = content_of(file) or b""
+        if b"HPCRUN_" in texts[file]:
+            return True
     return False
+
+
+def modules_of(
+    project: Path,
+    script: Path,
+    imports: Sequence[str],
+    imports_of: Callable[[Path], Iterable[str]],
+) -> Iterator[Path]:
+    """Yield the project's own modules that a script imports, and theirs; 40 at most.
+
+    ``imports_of`` is asked about a module after it was yielded.
+    """
+    waiting = [(script.parent, name) for name in imports]
+    seen = {script}
+    while waiting and len(seen) <= MODULES:
+        folder, name = waiting.pop(0)
+        for file in module_files(project, folder, name):
+            if file not in seen:
+                seen.add(file)
+                yield file
+                waiting += [(file.parent, inner) for inner in imports_of(file)]
 
 
 def module_files(project: Path, folder: Path, name: str) -> Iterator[Path]:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
-from hpcrun.controller.checks.script import module_files
+from hpcrun.controller.checks.script import Reading, content_of, modules_of, parse_script
 from hpcrun.controller.context import read_text
 from hpcrun.controller.init.init import SCHEMAS, Found, Options
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import is_mig
 from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
-from hpcrun.plan.script_facts import ScriptFacts, read_script
+from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.spec.cluster import Cluster, Partition
 from hpcrun.spec.load import load_job
 
-# Modules of the project that are read after the script; files looked at for a script.
-_MOST_MODULES = 40
+# Files looked at for a script.
 _MOST_FILES = 100
-_MOST_BYTES = 1_000_000
 _FIRST_TIME = "1:00:00"
 # What no line of a job file or of a batch script can hold.
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -47,7 +43,7 @@ def find_script(project: Path) -> str | None:
     for number, path in enumerate(_python_files(project)):
         if number >= _MOST_FILES:
             break
-        facts = _facts(path)
+        facts = _read(path).facts
         if facts is not None and is_training(facts) and facts.is_program:
             found.append(path)
     for name in _USUAL_NAMES:
@@ -67,16 +63,10 @@ def _is_ours(path: Path) -> bool:
     return path.is_file() and not _UNWRITABLE.search(path.name)
 
 
-def _facts(path: Path) -> ScriptFacts | None:
-    """Read a file; None for what is no Python, or too long to be read in a moment."""
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in the user's text is no news here
-            return read_script(ast.parse(path.read_bytes()))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _read(path: Path) -> Reading:
+    """Read a file; nothing of what is too long to be read in a moment."""
+    data = content_of(path)
+    return Reading() if data is None else parse_script(data, sys.version_info[:2])
 
 
 def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobFile:
@@ -87,7 +77,16 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     """
     path, facts = read_program(found.project, script)
     name = path.relative_to(found.project).as_posix()
-    made = draft_job(name, facts, _modules_of(found.project, path, facts))
+    modules: dict[Path, ScriptFacts] = {}
+
+    def imports_of(file: Path) -> list[str]:
+        return list(modules[file].imports) if file in modules else []
+
+    for file in modules_of(found.project, path, facts.imports, imports_of):
+        read = _read(file).facts
+        if read is not None:
+            modules[file] = read
+    made = draft_job(name, facts, list(modules.values()))
     shape = _shape(found, cluster, options)
     return JobFile(
         path=found.project / "jobs" / f"{path.stem}.yaml",
@@ -105,27 +104,23 @@ def read_program(project: Path, script: str) -> tuple[Path, ScriptFacts]:
         )
     path = _script_path(project, script)
     name = path.relative_to(project).as_posix()
-    read = _facts(path)
-    if read is None:
-        text = read_text(path)  # raises for bytes that are no text
-        try:
-            ast.parse(text)
-        except SyntaxError as error:
-            if path.suffix == ".py":
-                ours = ".".join(map(str, sys.version_info[:2]))
-                raise InputError(
-                    f"{name}:{error.lineno}: cannot be read as Python {ours}: {error.msg}",
-                    fix=f"fix that line, then hpcrun init {name}",
-                ) from error
-            raise InputError(
-                f"{name}:{error.lineno}: invalid Python: {error.msg}",
-                fix="init drafts jobs of Python scripts; a shell script is a command: "
-                f"hpcrun submit -- bash {name}",
-            ) from error
-        except (ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"{name}: cannot be read as Python: {error}") from error
+    reading = _read(path)
+    if reading.facts is not None:
+        return path, reading.facts
+    read_text(path)  # raises for bytes that are no text
+    if not reading.fault:
         raise InputError(f"{name}: too long to be a training script")
-    return path, read
+    if path.suffix == ".py":
+        ours = ".".join(map(str, sys.version_info[:2]))
+        raise InputError(
+            f"{name}:{reading.line or 1}: cannot be read as Python {ours}: {reading.fault}",
+            fix=f"fix that line, then hpcrun init {name}",
+        )
+    raise InputError(
+        f"{name}:{reading.line or 1}: invalid Python: {reading.fault}",
+        fix="init drafts jobs of Python scripts; a shell script is a command: "
+        f"hpcrun submit -- bash {name}",
+    )
 
 
 def _checked(text: str, name: str) -> str:
@@ -159,24 +154,6 @@ def _script_path(project: Path, script: str) -> Path:
                 return project / real.relative_to(top)
             return path
     raise InputError(f"{script}: no such script", fix="name a Python file of the project")
-
-
-def _modules_of(project: Path, script: Path, facts: ScriptFacts) -> list[ScriptFacts]:
-    """Read the project's own modules that a script imports, and theirs."""
-    found: list[ScriptFacts] = []
-    seen = {script}
-    waiting = [(script, name) for name in facts.imports]
-    while waiting and len(found) < _MOST_MODULES:
-        importer, name = waiting.pop(0)
-        for path in module_files(project, importer.parent, name):
-            if path in seen:
-                continue
-            seen.add(path)
-            read = _facts(path)
-            if read is not None:
-                found.append(read)
-                waiting += [(path, inner) for inner in read.imports]
-    return found
 
 
 # ---- what it asks for --------------------------------------------------------------------------
