@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -29,7 +29,7 @@ from hpcrun.spec.deepspeed_json import Document
 from hpcrun.spec.job import DeepSpeed
 
 Path = tuple[str, ...]
-Finding = tuple[Path, str]
+Finding = tuple[str, str]  # the dotted path of a key, and what is wrong with it
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -56,13 +56,9 @@ class Written(Struct, frozen=True, kw_only=True):
 
     def blame(self, path: Path, message: str) -> Problem:
         """Make a problem; for a key that the user did not write, of the file or the section."""
-        found = self.find(path, message)
-        if found is not None:
-            return found
-        dotted = ".".join(path)
-        if self.file is not None:
-            return Problem(self.file_name, None, dotted, message)
-        return Problem("", None, f"deepspeed.config.{dotted}", message)
+        section = "" if self.file is not None else "deepspeed.config."
+        elsewhere = Problem(self.file_name, None, section + ".".join(path), message)
+        return self.find(path, message) or elsewhere
 
 
 def check_deepspeed_config(
@@ -81,15 +77,13 @@ def check_deepspeed_config(
     _check_keys(config, written, training.framework, given.answer, found, notes)
     _check_agreement(config, deepspeed, training, written, found)
     reported = {problem.path.removeprefix("deepspeed.config.") for problem in found}
-    for rule in _ERRORS:
-        for path, message in rule(config, training.framework):
-            if ".".join(path) not in reported:
-                found.append(written.blame(path, message))
-    for rule in _NOTES:
-        for path, message in rule(config, training.framework):
-            problem = written.find(path, message)
-            if problem is not None:
-                notes.append(str(problem))
+    for key, message in _contradictions(config, training.framework):
+        if key not in reported:
+            found.append(written.blame(tuple(key.split(".")), message))
+    for key, message in _without_effect(config, training.framework):
+        problem = written.find(tuple(key.split(".")), message)
+        if problem is not None:
+            notes.append(str(problem))
     problems += found
 
 
@@ -228,26 +222,26 @@ def _mistyped(
     return _shape_fault(value, expected) or (_bound_fault(value, expected) if bounded else "")
 
 
+_SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "any": (object, ""),
+    "bool": (bool, "true or false"),
+    "int": ((int, float), "a whole number"),
+    "number": ((int, float), "a number"),
+    "text": (str, "text"),
+    "list": (list, "a list"),
+    "map": (Mapping, "a map"),
+}
+
+
 def _shape_fault(value: Any, key: Key) -> str:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if key.shape == "any":
-        return ""
+    kind, name = _SHAPES[key.shape]
+    right = isinstance(value, kind)
     if key.shape == "bool":
-        # 0 and 1 are read as such everywhere.
-        right = isinstance(value, bool) or (number and value in (0, 1))
-        return "" if right else f"{_show(value)}; true or false is needed"
-    if key.shape in ("int", "number"):
-        kind = "a whole number" if key.shape == "int" else "a number"
-        if number and (key.shape == "number" or value == value // 1):
-            return ""
-        return f"{_show(value)}; {kind} is needed"
-    kinds: dict[str, tuple[type, str]] = {
-        "text": (str, "text"),
-        "list": (list, "a list"),
-        "map": (Mapping, "a map"),
-    }
-    of, name = kinds[key.shape]
-    return "" if isinstance(value, of) else f"{_show(value)}; {name} is needed"
+        right = right or value in (0, 1)  # read as such everywhere
+    elif key.shape in ("int", "number"):
+        right = right and not isinstance(value, bool)
+        right = right and (key.shape == "number" or value == value // 1)
+    return "" if right else f"{_show(value)}; {name} is needed"
 
 
 def _bound_fault(value: Any, key: Key) -> str:
@@ -396,25 +390,44 @@ def _check_agreement(
 
 # ---- keys that contradict one another, or do nothing ---------------------------------------------
 
-# Each rule names where DeepSpeed 0.19.8 stops or ignores a key. A contradiction fails the run or
-# trains something else; what does nothing is a note.
+# Where DeepSpeed 0.19.8 stops or ignores a key. A contradiction fails the run or trains something
+# else; what does nothing is a note.
 
 # runtime/config.py, DEEPSPEED_OPTIMIZERS, of those that ZeRO knows or that the muP and Muon
 # wrappers stand for.
 _KNOWN_TO_ZERO = {"adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw", "musgd"}
 
 
-def _both_formats(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+def _contradictions(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
+    stage = stage_of(config)
     # runtime/config.py: "cannot be simultaneously enabled".
     if is_on(config, "bf16.enabled") and is_on(config, "fp16.enabled"):
-        yield ("fp16", "enabled"), "bf16 is enabled too; one of the two"
+        yield "fp16.enabled", "bf16 is enabled too; one of the two"
+    yield from _zero(_section(config, "zero_optimization"), stage)
+    # Absent, gradients are clipped at 1.0 (since 0.19.3).
+    if value_at(config, "zero_optimization.compute_grad_norm") in (False, 0):
+        if stage not in (1, 2):
+            yield "zero_optimization.compute_grad_norm", f"false needs stage 1 or 2; it is {stage}"
+        elif config.get("gradient_clipping") != 0:
+            yield "zero_optimization.compute_grad_norm", "false needs gradient_clipping: 0"
+    if str(config.get("gradient_allreduce_op")).lower() == "sum" and stage == 3:
+        yield "gradient_allreduce_op", "sum does not go with stage 3"
+    yield from _checkpointing(_section(config, "activation_checkpointing"))
+    yield from _half_masters(config, stage)
+    yield from _optimizer(config, stage)
+    # strategies/deepspeed.py, _format_batch_size_and_grad_accum_config raises.
+    if framework == "lightning" and "gradient_accumulation_steps" in config:
+        yield (
+            "gradient_accumulation_steps",
+            "Lightning stops at it; the job sets it under batch, and the script gives "
+            "{gradient_accumulation_steps} to Trainer(accumulate_grad_batches=...)",
+        )
 
 
-def _offload(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
-    stage = stage_of(config)
+def _zero(zero: Mapping[str, Any], stage: int) -> Iterator[Finding]:
     for part, least in (("offload_param", 3), ("offload_optimizer", 1)):
-        device = value_at(config, f"zero_optimization.{part}.device")
-        at = ("zero_optimization", part, "device")
+        device = value_at(zero, f"{part}.device")
+        at = f"zero_optimization.{part}.device"
         if device not in ("cpu", "nvme"):
             continue
         if stage < least:
@@ -422,142 +435,76 @@ def _offload(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
         elif device == "nvme" and stage < 3:
             # Only runtime/zero/stage3.py swaps to files.
             yield at, f"nvme needs stage 3; it is {stage}"
-        if device == "nvme" and not value_at(config, f"zero_optimization.{part}.nvme_path"):
+        if device == "nvme" and not value_at(zero, f"{part}.nvme_path"):
             yield at, "nvme needs nvme_path beside it"
-    ratio = value_at(config, "zero_optimization.offload_optimizer.ratio")
+    ratio = value_at(zero, "offload_optimizer.ratio")
     if isinstance(ratio, (int, float)) and ratio < 1 and stage != 3:
-        yield ("zero_optimization", "offload_optimizer", "ratio"), f"needs stage 3; it is {stage}"
-
-
-def _old_beside_new(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+        yield "zero_optimization.offload_optimizer.ratio", f"needs stage 3; it is {stage}"
     # runtime/config_utils.py, _process_deprecated_field asserts.
     for old, new in (
         ("cpu_offload", "offload_optimizer"),
         ("cpu_offload_param", "offload_param"),
-        (
-            "stage3_gather_fp16_weights_on_model_save",
-            "stage3_gather_16bit_weights_on_model_save",
-        ),
+        ("stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"),
     ):
-        zero = _section(config, "zero_optimization")
         if zero.get(old) is not None and zero.get(new) is not None:
-            yield ("zero_optimization", old), f"{new} is given too and replaces it; take this away"
+            yield f"zero_optimization.{old}", f"{new} is given too and replaces it; take this away"
+    if is_on(zero, "legacy_stage1"):
+        yield "zero_optimization.legacy_stage1", "is gone since 0.5.9, and DeepSpeed stops"
 
 
-def _legacy_stage_1(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
-    if is_on(config, "zero_optimization.legacy_stage1"):
-        yield ("zero_optimization", "legacy_stage1"), "is gone since 0.5.9, and DeepSpeed stops"
-
-
-def _checkpointing(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+def _checkpointing(section: Mapping[str, Any]) -> Iterator[Finding]:
     # runtime/activation_checkpointing/checkpointing.py, configure(): both are asserted.
-    section = _section(config, "activation_checkpointing")
-    at = ("activation_checkpointing", "contiguous_memory_optimization")
-    if section.get("contiguous_memory_optimization") in (True, 1):
+    at = "activation_checkpointing.contiguous_memory_optimization"
+    if is_on(section, "contiguous_memory_optimization"):
         if section.get("number_checkpoints") is None:
             yield at, "needs number_checkpoints, the number of the model's layers"
-        if section.get("partition_activations") not in (True, 1):
+        if not is_on(section, "partition_activations"):
             yield at, "needs partition_activations: true"
 
 
-def _gradient_norm(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
-    if value_at(config, "zero_optimization.compute_grad_norm") not in (False, 0):
-        return
-    at = ("zero_optimization", "compute_grad_norm")
-    if stage_of(config) not in (1, 2):
-        yield at, f"false needs stage 1 or 2; it is {stage_of(config)}"
-    # Absent, gradients are clipped at 1.0 (since 0.19.3).
-    elif value_at(config, "gradient_clipping") != 0:
-        yield at, "false needs gradient_clipping: 0"
-
-
-def _summed_gradients(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
-    how = value_at(config, "gradient_allreduce_op")
-    if isinstance(how, str) and how.lower() == "sum" and stage_of(config) == 3:
-        yield ("gradient_allreduce_op",), "sum does not go with stage 3"
-
-
-def _half_masters(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+def _half_masters(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
     # runtime/config.py, _do_error_check.
-    for section, key in (
-        ("fp16", "fp16_master_weights_and_grads"),
-        ("bf16", "bf16_master_weights_and_grads"),
-        ("bf16", "bf16_optimizer_states"),
-    ):
-        if is_on(config, f"{section}.{key}") and stage_of(config) == 0:
-            yield (section, key), "needs stage 1, 2 or 3; it is 0"
     states, masters = "bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"
+    for key in ("fp16.fp16_master_weights_and_grads", masters, states):
+        if is_on(config, key) and stage == 0:
+            yield key, "needs stage 1, 2 or 3; it is 0"
     if is_on(config, states) and not is_on(config, masters):
-        yield ("bf16", "bf16_optimizer_states"), "needs bf16_master_weights_and_grads: true"
+        yield states, "needs bf16_master_weights_and_grads: true"
 
 
-def _optimizer(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
-    params = _section(_section(config, "optimizer"), "params")
-    if "max_grad_norm" in params:
+def _optimizer(config: Mapping[str, Any], stage: int) -> Iterator[Finding]:
+    if "max_grad_norm" in _section(_section(config, "optimizer"), "params"):
         # runtime/engine.py, _configure_basic_optimizer raises.
-        yield ("optimizer", "params", "max_grad_norm"), "set gradient_clipping instead"
+        yield "optimizer.params.max_grad_norm", "set gradient_clipping instead"
     kind = value_at(config, "optimizer.type")
     untested = isinstance(kind, str) and kind.lower() not in _KNOWN_TO_ZERO
-    if untested and stage_of(config) and not is_on(config, "zero_allow_untested_optimizer"):
+    if untested and stage and not is_on(config, "zero_allow_untested_optimizer"):
         message = f"ZeRO does not know {kind}; it takes it with zero_allow_untested_optimizer: true"
-        yield ("optimizer", "type"), message
-
-
-def _warmup(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+        yield "optimizer.type", message
     steps = value_at(config, "scheduler.params.warmup_num_steps")
     if isinstance(steps, (int, float)) and steps < 1:
         # runtime/lr_schedules.py raises since 0.19.6; before it took another number.
-        yield ("scheduler", "params", "warmup_num_steps"), f"{steps} is too small; 1 or more"
+        yield "scheduler.params.warmup_num_steps", f"{steps} is too small; 1 or more"
 
 
-def _lightning(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
-    # strategies/deepspeed.py, _format_batch_size_and_grad_accum_config raises.
-    if framework == "lightning" and "gradient_accumulation_steps" in config:
-        yield (
-            ("gradient_accumulation_steps",),
-            "Lightning stops at it; the job sets it under batch, and the script gives "
-            "{gradient_accumulation_steps} to Trainer(accumulate_grad_batches=...)",
-        )
-
-
-def _stage_3_options(config: Mapping[str, Any], _: str) -> Iterator[Finding]:
+def _without_effect(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
     stage = stage_of(config)
     for key in _section(config, "zero_optimization"):
         if key.startswith("stage3_") and stage != 3:
-            yield ("zero_optimization", key), f"does nothing with stage {stage}"
-
-
-def _unread_sections(config: Mapping[str, Any], framework: str) -> Iterator[Finding]:
+            yield f"zero_optimization.{key}", f"does nothing with stage {stage}"
     if framework in ("transformers", "accelerate"):
         if _section(config, "activation_checkpointing"):
             yield (
-                ("activation_checkpointing",),
+                "activation_checkpointing",
                 "only deepspeed.checkpointing reads it; a model of transformers needs "
                 "gradient_checkpointing_enable() or --gradient_checkpointing",
             )
         if "steps_per_print" in config:
-            yield ("steps_per_print",), "Accelerate switches these lines off"
-    if stage_of(config) == 3 and is_on(config, "zero_optimization.elastic_checkpoint"):
-        yield ("zero_optimization", "elastic_checkpoint"), "does nothing with stage 3"
+            yield "steps_per_print", "Accelerate switches these lines off"
+    if stage == 3 and is_on(config, "zero_optimization.elastic_checkpoint"):
+        yield "zero_optimization.elastic_checkpoint", "does nothing with stage 3"
 
 
 def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     below = config.get(key)
     return below if isinstance(below, Mapping) else {}
-
-
-_Rule = Callable[[Mapping[str, Any], str], Iterator[Finding]]
-_ERRORS: tuple[_Rule, ...] = (
-    _both_formats,
-    _offload,
-    _old_beside_new,
-    _legacy_stage_1,
-    _checkpointing,
-    _gradient_norm,
-    _summed_gradients,
-    _half_masters,
-    _optimizer,
-    _warmup,
-    _lightning,
-)
-_NOTES: tuple[_Rule, ...] = (_stage_3_options, _unread_sections)
