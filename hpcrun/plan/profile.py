@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field, structs, to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
@@ -39,27 +39,6 @@ class Change(Struct, frozen=True, kw_only=True):
     key: str
     before: str | None = None
     after: str | None = None
-
-
-class Choices(Struct, frozen=True, kw_only=True):
-    """What Slurm does not know: chosen by the user, or a default.
-
-    ``comments`` are by key; ``python`` is None where a job or the project names it.
-    """
-
-    name: str
-    runs_dir: str
-    cache_dir: str
-    accelerator: str = "cuda"
-    local_dir: str | None = None
-    slurm_conf: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    internet: bool = True
-    python: str | None = None
-    setup: dict[str, str] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
-    comments: dict[str, str] = field(default_factory=dict)
 
 
 # ---- an update ---------------------------------------------------------------------------------
@@ -203,10 +182,17 @@ def _text(value: Any) -> str | None:
 # ---- a new profile -----------------------------------------------------------------------------
 
 
-def profile_text(choices: Choices, facts: Facts | None, site: Site | None, schema: str) -> str:
+def profile_text(
+    chosen: Mapping[str, Any],
+    comments: Mapping[str, str],
+    facts: Facts | None,
+    site: Site | None,
+    schema: str,
+) -> str:
     """Write the profile; without ``site`` that of a machine without Slurm.
 
-    ``schema`` is the path of the JSON Schema, from the profile's folder.
+    ``chosen`` are keys that Slurm does not know, by the user or by default; None leaves one out.
+    ``comments`` are by key. ``schema`` is the path of the JSON Schema, from the profile's folder.
     """
     lines = [
         f"# yaml-language-server: $schema={schema}",
@@ -215,39 +201,32 @@ def profile_text(choices: Choices, facts: Facts | None, site: Site | None, schem
         "# and leaves everything else as it is.",
     ]
 
-    def add(key: str, value: Any) -> None:
-        """Write a key that has a value, with its comment beside or above."""
-        if value is None or value == {}:
-            return
-        line, comment = f"{key}: {flow(value)}", choices.comments.get(key)
-        if comment and len(line) + len(comment) + 4 <= 100 and len(line) <= 40:
-            lines.append(f"{line}  # {comment}")
-        else:
-            lines.extend([f"# {comment}", line] if comment else [line])
+    def add(values: Mapping[str, Any], *keys: str) -> None:
+        """Write keys that have a value, each with its comment beside or above."""
+        for key in keys:
+            value, comment = values.get(key), comments.get(key)
+            if value is None or value == {}:
+                continue
+            line = f"{key}: {flow(value)}"
+            if comment and len(line) + len(comment) + 4 <= 100 and len(line) <= 40:
+                lines.append(f"{line}  # {comment}")
+            else:
+                lines.extend([f"# {comment}", line] if comment else [line])
 
-    add("name", choices.name)
+    add(chosen, "name")
     if facts is not None:
-        add("read_on", facts.read_on)
-        for key, value in facts.values.items():
-            add(key, value)
-    add("accelerator", choices.accelerator if choices.accelerator != "cuda" else None)
-    add("slurm_conf", choices.slurm_conf)
+        add({"read_on": facts.read_on, **facts.values}, "read_on", *facts.values)
+    add(chosen, "accelerator", "slurm_conf")
     lines += ["", "# Every node must see these folders at the same path."]
-    add("runs_dir", choices.runs_dir)
-    add("cache_dir", choices.cache_dir)
-    add("local_dir", choices.local_dir)
+    add(chosen, "runs_dir", "cache_dir", "local_dir")
     lines += [""]
-    add("partition", choices.partition)
-    add("account", choices.account)
+    add(chosen, "partition", "account")
     if site is not None and len(site.qos) > 1:
         named = ", ".join(site.qos[:12])
         lines.append(f"# slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
-    add("internet", choices.internet)
-    add("fabric", "auto")
-    add("setup", choices.setup)
-    add("python", choices.python)
-    if choices.env:
-        lines += ["env:", *(f"  {key}: {scalar(value)}" for key, value in choices.env.items())]
+    add({"fabric": "auto", **chosen}, "internet", "fabric", "setup", "python")
+    if chosen.get("env"):
+        lines += ["env:", *(f"  {key}: {scalar(value)}" for key, value in chosen["env"].items())]
     if facts is not None and site is not None:
         lines += ["", *_partitions(facts, site), *_gpu_types(facts)]
     return "\n".join(lines) + "\n"

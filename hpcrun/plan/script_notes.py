@@ -1,14 +1,17 @@
-"""What a job passes to its script, compared with what the script takes."""
+"""What a job passes to its script, compared with what the script takes; and secrets in both."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
 
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.plan.script_facts import BATCH_KEYWORDS, STEPS_KEYWORDS, Option, ScriptFacts
+from hpcrun.secrets.mask import has_secret
 from hpcrun.spec.job import JobSpec
 
 _MICRO = "micro_batch_per_gpu"
@@ -19,51 +22,47 @@ _STEPS_OPTION = re.compile(r"accum", re.IGNORECASE)
 _ALIKE = 0.7
 
 
+class Script(Struct, frozen=True):
+    """A script as read; ``reads_variables``: it or a module of its project names HPCRUN_*."""
+
+    name: str
+    facts: ScriptFacts
+    reads_variables: bool = False
+
+
 def deepspeed_notes(
-    spec: JobSpec,
-    typed: Sequence[str],
-    script: str,
-    facts: ScriptFacts,
-    *,
-    effective: int,
-    reads_variables: bool,
+    spec: JobSpec, script: Script, typed: Sequence[str], effective: int
 ) -> list[str]:
     """Note when no way can be seen by which hpcrun's DeepSpeed JSON reaches the script.
 
-    ``typed`` are the arguments of job and command line, placeholders and all. Accelerate and the
-    Trainer find the file by a variable.
+    ``typed`` are the arguments of job and command line, placeholders and all; ``effective`` is the
+    effective batch. Accelerate and the Trainer find the file by a variable.
     """
-    if spec.deepspeed is None or decide_framework(spec) != "deepspeed" or reads_variables:
+    is_read = script.reads_variables or _names(spec, typed, ("deepspeed_config",))
+    if is_read or spec.deepspeed is None or decide_framework(spec) != "deepspeed":
         return []
-    if _names(spec, typed, ("deepspeed_config",)):
-        return []
-    options = [name for option in facts.options for name in option.names if "deepspeed" in name]
+    names = [name for option in script.facts.options for name in option.names]
+    options = [name for name in names if "deepspeed" in name]
     option = next((name for name in options if "config" in name), "--deepspeed_config")
     fix = f'args: [{option}, "{{deepspeed_config}}"], or read HPCRUN_DEEPSPEED_CONFIG'
     return [
-        f"deepspeed: no argument passes hpcrun's JSON on to {script}, so neither its settings nor "
-        f"the effective batch {effective} are what it trains with, as far as can be seen; {fix}"
+        f"deepspeed: no argument passes hpcrun's JSON on to {script.name}, so neither its "
+        f"settings nor the effective batch {effective} are what it trains with, as far as can be "
+        f"seen; {fix}"
     ]
 
 
 def batch_notes(
-    spec: JobSpec,
-    typed: Sequence[str],
-    given: Sequence[str],
-    script: str,
-    facts: ScriptFacts,
-    *,
-    effective: int,
-    reads_variables: bool,
+    spec: JobSpec, script: Script, typed: Sequence[str], given: Sequence[str], effective: int
 ) -> list[str]:
     """Note when the batch that the job sets does not reach the script, as far as can be seen.
 
-    ``given`` are all arguments that the script gets, placeholders filled; ``reads_variables``: the
-    script or a module of the project names HPCRUN_* variables. A job that sets no batch needs no
-    note, and DeepSpeed's JSON carries one.
+    ``given`` are all arguments that the script gets, placeholders filled; see deepspeed_notes().
+    A job that sets no batch needs no note, and DeepSpeed's JSON carries one.
     """
-    if reads_variables or spec.deepspeed is not None:
+    if script.reads_variables or spec.deepspeed is not None:
         return []
+    facts = script.facts
     values = {
         _MICRO: spec.batch.micro_batch_per_gpu,
         _STEPS: spec.batch.gradient_accumulation_steps,
@@ -95,9 +94,9 @@ def batch_notes(
         for name, number in _written(key, facts)
     ]
     return [
-        f"{what}: no argument passes it on to {script}, which {''.join(others)}reads no HPCRUN_* "
-        "variable as far as "
-        f"can be seen: the effective batch {effective} is not what it trains; {fix}"
+        f"{what}: no argument passes it on to {script.name}, which {''.join(others)}reads no "
+        f"HPCRUN_* variable as far as can be seen: the effective batch {effective} is not what "
+        f"it trains; {fix}"
     ]
 
 
@@ -129,9 +128,7 @@ def _option_for(key: str, options: Sequence[Option]) -> str | None:
     return min(fits, key=len, default=None)
 
 
-def backend_notes(
-    spec: JobSpec, script: str, facts: ScriptFacts, *, accelerator: str, world_size: int
-) -> list[str]:
+def backend_notes(spec: JobSpec, script: Script, *, accelerator: str, world_size: int) -> list[str]:
     """Note when Accelerate would take each rank for the only one, as far as can be seen.
 
     Without GPUs Accelerate 1.15 chooses no backend (state.py, _prepare_backend) and assumes one
@@ -141,17 +138,19 @@ def backend_notes(
     alone = accelerator == "cpu" and world_size > 1 and spec.deepspeed is not None
     if not alone or decide_framework(spec) != "accelerate":
         return []
-    chooses = any(name.endswith(".InitProcessGroupKwargs") for name in facts.imports)
-    if chooses or "HPCRUN_BACKEND" in facts.variables:
+    chooses = any(name.endswith(".InitProcessGroupKwargs") for name in script.facts.imports)
+    if chooses or "HPCRUN_BACKEND" in script.facts.variables:
         return []
     return [
-        f"without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless {script} "
-        'says Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+        "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless "
+        f"{script.name} says "
+        'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
     ]
 
 
-def argument_notes(args: Sequence[str], script: str, facts: ScriptFacts) -> list[str]:
+def argument_notes(script: Script, args: Sequence[str]) -> list[str]:
     """Note arguments that argparse would refuse; nothing where the parser is not plain."""
+    facts = script.facts
     if not facts.plain:
         return []
     known = [name for option in facts.options for name in option.names] + ["-h", "--help"]
@@ -168,7 +167,7 @@ def argument_notes(args: Sequence[str], script: str, facts: ScriptFacts) -> list
         if not found:
             close = _closest(name, known)
             hint = f"; did you mean {close}?" if close else ""
-            notes.append(f"args: {name}: {script} knows no such argument{hint}")
+            notes.append(f"args: {name}: {script.name} knows no such argument{hint}")
     wants_help = given & {"-h", "--help"}
     missing = [
         option.names[-1]
@@ -176,7 +175,7 @@ def argument_notes(args: Sequence[str], script: str, facts: ScriptFacts) -> list
         if option.required and not given & set(option.names)
     ]
     if missing and not wants_help and not notes:
-        notes.append(f"args: {script} stops without {' and '.join(missing)}")
+        notes.append(f"args: {script.name} stops without {' and '.join(missing)}")
     return list(dict.fromkeys(notes))
 
 
@@ -218,25 +217,27 @@ _NAMES = re.compile(r"name|id$|tag|suffix|prefix|exp|run|title|version|group", r
 _NO_FOLDER = re.compile(r"[-+0-9.e]*|.*\$.*|none|null|true|false|/dev/.*", re.IGNORECASE)
 
 
-def shared_folder_notes(
-    script: str, facts: ScriptFacts, given: Sequence[Sequence[str]], *, reads_variables: bool
-) -> list[str]:
+def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[str]:
     """Note an option for checkpoints or output that has one value in all runs of a sweep.
 
     ``given`` are the arguments of each run, placeholders filled, so that what a run has of its own
-    differs. ``reads_variables``: the script or a module of the project names HPCRUN_* variables.
-    A script that may find its folder by one, or runs with names of their own, need no note.
+    differs. A script that may find its folder by a variable, or runs with names of their own, need
+    no note.
 
     >>> option = Option(["--checkpoint-dir"], default="checkpoints")
     >>> facts = ScriptFacts(options=[option])
     >>> given = [["--lr", "1e-3"], ["--lr", "1e-2"]]
-    >>> len(shared_folder_notes("train.py", facts, given, reads_variables=False))
+    >>> len(shared_folder_notes(Script("train.py", facts), given))
     1
     """
-    if len(given) < 2 or _may_find_it(facts, reads_variables) or _are_named(facts, given):
+    # A module of the project may read a variable: it is not known which.
+    finds, variables = script.reads_variables, set(script.facts.variables)
+    if variables:
+        finds = bool({"HPCRUN_CHECKPOINT_DIR", "HPCRUN_RUN_DIR", "HPCRUN_"} & variables)
+    if len(given) < 2 or finds or _are_named(script.facts, given):
         return []
     notes = []
-    for option in facts.options:
+    for option in script.facts.options:
         name = option.names[-1] if option.names else ""
         if not _WRITTEN.fullmatch(name) or _READ.search(name):
             continue
@@ -248,17 +249,10 @@ def shared_folder_notes(
         own = "{checkpoint_dir}" if of_checkpoints else "{run_dir}/out"
         harm = "resume from each other's" if of_checkpoints else "write over each other's"
         notes.append(
-            f"sweep: all {len(given)} runs give {script} the folder {value} for {name}: they would "
-            f'share it, and may {harm}; args: [{name}, "{own}"]'
+            f"sweep: all {len(given)} runs give {script.name} the folder {value} for {name}: they "
+            f'would share it, and may {harm}; args: [{name}, "{own}"]'
         )
     return notes
-
-
-def _may_find_it(facts: ScriptFacts, reads_variables: bool) -> bool:
-    """Return whether the script may know its run's folder by a variable."""
-    if not facts.variables:
-        return reads_variables  # a module of the project reads one, it is not known which
-    return bool({"HPCRUN_CHECKPOINT_DIR", "HPCRUN_RUN_DIR", "HPCRUN_"} & set(facts.variables))
 
 
 def _are_named(facts: ScriptFacts, given: Sequence[Sequence[str]]) -> bool:
@@ -278,3 +272,64 @@ def _value(args: Sequence[str], option: Option) -> str:
         if name in option.names:
             found = text if equals else " ".join(args[place + 1 : place + 2])
     return found
+
+
+# ---- values that look like secrets: they would stand in the run's files -------------------------
+
+# What a setup command sets.
+_SETS = re.compile(r"\b([A-Z][A-Z0-9_]*)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))")
+_IN_FILES = "is written to the run's files as it is"
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Return whether a variable's value is a secret, by its name and its form.
+
+    >>> looks_secret("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
+    True
+    >>> looks_secret("TOKENIZERS_PARALLELISM", "false"), looks_secret("HF_TOKEN", "/run/token")
+    (False, False)
+    """
+    # Of a sentence, as in WANDB_NOTES, the first word is no value of the name.
+    is_sentence = re.search(r"\s", value) is not None
+    return has_secret(value if is_sentence else f"{name}={value}")
+
+
+def secret_notes(
+    env: Mapping[str, str],
+    args: Sequence[str],
+    commands: Sequence[str],
+    profile: Mapping[str, str],
+) -> list[str]:
+    """Note secrets in a job's env, arguments and setup commands, and in the profile's env.
+
+    A value is never shown.
+    """
+    notes = [_note(f"env.{name}", name) for name, value in env.items() if looks_secret(name, value)]
+    notes += [
+        _note(f"the profile's env.{name}", name)
+        for name, value in profile.items()
+        if name not in env and looks_secret(name, value)
+    ]
+    for line in commands:
+        pairs = [(m[1], m[2] or m[3] or m[4] or "") for m in _SETS.finditer(line)]
+        names = [name for name, value in pairs if looks_secret(name, value)]
+        notes += [_note("setup.commands", name) for name in names]
+        if not names and has_secret(line):
+            notes.append(
+                f"setup.commands: one looks like it has a secret, and {_IN_FILES}: let it read a "
+                "variable that secrets: names"
+            )
+    if has_secret(" ".join(args)):
+        notes.append(
+            "args: one looks like a secret; all users of the node can read it in the list of "
+            "processes, and it is written to the run's files: let the script read a variable that "
+            "secrets: names"
+        )
+    return notes
+
+
+def _note(where: str, name: str) -> str:
+    return (
+        f"{where}: looks like a secret, and {_IN_FILES}; "
+        f"secrets: [{name}] takes it from your shell instead, unrecorded"
+    )

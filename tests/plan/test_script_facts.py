@@ -8,12 +8,13 @@ import pytest
 
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
+    Script,
     argument_notes,
     backend_notes,
     batch_notes,
     deepspeed_notes,
+    secret_notes,
 )
-from hpcrun.plan.secret_hints import secret_notes
 from tests.plan.making import job
 
 HEAD = "import argparse, sys, os\np = argparse.ArgumentParser(description='x')\n"
@@ -88,14 +89,15 @@ def test_plain_parsers_are_known_whole(text: str) -> None:
 )
 def test_an_option_that_is_not_always_there_is_not_required(text: str, said: list[str]) -> None:
     option = "p.add_argument('--data', required=True)"
-    assert argument_notes([], "a.py", facts(HEAD + text.format(option) + "\n" + TAIL)) == said
+    script = Script("a.py", facts(HEAD + text.format(option) + "\n" + TAIL))
+    assert argument_notes(script, []) == said
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
 def test_of_other_parsers_nothing_is_said(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")
     assert not found.plain
-    assert argument_notes(["--nonsense"], "a.py", found) == []
+    assert argument_notes(Script("a.py", found), ["--nonsense"]) == []
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ SCRIPT = facts(
     ],
 )
 def test_arguments_that_argparse_takes(words: str) -> None:
-    assert argument_notes([*words.split(), "-x y"], "a.py", SCRIPT) == []
+    assert argument_notes(Script("a.py", SCRIPT), [*words.split(), "-x y"]) == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_arguments_that_argparse_takes(words: str) -> None:
     ],
 )
 def test_arguments_that_argparse_refuses(words: str, hint: str) -> None:
-    assert argument_notes(words.split(), "a.py", SCRIPT) == [f"args: {hint}"]
+    assert argument_notes(Script("a.py", SCRIPT), words.split()) == [f"args: {hint}"]
 
 
 def test_beginnings_may_be_refused() -> None:
@@ -208,14 +210,14 @@ def test_beginnings_may_be_refused() -> None:
         "import argparse\np = argparse.ArgumentParser(allow_abbrev=False)\n"
         f"p.add_argument('--batch_size')\n{TAIL}"
     )
-    assert strict.plain and len(argument_notes(["--batch"], "a.py", strict)) == 1
+    assert strict.plain and len(argument_notes(Script("a.py", strict), ["--batch"])) == 1
 
 
 def test_what_argparse_stops_without() -> None:
     needs = facts(f"{HEAD}p.add_argument('--data', required=True)\n{TAIL}")
-    assert argument_notes([], "a.py", needs) == ["args: a.py stops without --data"]
-    assert argument_notes(["--data=x"], "a.py", needs) == []
-    assert argument_notes(["--help"], "a.py", needs) == []
+    assert argument_notes(Script("a.py", needs), []) == ["args: a.py stops without --data"]
+    assert argument_notes(Script("a.py", needs), ["--data=x"]) == []
+    assert argument_notes(Script("a.py", needs), ["--help"]) == []
 
 
 # ---- ranks that Accelerate takes for one alone
@@ -233,7 +235,7 @@ def test_a_script_that_chooses_no_backend_is_told_of(script: str, told: bool) ->
     def notes_of(text: str, **changed: object) -> list[str]:
         known = {"accelerator": "cpu", "world_size": 4, **changed}
         spec = job(f"script: a.py\nframework: accelerate\n{text}")
-        return backend_notes(spec, "a.py", facts(script), **known)  # type: ignore[arg-type]
+        return backend_notes(spec, Script("a.py", facts(script)), **known)  # type: ignore[arg-type]
 
     assert len(notes_of("deepspeed: {}")) == told
     assert notes_of("") == notes_of("deepspeed: {}", accelerator="cuda") == []
@@ -247,10 +249,10 @@ BATCH = "batch: {micro_batch_per_gpu: 4, gradient_accumulation_steps: 2}\n"
 
 def notes(text: str, script: ScriptFacts = SCRIPT, *, reads: bool = False) -> list[str]:
     spec = job(f"script: a.py\n{text}")
-    known = {"effective": 32, "reads_variables": reads}
+    read = Script("a.py", script, reads)
     return [
-        *batch_notes(spec, spec.args, spec.args, "a.py", script, **known),  # type: ignore[arg-type]
-        *deepspeed_notes(spec, spec.args, "a.py", script, **known),  # type: ignore[arg-type]
+        *batch_notes(spec, read, spec.args, spec.args, 32),
+        *deepspeed_notes(spec, read, spec.args, 32),
     ]
 
 
@@ -347,4 +349,4 @@ def test_the_profiles_secrets_are_told_too() -> None:
 def test_an_alias_of_add_argument_adds_options() -> None:
     found = facts(f"{HEAD}add = p.add_argument\nadd('--lr', required=True)\n{TAIL}")
     assert [(option.names, option.required) for option in found.options] == [(["--lr"], True)]
-    assert argument_notes(["--lr", "1", "--nonsense"], "a.py", found) != []
+    assert argument_notes(Script("a.py", found), ["--lr", "1", "--nonsense"]) != []

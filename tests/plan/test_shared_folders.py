@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from hpcrun.plan.script_facts import read_script
-from hpcrun.plan.script_notes import shared_folder_notes
+from hpcrun.plan.script_notes import Script, shared_folder_notes
 
 HEAD = "import argparse\np = argparse.ArgumentParser()\n"
 CLICK = "import click\n@click.command()\n@click.option"
@@ -16,9 +16,7 @@ LR = [["--lr", "1e-3"], ["--lr", "1e-2"]]
 
 def notes(options: str, given: list[list[str]], *, reads: bool = False) -> list[str]:
     text = options if options.startswith("import") else f"{HEAD}{options}\np.parse_args()\n"
-    return shared_folder_notes(
-        "train.py", read_script(ast.parse(text)), given, reads_variables=reads
-    )
+    return shared_folder_notes(Script("train.py", read_script(ast.parse(text)), reads), given)
 
 
 def with_words(*words: str) -> list[list[str]]:

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from hpcrun.plan.secret_hints import secret_notes
+from hpcrun.plan.script_notes import secret_notes
 from hpcrun.secrets.mask import Masker
 from hpcrun.secrets.tokens import TOKEN
 from tests.secrets.test_mask import HEX, MIXED

@@ -25,13 +25,14 @@ from hpcrun.controller.interpreter import Interpreter, seen
 from hpcrun.errors import Problem, SpecError
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
 from hpcrun.plan.script_notes import (
+    Script,
     argument_notes,
     backend_notes,
     batch_notes,
     deepspeed_notes,
+    secret_notes,
     shared_folder_notes,
 )
-from hpcrun.plan.secret_hints import secret_notes
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
 
@@ -117,13 +118,8 @@ class Checks:
     def compare_runs(self) -> list[str]:
         """Note what the runs would share, though each needs its own."""
         programs = {id(program): program for program, _ in self._given}
-        program = next(iter(programs.values()), None)
-        facts = program.reading.facts if program is not None and program.reading else None
-        if program is None or facts is None or len(programs) > 1:
-            return []
-        given = [args for _, args in self._given]
-        reads = program.reads_variables
-        return shared_folder_notes(program.name, facts, given, reads_variables=reads)
+        script = _script(next(iter(programs.values()))) if len(programs) == 1 else None
+        return shared_folder_notes(script, [args for _, args in self._given]) if script else []
 
     def _program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
@@ -191,6 +187,11 @@ def _makes_files(plan: Plan) -> bool:
     return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
 
 
+def _script(program: Program) -> Script | None:
+    facts = program.reading.facts if program.reading else None
+    return Script(program.name, facts, program.reads_variables) if facts else None
+
+
 def _argument_notes(
     context: Context,
     spec: JobSpec,
@@ -202,19 +203,14 @@ def _argument_notes(
     """Compare what the program is given with what it takes and what there is."""
     notes: list[str] = []
     typed = [*spec.args, *extra_args]
-    facts = program.reading.facts if program.reading else None
-    if facts is not None:
-        notes += argument_notes(given, program.name, facts)
-    if facts is not None and spec.command is None:
-        name, effective, reads = program.name, plan.effective_batch, program.reads_variables
-        notes += deepspeed_notes(
-            spec, typed, name, facts, effective=effective, reads_variables=reads
-        )
-        notes += batch_notes(
-            spec, typed, given, name, facts, effective=effective, reads_variables=reads
-        )
+    script = _script(program)
+    if script is not None:
+        notes += argument_notes(script, given)
+    if script is not None and spec.command is None:
+        notes += deepspeed_notes(spec, script, typed, plan.effective_batch)
+        notes += batch_notes(spec, script, typed, given, plan.effective_batch)
         notes += backend_notes(
-            spec, name, facts, accelerator=plan.accelerator, world_size=plan.world_size
+            spec, script, accelerator=plan.accelerator, world_size=plan.world_size
         )
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None

@@ -32,7 +32,7 @@ from hpcrun.controller.init.survey import (
     survey,
 )
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.profile import Change, Choices, Facts, changes, listed, profile_text, update
+from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text, update
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.report.files import whole_file
 from hpcrun.signals import signals_wait
@@ -396,23 +396,22 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
         comments["partition"] = "of jobs that name none"
     python, setup = _python(found, options, comments)
     tmp = found.answers.config.tmp if found.answers else ""
-    choices = Choices(
-        name=found.name,
-        runs_dir=f"{top}/runs",
-        cache_dir=f"{top}/cache",
-        accelerator=accelerator,
-        local_dir=tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,
-        slurm_conf=found.base.slurm_conf,
-        partition=partition,
-        account=account,
-        internet=answers.get("internet", "yes") == "yes",
-        python=python,
-        setup=setup,
-        env=dict(found.base.env),
-        comments=comments,
-    )
+    chosen = {
+        "name": found.name,
+        "accelerator": accelerator if accelerator != "cuda" else None,
+        "slurm_conf": found.base.slurm_conf,
+        "runs_dir": f"{top}/runs",
+        "cache_dir": f"{top}/cache",
+        "local_dir": tmp if tmp not in ("", "/tmp") and tmp.startswith("/") else None,
+        "partition": partition,
+        "account": account,
+        "internet": answers.get("internet", "yes") == "yes",
+        "setup": setup,
+        "python": python,
+        "env": found.base.env,
+    }
     schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
-    return profile_text(choices, found.facts, site, schema)
+    return profile_text(chosen, comments, found.facts, site, schema)
 
 
 def _folder(options: Options, answers: dict[str, str]) -> Folder | None:
