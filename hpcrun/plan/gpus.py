@@ -51,10 +51,8 @@ def architecture(name: str) -> str | None:
     >>> [architecture(name) for name in ("V100-SXM2-32GB", "tesla_t4", "rtx2080ti", "fastgpu")]
     ['volta', 'turing', 'turing', None]
     """
-    found = _find_model(name)
-    if found is not None:
-        return found[0]
-    return "ampere" if is_mig(name) else None  # MIG came with the A100
+    found, _ = _find_model(name) or (None, None)
+    return found or ("ampere" if is_mig(name) else None)  # MIG came with the A100
 
 
 def model(name: str) -> str | None:
@@ -63,13 +61,12 @@ def model(name: str) -> str | None:
     >>> [model(name) for name in ("nvidia_a100-sxm4-80gb", "Tesla_V100-PCIE", "gpu-h100", "fast")]
     ['a100', 'v100', 'h100', None]
     """
-    found = _find_model(name)
-    return None if found is None else found[1]
+    return (_find_model(name) or (None, None))[1]
 
 
 def _find_model(name: str) -> tuple[str, str] | None:
     """Find architecture and model: the words of a name, as long together as they mean one."""
-    words = _words(name)
+    words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _VENDORS]
     for length in (4, 3, 2, 1):  # the longest: "titan xp" before "titan"
         for start in range(len(words) - length + 1):
             word = "".join(words[start : start + length])
@@ -89,22 +86,15 @@ def has_bf16(name: str) -> bool | None:
     return None if found is None else found not in _WITHOUT_BF16
 
 
-def _words(name: str) -> list[str]:
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    return [word for word in words if word not in _VENDORS]
-
-
 def names_of(spec: JobSpec, cluster: Cluster) -> list[list[str]]:
     """List the names of each GPU type that the job may get: the profile's and the site's own."""
-    wanted = spec.resources.gpu_type
-    types = cluster.gpu_types
-    if wanted is None:
-        return [_names(name, types[name]) for name in types]
-    return [_names(wanted, types.get(wanted) or types.get("*") or GpuType())]
-
-
-def _names(name: str, gpu_type: GpuType) -> list[str]:
-    return [word for word in (name, gpu_type.gres, gpu_type.constraint) if word and word != "*"]
+    wanted, types = spec.resources.gpu_type, cluster.gpu_types
+    if wanted is not None:
+        types = {wanted: types.get(wanted) or types.get("*") or GpuType()}
+    return [
+        [word for word in (name, one.gres, one.constraint) if word and word != "*"]
+        for name, one in types.items()
+    ]
 
 
 def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:

@@ -19,14 +19,7 @@ MAX_PART = 255  # bytes of one name in a path; NAME_MAX of Linux, limits.h
 # What a folder of the nodes may hold: $NAME, ${NAME}, and $$ for a dollar.
 _EXPANDED = re.compile(r"\$(?:\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 _IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh)\Z")
-_SCHEMES = (
-    "docker://",
-    "library://",
-    "oras://",
-    "docker-daemon:",
-    "docker-archive:",
-    "instance://",
-)
+_SCHEME = re.compile("(?:docker|library|oras|instance)://|docker-(?:daemon|archive):")
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -47,15 +40,10 @@ def choose_setup(spec: JobSpec, cluster: Cluster, source: str) -> Chosen:
     >>> choose_setup(JobSpec(), site, "hpcrun.yaml").where
     'hpcrun.yaml: setup.'
     """
-    if _names_python(spec.setup):
-        return Chosen(where="setup.", setup=spec.setup)
-    if _names_python(cluster.setup):
-        return Chosen(where=f"{source}: setup.", setup=cluster.setup)
+    for where, setup in (("setup.", spec.setup), (f"{source}: setup.", cluster.setup)):
+        if setup.venv or setup.conda or setup.uv or setup.container or setup.python:
+            return Chosen(where=where, setup=setup)
     return Chosen(where=f"{source}: ", setup=Setup(python=cluster.python))
-
-
-def _names_python(setup: Setup) -> bool:
-    return bool(setup.venv or setup.conda or setup.uv or setup.container or setup.python)
 
 
 def check_setup(chosen: Chosen) -> list[Problem]:
@@ -69,14 +57,11 @@ def check_setup(chosen: Chosen) -> list[Problem]:
     named = [name for name in ("venv", "conda", "uv", "container") if getattr(setup, name)]
     if len(named) < 2:
         return []
-    message = f"{' and '.join(named)}: take one of the {_count(len(named))}"
+    count = {2: "two", 3: "three"}.get(len(named), "four")
+    message = f"{' and '.join(named)}: take one of the {count}"
     if "container" in named:
         message += "; setup.python names the interpreter inside the container"
     return [Problem("", None, chosen.where.rstrip("."), message)]
-
-
-def _count(number: int) -> str:
-    return {2: "two", 3: "three"}.get(number, "four")
 
 
 def build_setup(
@@ -176,8 +161,7 @@ def literal(text: str) -> str:
 
 
 def _check_expanded(text: str, where: str, problems: list[Problem]) -> None:
-    rest = _EXPANDED.sub("", text)
-    if "$" in rest:
+    if "$" in _EXPANDED.sub("", text):
         message = f"{text}: $NAME and ${{NAME}} are filled on the node, and $$ is a dollar"
         problems.append(Problem("", None, where, message))
 
@@ -193,7 +177,7 @@ def is_image_file(image: str) -> bool:
     >>> is_image_file("nvcr.io#nvidia/pytorch:24.05-py3"), is_image_file("./sandbox")
     (False, True)
     """
-    return not image.startswith(_SCHEMES) and _IMAGE_FILE.match(image) is not None
+    return not _SCHEME.match(image) and _IMAGE_FILE.match(image) is not None
 
 
 def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime | None:
@@ -202,12 +186,11 @@ def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime |
     >>> decide_runtime(Container(image="a.sif"), Cluster())
     'apptainer'
     """
-    if container.runtime or cluster.container_runtime:
-        return container.runtime or cluster.container_runtime
-    if container.image.endswith(".sqsh"):
+    image, runtime = container.image, container.runtime or cluster.container_runtime
+    if runtime is None and image.endswith(".sqsh"):
         return "pyxis"
-    apptainers = container.image.endswith((".sif", ".simg"))
-    return "apptainer" if apptainers or container.image.startswith(_SCHEMES) else None
+    is_apptainers = image.endswith((".sif", ".simg")) or _SCHEME.match(image)
+    return runtime or ("apptainer" if is_apptainers else None)
 
 
 def _container(

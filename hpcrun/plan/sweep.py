@@ -13,7 +13,7 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.environment import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
-from hpcrun.spec.dump import dump_job
+from hpcrun.spec.dump import dump_job, yaml_of
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import SOURCE, load_job
 from hpcrun.spec.yaml12 import Place, Scalar, plain_value
@@ -116,18 +116,15 @@ def build_array(plans: Sequence[Plan], spec: JobSpec, sweep_id: str) -> Plan:
     common = _shared_directives(first)
     for plan in plans[1:]:
         other = _shared_directives(plan)
-        for option in [*common, *(option for option in other if option not in common)]:
-            one, two = _said(common, option), _said(other, option)
+        for option in common | other:
+            one, two = _written(common, option), _written(other, option)
             if one != two:
                 raise InputError(
                     f"sweep: {first.name} asks Slurm for {one} and {plan.name} for {two}; "
                     "the runs of a sweep are one Slurm array, which asks once for all",
                     fix="submit one sweep for each",
                 )
-    own = {
-        "job-name": spec.name or "job",
-        "output": _output(first, sweep_id),
-    }
+    own = {"job-name": spec.name or "job", "output": _output(first, sweep_id)}
     directives = [(option, own.get(option, value)) for option, value in first.directives]
     limit = f"%{spec.sweep_limit}" if spec.sweep_limit < len(plans) else ""
     directives.append(("array", f"0-{len(plans) - 1}{limit}"))
@@ -193,19 +190,13 @@ def _nothing(name: str) -> tuple[str, str]:
 
 
 def _as_yaml(value: str) -> str:
-    r"""Write a value so that a number or a boolean is one, and all else is text.
+    """Write a value so that a number or a boolean is one, and all else is text.
 
     >>> print(_as_yaml("8"), _as_yaml("true"), _as_yaml("a: b"), _as_yaml(""))
     8 true "a: b" ""
     """
     core = plain_value(Scalar(value, True, Place("")))
-    if core is not None and not isinstance(core, str):
-        return value
-    text = "".join(
-        char if char.isprintable() and char not in '\\"' else f"\\U{ord(char):08x}"
-        for char in value
-    )
-    return f'"{text}"'
+    return yaml_of(value, SOURCE) if core is None or isinstance(core, str) else value
 
 
 def _fill_names(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
@@ -242,7 +233,7 @@ def _shared_directives(plan: Plan) -> dict[str, str | None]:
     return {option: value for option, value in plan.directives if option not in _OWN}
 
 
-def _said(directives: Mapping[str, str | None], option: str) -> str:
+def _written(directives: Mapping[str, str | None], option: str) -> str:
     if option not in directives:
         return f"no --{option}"
     value = directives[option]
