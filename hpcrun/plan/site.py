@@ -10,7 +10,7 @@ from msgspec import Struct, field, structs
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import architecture, is_mig, model
 from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
-from hpcrun.slurm.gres import node_gpus
+from hpcrun.slurm.jobs import node_gpus
 from hpcrun.spec.cluster import GpuType, Partition
 
 # Partitions that are for something else than the usual job, by a word of their name.

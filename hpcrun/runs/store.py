@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from itertools import chain
 from pathlib import Path
 from stat import S_IMODE
 from threading import get_ident
@@ -34,8 +35,6 @@ from hpcrun.runs.records import (
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
-# An attempt that never got to its first act leaves a gap in the numbers, seldom more.
-_GAP = 3
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
@@ -107,13 +106,10 @@ def refresh(run: RunFolder) -> None:
     Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
     what it is, asks the server again.
     """
-    for parent in (run.path, run.attempts, run.logs):
+    inner = (parent.glob("[0-9]*") for parent in (run.attempts, run.logs))
+    for folder in chain((run.path, run.attempts, run.logs), chain.from_iterable(inner)):
         with contextlib.suppress(OSError):
-            parent.chmod(S_IMODE(parent.stat().st_mode))
-    for parent in (run.attempts, run.logs):
-        for folder in parent.glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                folder.chmod(S_IMODE(folder.stat().st_mode))
+            folder.chmod(S_IMODE(folder.stat().st_mode))
 
 
 def holds_any(folder: Path) -> bool:
@@ -195,30 +191,12 @@ def attempts_stamp(folder: RunFolder) -> int:
 
 
 def attempt_indices(folder: RunFolder) -> list[int]:
-    """Return the numbers of a run's attempts, mostly without opening the folder.
-
-    File systems count a folder's subfolders among its links (not all do: btrfs), so that it is
-    known when all are found.
-    """
+    """Return the numbers of a run's attempts."""
     try:
-        links = os.stat(folder.attempts).st_nlink  # noqa: PTH116
+        names = os.listdir(folder.attempts)  # noqa: PTH208 - names alone are wanted
     except OSError:
         return []
-    wanted = links - 2
-    found: list[int] = []
-    index = gap = 0
-    while wanted >= 0 and len(found) < wanted and gap < _GAP:
-        is_there = (folder.attempts / str(index)).is_dir()
-        found += [index] * is_there
-        gap = 0 if is_there else gap + 1
-        index += 1
-    if len(found) == wanted:
-        return found
-    try:
-        with os.scandir(folder.attempts) as entries:
-            return sorted(int(entry.name) for entry in entries if entry.name.isdigit())
-    except OSError:
-        return []
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def read_plan(folder: RunFolder) -> Plan | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from hpcrun.errors import HpcrunError, InputError
+from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import MAX_NODES, Layout
 
 PARTITION = "sandbox"
@@ -140,20 +139,6 @@ def daemon_names(nodes: int) -> list[str]:
     ['keeper', 'munged', 'slurmctld', 'node1', 'node2']
     """
     return ["keeper", "munged", "slurmctld", *node_names(nodes)]
-
-
-def parse_version(text: str) -> tuple[int, int]:
-    """Read the release from the answer of ``slurmctld -V``.
-
-    Raise HpcrunError when there is none.
-
-    >>> parse_version("slurm-wlm 22.05.8"), parse_version("slurm 26.05.0-0rc1\\n")
-    ((22, 5), (26, 5))
-    """
-    found = re.search(r"\b(\d\d)\.(\d\d)\b", text)
-    if not found:
-        raise HpcrunError(f"slurmctld -V answered {text.strip()!r}: no Slurm version in it")
-    return int(found[1]), int(found[2])
 
 
 def first_job_id(unix_time: float, root: Path) -> int:

@@ -23,6 +23,7 @@ from hpcrun.sandbox import config, keeper, processes
 from hpcrun.sandbox import directory as place
 from hpcrun.sandbox.config import Shape, about, node_names, plain_shape
 from hpcrun.sandbox.directory import Layout
+from hpcrun.slurm.commands import parse_version
 from hpcrun.structs import decodable
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "scancel")
@@ -298,8 +299,12 @@ def ask(argv: Sequence[str], environ: Mapping[str, str], timeout: float = 10) ->
 
 
 def slurm_version(slurmctld: str, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Ask slurmctld for its release."""
-    return config.parse_version(ask([slurmctld, "-V"], environ))
+    """Ask slurmctld for its release. Raise HpcrunError where the answer has none."""
+    answer = ask([slurmctld, "-V"], environ)
+    version = parse_version(answer)
+    if version is None:
+        raise HpcrunError(f"slurmctld -V answered {answer.strip()!r}: no Slurm version in it")
+    return version
 
 
 def free_ports(count: int) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcrun.slurm.gres import tres_gpus
+from hpcrun.slurm.jobs import tres_gpus
 
 _UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "", "NO_VAL"})
 # %R partition, %D nodes, %c CPUs, %m memory in MB, %T state, %N node list, %G gres, %f features.

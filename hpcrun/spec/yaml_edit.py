@@ -81,12 +81,14 @@ def put(text: str, path: Path, value: Any) -> str:
     for depth, key in enumerate(path):
         if not isinstance(node, yaml.MappingNode):
             raise CannotEdit(f"{'.'.join(path[:depth])}: not a map")
-        found = _entry(node, key)
-        if found is None:
-            return _insert(text, node, key, _nested(path[depth + 1 :], value))
-        if depth == len(path) - 1 or _is_empty(found[1]):
-            return _replace(text, found[1], _nested(path[depth + 1 :], value))
-        node = found[1]
+        inner = _nested(path[depth + 1 :], value)
+        index = _index(node, key)
+        if index is None:
+            return _insert(text, node, key, inner)
+        node = node.value[index][1]
+        is_empty = isinstance(node, yaml.ScalarNode) and not node.style and node.value == ""
+        if depth == len(path) - 1 or is_empty:
+            return _replace(text, node, inner)
     raise CannotEdit("no path")
 
 
@@ -136,11 +138,9 @@ def _compose(text: str) -> yaml.Node | None:
     return node
 
 
-def _entry(node: yaml.MappingNode, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    for found, value in node.value:
-        if isinstance(found, yaml.ScalarNode) and found.value == key:
-            return found, value
-    return None
+def _index(node: yaml.MappingNode, key: str) -> int | None:
+    names = [found.value for found, _ in node.value]
+    return names.index(key) if key in names else None
 
 
 def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
@@ -149,18 +149,13 @@ def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
     for depth, key in enumerate(path):
         if not isinstance(node, yaml.MappingNode):
             break
-        names = [getattr(found, "value", None) for found, _ in node.value]
-        if key not in names:
+        index = _index(node, key)
+        if index is None:
             break
-        index = names.index(key)
         if depth == len(path) - 1:
             return node, index
         node = node.value[index][1]
     raise CannotEdit(f"{'.'.join(path)}: not there")
-
-
-def _is_empty(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and not node.style and node.value == ""
 
 
 def _tail(node: yaml.Node) -> int:

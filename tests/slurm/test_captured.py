@@ -16,9 +16,9 @@ import pytest
 
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.commands import parse_estimate, parse_sbatch, sbatch_argv, scancel_argv
-from hpcrun.slurm.gres import count_gpus
 from hpcrun.slurm.jobs import (
     SlurmJob,
+    count_gpus,
     parse_sacct,
     parse_show_job,
     parse_squeue,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.slurm.gres import count_gpus
-from hpcrun.slurm.jobs import parse_sacct, parse_show_job
+from hpcrun.slurm.jobs import count_gpus, parse_sacct, parse_show_job
 from tests.slurm_answers import sacct_row
 
 HEAD = """\

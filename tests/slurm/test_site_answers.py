@@ -18,7 +18,7 @@ from hpcrun.slurm.cluster import (
     parse_qos,
     parse_sinfo,
 )
-from hpcrun.slurm.gres import node_gpus, tres_gpus
+from hpcrun.slurm.jobs import node_gpus, tres_gpus
 
 CAPTURED = Path(__file__).parent.parent / "captured"
 every_version = pytest.mark.parametrize(

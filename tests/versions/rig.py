@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun.sandbox.config import parse_version
+from hpcrun.slurm.commands import parse_version
 from tests.cluster.hosts import Host
 from tests.cluster.rig import HEAD, Rig
 from tests.versions.roots import STAND_INS
@@ -122,4 +122,6 @@ class ReleaseRig(Rig):
         return {**super()._settings(), "AuthInfo": socket}
 
     def _version(self) -> tuple[int, int]:
-        return parse_version(self.version)
+        version = parse_version(self.version)
+        assert version is not None
+        return version
