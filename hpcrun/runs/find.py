@@ -157,29 +157,29 @@ class Lookup:
 
 
 def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
-    runs_dir = lookup.runs_dir
     job_id, _, index = word.partition("_")
     name = lookup.folder_of_job(job_id)
-    sweep_id = sweep_id_of(name) if name is not None else None
-    if sweep_id is not None:
-        sweep = sweep_folder(runs_dir, sweep_id)
-        if not index:
-            return sweep
-        run = sweep.run(int(index))
-        return run if run.path.is_dir() else None
-    return RunFolder(runs_dir / name) if name is not None and not index else None
+    if name is None:
+        return None
+    sweep_id = sweep_id_of(name)
+    if sweep_id is None:
+        return RunFolder(lookup.runs_dir / name) if not index else None
+    sweep = sweep_folder(lookup.runs_dir, sweep_id)
+    if not index:
+        return sweep
+    run = sweep.run(int(index))
+    return run if run.path.is_dir() else None
 
 
 def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
-    runs_dir, names = lookup.runs_dir, lookup.names
-
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
-    sweeps = [id_ for id_ in map(sweep_id_of, names) if id_ is not None and fits(id_)]
+    sweeps = [id_ for id_ in map(sweep_id_of, lookup.names) if id_ is not None and fits(id_)]
     runs = []
-    for run in (RunFolder(runs_dir / name) for name in names if RUN_ID.fullmatch(name)):
-        if fits(run.run_id):
+    for name in lookup.names:
+        if fits(name) and RUN_ID.fullmatch(name):
+            run = RunFolder(lookup.runs_dir / name)
             task = read_task(run)
             # A word that fits a sweep fits its runs too, and means the sweep.
             if task is None or task.sweep_id not in sweeps:
@@ -191,7 +191,7 @@ def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
             fix="give more of the id",
         )
     if sweeps:
-        return sweep_folder(runs_dir, sweeps[0])
+        return sweep_folder(lookup.runs_dir, sweeps[0])
     return runs[0] if runs else None
 
 

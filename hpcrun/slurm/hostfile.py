@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -67,7 +67,8 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
             problems.append(Problem(source, number, "", error.message))
     if not lines and not problems:
         problems.append(Problem(source, None, "", "no host in it"))
-    found = form or _form(lines)
+    shown = {line.form for line in lines}
+    found: Form = form or next((each for each in _STRONGEST if each in shown), "plain")
     problems += _misfits(lines, found, source)
     if problems:
         raise SpecError(sorted(problems, key=lambda problem: problem.line or 0))
@@ -107,12 +108,8 @@ def _count(text: str, where: str) -> int:
     return int(text)
 
 
-def _form(lines: Iterable[_Line]) -> Form:
-    """Return a file's form by what its lines show."""
-    shown = {line.form for line in lines}
-    return next((f for f in ("openmpi", "deepspeed", "mpich", "slurm") if f in shown), "plain")
-
-
+# A file has the first of these forms that one of its lines shows.
+_STRONGEST: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm")
 # What the lines of a form may look like.
 _FITTING: dict[Form, set[Form]] = {
     "deepspeed": {"deepspeed"},
@@ -130,11 +127,8 @@ def _misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
     for line in lines:
         name = line.host.name
         if line.form not in _FITTING[form]:
-            why = (
-                "no slots, where other lines have them"
-                if line.form == "plain"
-                else f"a line of {line.form}'s form among those of {form}'s"
-            )
+            why = f"a line of {line.form}'s form among those of {form}'s"
+            why = "no slots, where other lines have them" if line.form == "plain" else why
             problems.append(Problem(source, line.number, "", f"{name}: {why}"))
         if name in seen and form in ("deepspeed", "slurm"):
             why = f"appears twice, first on line {seen[name]}"

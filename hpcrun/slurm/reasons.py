@@ -249,16 +249,10 @@ def explain(
     name = code if remark else reason.replace("_", " ")
     known = _REASONS.get(name) if own else _OF_OTHERS.get(name, _REASONS.get(name))
     limit = parse_limit(reason)
-    if known is None and limit is not None:
-        known = _of_limit(limit, numbers)
     if known is None:
-        return Why(reason)
-    words = known.words
-    if remark.endswith(":"):  # "UnavailableNodes:" and no node
-        remark = ""
-    if remark:
-        words += f" ({remark})"
-    return Why(words, known.fix.format(job=job_id or "JOBID"))
+        known = _of_limit(limit, numbers) if limit is not None else Why(reason)
+    more = "" if not remark or remark.endswith(":") else f" ({remark})"  # "UnavailableNodes:"
+    return Why(known.words + more, known.fix.format(job=job_id or "JOBID"))
 
 
 def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
@@ -275,11 +269,9 @@ def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
         if limit.amount == "Grp":
             return Why(f"{owner} has used up its run time{used}")
         return Why(f"asks for more time than {owner} allows a job{most}", _SMALLER)
-    if limit.per in ("Job", "Node") and limit.minutes:
-        return Why(f"asks for more {minutes} than {owner} allows a job{most}", _SMALLER)
     if limit.per in ("Job", "Node"):
-        each = limit.per.lower()
-        return Why(f"asks for more {noun} than {owner} allows a {each}{most}", _SMALLER)
+        what, each = (minutes, "job") if limit.minutes else (noun, limit.per.lower())
+        return Why(f"asks for more {what} than {owner} allows a {each}{most}", _SMALLER)
     if limit.minutes == "Minutes":
         return Why(f"{owner} has used up the {minutes} that it allows{together}{used}")
     if limit.minutes:
@@ -311,10 +303,8 @@ def find_numbers(text: str, limit: Limit, *, user: str, uid: str, account: str) 
     Numbers(allowed='8', used='6', unit='GPUs')
     """
     key = _key(limit)
-    if key is None:
-        return None
-    for section in _sections(text, limit, user, uid, account):
-        values = re.search(rf"(?:^|\s){re.escape(key)}=(\S*)", section)
+    for section in _sections(text, limit, user, uid, account) if key else []:
+        values = re.search(rf"(?:^|\s){key}=(\S*)", section)
         found = _reached(values[1], limit) if values else None
         if found is not None:
             return found
