@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import structs, to_builtins
@@ -17,11 +17,11 @@ from msgspec import structs, to_builtins
 from hpcrun.metrics.compare import Difference
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import time_unit, x_axis
-from hpcrun.report.comparison import Comparison, Equal, Measure, Reached, axis_of
+from hpcrun.report.comparison import Comparison, Equal, Measure, axis_of
 from hpcrun.report.data import summary_json
 from hpcrun.report.facts import gpu_hours, seconds_of
 from hpcrun.report.plot import Line, plot_lines
-from hpcrun.report.scaling import Scaling, Speed
+from hpcrun.report.scaling import Scaling
 from hpcrun.report.terminal import distinct, run_mark, run_rows
 from hpcrun.views.numbers import (
     count_of,
@@ -59,9 +59,9 @@ def report(
     below: list[str] = []
     for part in (
         run_rows(names, [dict(_learning(run, compared, n)) for n, run in enumerate(runs)], look),
-        _verdicts(compared, short, look),
+        _wrapped((_verdict(compared, equal, short, look) for equal in compared.equal), look),
         run_rows(names, _speeds(runs, compared), look),
-        _scaling(compared.scaling, short, look),
+        _wrapped(_scaling(compared.scaling, short), look),
         _settings(compared, names, look),
         _remarks(runs, compared, look, is_window=is_window),
     ):
@@ -129,19 +129,15 @@ def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tup
         level = equal.levels[number]
         yield _place(equal.by, equal.window.end), "-" if level is None else format_value(level)
     if compared.target is not None and summary is not None:
-        at, reached = f"{compared.target.level:.6g}", compared.target.reached[number]
-        for measure in ("step", "time"):
-            if any(each and getattr(each, measure) is not None for each in compared.target.reached):
-                yield f"to {at}: {measure}", _reached_text(reached, measure)
-
-
-def _reached_text(reached: Reached | None, measure: str) -> str:
-    if reached is None:
-        return "never"
-    value = reached.step if measure == "step" else reached.time
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if measure == "step" else format_time(value)
+        for measure, form in (("step", "{:,.0f}".format), ("time", format_time)):
+            places: list[float | None] = [
+                getattr(each, measure, None) for each in compared.target.reached
+            ]
+            if any(place is not None for place in places):
+                missing = _UNKNOWN if compared.target.reached[number] else "never"
+                place = places[number]
+                text = missing if place is None else form(place)
+                yield f"to {compared.target.level:.6g}: {measure}", text
 
 
 def _place(by: Measure, end: float) -> str:
@@ -176,16 +172,12 @@ def format_amount(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _verdicts(compared: Comparison, names: Sequence[str], look: Look) -> list[str]:
-    """Return for each equal place which run is ahead, by how much, and how much of it is noise."""
-    return [
-        row
-        for equal in compared.equal
-        for row in wrap(printable(_verdict(compared, equal, names, look), look), look.width, 2)
-    ]
+def _wrapped(notes: Iterable[str], look: Look) -> list[str]:
+    return [row for note in notes for row in wrap(printable(note, look), look.width, 2)]
 
 
 def _verdict(compared: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
+    """Return which run is ahead at an equal place, by how much, and how much of it is noise."""
     gaps = [(names[n], gap) for n, gap in enumerate(equal.behind) if gap is not None]
     clear = [(name, gap) for name, gap in gaps if gap.is_clear]
     noise = [(name, gap) for name, gap in gaps if not gap.is_clear and gap.error is not None]
@@ -220,33 +212,35 @@ def _gap(gap: Difference, look: Look) -> str:
 
 def _speeds(runs: Sequence[ParsedRun], compared: Comparison) -> list[dict[str, str]]:
     """Return how fast each run works and what it costs; what no run's log has gets no column."""
-    rows = [
-        dict(_speed(run, compared.scaling, speed))
-        for run, speed in zip(runs, compared.scaling.speeds, strict=True)
+    scaling = compared.scaling
+    columns: tuple[tuple[str, Sequence[float | None], Callable[[float], str]], ...] = (
+        (scaling.counted, [speed.gpus for speed in scaling.speeds], "{:.0f}".format),
+        ("batch", [speed.batch for speed in scaling.speeds], "{:,.6g}".format),
+        ("step time", [speed.step_seconds for speed in scaling.speeds], format_seconds),
+        (scaling.unit or "", [speed.work for speed in scaling.speeds], format_rate),
+        ("speed-up", [speed.speedup for speed in scaling.speeds], _times),
+        ("efficiency", [speed.efficiency for speed in scaling.speeds], "{:.0%}".format),
+        ("time", list(map(seconds_of, runs)), format_duration),
+        ("GPU hours", list(map(gpu_hours, runs)), format_value),
+    )
+    return [
+        {
+            heading: _UNKNOWN if values[number] is None else form(values[number] or 0)
+            for heading, values, form in columns
+            if any(value is not None for value in values)
+        }
+        for number in range(len(runs))
     ]
-    known = {heading for row in rows for heading, text in row.items() if text != _UNKNOWN}
-    return [{key: text for key, text in row.items() if key in known} for row in rows]
 
 
-def _speed(run: ParsedRun, scaling: Scaling, speed: Speed) -> Iterator[tuple[str, str]]:
-    def shown(value: float | None, form: Callable[[float], str]) -> str:
-        return _UNKNOWN if value is None else form(value)
-
-    yield scaling.counted, shown(speed.gpus, "{:.0f}".format)
-    yield "batch", shown(speed.batch, "{:,.6g}".format)
-    yield "step time", shown(speed.step_seconds, format_seconds)
-    if scaling.unit:
-        yield scaling.unit, shown(speed.work, format_rate)
-    yield "speed-up", shown(speed.speedup, lambda n: f"{n:.2f}x" if n >= 0.1 else f"{n:.2g}x")
-    yield "efficiency", shown(speed.efficiency, "{:.0%}".format)
-    yield "time", shown(seconds_of(run), format_duration)
-    yield "GPU hours", shown(gpu_hours(run), format_value)
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
-def _scaling(scaling: Scaling, names: Sequence[str], look: Look) -> list[str]:
+def _scaling(scaling: Scaling, names: Sequence[str]) -> list[str]:
     """Explain what speed-up and efficiency mean here, or why there are none."""
     if scaling.baseline is None:
-        return wrap("speed: the logs have neither times nor rates in common", look.width, 2)
+        return ["speed: the logs have neither times nor rates in common"]
     counted = scaling.counted
     text = f"speed-up over {names[scaling.baseline]} in {scaling.notes[0]}"
     if any(speed.efficiency is not None for speed in scaling.speeds):
@@ -259,8 +253,7 @@ def _scaling(scaling: Scaling, names: Sequence[str], look: Look) -> list[str]:
         }[scaling.kind]
     elif None in [speed.gpus for speed in scaling.speeds]:
         text += "; no efficiency: how many GPUs each run has is not known (--gpus 1,2,...)"
-    notes = (text, *scaling.notes[1:])
-    return [row for note in notes for row in wrap(printable(note, look), look.width, 2)]
+    return [text, *scaling.notes[1:]]
 
 
 def _settings(compared: Comparison, names: Sequence[str], look: Look) -> list[str]:
@@ -329,13 +322,21 @@ def _remarks(
 
 def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:
     """Return the comparison as plain dicts, lists, strings and numbers."""
-    scaling, target = compared.scaling, compared.target
+    scaling = to_builtins(compared.scaling)
+    speeds = scaling.pop("speeds")
     return {
         "metric": compared.metric,
         "falls": compared.falls,
         "runs": [
-            _run_json(run, compared.metric, speed)
-            for run, speed in zip(runs, scaling.speeds, strict=True)
+            {
+                "source": run.source,
+                **summary_json(run.curve.summary(compared.metric) if compared.metric else None),
+                **speed,
+                "seconds": seconds_of(run),
+                "gpu_hours": gpu_hours(run),
+                "warnings": list(run.warnings),
+            }
+            for run, speed in zip(runs, speeds, strict=True)
         ],
         "equal": [
             {
@@ -351,37 +352,8 @@ def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str
             }
             for equal in compared.equal
         ],
-        "target": target
-        and {"level": target.level, "reached": [_reached_json(each) for each in target.reached]},
-        "scaling": {
-            "unit": scaling.unit or None,
-            "counted": scaling.counted,
-            "baseline": scaling.baseline,
-            "kind": scaling.kind,
-            "notes": list(scaling.notes),
-        },
-        "settings": {key: list(values) for key, values in compared.settings.items()},
+        "target": to_builtins(compared.target),
+        "scaling": scaling,
+        "settings": to_builtins(compared.settings),
         "notes": list(compared.notes),
-    }
-
-
-def _run_json(run: ParsedRun, metric: str | None, speed: Speed) -> dict[str, Any]:
-    return {
-        "source": run.source,
-        **summary_json(run.curve.summary(metric) if metric else None),
-        **to_builtins(speed),
-        "seconds": seconds_of(run),
-        "gpu_hours": gpu_hours(run),
-        "warnings": list(run.warnings),
-    }
-
-
-def _reached_json(reached: Reached | None) -> dict[str, float | None] | None:
-    if reached is None:
-        return None
-    return {
-        "step": reached.step,
-        "tokens": reached.tokens,
-        "samples": reached.samples,
-        "seconds": reached.time,
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcrun.metrics.compare import (
     Difference,
@@ -63,7 +63,7 @@ class Reached(Struct, frozen=True):
     step: float | None = None
     tokens: float | None = None
     samples: float | None = None
-    time: float | None = None
+    time: float | None = field(default=None, name="seconds")
 
 
 class Target(Struct, frozen=True):

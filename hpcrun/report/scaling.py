@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from hpcrun.metrics.curve import Curve, Series, quantile
+from hpcrun.metrics.curve import Curve, quantile
 from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import TOKEN_COUNTERS
@@ -68,14 +68,14 @@ class Speed(Struct, frozen=True):
 
 
 class Scaling(Struct, frozen=True):
-    """The speeds of runs. ``unit``: of the work, as "samples/s"; "" where there is none in common.
+    """The speeds of runs. ``unit``: of the work, as "samples/s"; None: there is none in common.
 
     ``counted``: "GPUs", or "ranks" where all train on CPUs. ``baseline``: the index of its run.
     ``kind`` is None where the batches are not known, or the GPUs do not differ.
     """
 
     speeds: tuple[Speed, ...]
-    unit: str = ""
+    unit: str | None = None
     counted: str = "GPUs"
     baseline: int | None = None
     kind: Kind | None = None
@@ -93,26 +93,26 @@ class _Measured(Struct, frozen=True):
 
 def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scaling:
     """Measure the speeds of runs. ``per_gpu``: rates in the logs are one GPU's."""
-    notes: list[str] = []
     gpus, counted = _gpus(runs)
     seconds, by = _step_seconds(runs)
     work = _work(runs, gpus, seconds, by, per_gpu=per_gpu)
     if work is None:
         speeds = [Speed(n, _batch(run), s) for run, n, s in zip(runs, gpus, seconds, strict=True)]
         return Scaling(tuple(speeds), counted=counted)
-    notes.append(
-        f"{work.unit} " + ", ".join(part for part in (work.how, not work.is_rate and by) if part)
-    )
-    baseline = _baseline(gpus, work.values)
-    speeds = [
-        _against(Speed(n, _batch(run), s, w), gpus[baseline], work.values[baseline])
-        for run, n, s, w in zip(runs, gpus, seconds, work.values, strict=True)
-    ]
-    several = len({n for n in gpus if n is not None}) > 1 and None not in gpus
-    if not several:
-        speeds = [structs.replace(speed, efficiency=None) for speed in speeds]
+    how = ", ".join(part for part in (work.how, "" if work.is_rate else by) if part)
+    several = None not in gpus and len(set(gpus)) > 1
+    measured = [index for index, value in enumerate(work.values) if value is not None]
+    baseline = measured[0] if None in gpus else min(measured, key=lambda index: gpus[index] or 0)
+    speeds = []
+    for run, n, each, done in zip(runs, gpus, seconds, work.values, strict=True):
+        speedup = efficiency = None
+        if done is not None:
+            speedup = done / (work.values[baseline] or 1.0)
+            if several and n:
+                efficiency = speedup * (gpus[baseline] or 0) / n
+        speeds.append(Speed(n, _batch(run), each, done, speedup, efficiency))
     kind = _kind(work, speeds) if several else None
-    notes += _doubts(runs, work, speeds, several=several, per_gpu=per_gpu)
+    notes = [f"{work.unit} {how}", *_doubts(runs, work, speeds, several=several, per_gpu=per_gpu)]
     return Scaling(tuple(speeds), work.unit, counted, baseline, kind, tuple(notes))
 
 
@@ -133,10 +133,8 @@ def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[list[float | None], str]:
         (_BY_WHOLE_RUN, _seconds_by_record),
     )
     found = [(how, [_sensible(way(run)) for run in runs]) for how, way in ways]
-    how, seconds = max(found, key=lambda each: sum(value is not None for value in each[1]))
-    if sum(value is not None for value in seconds) < 2:
-        return [None] * len(runs), ""
-    return seconds, how
+    how, seconds = max(found, key=lambda each: _count(each[1]))
+    return (seconds, how) if _count(seconds) > 1 else ([None] * len(runs), "")
 
 
 def seconds_by_stamps(curve: Curve) -> float | None:
@@ -183,12 +181,9 @@ def _work(
 ) -> _Measured | None:
     """Find the work that at least two runs can be measured by, all of them if possible."""
     counted, printed = [], []
+    tokens = [_per_step(run.curve, TOKEN_COUNTERS) for run in runs]
     for unit, how, per_step in (
-        (
-            "tokens/s",
-            "by the log's token counters",
-            [_per_step(run.curve, TOKEN_COUNTERS) for run in runs],
-        ),
+        ("tokens/s", "by the log's token counters", tokens),
         ("samples/s", _source_of_batches(runs), [_batch(run) for run in runs]),
     ):
         pairs = zip(per_step, seconds, strict=True)
@@ -196,24 +191,22 @@ def _work(
         counted.append(_Measured(unit, how, values))
     for unit, name in (("samples/s", SAMPLES_PER_SECOND), ("tokens/s", TOKENS_PER_SECOND)):
         rates = [
-            _total_rate(run.curve.quantile(name, 0.5), n if per_gpu else 1)
+            _sensible((run.curve.quantile(name, 0.5) or 0) * ((n or 0) if per_gpu else 1))
             for run, n in zip(runs, gpus, strict=True)
         ]
         how = "as the logs print them" + (", times the GPUs" if per_gpu else "")
         printed.append(_Measured(unit, how, rates, is_rate=True))
     # The whole run's time has the start and every evaluation in it; a printed rate has not.
     found = [*printed, *counted] if by == _BY_WHOLE_RUN else [*counted, *printed]
-    if max(map(_count, found)) < 2:
-        found.append(_Measured("steps/s", "", [1 / s if s else None for s in seconds]))
-    return max(found, key=_count) if max(map(_count, found)) > 1 else None
+    steps = _Measured("steps/s", "", [1 / s if s else None for s in seconds])
+    for choice in (max(found, key=lambda each: _count(each.values)), steps):
+        if _count(choice.values) > 1:
+            return choice
+    return None
 
 
-def _count(measured: _Measured) -> int:
-    return sum(value is not None for value in measured.values)
-
-
-def _total_rate(rate: float | None, times: int | None) -> float | None:
-    return _sensible(rate * times) if rate and times else None
+def _count(values: Sequence[float | None]) -> int:
+    return len(values) - values.count(None)
 
 
 def _sensible(value: float | None) -> float | None:
@@ -245,34 +238,16 @@ def _source_of_batches(runs: Sequence[ParsedRun]) -> str:
 def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
     """Return how much a counter grows in a step, from its first point to its last."""
     for name, series in curve.metrics.items():
-        if fold(name.rpartition("/")[2]) in counters and (slope := _slope(series)):
+        first, last = series.summary.first, series.summary.last
+        if (
+            fold(name.rpartition("/")[2]) in counters
+            and None not in (first.step, last.step)
+            and (steps := (last.step or 0) - (first.step or 0)) > 0
+            and not any(b < a for a, b in pairwise(series.values))
+            and (slope := _sensible((last.value - first.value) / steps))
+        ):
             return slope
     return None
-
-
-def _slope(series: Series) -> float | None:
-    first, last = series.summary.first, series.summary.last
-    if first.step is None or last.step is None or last.step <= first.step:
-        return None
-    if any(b < a for a, b in pairwise(series.values)):
-        return None
-    return _sensible((last.value - first.value) / (last.step - first.step))
-
-
-def _baseline(gpus: Sequence[int | None], work: Sequence[float | None]) -> int:
-    measured = [index for index, value in enumerate(work) if value is not None]
-    if None in gpus:
-        return measured[0]
-    return min(measured, key=lambda index: gpus[index] or 0)
-
-
-def _against(speed: Speed, gpus: int | None, work: float | None) -> Speed:
-    """Fill in the speed-up over a baseline of this many GPUs and this much work per second."""
-    if speed.work is None or work is None:
-        return speed
-    speedup = speed.work / work
-    efficiency = speedup * gpus / speed.gpus if gpus and speed.gpus else None
-    return structs.replace(speed, speedup=speedup, efficiency=efficiency)
 
 
 def _kind(work: _Measured, speeds: Sequence[Speed]) -> Kind | None:
