@@ -159,18 +159,14 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0], [1e-05, 1.0, 100000.0])
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for digits in ((1, 2, 5), (1, 3), (1,)):
+    strides = [((1,), stride) for stride in range(1, last - first + 2)]
+    for digits, stride in (((1, 2, 5), 1), ((1, 3), 1), *strides):
         found = [
             tick
             for power in range(first, last + 1)
             for digit in digits
-            if low <= (tick := float(f"{digit}e{power}")) <= high
+            if power % stride == 0 and low <= (tick := float(f"{digit}e{power}")) <= high
         ]
-        if len(found) <= most:
-            return found
-    for stride in range(2, last - first + 2):
-        powers = [power for power in range(first, last + 1) if power % stride == 0]
-        found = [tick for power in powers if low <= (tick := float(f"1e{power}")) <= high]
         if len(found) <= most:
             return found
     return []
@@ -186,15 +182,11 @@ def tick_labels(at: Sequence[float], *, is_log: bool = False) -> list[str]:
     """
     gap = min((b - a for a, b in pairwise(at)), default=0.0)
     if is_log or gap < 1e-4 or max(map(abs, at)) >= 1e6:
-        return [_shortest(value) for value in at]
+        return [f"{v:g}" if v == 0 or 1e-3 <= abs(v) < 1e6 else format_value(v) for v in at]
     decimals = next(
         (d for d in range(6) if abs(gap * 10**d - round(gap * 10**d)) < 1e-6 * gap * 10**d), 6
     )
     return [f"{value:.{decimals}f}" for value in at]
-
-
-def _shortest(value: float) -> str:
-    return f"{value:g}" if 1e-3 <= abs(value) < 1e6 else format_value(value) if value else "0"
 
 
 def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.metrics.curve import Curve, Restart
+from hpcrun.metrics.curve import Curve, Point, Restart
 from hpcrun.metrics.names import (
     EVAL_LOSS,
     GRAD_NORM,
@@ -77,16 +77,23 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         from plotly.offline import get_plotlyjs
     scripts = [get_plotlyjs(), (_PARTS / "page.js").read_text("utf-8")]
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
     )
     page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
     return page.render(
-        title=printable(runs[0].source) if len(runs) == 1 else f"{len(runs)} runs",
+        title=runs[0].source if len(runs) == 1 else f"{len(runs)} runs",
         policy=_policy(scripts),
         scripts=scripts,
         style=(_PARTS / "page.css").read_text("utf-8"),
         data=script_json(page_data(runs)),
-        runs=[_shown(run) for run in runs],
+        runs=runs,
+        count_of=count_of,
+        point_text=_point_text,
+        restart_text=_restart_text,
         table=_table(runs),
         tiles=_tiles(runs),
         settings=_settings(runs),
@@ -115,33 +122,8 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _shown(run: ParsedRun) -> dict[str, Any]:
-    """Return what the page writes about a run."""
-    read = f"{count_of(run.files, 'file')}, {count_of(run.lines, 'line')}, {run.bytes:,} bytes"
-    return {
-        "name": printable(run.source),
-        "warnings": [printable(warning) for warning in run.warnings],
-        "notes": [printable(note) for note in run.curve.notes],
-        "read": read,
-        "formats": printable(", ".join(run.formats)) or "no metric found",
-        "counted": count_of(len(run.curve.metrics), "metric"),
-        "restarts": [_restart_text(run, restart) for restart in run.curve.restarts],
-        "metrics": [
-            {
-                "name": printable(name),
-                "count": f"{series.summary.count:,}",
-                "points": [
-                    point_text(
-                        getattr(series.summary, which),
-                        format_bytes if name == MEMORY_BYTES else format_value,
-                    )
-                    for which in ("first", "last", "min", "max")
-                ],
-                "thinned": len(series.values) if series.thinned else 0,
-            }
-            for name, series in run.curve.metrics.items()
-        ],
-    }
+def _point_text(name: str, point: Point | None) -> str:
+    return point_text(point, format_bytes if name == MEMORY_BYTES else format_value)
 
 
 def _restart_text(run: ParsedRun, restart: Restart) -> str:
@@ -166,7 +148,7 @@ def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
     if len(runs) != 1 or main is None:
         return []
     facts = [*learning_facts(runs[0], main), *running_facts(runs[0])]
-    return [(printable(name), *split_fact(printable(text))) for name, text in facts]
+    return [(name, *split_fact(text)) for name, text in facts]
 
 
 def split_fact(text: str) -> tuple[str, str]:
@@ -194,9 +176,7 @@ def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
 def _settings(runs: Sequence[ParsedRun]) -> dict[str, list[tuple[str, list[str]]]]:
     """Sort the runs' settings by whether the runs differ in them."""
     names = sorted({name for run in runs for name in run.facts})
-    rows = [
-        (printable(name), [printable(run.facts.get(name, "")) for run in runs]) for name in names
-    ]
+    rows = [(name, [run.facts.get(name, "") for run in runs]) for name in names]
     differ = [row for row in rows if len(set(row[1])) > 1]
     return {"differ": differ, "same": [row for row in rows if len(set(row[1])) == 1]}
 

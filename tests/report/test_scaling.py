@@ -179,7 +179,7 @@ def test_printed_rates_go_before_the_whole_runs_time() -> None:
 
 def test_nothing_to_measure_by() -> None:
     told = build_scaling([built("a", {"loss": constant(1.0)}), built("b", {})])
-    assert (told.unit, told.baseline) == ("", None) and speedups(told) == [None, None]
+    assert (told.unit, told.baseline) == (None, None) and speedups(told) == [None, None]
 
 
 def test_ranks_stand_for_gpus_where_there_are_none() -> None:

@@ -17,7 +17,6 @@ from hpcrun.controller.curves.parse import STDIN, Source, find_sources, own_form
 from hpcrun.controller.monitor import Monitor
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.runs.find import find, is_job_id
 from hpcrun.runs.status import JobStatus
 
 # How often the files are looked at, in seconds: often after news, seldom in silence.
@@ -58,8 +57,8 @@ class CurveFollower:
         self._own = own_formats(patterns, "--pattern")
         sources = find_sources(context, words, is_awaited=True)
         self.has_pipe = any(STDIN in source.files for source in sources)
-        self._logs = [self._growing(source) for source in sources]
-        self._states = _States(context, sources, _other_jobs(context, words))
+        self._logs = [GrowingLog(source, self._own) for source in sources]
+        self._states = _States(context, sources)
         self._sleep = sleep
         self._has_news = True
         self._pause = FILES_EVERY[0]
@@ -93,17 +92,14 @@ class CurveFollower:
         """Tell whether there is something to read of each; a job's output may never come."""
         return not any(log.is_missing() for log in self._logs)
 
-    def _growing(self, source: Source) -> GrowingLog:
-        return GrowingLog(source, self._own)
-
     def _find_outputs(self) -> None:
         """Ask again for output that was not there: %N in its name is known when the job runs."""
-        for index, (log, job_id) in enumerate(zip(self._logs, self._states.jobs, strict=True)):
-            if job_id is not None and log.is_missing():
+        for index, log in enumerate(self._logs):
+            if log.source.job is not None and log.is_missing():
                 with suppress(InputError):
-                    (source,) = find_sources(self._context, [job_id], is_awaited=True)
+                    (source,) = find_sources(self._context, [log.source.job], is_awaited=True)
                     if source != log.source:
-                        self._logs[index] = self._growing(source)
+                        self._logs[index] = GrowingLog(source, self._own)
 
     def _doze(self, seconds: float, wake: Callable[[], bool]) -> None:
         while seconds > 0 and not wake():
@@ -115,26 +111,14 @@ class CurveFollower:
         return all(log.is_over or is_over for log, is_over in ends)
 
 
-def _other_jobs(context: Context, words: Sequence[str]) -> dict[str, str]:
-    """Find the words that name jobs which hpcrun did not submit: name of the log -> job id."""
-    return {
-        source.name: word
-        for word in words
-        if is_job_id(word)
-        and not (context.cwd / word).exists()
-        and find(context.runs_dir, word) is None
-        for source in find_sources(context, [word], is_awaited=True)
-    }
-
-
 class _States:
     """Knows the jobs' states: all runs are watched as one, other jobs each by its id."""
 
-    def __init__(self, context: Context, sources: Sequence[Source], jobs: dict[str, str]) -> None:
-        self.jobs = [None if each.run else jobs.get(each.name) for each in sources]
+    def __init__(self, context: Context, sources: Sequence[Source]) -> None:
         self._sources = sources
         self._runs = Monitor(context, [each.run for each in sources if each.run is not None])
-        self._others = {job_id: Monitor(context, jobs=[job_id]) for job_id in self.jobs if job_id}
+        jobs = dict.fromkeys(each.job for each in sources if each.job is not None)
+        self._others = {job_id: Monitor(context, jobs=[job_id]) for job_id in jobs}
 
     def look(self) -> bool:
         """Ask where it is time to; return whether a state is another than before."""
@@ -151,18 +135,20 @@ class _States:
         """What is known now, for each source; of an array one of its tasks, if any is not over."""
         of_runs = {each.run: each for each in self._runs.statuses}
         found: list[JobStatus | None] = []
-        for source, job_id in zip(self._sources, self.jobs, strict=True):
-            monitor = self._others.get(job_id or "")
+        for source in self._sources:
+            if source.run is not None:
+                found.append(of_runs.get(source.run))
+                continue
+            monitor = self._others.get(source.job or "")
             known = monitor.statuses if monitor is not None else []
             live = [status for status in known if not status.final]
-            other = next(iter(live or known), None)
-            found.append(of_runs.get(source.run) if source.run is not None else other)
+            found.append(next(iter(live or known), None))
         return found
 
     def are_over(self) -> list[bool]:
         """Return of each source whether its job is over, and all of its output has arrived."""
         monitors = (
-            self._runs if source.run is not None else self._others.get(job_id or "")
-            for source, job_id in zip(self._sources, self.jobs, strict=True)
+            self._runs if source.run is not None else self._others.get(source.job or "")
+            for source in self._sources
         )
         return [monitor is not None and monitor.is_over for monitor in monitors]

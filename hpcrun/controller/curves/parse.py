@@ -37,11 +37,15 @@ _STREAM = re.compile(
 
 
 class Source(Struct, frozen=True):
-    """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed."""
+    """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed.
+
+    ``job``: the id of the Slurm job that writes the files, where that is what the user typed.
+    """
 
     name: str
     files: tuple[Path, ...] = ()
     run: RunFolder | None = None
+    job: str | None = None
 
 
 def parse(
@@ -196,7 +200,7 @@ def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list
         named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
         there = named if is_awaited else tuple(path for path in named if path.is_file())
         if there:
-            return [Source(str(there[0]), there)]
+            return [Source(str(there[0]), there, job=name)]
         if named:
             raise InputError(
                 f"{name}: its output {named[0]} does not exist (yet)",
@@ -217,7 +221,8 @@ def _with_twins(sources: Sequence[Source]) -> list[Source]:
             if twin is not None and twin[1] != is_err:
                 first = joined[twin[0]]
                 out, err = (first, source) if is_err else (source, first)
-                joined[twin[0]] = Source(out.name, (*out.files, *err.files))
+                files = (*out.files, *err.files)
+                joined[twin[0]] = Source(out.name, files, job=out.job or err.job)
                 del waiting[key]
                 continue
             waiting[key] = (len(joined), is_err)

@@ -15,19 +15,20 @@ import threading
 import zlib
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.documents import may_be_document
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import read_pieces
 from hpcrun.metrics.reading.read import BLOCK, RANGE, THOROUGH, Reader
-from hpcrun.metrics.row import Frame, Layout, Placed
+from hpcrun.metrics.row import Frame, Placed
 
 Pieces = list[Frame | Placed]
 _File = io.BufferedReader | io.BufferedIOBase
@@ -222,9 +223,9 @@ def read_ranges(
         for turn in range(len(numbers)):
             # A worker that was killed, for its memory perhaps, leaves half a message at most.
             with contextlib.suppress(EOFError, OSError):
-                packed, *rest = workers[turn % len(workers)][1].recv()
-                blocks = [[_unpacked(piece) for piece in block] for block in packed]
-                yield RangeRows(blocks, *rest)
+                rows = workers[turn % len(workers)][1].recv()
+                blocks = [list(map(_unpacked, block)) for block in rows.blocks]
+                yield structs.replace(rows, blocks=blocks)
                 continue
             return
     finally:
@@ -256,50 +257,28 @@ def _work(
             blocks = []
             before = reader.lines_read
             while block := file.read(min(end_of_range - begin, BLOCK - begin % BLOCK)):
-                blocks.append([_packed(piece) for piece in reader.feed(block)])
+                blocks.append(list(map(_packed, reader.feed(block))))
                 begin += len(block)
-            answers.send((blocks, end_of_range, reader.in_table, reader.lines_read - before))
+            lines = reader.lines_read - before
+            answers.send(RangeRows(blocks, end_of_range, reader.in_table, lines))
             if reader.in_table:
                 break
     answers.close()
 
 
-# The columns of a frame, which travel as they lie in memory; a mark travels as it is.
-_Columns = tuple[
-    Layout,
-    "array[int]",
-    "array[int] | None",
-    "array[float] | None",
-    "array[float] | None",
-    "list[array[float]]",
-    int | None,
-]
-
-
-def _packed(piece: Frame | Placed) -> _Columns | Placed:
+def _with_columns(
+    piece: Frame | Placed, integers: Callable[[Any], Any], floats: Callable[[Any], Any]
+) -> Frame | Placed:
+    """Make all columns of a frame again; a mark stays as it is."""
     if isinstance(piece, Placed):
         return piece
-    return (
-        piece.layout,
-        array("q", piece.offsets),
-        None if piece.steps is None else array("q", piece.steps),
-        None if piece.epochs is None else array("d", piece.epochs),
-        None if piece.times is None else array("d", piece.times),
-        [array("d", column) for column in piece.columns],
-        piece.total,
-    )
+    made = {"offsets": integers(piece.offsets), "columns": tuple(map(floats, piece.columns))}
+    for name, make in (("steps", integers), ("epochs", floats), ("times", floats)):
+        if (column := getattr(piece, name)) is not None:
+            made[name] = make(column)
+    return structs.replace(piece, **made)
 
 
-def _unpacked(packed: _Columns | Placed) -> Frame | Placed:
-    if isinstance(packed, Placed):
-        return packed
-    layout, offsets, steps, epochs, times, columns, total = packed
-    return Frame(
-        layout,
-        offsets.tolist(),
-        None if steps is None else steps.tolist(),
-        None if epochs is None else epochs.tolist(),
-        None if times is None else times.tolist(),
-        tuple(column.tolist() for column in columns),
-        total,
-    )
+# Columns travel between processes as they lie in memory.
+_packed = partial(_with_columns, integers=partial(array, "q"), floats=partial(array, "d"))
+_unpacked = partial(_with_columns, integers=list, floats=list)
