@@ -22,7 +22,7 @@ from hpcrun.report.data import summary_json
 from hpcrun.report.facts import gpu_hours, seconds_of
 from hpcrun.report.plot import Line, plot_lines
 from hpcrun.report.scaling import Scaling
-from hpcrun.report.terminal import distinct, run_mark, run_rows
+from hpcrun.report.terminal import distinct, remarks, run_mark, run_rows
 from hpcrun.views.numbers import (
     count_of,
     format_duration,
@@ -30,7 +30,7 @@ from hpcrun.views.numbers import (
     format_seconds,
     format_value,
 )
-from hpcrun.views.table import DIM, Column, Look, Table, cells, dim, paint, printable, shorten, wrap
+from hpcrun.views.table import DIM, Column, Look, Table, cells, dim, printable, shorten, wrap
 
 _LEAST_PLOT = 10
 _MOST_PLOT = 30
@@ -63,7 +63,7 @@ def report(
         run_rows(names, _speeds(runs, compared), look),
         _wrapped(_scaling(compared.scaling, short), look),
         _settings(compared, names, look),
-        _remarks(runs, compared, look, is_window=is_window),
+        _remarks(runs, compared, look, is_window),
     ):
         below += ["", *part] if part and below else part
     rest = max(0, look.height - len(below) - 2)
@@ -296,7 +296,7 @@ def _value(value: str | None, look: Look, width: int) -> str:
 
 
 def _remarks(
-    runs: Sequence[ParsedRun], compared: Comparison, look: Look, *, is_window: bool
+    runs: Sequence[ParsedRun], compared: Comparison, look: Look, is_window: bool
 ) -> list[str]:
     """Return the warnings, then what the comparison rests on."""
     notes = list(compared.notes)
@@ -308,16 +308,11 @@ def _remarks(
             "values at equal places are means of what was logged just before; the noise is that "
             "within the runs (95%): another seed may change more"
         )
-    warnings = [("warning: ", f"{run.source}: {text}") for run in runs for text in run.warnings]
-    rows = []
-    for label, text in [*warnings, *(("note: ", note) for note in notes)]:
-        line = label + printable(text, look)
-        first, *more = wrap(line, look.width, 2) if is_window else [line]
-        if label == "note: ":
-            rows += [dim(row, look) for row in (first, *more)]
-        else:
-            rows += [paint(label, "1;31", look) + first.removeprefix(label), *more]
-    return rows
+    warnings = [f"{run.source}: {text}" for run in runs for text in run.warnings]
+    return [
+        *remarks("warning: ", warnings, look, is_window),
+        *remarks("note: ", notes, look, is_window),
+    ]
 
 
 def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:

@@ -135,35 +135,45 @@ def _course(main: str, series: Series) -> Iterator[Fact]:
 
 def running_facts(run: ParsedRun) -> Iterator[Fact]:
     """Yield how fast a run is and what it costs; what the log lacks is left out."""
+    return ((name, text) for name, text, _ in _running(run))
+
+
+def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
+    """Yield names and texts of a run alone, and what its row in a table of several has instead."""
     curve = run.curve
-    for label, name in (("lr", LR), ("grad norm", GRAD_NORM)):
-        if summary := curve.summary(name):
-            yield label, f"{format_value(summary.last.value)} (last)"
+    if lr := curve.summary(LR):
+        last = format_value(lr.last.value)
+        yield "lr", f"{last} (last)", [("lr", last)]
+    if norm := curve.summary(GRAD_NORM):
+        yield "grad norm", f"{format_value(norm.last.value)} (last)", []
     for label, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
-        middle = curve.quantile(name, 0.5)
-        if middle is not None:
-            yield label, f"{format_rate(middle)} (median)"
-    half, most = (curve.quantile(STEP_SECONDS, share) for share in (0.5, 0.95))
-    if half is not None and most is not None:
-        yield "step time", f"{format_seconds(half)} p50, {format_seconds(most)} p95"
+        if (middle := curve.quantile(name, 0.5)) is not None:
+            rate = format_rate(middle)
+            yield label, f"{rate} (median)", [(label, rate)]
+    times = [curve.quantile(STEP_SECONDS, share) for share in (0.5, 0.95)]
+    if None not in times:
+        half, most = (format_seconds(each or 0.0) for each in times)
+        yield "step time", f"{half} p50, {most} p95", [("step p50", half), ("step p95", most)]
     memory = curve.summary(MEMORY_BYTES)
     if memory and memory.max and memory.max.value > 0:  # on a CPU some print 0
-        yield "peak memory", format_bytes(memory.max.value)
+        most = format_bytes(memory.max.value)
+        yield "peak memory", most, [("memory", most)]
     if left := steps_left(curve):
-        seconds = seconds_per_step(curve)
-        about = f", {format_duration(left * seconds)}" if seconds else ""
-        yield "to go", f"{count_of(left, 'step')}{about}"
+        per_step, steps = seconds_per_step(curve), count_of(left, "step")
+        time = format_duration(left * per_step) if per_step else ""
+        yield "to go", ", ".join(filter(None, (steps, time))), [("to go", time or steps)]
     seconds = seconds_of(run)
     if seconds and seconds >= 1:
-        yield "time", format_duration(seconds)
+        yield "time", format_duration(seconds), []
     if (hours := gpu_hours(run)) is not None:
-        yield "GPU hours", f"{format_value(hours)} ({count_of(run.gpus or 0, 'GPU')})"
+        spent = format_value(hours)
+        yield "GPU hours", f"{spent} ({count_of(run.gpus or 0, 'GPU')})", [("GPU hours", spent)]
     if curve.restarts:
-        lost = steps_lost(curve)
-        yield (
-            "restarts",
-            f"{len(curve.restarts)}" + ("" if lost is None else f", {count_of(lost, 'step')} lost"),
-        )
+        text, columns = f"{len(curve.restarts)}", [("restarts", f"{len(curve.restarts)}")]
+        if (lost := steps_lost(curve)) is not None:
+            text += f", {count_of(lost, 'step')} lost"
+            columns.append(("steps lost", f"{lost}"))
+        yield "restarts", text, columns
 
 
 def steps_text(curve: Curve, series: Series) -> str:
@@ -283,7 +293,13 @@ def point_text(point: Point | None, form: Callable[[float], str] = format_value)
 
 def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
     """Return one run's row in a table of several: texts by their headings, short ones."""
-    return dict([*_learning_columns(run.curve, main), *_running_columns(run)])
+    running = [
+        fact
+        for name, _, columns in _running(run)
+        for fact in columns
+        if fact[0] != "lr" or main != LR
+    ]
+    return dict([*_learning_columns(run.curve, main), *running])
 
 
 def _learning_columns(curve: Curve, main: str) -> Iterator[Fact]:
@@ -302,26 +318,3 @@ def _learning_columns(curve: Curve, main: str) -> Iterator[Fact]:
     if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
         yield "eval last", format_value(evaluated.last.value)
         yield "eval best", format_value(evaluated.min.value) if evaluated.min else "nan"
-    if main != LR and (lr := curve.summary(LR)):
-        yield "lr", format_value(lr.last.value)
-
-
-def _running_columns(run: ParsedRun) -> Iterator[Fact]:
-    curve = run.curve
-    for heading, name in (("tokens/s", TOKENS_PER_SECOND), ("samples/s", SAMPLES_PER_SECOND)):
-        if (middle := curve.quantile(name, 0.5)) is not None:
-            yield heading, format_rate(middle)
-    for heading, share in (("step p50", 0.5), ("step p95", 0.95)):
-        if (seconds := curve.quantile(STEP_SECONDS, share)) is not None:
-            yield heading, format_seconds(seconds)
-    if (memory := curve.summary(MEMORY_BYTES)) and memory.max and memory.max.value > 0:
-        yield "memory", format_bytes(memory.max.value)
-    if left := steps_left(curve):
-        per_step = seconds_per_step(curve)
-        yield "to go", format_duration(left * per_step) if per_step else count_of(left, "step")
-    if (hours := gpu_hours(run)) is not None:
-        yield "GPU hours", format_value(hours)
-    if curve.restarts:
-        yield "restarts", f"{len(curve.restarts)}"
-        if (lost := steps_lost(curve)) is not None:
-            yield "steps lost", f"{lost}"

@@ -117,11 +117,9 @@ def plot_lines(
 
 
 def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, several: bool) -> _Drawn:
-    x, y = _condense(
-        [axes[0].place(value) for value in line.x],
-        [axes[1].place(value) for value in line.y],
-        16 * look.width,
-    )
+    x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
+    if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees so many
+        x, y = map(list, zip(*thin(x, y, 4 * look.width), strict=True))
     smoothed = y if line.smoothed is False else smooth(x, y)
     is_smoothed = is_noisy(y, smoothed) if line.smoothed is None else line.smoothed
     has_raw = is_smoothed and (not several if line.raw is None else line.raw)
@@ -139,16 +137,6 @@ def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, severa
             {round(a * look.width) / look.width for a, b in zip(x, y, strict=True) if b != b}
         ),
     )
-
-
-def _condense(
-    x: Sequence[float], y: Sequence[float], most: int
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Thin a curve before it is smoothed, if it has more points than ``most``."""
-    if len(x) <= most:
-        return x, y
-    places = thin(x, y, most // 4)
-    return [place[0] for place in places], [place[1] for place in places]
 
 
 def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[float, float]]:
@@ -318,23 +306,19 @@ class Canvas:
         """Return the rows from the top, without blanks at their ends."""
         found = []
         for row in range(self.height):
-            parts: list[str] = []
-            now, blanks = "", 0
-            for cell in range(row * self.width, (row + 1) * self.width):
+            text, now, end = "", "", row * self.width
+            for cell in range(end, end + self.width):
                 if cell not in self.cells:
-                    blanks += 1
                     continue
                 style, char = self.cells[cell]
-                parts.append(" " * blanks)
-                blanks = 0
+                text += " " * (cell - end)
+                end = cell + 1
                 if colour and style.sgr != now:
-                    parts.append("\x1b[0m" if now else "")
-                    parts.append(f"\x1b[{style.sgr}m" if style.sgr else "")
+                    text += "\x1b[0m" if now else ""
+                    text += f"\x1b[{style.sgr}m" if style.sgr else ""
                     now = style.sgr
-                parts.append(char)
-            if now:
-                parts.append("\x1b[0m")
-            found.append("".join(parts))
+                text += char
+            found.append(text + ("\x1b[0m" if now else ""))
         return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from msgspec import structs
@@ -99,18 +99,18 @@ def report(
     below: list[str] = []
     if main is not None:
         below += facts_table(found, main, look)
-    warnings, notes = _remarks(runs, heads, look, is_window=is_window)
-    remarks = [*warnings, *notes]
+    warnings, notes = _remarks(runs, heads, look, is_window)
+    rest = len(warnings) + len(notes)
     if main is not None and len(found) == 1:
-        room = look.height - len(below) - len(remarks) - _LEAST_PLOT - 3
+        room = look.height - len(below) - rest - _LEAST_PLOT - 3
         below += _also_logged(found[0], main, look, room if is_window else None)
     plot = ""
     if main is not None:
-        rest = len(below) + len(remarks) + 1 + bool(below) + bool(remarks)
+        room = look.height - len(below) - rest - 1 - bool(below) - bool(rest)
         most = min(_MOST_PLOT, max(_LEAST_PLOT, look.width * 2 // 5))
-        rows = max(_LEAST_PLOT, min(most, look.height - rest)) if is_window else 20
+        rows = max(_LEAST_PLOT, min(most, room)) if is_window else 20
         plot = metric_plot(found, main, structs.replace(look, height=min(rows, look.height)))
-    parts = [plot.splitlines(), below, remarks]
+    parts = [plot.splitlines(), below, [*warnings, *notes]]
     if crop and sum(map(len, parts)) + 2 > look.height:
         warnings = warnings[: max(2, look.height // 3)]
         room = look.height - len(parts[0]) - len(warnings) - 1 - bool(warnings)
@@ -239,29 +239,36 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
 
 
 def _remarks(
-    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look, *, is_window: bool
+    runs: Sequence[ParsedRun], heads: Sequence[bytes], look: Look, is_window: bool
 ) -> tuple[list[str], list[str]]:
     """Return warnings, or why nothing was found, and faintly how the logs were read."""
     warnings: list[str] = []
     notes: list[str] = []
 
-    def rows(label: str, text: str) -> list[str]:
-        text = label + printable(text, look).strip()
-        return wrap(text, look.width, 2) if is_window else [text]
-
     for index, run in enumerate(runs):
         of = f"{run.source}: " if len(runs) > 1 else ""
-        for text in run.warnings:
-            first, *rest = rows("warning: ", of + text)
-            warnings += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
+        warnings += remarks("warning: ", [of + text for text in run.warnings], look, is_window)
         if run.curve.metrics:
-            notes += [row for text in run.curve.notes for row in rows("note: ", of + text)]
+            notes += remarks("note: ", [of + text for text in run.curve.notes], look, is_window)
         else:
             head = heads[index] if index < len(heads) else None
-            warnings += [row for text in nothing_found(run, head) for row in rows("", text)]
+            warnings += remarks("", nothing_found(run, head), look, is_window)
     if len(runs) == 1 and runs[0].curve.metrics:
-        notes += rows("read as: ", ", ".join(runs[0].formats))
-    return warnings, [dim(row, look) for row in notes]
+        notes += remarks("read as: ", [", ".join(runs[0].formats)], look, is_window)
+    return warnings, notes
+
+
+def remarks(label: str, texts: Iterable[str], look: Look, is_window: bool) -> list[str]:
+    """Lay out remarks: the label of a warning in red, a note faint; one line each in a pipe."""
+    rows: list[str] = []
+    for text in texts:
+        line = label + printable(text, look).strip()
+        first, *rest = wrap(line, look.width, 2) if is_window else [line]
+        if label == "warning: ":
+            rows += [paint("warning:", "1;31", look) + first.removeprefix("warning:"), *rest]
+        else:
+            rows += [dim(row, look) if label else row for row in (first, *rest)]
+    return rows
 
 
 def run_rows(names: Sequence[str], facts: Sequence[Mapping[str, str]], look: Look) -> list[str]:

@@ -212,25 +212,23 @@ def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list
 def _with_twins(sources: Sequence[Source]) -> list[Source]:
     """Make one source of a job's two streams, where both are named."""
     joined: list[Source] = []
-    waiting: dict[tuple[Path, str], tuple[int, bool]] = {}
+    waiting: dict[tuple[Path, bool], int] = {}
     for source in sources:
         stream = _stream(source)
         if stream is not None:
-            key, is_err = stream
-            twin = waiting.get(key)
-            if twin is not None and twin[1] != is_err:
-                first = joined[twin[0]]
-                out, err = (first, source) if is_err else (source, first)
+            common, is_err = stream
+            twin = waiting.pop((common, not is_err), None)
+            if twin is not None:
+                out, err = (joined[twin], source) if is_err else (source, joined[twin])
                 files = (*out.files, *err.files)
-                joined[twin[0]] = Source(out.name, files, job=out.job or err.job)
-                del waiting[key]
+                joined[twin] = Source(out.name, files, job=out.job or err.job)
                 continue
-            waiting[key] = (len(joined), is_err)
+            waiting[stream] = len(joined)
         joined.append(source)
     return joined
 
 
-def _stream(source: Source) -> tuple[tuple[Path, str], bool] | None:
+def _stream(source: Source) -> tuple[Path, bool] | None:
     """Return what the two streams of a job have in common, and whether this is its errors'."""
     if len(source.files) != 1 or source.files[0] == STDIN:
         return None
@@ -240,4 +238,4 @@ def _stream(source: Source) -> tuple[tuple[Path, str], bool] | None:
         return None
     found = max(named, key=lambda each: (each["log"] is None, each.start()))
     common = path.name[: found.start()] + "\0" + path.name[found.end() :]
-    return (path.parent, common), found["err"] is not None
+    return path.with_name(common), found["err"] is not None
