@@ -164,6 +164,13 @@ def look() -> Look:
     return Look(width, ENDLESS, has_colour(), not has_unicode())
 
 
+def window() -> Look:
+    """Return what the output can show in a window, whether it is a terminal or not."""
+    from hpcrun.views.table import Look
+
+    return Look(*width_and_height(), has_colour(), not has_unicode())
+
+
 def columns() -> int:
     """Return the terminal's width, as shutil.get_terminal_size() finds it; 80 without one.
 

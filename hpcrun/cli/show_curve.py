@@ -8,14 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hpcrun.cli.output import (
-    has_colour,
-    has_unicode,
-    is_terminal,
-    note,
-    say,
-    width_and_height,
-)
+from hpcrun.cli.output import is_terminal, note, say, window
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.parse import curve_label
 from hpcrun.errors import InputError
@@ -51,11 +44,13 @@ def drawing(
     ``size``: columns and rows that it must keep to; without, what is too long scrolls.
     """
     from hpcrun.report.terminal import report
-    from hpcrun.views.table import Look
 
+    look = window()
+    if size is not None:
+        look = structs.replace(look, width=size[0], height=size[1])
     return report(
         labelled(context, runs),
-        Look(*(size or width_and_height()), has_colour(), not has_unicode()),
+        look,
         metric=known_metric(runs, metric),
         heads=[b"" if run.curve.metrics else _head(context.cwd / run.source) for run in runs],
         is_window=is_terminal(),

@@ -94,11 +94,9 @@ def command(
         output.emit_json(comparison_json(runs, compared))
     else:
         from hpcrun.report.compare import report
-        from hpcrun.views.table import Look
 
-        look = Look(*output.width_and_height(), output.has_colour(), not output.has_unicode())
-        text = report(named, compared, look, by=by, per_gpu=per_gpu, is_window=output.is_terminal())
-        output.say(text)
+        is_window, look = output.is_terminal(), output.window()
+        output.say(report(named, compared, look, by=by, per_gpu=per_gpu, is_window=is_window))
     write(where, runs, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 

@@ -14,21 +14,13 @@ from types import FrameType
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import (
-    as_wide,
-    emit_json,
-    has_colour,
-    has_unicode,
-    note,
-    say,
-    width_and_height,
-)
+from hpcrun.cli.output import as_wide, emit_json, note, say, width_and_height, window
 from hpcrun.controller.context import Context
 from hpcrun.controller.top import Top
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.report.live import Screen
 from hpcrun.views.numbers import count_of
-from hpcrun.views.table import Look, cut
+from hpcrun.views.table import cut
 from hpcrun.views.top import top_blocks, top_json
 
 # Seconds: between two looks, between two drawings of what is not new (clocks), and how long a
@@ -56,8 +48,7 @@ def print_snapshot(
             name = context.cluster.name
             emit_json(top_json(jobs, cluster=name, at=time.time(), left_out=top.left_out))
             return 0
-        width, _ = width_and_height()
-        for block in top_blocks(jobs, Look(width, 0, has_colour(), not has_unicode())):
+        for block in top_blocks(jobs, structs.replace(window(), height=0)):
             for row in block:
                 say(as_wide(row))
         if top.left_out:
@@ -121,8 +112,8 @@ def _insist(words: Sequence[str], *, is_empty: bool) -> None:
 
 def _picture(context: Context, top: Top, now: float) -> list[str]:
     """The rows of the window; what does not fit is counted in the last."""
-    width, height = width_and_height()
-    look = Look(max(1, width - 1), height, has_colour(), not has_unicode())
+    look = window()
+    look, height = structs.replace(look, width=max(1, look.width - 1)), look.height
     jobs = top.jobs(now)
     blocks = top_blocks(jobs, look)
     rows: list[str] = []

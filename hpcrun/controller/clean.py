@@ -204,15 +204,13 @@ def _last_written(run: RunFolder, attempts: Sequence[str]) -> float:
 def _past_of(run: RunFolder, history: History, state: str, *, final: bool) -> _Past:
     last, submitted = history.last, history.submitted
     begin = last.begin if last else None
-    ended_at = created_at(run.run_id)
-    if last is not None and last.end is not None:
-        ended_at = last.end.ended_at
-    elif last is not None and last.beat is not None:
-        ended_at = last.beat
-    elif begin is not None:
-        ended_at = begin.begun_at
-    elif submitted is not None:
-        ended_at = submitted.submitted_at
+    times = (
+        last.end.ended_at if last and last.end else None,
+        last.beat if last else None,
+        begin.begun_at if begin else None,
+        submitted.submitted_at if submitted else None,
+    )
+    ended_at = next((one for one in times if one is not None), created_at(run.run_id))
     kept = ""
     if not final:
         kept = f"it is {state}"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -75,12 +76,17 @@ def load_spec(context: Context, job: str, overrides: Sequence[str] = ()) -> JobS
 
 def read_spec(context: Context, text: str, source: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Read a job's text, with the jobs that it extends. Raises SpecError, InputError."""
-
-    def resolve(name: str) -> tuple[str, str]:
-        found = find_job(name, context.project, context.environ, cwd=_elsewhere(context))
-        return read_text(found), str(found)
-
+    resolve = partial(
+        _resolve, project=context.project, environ=context.environ, cwd=_elsewhere(context)
+    )
     return load_job(text, source=source, resolve=resolve, overrides=overrides)
+
+
+def _resolve(
+    name: str, *, project: Path, environ: Mapping[str, str], cwd: Path | None = None
+) -> tuple[str, str]:
+    found = find_job(name, project, environ, cwd=cwd)
+    return read_text(found), str(found)
 
 
 def _elsewhere(context: Context) -> Path | None:
@@ -93,11 +99,7 @@ def _elsewhere(context: Context) -> Path | None:
 
 def describe_job(project: Path, environ: Mapping[str, str], path: Path) -> dict[str, str | None]:
     """A job file's description, or its first error."""
-
-    def resolve(name: str) -> tuple[str, str]:
-        found = find_job(name, project, environ)
-        return read_text(found), str(found)
-
+    resolve = partial(_resolve, project=project, environ=environ)
     try:
         spec = load_job(read_text(path), source=str(path), resolve=resolve)
     except InputError as error:
@@ -268,15 +270,19 @@ def _kept(errors: list[InputError]) -> Iterator[None]:
 
 
 def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
-    """Make one error of several; one alone keeps its fix apart."""
+    """Make one error of several, each problem once; one alone keeps its fix apart."""
     problems: list[Problem] = []
+    reported: set[str] = set()
     fixes: list[str] = []
     notes: list[str] = []
     for error in errors:
         if isinstance(error, SpecError):
-            problems += error.problems
-            fixes += [error.fix] if error.fix else []
-            notes += error.notes
+            news = [problem for problem in error.problems if str(problem) not in reported]
+            if news:
+                reported |= {str(problem) for problem in news}
+                problems += news
+                fixes += [error.fix] if error.fix else []
+                notes += error.notes
         elif len(errors) == 1:
             return error
         else:
@@ -392,7 +398,7 @@ def prepare_sweep(
             run.files.append(record_file("task.json", task))
             runs.append(run)
         if errors:
-            raise all_at_once(_distinct(list(errors.values())), origin)
+            raise all_at_once(list(errors.values()), origin)
         known = placeholder_names(runs[0].plan.environment)
         check_placeholders(spec, known)
         plan = build_array([run.plan for run in runs], spec, sweep_id)
@@ -407,21 +413,6 @@ def prepare_sweep(
     ]
     values = [one.values for one in made]
     return PreparedSweep(spec=spec, plan=plan, files=files, runs=runs, values=values)
-
-
-def _distinct(errors: Sequence[InputError]) -> list[InputError]:
-    """Drop problems that an earlier error has reported already."""
-    reported: set[str] = set()
-    left: list[InputError] = []
-    for error in errors:
-        if not isinstance(error, SpecError):
-            left.append(error)
-            continue
-        problems = [problem for problem in error.problems if str(problem) not in reported]
-        reported |= {str(problem) for problem in problems}
-        if problems:
-            left.append(SpecError(problems, fix=error.fix, notes=error.notes))
-    return left
 
 
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from hpcrun.assets import shipped
 from hpcrun.runs.status import GpuUse, NodeUse, Scope
 from hpcrun.slurm.commands import beside_argv
 
+# Of the step, and at the begin of each line that it prints.
 STEP_NAME = "hpcrun-top"
 # Seconds between two looks at a node; the second comes soon, since use is a difference.
 EVERY, SOON = 5.0, 1.0
@@ -22,7 +22,6 @@ _AGAIN = (15.0, 60.0)
 _PIECE = 1 << 16
 # The end of a step's input ends it; one that cannot hear is asked by signals, seconds apart.
 _PATIENCE = (2.0, 1.0)
-_MARK = "hpcrun-top"
 _MIB = 1 << 20
 _PARTS = re.compile(r"([0-9]+)")
 # What a step may say without a line's end, bytes; more is nothing of ours.
@@ -49,7 +48,8 @@ class UsageStep:
         """Nothing is started yet. ``number`` is the job's; of an array's task its own."""
         self.trouble = ""
         self.is_over = False
-        self._argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", _script()], version)
+        script = (shipped("templates") / "usage.sh").read_text(encoding="utf-8")
+        self._argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
         self._lines = UsageLines()
@@ -90,9 +90,8 @@ class UsageStep:
 
     def end_input(self) -> None:
         """Let the step end by itself; close() then has less to wait for."""
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        if self._process is not None:
+            _end_input(self._process)
 
     def _start(self, now: float) -> None:
         try:
@@ -161,19 +160,16 @@ def close_all(steps: list[UsageStep]) -> None:
         step.close()
 
 
-def _script() -> str:
-    return (shipped("templates") / "usage.sh").read_text(encoding="utf-8")
+def _end_input(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
     """End srun, which ends its step; never leave before it has, nor wait without end."""
-    for number, patience in zip((None, signal.SIGTERM), _PATIENCE, strict=True):
-        if number is None:
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-        else:
-            process.send_signal(number)
+    _end_input(process)
+    for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
         deadline = time.monotonic() + patience
         while process.poll() is None and time.monotonic() < deadline:
             # Its last words would fill the pipe, and it would never end.
@@ -181,11 +177,9 @@ def _close(process: subprocess.Popen[bytes]) -> None:
                 assert stream is not None
                 _drain(stream.fileno())
             time.sleep(0.02)
-        if process.poll() is not None:
-            break
-    else:
-        process.kill()
-        process.wait()
+        if process.poll() is None:
+            end()
+    process.wait()
     for stream in (process.stdout, process.stderr):
         assert stream is not None
         stream.close()
@@ -241,7 +235,7 @@ class UsageLines:
             mark, _, rest = line.partition(" ")
             node, _, rest = rest.partition(" ")
             word, _, value = rest.partition(" ")
-            if mark == _MARK and word:
+            if mark == STEP_NAME and word:
                 self._take(node, word, value)
 
     def _take(self, node: str, word: str, value: str) -> None:

@@ -121,31 +121,26 @@ def parse_quota(mount: Mount, user: int, text: str) -> Left | None:
 
     The limit is the hard one, or the soft one where there is no other.
     """
-    if mount.type == "lustre":
-        rows = list(_lustre(mount, text))
-    elif mount.type == "gpfs":
+    if mount.type == "gpfs":
         rows = list(_gpfs(mount, text))
     elif mount.type == "beegfs":
         rows = list(_beegfs(user, text))
+    elif mount.type == "lustre":  # a long name has a line of its own
+        rows = list(_columns([text.split()], mount.folder))
     else:
-        rows = list(_linux(mount, text))
+        rows = list(_columns([line.split() for line in text.splitlines()], mount.source))
     # Several rows are of filesets or storage pools: which of them counts is not known.
     return rows[0] if len(rows) == 1 else None
 
 
-def _linux(mount: Mount, text: str) -> Iterator[Left]:
-    """Parse quota -w -p: source, KiB, quota, limit, grace, files, quota, limit, grace."""
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 9 and words[0] == mount.source:
+def _columns(lines: Sequence[list[str]], name: str) -> Iterator[Left]:
+    """Parse quota -w -p and lfs quota -q.
+
+    Columns: name, KiB, quota, limit, grace, files, quota, limit, grace.
+    """
+    for words in lines:
+        if len(words) == 9 and words[0].rstrip("/") == name.rstrip("/"):
             yield _left(words[1:4], words[5:8], 1024)
-
-
-def _lustre(mount: Mount, text: str) -> Iterator[Left]:
-    """Parse lfs quota -q: the same columns; a long name has a line of its own."""
-    words = text.split()
-    if len(words) == 9 and words[0].rstrip("/") == mount.folder.rstrip("/"):
-        yield _left(words[1:4], words[5:8], 1024)
 
 
 def _gpfs(mount: Mount, text: str) -> Iterator[Left]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -99,7 +100,8 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     if shutil.which("scontrol", path=environ.get("PATH")) is not None:
         answers = survey(slurm_transport(context))
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
-    of_user = config_dir(environ) / "clusters" / f"{_file_name(called)}.yaml"
+    file_name = re.sub(r"[^\w.-]", "-", called) + ".yaml"
+    of_user = config_dir(environ) / "clusters" / file_name
     if name is None and target is not None and not target.exists():
         # The user's only profile, and of this cluster: every verb takes it here.
         target = None if list(of_user.parent.glob("*.yaml")) == [of_user] else target
@@ -194,10 +196,6 @@ def _target(context: Context, name: str | None, for_user: bool) -> tuple[Path | 
             fix=f"hpcrun init --user --cluster {name} writes {folder}/{name}.yaml",
         )
     return own, False
-
-
-def _file_name(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "._-" else "-" for char in name)
 
 
 def _compared(found: Found, answers: Answers) -> Found:
@@ -377,8 +375,12 @@ def size_text(count: float) -> str:
 
 def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
     """Write a new profile with the answers, where a question had one, and defaults."""
-    site, folder = found.site, _folder(options, answers)
-    comments = {"internet": _HUBS, "fabric": _fabric_word()}
+    site, guess = found.site, fabric_guess()
+    comments = {"internet": _HUBS, "fabric": "as the nodes show"}
+    if guess is not None:
+        comments["fabric"] += f"; a guess by {guess[1]} on this machine: {guess[0]}"
+    wanted = [folder for folder in options.folders if folder.text == answers.get("folder")]
+    folder = next(iter([*wanted, *options.folders]), None)
     top = "~/hpcrun"
     if folder is not None:
         top = "~/hpcrun" if folder.text == "~" else f"{folder.text}/hpcrun"
@@ -412,19 +414,6 @@ def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
     }
     schema = "cluster.schema.json" if found.for_user else f"{SCHEMAS}/cluster.schema.json"
     return profile_text(chosen, comments, found.facts, site, schema)
-
-
-def _folder(options: Options, answers: dict[str, str]) -> Folder | None:
-    wanted = answers.get("folder")
-    named = [folder for folder in options.folders if folder.text == wanted]
-    return next(iter([*named, *options.folders]), None)
-
-
-def _fabric_word() -> str:
-    guess = fabric_guess()
-    if guess is None:
-        return "as the nodes show"
-    return f"as the nodes show; a guess by {guess[1]} on this machine: {guess[0]}"
 
 
 def _python(
