@@ -67,8 +67,7 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
             problems.append(Problem(source, number, "", error.message))
     if not lines and not problems:
         problems.append(Problem(source, None, "", "no host in it"))
-    shown = {line.form for line in lines}
-    found: Form = form or next((each for each in _STRONGEST if each in shown), "plain")
+    found = form if form is not None else _form({line.form for line in lines})
     problems += _misfits(lines, found, source)
     if problems:
         raise SpecError(sorted(problems, key=lambda problem: problem.line or 0))
@@ -108,8 +107,12 @@ def _count(text: str, where: str) -> int:
     return int(text)
 
 
-# A file has the first of these forms that one of its lines shows.
-_STRONGEST: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm")
+def _form(shown: set[Form]) -> Form:
+    """Return a file's form by those of its lines."""
+    strongest: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm")
+    return next((form for form in strongest if form in shown), "plain")
+
+
 # What the lines of a form may look like.
 _FITTING: dict[Form, set[Form]] = {
     "deepspeed": {"deepspeed"},
