@@ -293,28 +293,17 @@ _SCHEDULER = tuple(
 # DeepSpeedPlugin, and accelerator.py, _prepare_deepspeed (the optimizer's and the scheduler's for
 # DummyOptim and DummyScheduler). Lightning 2.6, strategies/deepspeed.py, adds what is absent and
 # leaves an "auto" as it is.
+_ACCELERATE = (
+    "gradient_clipping",
+    "optimizer.params.lr",
+    "optimizer.params.weight_decay",
+    *_SCHEDULER,
+    *_BUCKETS,
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+)
 FILLED_BY: Mapping[str, tuple[str, ...]] = {
-    "deepspeed": (),
-    "torch": (),
-    "lightning": (),
-    "transformers": (
-        "gradient_clipping",
-        "optimizer.params.lr",
-        "optimizer.params.betas",
-        "optimizer.params.eps",
-        "optimizer.params.weight_decay",
-        *_SCHEDULER,
-        *_BUCKETS,
-        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
-    ),
-    "accelerate": (
-        "gradient_clipping",
-        "optimizer.params.lr",
-        "optimizer.params.weight_decay",
-        *_SCHEDULER,
-        *_BUCKETS,
-        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
-    ),
+    "accelerate": _ACCELERATE,
+    "transformers": (*_ACCELERATE, "optimizer.params.betas", "optimizer.params.eps"),
 }
 
 

@@ -38,6 +38,11 @@ class Topology(Struct, frozen=True, kw_only=True):
     constraint: str | None
     notes: list[str]
 
+    @property
+    def cpus_per_node(self) -> int:
+        """Return the CPUs of all ranks of a node."""
+        return self.cpus_per_rank * self.ranks_per_node
+
 
 def parse_memory_mb(text: str) -> int:
     """Parse Slurm's memory text as MB; a bare number is MB.
@@ -91,14 +96,6 @@ def _gpu_type(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> GpuTy
     return found or GpuType()
 
 
-def _partition_facts(name: str | None, cluster: Cluster) -> Partition:
-    if name is not None:
-        return cluster.partitions.get(name, Partition())
-    if len(cluster.partitions) == 1:
-        return next(iter(cluster.partitions.values()))
-    return Partition()
-
-
 def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> Topology:
     """Lay the job out on nodes.
 
@@ -111,7 +108,11 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
     ranks = max(1, gpus)  # a job without GPUs has one rank a node
     gpu_type = _gpu_type(spec, cluster, problems)
     partition = resources.partition or gpu_type.partition or cluster.partition
-    facts = _partition_facts(partition, cluster)
+    facts = Partition()
+    if partition is not None:
+        facts = cluster.partitions.get(partition, facts)
+    elif len(cluster.partitions) == 1:
+        [facts] = cluster.partitions.values()
     exclusive = resources.exclusive or {**cluster.slurm, **spec.slurm}.get("exclusive") is True
     whole = exclusive or facts.exclusive
     cpus, notes = _cpus_per_rank(spec, facts, ranks, whole=whole)
@@ -190,15 +191,6 @@ MAX_NAME = 1024  # bytes; slurmctld's _validate_job_create_req
 _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 
 
-class _Shape(Struct, frozen=True):
-    """The units of other options' grammars."""
-
-    nodes: int
-    gpus_per_node: int
-    cpus_per_node: int
-    exclusive: bool
-
-
 def build_directives(
     spec: JobSpec,
     cluster: Cluster,
@@ -218,17 +210,17 @@ def build_directives(
     dropped = {option for option, value in given.items() if value is False}
     # Without a number of tasks Slurm starts one a node, which then has all the CPUs.
     tasks = 1 if "ntasks-per-node" in dropped else tasks_per_node
-    cpus = topology.cpus_per_rank * topology.ranks_per_node
     memory = None if _MEMORY & (given.keys() - dropped) else topology.memory
     # A script that cannot resume must not start over: slurm: {requeue: true} allows it.
     restarts = {"requeue", "no-requeue"} & given.keys()
+    log, is_odd = "logs/batch.log", re.search(r"[%\\]", place.run_dir)
     wanted: list[tuple[str, str | bool | None]] = [
         ("job-name", spec.name or "job"),
         ("partition", topology.partition),
         ("account", topology.account),
         ("nodes", str(topology.nodes)),
         ("ntasks-per-node", str(tasks)),
-        ("cpus-per-task", str(cpus // tasks) if topology.asks_cpus else None),
+        ("cpus-per-task", str(topology.cpus_per_node // tasks) if topology.asks_cpus else None),
         ("gres", topology.gres),
         ("constraint", topology.constraint),
         ("exclusive", topology.exclusive or None),
@@ -237,7 +229,8 @@ def build_directives(
         ("dependency", f"afterok:{after}" if after else None),
         # Without it the job would stay pending for ever when the other one fails.
         ("kill-on-invalid-dep", "yes" if after else None),
-        ("output", _batch_log(place.run_dir)),
+        # The folder where sbatch runs is the run's; one with % or a backslash is quoted for Slurm.
+        ("output", f"{quote_pattern(place.run_dir)}/{log}" if is_odd else log),
         # The login node's limits are not the job's: little locked memory there, and RDMA fails here
         # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as in the shell.
         ("propagate", "CORE"),
@@ -252,28 +245,23 @@ def build_directives(
     if cluster.rename.get("cpus-per-task") == "cpus-per-gpu":
         # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
         kept.pop("ntasks-per-node", None)
-    shape = _Shape(topology.nodes, topology.gpus_per_node, cpus, topology.exclusive)
-    merged = _renamed(kept, cluster, shape, problems)
+    merged = _renamed(kept, cluster, topology, problems)
     for option, value in given.items():
         if value is False:
             merged.pop(option, None)
         elif option == "dependency" and after:
-            merged[option] = _both(str(merged[option]), str(value), problems)
+            # Both are waited for: a comma means and; it cannot be used with Slurm's ?, or.
+            if "?" in str(value):
+                message = f"{value}: it cannot be joined with --after, since ? and , do not mix"
+                problems.append(Problem("", None, "slurm.dependency", message))
+            merged[option] = f"{merged[option]},{value}"
         else:
             merged[option] = None if value is True else str(value)
     return list(merged.items())
 
 
-def _both(ours: str, users: str, problems: list[Problem]) -> str:
-    """Wait for both: a comma means and; it cannot be used with Slurm's ?, or."""
-    if "?" in users:
-        message = f"{users}: it cannot be joined with --after, since ? and , do not mix"
-        problems.append(Problem("", None, "slurm.dependency", message))
-    return f"{ours},{users}"
-
-
 def _renamed(
-    options: Mapping[str, str | None], cluster: Cluster, shape: _Shape, problems: list[Problem]
+    options: Mapping[str, str | None], cluster: Cluster, shape: Topology, problems: list[Problem]
 ) -> dict[str, str | None]:
     renamed: dict[str, str | None] = {}
     for option, value in options.items():
@@ -291,18 +279,18 @@ def _renamed(
     return renamed
 
 
-def _of_all_nodes(gres: str, shape: _Shape) -> str:
+def _of_all_nodes(gres: str, shape: Topology) -> str:
     kind = gres.removeprefix("gpu:").rpartition(":")[0]
     return f"{kind}:{shape.nodes * shape.gpus_per_node}".removeprefix(":")
 
 
-def _memory_per_cpu(memory: str, shape: _Shape) -> str:
+def _memory_per_cpu(memory: str, shape: Topology) -> str:
     if memory == "0":
         raise ValueError("all of a node's memory cannot be given per CPU: set memory_per_node")
     return f"{parse_memory_mb(memory) // shape.cpus_per_node}M"
 
 
-def _memory_per_gpu(memory: str, shape: _Shape) -> str:
+def _memory_per_gpu(memory: str, shape: Topology) -> str:
     if memory == "0" or shape.exclusive:  # --exclusive gives more GPUs than the job asks for
         raise ValueError("the memory of whole nodes cannot be given per GPU")
     if not shape.gpus_per_node:
@@ -310,14 +298,14 @@ def _memory_per_gpu(memory: str, shape: _Shape) -> str:
     return f"{parse_memory_mb(memory) // shape.gpus_per_node}M"
 
 
-def _cpus_per_gpu(_: str, shape: _Shape) -> str:
+def _cpus_per_gpu(_: str, shape: Topology) -> str:
     if not shape.gpus_per_node:
         raise ValueError("the job has no GPUs to share its CPUs")
     return str(shape.cpus_per_node // shape.gpus_per_node)
 
 
 # The pairs of spec.rules.RENAMES: an option's value in the grammar of another.
-CONVERSIONS: dict[tuple[str, str], Callable[[str, _Shape], str]] = {
+CONVERSIONS: dict[tuple[str, str], Callable[[str, Topology], str]] = {
     ("gres", "gpus-per-node"): lambda value, _: value.removeprefix("gpu:"),
     ("gres", "gpus"): _of_all_nodes,
     ("mem", "mem-per-cpu"): _memory_per_cpu,
@@ -326,12 +314,6 @@ CONVERSIONS: dict[tuple[str, str], Callable[[str, _Shape], str]] = {
     ("ntasks-per-node", "ntasks"): lambda value, shape: str(int(value) * shape.nodes),
     ("constraint", "prefer"): lambda value, _: value,
 }
-
-
-def _batch_log(run_dir: str) -> str:
-    """Name the batch log; a % or a backslash of the run's folder is quoted for Slurm."""
-    log = "logs/batch.log"
-    return quote_pattern(f"{run_dir}/{log}") if re.search(r"[%\\]", run_dir) else log
 
 
 def check_carried(plan: Plan) -> None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import structs
-
 from hpcrun.plan.types import Section
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
@@ -22,6 +20,7 @@ SINGLE_NODE = "single-node"
 # NCCL_NET: aws-ofi-nccl answers to this name in all its versions, though it has another since 1.12
 # (its src/nccl_ofi_interface_nvidia.cpp).
 _OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin, or an error: not TCP unasked")
+_DEBUG = ("NCCL_DEBUG", "WARN", "unset, not even errors are printed")
 _IB = ("NCCL_NET", "IB", "verbs, or an error: not TCP unasked")
 
 # By fabric: name, value, why. What a site's module or image has set already stays.
@@ -64,43 +63,33 @@ def nccl_sections(fabric: str, accelerator: str, *, is_seen: bool = True) -> lis
         return []
     comment = {
         SINGLE_NODE: "One node: NVLink, PCIe and shared memory need nothing set.",
-        "auto": "In addition to the network's settings, detected on the job's first node.",
-    }
-    general = Section(
-        block="nccl",
-        title="NCCL" if fabric == "auto" else f"NCCL ({fabric})",
-        variables={"NCCL_DEBUG": "WARN"},
-        reasons={"NCCL_DEBUG": "unset, not even errors are printed"},
-        keeps=["NCCL_DEBUG"],
-        comment=comment.get(fabric, ""),
-    )
-    if fabric == SINGLE_NODE:
-        return [general]
-    if fabric == "auto" and not is_seen:
-        return [structs.replace(general, comment="NCCL finds the network itself.")]
-    if fabric != "auto":
-        own = _section(FABRICS[fabric])
-        return [
-            structs.replace(
-                own,
-                title=general.title,
-                variables=general.variables | own.variables,
-                reasons=general.reasons | own.reasons,
-                keeps=[*general.keeps, *own.keeps],
-            )
-        ]
-    alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
-    for name, rows in FABRICS.items():
-        alike.setdefault(tuple(rows), []).append(name)
-    return [general, *(_section(rows, names) for rows, names in alike.items())]
+        "auto": "In addition to the network's settings, detected on the job's first node."
+        if is_seen
+        else "NCCL finds the network itself.",
+    }.get(fabric, "")
+    title = "NCCL" if fabric == "auto" else f"NCCL ({fabric})"
+    sections = [_section([_DEBUG, *FABRICS.get(fabric, [])], title=title, comment=comment)]
+    if fabric == "auto" and is_seen:
+        alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+        for name, rows in FABRICS.items():
+            alike.setdefault(tuple(rows), []).append(name)
+        sections += [_section(rows, fabrics=names) for rows, names in alike.items()]
+    return sections
 
 
-def _section(rows: Sequence[tuple[str, str, str]], fabrics: Sequence[str] = ()) -> Section:
+def _section(
+    rows: Sequence[tuple[str, str, str]],
+    *,
+    title: str = "NCCL",
+    comment: str = "",
+    fabrics: Sequence[str] = (),
+) -> Section:
     return Section(
         block="nccl",
-        title="NCCL",
+        title=title,
         variables={name: value for name, value, _ in rows},
         reasons={name: why for name, _, why in rows},
         keeps=[name for name, _, _ in rows],
+        comment=comment,
         fabrics=list(fabrics),
     )

@@ -103,13 +103,12 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         positionals=reading.positionals if reading else [],
         trainers=[name for name in map(called, calls) if name.endswith(_TRAINERS)],
         names_local_rank=any(node.value == "LOCAL_RANK" for node in nodes.of(ast.Constant)),
-        is_program=any(map(_runs, tree.body)),
+        is_program=any(
+            _is_main_guard(node)
+            or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+            for node in tree.body
+        ),
     )
-
-
-def _runs(node: ast.stmt) -> bool:
-    """Return whether a statement at a script's top is a main guard, or calls something."""
-    return _is_main_guard(node) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
 
 
 class _Nodes:
@@ -374,7 +373,8 @@ def _handed_on(nodes: _Nodes) -> set[int]:
     takers = {
         function.name: function
         for function in nodes.of(ast.FunctionDef)
-        if len(function.args.args) == 1 and _defaults(function) == ["None"]
+        if len(function.args.args) == 1
+        and [ast.unparse(default) for default in function.args.defaults] == ["None"]
     }
     while True:
         names = _Names(nodes)
@@ -399,18 +399,13 @@ def _handed_on(nodes: _Nodes) -> set[int]:
         takers = {name: function for name, function in takers.items() if name not in wrong}
 
 
-def _defaults(function: ast.FunctionDef) -> list[str]:
-    return [ast.unparse(default) for default in function.args.defaults]
-
-
 def _is_command_line(node: ast.expr) -> bool:
     """Return whether parse_args() is handed what it takes anyway: None, or sys.argv[1:]."""
     return ast.unparse(node) in ("None", "sys.argv[1:]")
 
 
 def _takes_the_rest(nargs: ast.expr | None) -> bool:
-    if nargs is None:
-        return False
-    if isinstance(nargs, ast.Constant):
-        return nargs.value in ("...", "A...")
-    return True  # argparse.REMAINDER, or what is not known
+    """Return whether an argument may be argparse.REMAINDER, as what is not written out may."""
+    return nargs is not None and not (
+        isinstance(nargs, ast.Constant) and nargs.value not in ("...", "A...")
+    )
