@@ -203,12 +203,15 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[JobStatus
     All together cost Slurm what one of them does: two squeue a minute, and some around each end.
     Raises WaitTimeout after ``timeout`` seconds; the runs go on, also after Ctrl-C.
     """
+    from numbers import Real
     from time import monotonic
 
     from hpcrun.controller.monitor import Monitor, poll_all
 
     runs = _listed(runs, "wait")
-    _check_timeout(timeout)
+    # nan is no number of seconds
+    if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
+        raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
     end = None if timeout is None else monotonic() + timeout
     monitors = [Monitor(context, folders, deadline=end) for context, folders in _by_cluster(runs)]
     found = {status.folder.path: status for status in poll_all(monitors, deadline=end)}
@@ -262,14 +265,6 @@ def _listed(runs: Iterable[Run], function: str) -> list[Run]:
     if not isinstance(runs, Iterable):
         raise InputError(f"{runs!r}: expected a list of runs", fix=f"hpcrun.{function}([run])")
     return list(runs)
-
-
-def _check_timeout(timeout: object) -> None:
-    """Raise InputError for what is no number of seconds; nan is none."""
-    from numbers import Real
-
-    if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
-        raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
 
 
 def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:

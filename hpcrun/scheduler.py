@@ -36,6 +36,8 @@ from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
 TIMEOUT = 60.0
+_NO_CLUSTER = "try again later; or, to try hpcrun without a cluster: hpcrun sandbox up"
+_WRAPPER = "does squeue work in your shell? It may be the site's wrapper, or a broken Slurm"
 
 
 def _run(transport: Transport, argv: Sequence[str]) -> Result:
@@ -101,7 +103,7 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
     if is_silence(result.stderr):
         silence = OutOfReach(
             f"sbatch: Slurm does not answer: {message}",
-            fix="try again later; or, to try hpcrun without a cluster: hpcrun sandbox up",
+            fix=_NO_CLUSTER,
             maybe_done=not was_never_sent(result.stderr),
         )
         return _settle(transport, run_dirs[0], silence)
@@ -122,10 +124,7 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
         return estimate
     message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
     if is_silence(result.stderr):
-        raise OutOfReach(
-            f"sbatch: Slurm does not answer: {message}",
-            fix="try again later; or, to try hpcrun without a cluster: hpcrun sandbox up",
-        )
+        raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix=_NO_CLUSTER)
     raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
 
 
@@ -171,14 +170,11 @@ def queue(
     if is_squeue_garbled(result.stdout):
         raise OutOfReach(
             f"squeue answered with something other than a list of jobs: {_excerpt(result.stdout)}",
-            fix="does squeue work in your shell? It may be the site's wrapper, or a broken Slurm",
+            fix=_WRAPPER,
         )
     is_empty = strict and result.exit_code == 0 and not result.stdout
     if is_empty and not _run(transport, headed_argv()).stdout.strip():
-        raise OutOfReach(
-            "squeue prints nothing, not even its column names",
-            fix="does squeue work in your shell? It may be the site's wrapper, or a broken Slurm",
-        )
+        raise OutOfReach("squeue prints nothing, not even its column names", fix=_WRAPPER)
     return parse_squeue(result.stdout)
 
 

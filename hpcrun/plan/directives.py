@@ -68,15 +68,12 @@ def parse_seconds(text: str) -> float:
         return float("inf")
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if dash:  # days-hours[:minutes[:seconds]]
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
-    if len(parts) == 1:
-        return parts[0] * 60
+    # days-hours[:minutes[:seconds]], or minutes, or [hours:]minutes:seconds
+    parts = [*parts, 0, 0][:3] if dash else [*parts, 0] if len(parts) == 1 else parts
     total = 0
     for part in parts:
         total = total * 60 + part
-    return total
+    return int(days or 0) * 86400 + total
 
 
 def _gpu_type(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> GpuType:

@@ -180,18 +180,13 @@ def _site_name(gpu_type: GpuType) -> str:
 def _named(found: Sequence[GpuType], known: Mapping[str, GpuType]) -> dict[str, GpuType]:
     """Name the types: as the profile does, else short (a100) where that is unique."""
     names = {_site_name(one): name for name, one in known.items() if name != "*"}
-    short = [_short(one) for one in found]
+    own = [_site_name(one) for one in found]
+    short = [name if is_mig(name) else model(name) or name for name in own]
     made: dict[str, GpuType] = {}
-    for one, name in zip(found, short, strict=True):
-        own = _site_name(one)
-        plain = name if short.count(name) == 1 and name not in known else own
-        made.setdefault(names.get(own, plain), one)
+    for one, name, plain in zip(found, own, short, strict=True):
+        is_free = short.count(plain) == 1 and plain not in known
+        made.setdefault(names.get(name, plain if is_free else name), one)
     return made
-
-
-def _short(gpu_type: GpuType) -> str:
-    own = _site_name(gpu_type)
-    return own if is_mig(own) else model(own) or own
 
 
 # ---- one partition -----------------------------------------------------------------------------
@@ -387,13 +382,12 @@ def _choices(row: PartitionRow, answers: Answers) -> Iterator[tuple[str | None, 
             names = []
         for name in names or [""]:
             of_job = qos.get(name)
-            order = [of_partition, of_job]
-            if of_job is not None and "overpartqos" in of_job.flags:
-                order.reverse()
+            flags = of_job.flags if of_job is not None else []
+            order = [of_job, of_partition] if "overpartqos" in flags else [of_partition, of_job]
             limits = [each for each in (*order, one) if each is not None]
             time = next((each.max_time for each in limits if each.max_time is not None), None)
             gpus = next((each.max_gpus for each in limits if each.max_gpus is not None), None)
-            lifts = of_job is not None and "partitiontimelimit" in of_job.flags
+            lifts = "partitiontimelimit" in flags
             yield min(time, None if lifts else row.max_time, key=_seconds), gpus
 
 
