@@ -6,12 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 
 from hpcrun.assets import list_jobs
 from hpcrun.cli.main import VERBS, hpcrun
+from hpcrun.spec.job import LauncherName
 from tests.source import ROOT, name
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
@@ -148,6 +150,11 @@ def test_presets_named_in_documents_exist() -> None:
     for path in DOCUMENTS:
         for found in re.findall(r"\b(?:ddp|zero[0-3])-\d+gpu(?:-\d+node)?\b", path.read_text()):
             assert found in jobs, f"{name(path)}: {found}"
+
+
+def test_every_launcher_has_a_row_in_the_page_on_jobs() -> None:
+    text = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+    assert [one for one in get_args(LauncherName) if f"\n| {one} | " not in text] == []
 
 
 def test_modules_named_in_the_architecture_exist() -> None:

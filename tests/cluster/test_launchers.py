@@ -14,16 +14,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import yaml
 
+from hpcrun.spec.job import LauncherName
 from tests.cluster.site import Site, Submitted
 
 WORKLOADS = Path(__file__).parent / "workloads"
 SAMPLES, STEPS = 16, 4
-LAUNCHERS = ["torchrun", "deepspeed", "accelerate", "srun"]
+LAUNCHERS = list(get_args(LauncherName))
 ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
 
 

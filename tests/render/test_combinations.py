@@ -15,14 +15,14 @@ from hpcrun.plan.build import build_plan
 from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files
-from hpcrun.spec.job import Fabric
+from hpcrun.spec.job import Fabric, LauncherName
 from hpcrun.spec.load import load_job
 from tests.needs import require_command
 from tests.pairs import pairs_of, pairwise
 from tests.plan.making import PLACE, cluster
 
 PRESETS = sorted(file.stem for file in shipped("jobs").glob("*.yaml"))
-LAUNCHERS = ["torchrun", "deepspeed", "accelerate", "srun"]
+LAUNCHERS = list(get_args(LauncherName))
 FABRICS = list(get_args(Fabric))
 
 
