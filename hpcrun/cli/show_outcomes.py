@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.cli.output import emit_json, show_error
-from hpcrun.controller.targets import Outcome, worst
+from hpcrun.controller.targets import Outcome
+from hpcrun.errors import OutOfReach
 
 
 def end_with(told: Sequence[Outcome], *, done: str, as_json: bool) -> int:
@@ -19,7 +20,9 @@ def end_with(told: Sequence[Outcome], *, done: str, as_json: bool) -> int:
     else:
         for error in errors.values():
             show_error(error)
-    return worst(list(errors.values()))
+    codes = [error.exit_code for error in errors.values()]
+    # Silence says least, so it goes first.
+    return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
 
 
 def _json(one: Outcome, done: str) -> dict[str, object]:

@@ -115,12 +115,6 @@ def user_name() -> str:
     return name_of_user(os.getuid())
 
 
-def worst(errors: Sequence[HpcrunError]) -> int:
-    """The exit code of several errors: silence says least, so it goes first."""
-    codes = [error.exit_code for error in errors]
-    return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
-
-
 # ---- what was done
 
 
