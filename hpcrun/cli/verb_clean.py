@@ -48,8 +48,8 @@ def command(
 
     from hpcrun.cli.output import emit_json, note, say, show_error
     from hpcrun.controller.clean import check_named, find_old, remove
+    from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
-    from hpcrun.controller.wait import seconds
     from hpcrun.errors import InputError, OutOfReach
 
     age = seconds(older_than)

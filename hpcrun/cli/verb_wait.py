@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,9 @@ def command(
     stops waiting, not the job.
     """
     from hpcrun.cli.output import emit_json, note, say
+    from hpcrun.controller.monitor import Monitor, poll_all
+    from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
-    from hpcrun.controller.wait import seconds, wait_for
     from hpcrun.views.lines import end_line
     from hpcrun.views.status import ended_json
     from hpcrun.views.table import Look
@@ -41,10 +43,12 @@ def command(
     limit = None if timeout is None else seconds(timeout)
     where = context(cluster)
     targets = find_targets(where, jobs)
+    deadline = None if limit is None else time.monotonic() + limit
+    monitor = Monitor(where, targets.all_runs(), targets.jobs, deadline=deadline)
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
     try:
-        for status in wait_for(where, targets, timeout=limit):
+        for status in poll_all([monitor], deadline=deadline):
             if status.final:
                 over.append(status)
                 if not as_json:
@@ -57,6 +61,9 @@ def command(
     except KeyboardInterrupt:
         note("\nno longer waiting; the jobs go on")
         raise
+    # Tasks that waited shared a row, and have their own since they began.
+    there = {_key(status) for status in monitor.statuses}
+    last = {key: status for key, status in last.items() if key in there}
     left = [status for status in last.values() if not status.final]
     timed_out = bool(left) and not (first and over)
     silent = [status for status in left if status.state == "UNKNOWN"]

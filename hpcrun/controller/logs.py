@@ -158,7 +158,7 @@ def logs_of(context: Context, word: str | None, query: LogQuery) -> JobLogs:
     found = find_any(context, word)
     if found is None and word is not None and is_job_id(word):
         monitor = Monitor(context, jobs=[word], with_outputs=True)
-        monitor.poll()
+        monitor.ask()  # poll() would report states, which are for the follower
         return JobLogs(monitor, query)
     found = found or resolve_any(context, word)
     runs = runs_of(found) if isinstance(found, SweepFolder) else [found]
@@ -184,6 +184,7 @@ class JobLogs:
             )
         self._ranks_per_node: dict[Path, int] = {}
         self._hostfiles: dict[Path, list[str]] = {}
+        self._runs = {run.run_id: run for run in monitor.runs}
         self._nodes = self._wanted_nodes()
         self._tail = Tail(self._end_of_attempt)
         self._known: list[LogFile] = []
@@ -237,8 +238,8 @@ class JobLogs:
         """What a file's node may be called: its number, and its host in that attempt."""
         if file.node is None or file.job_id is None:
             return set()
-        run = next(run for run in self.monitor.runs if run.run_id == file.job_id)
-        hosts = self._hosts(run.attempts / str(file.attempt) / "hostfile")
+        attempts = self._runs[file.job_id].attempts
+        hosts = self._hosts(attempts / str(file.attempt) / "hostfile")
         return {str(file.node), *hosts[file.node : file.node + 1]}
 
     def _wanted_nodes(self) -> set[str]:
@@ -406,8 +407,7 @@ class JobLogs:
 
     def _attempt_text(self, file: LogFile) -> str:
         """Say which attempt a file belongs to, where that runs and why the last one ended."""
-        if self.has_runs:
-            run = next(run for run in self.monitor.runs if run.run_id == file.job_id)
+        if (run := self._runs.get(file.job_id or "")) is not None:
             return attempt_text(read_history(run), file.attempt or 0)
         job = next((job for job in self.monitor.outputs if job.job_id == file.job_id), None)
         where = f" on {job.node_list}" if job is not None and job.node_list else ""

@@ -10,6 +10,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -209,7 +210,7 @@ class Monitor:
         self._look_at_files(now)
         self._look_for_silence(now)
         if self._pace.is_due(now) and not last and not self._is_known_over():
-            self._ask(now)
+            self.ask()
         changed = []
         for name in list(self._known):
             if self._is_reported(name):
@@ -234,15 +235,16 @@ class Monitor:
 
     # ---- asking Slurm
 
-    def _ask(self, now: float) -> None:
+    def ask(self) -> None:
+        """Ask Slurm now, whether it is time or not. Raises as poll() does, and reports nothing."""
         limit = self._deadline if self._known else self._first_deadline
-        is_short = limit is not None and limit - now < FAIR
+        is_short = limit is not None and limit - time.monotonic() < FAIR
         context = structs.replace(self.context, deadline=limit)
-        slurm_transport(context).refresh([run.path for run in self.runs])
+        with suppress(OutOfReach):  # then Slurm is silent too, and that is reported
+            slurm_transport(context).refresh([run.path for run in self.runs])
         for name, status in [*self._ask_about_runs(context), *self._ask_about_jobs(context)]:
             if not (is_short and name in self._known and status.state == UNKNOWN):
                 self._known[name] = status
-        self._is_first = False
         self._pace.asked(time.monotonic())
 
     def _is_known_over(self) -> bool:
@@ -350,6 +352,7 @@ class Monitor:
         for job_id in live:
             if self._is_first and not answer[job_id]:
                 raise unknown_job(job_id)
+        self._is_first = False
         for job_id in live:
             yield from self._take(job_id, answer[job_id])
 
@@ -378,10 +381,11 @@ class Monitor:
         over = [each for each in known if each.final and each.job_id not in names]
         lost = [structs.replace(status, verdict=_FORGOTTEN) for status in gone]
         self._jobs[job_id] = [*over, *found, *lost]
-        # Tasks that wait share a row, under a name that goes as they begin.
-        for status in known:
-            if status.job_id and "[" in status.job_id and status.job_id not in names:
-                self._known.pop(status.job_id, None)
+        # Tasks that wait share a row, under a name that goes as they begin; until Slurm's first
+        # answer there is but the word that names the job.
+        waiting = [each.job_id for each in known if each.job_id and "[" in each.job_id]
+        for name in {job_id, *waiting} - {each.job_id for each in self._jobs[job_id]}:
+            self._known.pop(name, None)
         if _states(known) != _states(self._jobs[job_id]):
             self._pace.hurry(AFTER_CHANGE)
         for status in self._jobs[job_id]:

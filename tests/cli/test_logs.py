@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.controller.logs import JobLogs
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
 
@@ -321,6 +322,19 @@ def test_following_such_a_job_to_its_end(hpcrun: Caller, tools: Path, tmp_path: 
     assert done.code == 1
     assert done.out == out.read_text()
     assert done.err == "job 9: FAILED, exit code 3\n"
+
+
+def test_a_follower_sees_first_how_such_a_job_stands(
+    hpcrun: Caller, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay(tools, "scontrol", (0, show_job(tmp_path / "9.out", "RUNNING"), ""))
+
+    def ended(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobLogs.follow, "__kwdefaults__", {"with_lines": True, "sleep": ended})
+    done = hpcrun("logs", "-f", "9")
+    assert done.err.startswith("job 9: RUNNING\n"), done
 
 
 def test_what_slurm_leaves_open_in_a_files_name(

@@ -6,9 +6,14 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcrun import scheduler
+from hpcrun.controller import monitor
+from hpcrun.errors import OutOfReach
+from hpcrun.slurm.jobs import SlurmJob
 from tests.cli.calling import Caller, replay
 from tests.cli.test_life import others, submitted
 from tests.cli.test_life import tools as tools
@@ -72,6 +77,26 @@ def test_wait_counts_tasks_that_ended_long_ago(hpcrun: Caller, tools: Path) -> N
     done = hpcrun("wait", "7", "--json")
     states = {run["job_id"]: run["state"] for run in done.json["runs"]}
     assert (done.code, states) == (1, {"7_0": "FAILED", "7_1": "COMPLETED", "7_2": "COMPLETED"})
+
+
+def test_a_silence_at_first_leaves_nothing_to_wait_for(
+    hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay(tools, "squeue", (0, others("7_1", "COMPLETED") + others("7_2", "COMPLETED"), ""))
+    replay(tools, "sacct", (0, "", ""))
+    queue, asked = scheduler.queue, []
+
+    def silent_once(*args: Any, **options: Any) -> list[SlurmJob]:
+        asked.append(args)
+        if len(asked) == 1:
+            raise OutOfReach("squeue: no")
+        return queue(*args, **options)
+
+    monkeypatch.setattr(scheduler, "queue", silent_once)
+    monkeypatch.setattr(monitor, "CALM", 0.01)
+    done = hpcrun("wait", "7", "--json", "--timeout", "20")
+    assert (done.code, done.json["timed_out"]) == (0, False), done
+    assert [run["job_id"] for run in done.json["runs"]] == ["7_1", "7_2"]
 
 
 @pytest.mark.slow

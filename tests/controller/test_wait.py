@@ -36,6 +36,7 @@ class World:
         self.events: list[tuple[float, Callable[[], None]]] = []
         # Of jobs that hpcrun did not submit: states by id, or what is wrong with Slurm.
         self.others: dict[str, str] | OutOfReach = {}
+        self.with_ended: list[bool] = []
         # How long Slurm takes to answer; none has more than the caller's limit.
         self.slow = 0.0
 
@@ -66,6 +67,7 @@ class World:
         self, context: Context, job_ids: Sequence[str], *, ended: bool
     ) -> dict[str, list[JobStatus]]:
         self.asked.append((self.now, []))
+        self.with_ended.append(ended)
         if self.is_silent(context):
             raise OutOfReach("squeue gave no answer", maybe_done=True)
         if isinstance(self.others, OutOfReach):
@@ -287,5 +289,25 @@ def test_what_slurm_forgets_is_lost_and_what_it_never_knew_is_an_error(
     world.at(100, lambda: setattr(world, "others", {}))
     told = [(each.job_id, each.verdict.state) for each in world.wait(context, others=["9"])]
     assert told == [("9_0", "RUNNING"), ("9_1", "COMPLETED"), ("9_0", "UNKNOWN"), ("9_0", LOST)]
+    with pytest.raises(InputError, match="8: neither a run"):
+        list(world.wait(context, others=["8"]))
+
+
+def test_silence_at_first_hides_no_task_and_no_wrong_word(
+    make: Callable[[int], World], context: Context
+) -> None:
+    world = make(0)
+    world.others = OutOfReach("squeue: no")
+    world.at(10, lambda: setattr(world, "others", {"9_0": "RUNNING", "9_1": "FAILED"}))
+    world.at(50, lambda: setattr(world, "others", {"9_0": "COMPLETED", "9_1": "FAILED"}))
+    watched = Monitor(context, (), ["9"])
+    told = [
+        (each.job_id, each.state) for each in poll_all([watched], deadline=99, sleep=world.sleep)
+    ]
+    assert told == [("9", "UNKNOWN"), ("9_0", "RUNNING"), ("9_1", "FAILED"), ("9_0", "COMPLETED")]
+    # Tasks that ended before are asked for with the first answer, however late that comes.
+    assert world.with_ended[:2] == [True, True]
+    world.others = OutOfReach("squeue: no")
+    world.at(world.now + 10, lambda: setattr(world, "others", {}))
     with pytest.raises(InputError, match="8: neither a run"):
         list(world.wait(context, others=["8"]))

@@ -11,6 +11,7 @@ import pytest
 
 from hpcrun.controller import clean, context
 from hpcrun.controller.monitor import Monitor
+from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, tools_without_slurm
 from tests.slurm_answers import squeue_row
@@ -142,6 +143,21 @@ def test_a_watcher_refreshes_once_for_each_question(
     done = hpcrun("wait", "7")
     assert done.code == 1 and "FAILED, exit code 3" in done.out + done.err, done
     assert far.trips == ["refresh", "squeue"]
+
+
+def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted(hpcrun)
+
+    def away(*_: object, **options: object) -> None:
+        raise OutOfReach("no route to the cluster")
+
+    monkeypatch.setattr(far, "refresh", away)
+    monkeypatch.setattr(far, "run", away)
+    monitor = Monitor(context.load_context(hpcrun.environ, hpcrun.project), [RunFolder(run)])
+    (status,) = monitor.poll().statuses
+    assert (status.state, status.out_of_reach) == ("UNKNOWN", "no route to the cluster")
 
 
 def test_what_is_removed_is_removed_on_both_sides(
