@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def say(text: str = "") -> None:
     """Print a line of the answer."""
-    click.echo(_printable(text), color=None if wants_colour() else False)
+    click.echo(encodable(text), color=None if wants_colour() else False)
 
 
 def note(text: str) -> None:
     """Print a line that is not part of the answer, to standard error."""
-    click.echo(_printable(text), err=True, color=None if wants_colour() else False)
+    click.echo(encodable(text), err=True, color=None if wants_colour() else False)
 
 
 def emit_json(value: Any) -> None:
@@ -220,7 +220,7 @@ def has_unicode() -> bool:
     return _encoding().lower().replace("-", "").startswith("utf")
 
 
-def _printable(text: str) -> str:
+def encodable(text: str) -> str:
     """Escape what the terminal's encoding lacks."""
     encoding = _encoding()
     if not has_unicode():

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.cli.output import emit_json, is_terminal, look, note, say, width_and_height
+from hpcrun.cli.output import emit_json, encodable, is_terminal, look, note, say, width_and_height
 from hpcrun.controller import monitor
 from hpcrun.controller.context import Context
 from hpcrun.controller.listing import as_row, list_rows, remember_row
@@ -228,4 +228,4 @@ def _picture(found: Found, left: float) -> list[str]:
     room = max(height - 2, 1)
     cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []
     kept = page[: room - 1] if cut_off else page
-    return [clip(line, width - 1, look()) for line in [*kept, *cut_off, "", foot]]
+    return [clip(encodable(line), width - 1, look()) for line in [*kept, *cut_off, "", foot]]

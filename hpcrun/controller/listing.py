@@ -411,6 +411,8 @@ def remember_row(status: JobStatus) -> None:
         or (verdict.source == "seen" and bool(history.seen and history.seen.by_record)),
         row=kept,
     )
+    if seen == history.seen:
+        return
     with contextlib.suppress(OSError, HpcrunError):
         run.seen.parent.mkdir(exist_ok=True)
         write_record(run.seen, seen)

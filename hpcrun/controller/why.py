@@ -41,16 +41,20 @@ def with_whys(
     partition. With ``memory`` nothing is asked of which it holds the answer.
     """
     memory = Memory() if memory is None else memory
-    waiting = [status for status in statuses if status.is_waiting and status.job is not None]
+    waiting = [status for status in statuses if _waits(status)]
     if not waiting:
         return list(statuses)
     found: dict[str, WhyWaiting] = memory.once(
         "whys", lambda: _find_whys(context, waiting, count_ahead=count_ahead)
     )
     return [
-        structs.replace(status, why=found.get(status.job_id or "")) if status in waiting else status
+        structs.replace(status, why=found.get(status.job_id or "")) if _waits(status) else status
         for status in statuses
     ]
+
+
+def _waits(status: JobStatus) -> bool:
+    return status.is_waiting and status.job is not None
 
 
 def _find_whys(

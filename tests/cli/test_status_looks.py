@@ -15,6 +15,7 @@ import pytest
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.cli.test_status import answers, make_run, queued, several, tools, write_sweep
+from tests.slurm_answers import squeue_row
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +122,15 @@ class Watching:
                 self.got += piece
         os.close(self.main)
         assert self.process.wait(timeout=60) == 130 and b"Traceback" not in self.got
+
+
+def test_a_watch_on_a_terminal_that_shows_ascii_alone(several: Caller, tools: Path) -> None:
+    several.environ["PYTHONIOENCODING"] = "ascii"
+    answers(tools, "squeue", rest=squeue_row("999", "RUNNING", j="2 × Modèle"))
+    watching = Watching(several, "999")
+    (picture,) = watching.pictures(1)
+    watching.end()
+    assert "job 999 2 x Mod\\xe8le, not submitted by hpcrun" in picture, picture
 
 
 @pytest.mark.parametrize("argv", [(), ("14",), ("13",), ("999",)])
