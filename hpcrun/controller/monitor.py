@@ -10,7 +10,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -240,8 +239,6 @@ class Monitor:
         limit = self._deadline if self._known else self._first_deadline
         is_short = limit is not None and limit - time.monotonic() < FAIR
         context = structs.replace(self.context, deadline=limit)
-        with suppress(OutOfReach):  # then Slurm is silent too, and that is reported
-            slurm_transport(context).refresh([run.path for run in self.runs])
         for name, status in [*self._ask_about_runs(context), *self._ask_about_jobs(context)]:
             if not (is_short and name in self._known and status.state == UNKNOWN):
                 self._known[name] = status

@@ -205,6 +205,8 @@ def ask(
     """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
     squeue does not show. ``also`` are other job ids that squeue alone is asked about."""
     transport = slurm_transport(context, conf)
+    with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
+        transport.refresh([run.path for run, _ in runs])
     job_ids = {run.path: job_id_of(history) for run, history in runs}
     # Runs of this machine alone need no Slurm.
     asked = [job_ids[run.path] for run, history in runs if not is_local(history)] + [*also]
