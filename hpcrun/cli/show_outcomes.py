@@ -9,14 +9,14 @@ from hpcrun.controller.targets import Outcome
 from hpcrun.errors import OutOfReach
 
 
-def end_with(told: Sequence[Outcome], *, done: str, as_json: bool) -> int:
+def end_with(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
     """Print all as JSON, in which ``done`` names what was to be done, or else the errors alone.
 
     Returns the exit code.
     """
-    errors = {str(one.error): one.error for one in told if one.error is not None}
+    errors = {str(one.error): one.error for one in outcomes if one.error is not None}
     if as_json:
-        emit_json({"runs": [_json(one, done) for one in told]})
+        emit_json({"runs": [_json(one, done) for one in outcomes]})
     else:
         for error in errors.values():
             show_error(error)

@@ -140,8 +140,8 @@ def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) ->
         note(click.style(f"stays: {unit.name}: {unit.kept}", dim=True))
     if len(kept) > 3:
         why = Counter("a later run needs it" if "uses" in u.kept else u.kept for u in kept[3:])
-        told = ", ".join(f"{number} ({reason})" for reason, number in why.most_common(3))
-        note(click.style(f"stay too: {told}", dim=True))
+        reasons = ", ".join(f"{number} ({reason})" for reason, number in why.most_common(3))
+        note(click.style(f"stay too: {reasons}", dim=True))
 
 
 def _states(unit: Unit) -> str:

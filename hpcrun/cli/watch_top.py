@@ -32,7 +32,7 @@ _PATIENCE = 8.0
 def print_snapshot(
     context: Context, words: Sequence[str], *, count: int, usage: bool, as_json: bool
 ) -> int:
-    """Print what is known once Slurm, the logs and the nodes have told it."""
+    """Print what is known once Slurm, the logs and the nodes have answered."""
     with _watching(context, words, count=count, usage=usage) as top:
         begun = time.monotonic()
         while not top.has_all():

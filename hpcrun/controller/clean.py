@@ -135,7 +135,7 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             runs = [runs_dir / task for task in tasks.get(name, [])] if is_sweep else [entry.path]
             folders = [RunFolder(Path(path)) for path in runs]
             paths = [run.path for run in folders]
-            # The sweep's own folder last: as long as it is there its runs can be told.
+            # The sweep's own folder last: as long as it is there its runs are known as its own.
             paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
             yield Unit(
                 name=name,

@@ -59,7 +59,7 @@ class UsageStep:
         self._asked = 0
 
     def uses(self) -> list[NodeUse]:
-        """How busy each node was, as far as it has told."""
+        """How busy each node was, as far as it has reported."""
         return self._lines.uses()
 
     @property
@@ -130,10 +130,10 @@ class UsageStep:
         assert self._process is not None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        said = _drain(self._process.stdout.fileno())
+        output = _drain(self._process.stdout.fileno())
         self._errors = (self._errors + _drain(self._process.stderr.fileno()))[-_PIECE:]
-        self._lines.feed(said.decode("utf-8", "replace"))
-        return bool(said)
+        self._lines.feed(output.decode("utf-8", "replace"))
+        return bool(output)
 
     def _failed(self, now: float) -> None:
         """The step is over: the job's end, a node that is gone, or no leave to add a step."""
@@ -146,7 +146,7 @@ class UsageStep:
         else:
             self._failures += 1
             code = process.returncode
-            self.trouble = _last_words(self._errors) or f"srun ended with code {code}"
+            self.trouble = _last_line(self._errors) or f"srun ended with code {code}"
         self.is_over = self._failures > len(_AGAIN)
         if not self.is_over:
             self._next = now + _AGAIN[max(0, self._failures - 1)]
@@ -172,7 +172,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
         deadline = time.monotonic() + patience
         while process.poll() is None and time.monotonic() < deadline:
-            # Its last words would fill the pipe, and it would never end.
+            # Its last lines would fill the pipe, and it would never end.
             for stream in (process.stdout, process.stderr):
                 assert stream is not None
                 _drain(stream.fileno())
@@ -194,11 +194,11 @@ def _drain(descriptor: int) -> bytes:
     return found
 
 
-def _last_words(errors: bytes) -> str:
-    """What srun said last, without its prefixes."""
+def _last_line(errors: bytes) -> str:
+    """Return the last line that srun printed, without its prefixes."""
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    told = [line for line in lines if "error" in line] or lines
-    return told[-1].removeprefix("srun: ").removeprefix("error: ").strip() if told else ""
+    reported = [line for line in lines if "error" in line] or lines
+    return reported[-1].removeprefix("srun: ").removeprefix("error: ").strip() if reported else ""
 
 
 # ---- what the script of the step (templates/usage.sh) prints
@@ -219,7 +219,7 @@ class UsageLines:
         self._rest = ""
         self._uses: dict[str, NodeUse] = {}
         self._begun: dict[str, dict[str, list[str]]] = {}
-        # What a node said of its clock and its CPUs last: (seconds, busy seconds).
+        # The clock and the CPUs that a node reported last: (seconds, busy seconds).
         self._before: dict[str, tuple[float, float]] = {}
 
     def uses(self) -> list[NodeUse]:
@@ -241,25 +241,25 @@ class UsageLines:
     def _take(self, node: str, word: str, value: str) -> None:
         if word == "begin" and len(self._begun) < _MOST_NODES:
             self._begun[node] = {}
-        told = self._begun.get(node)
-        if told is None:
+        reported = self._begun.get(node)
+        if reported is None:
             return
         if word == "end":
-            self._uses[node] = self._use(node, told)
+            self._uses[node] = self._use(node, reported)
             del self._begun[node]
-        elif len(values := told.setdefault(word, [])) < _MOST_GPUS:
+        elif len(values := reported.setdefault(word, [])) < _MOST_GPUS:
             values.append(value)
 
-    def _use(self, node: str, told: dict[str, list[str]]) -> NodeUse:
-        cpus, busy, cpu_of = _cpu(told)
-        clock = _number(_first(told, "begin"))
+    def _use(self, node: str, reported: dict[str, list[str]]) -> NodeUse:
+        cpus, busy, cpu_of = _cpu(reported)
+        clock = _number(_first(reported, "begin"))
         before, now = self._before.get(node), None
         if clock is not None and busy is not None:
             now = self._before[node] = (clock, busy)
         share = None
         if before is not None and now is not None and now[0] > before[0]:
             share = max(0.0, (now[1] - before[1]) / (now[0] - before[0]))
-        memory = _first(told, "memory").split(" ")
+        memory = _first(reported, "memory").split(" ")
         is_told = len(memory) == 3 and memory[0] in ("job", "node")
         memory_of: Scope = "job" if memory[0] == "job" else "node"
         return NodeUse(
@@ -270,7 +270,7 @@ class UsageLines:
             memory_used=_whole(memory[1]) if is_told else None,
             memory_total=_whole(memory[2]) if is_told else None,
             memory_of=memory_of if is_told else None,
-            gpus=_gpus(told),
+            gpus=_gpus(reported),
         )
 
 
@@ -278,13 +278,13 @@ def _place(node: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _PARTS.split(node)]
 
 
-def _cpu(told: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
+def _cpu(reported: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | None]:
     """How many CPUs there are, for how many seconds they have worked, and for whom."""
-    own = _first(told, "cpu").split(" ")
+    own = _first(reported, "cpu").split(" ")
     if len(own) == 3 and (busy := _number(own[1])) is not None:
         return _whole(own[2]) or None, busy / 1e9, "job"
-    count, *words = _first(told, "stat").split() or [""]
-    ticks = [_number(word) for word in words]
+    count, *fields = _first(reported, "stat").split() or [""]
+    ticks = [_number(word) for word in fields]
     if len(ticks) < 4 or None in ticks:
         return None, None, None
     # user nice system idle iowait irq softirq steal; guest times are in user already (proc(5)).
@@ -292,24 +292,24 @@ def _cpu(told: dict[str, list[str]]) -> tuple[int | None, float | None, Scope | 
     return _whole(count), (sum(known) - sum(known[3:5])) / _TICKS, "node"
 
 
-def _gpus(told: dict[str, list[str]]) -> tuple[GpuUse, ...]:
+def _gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
     """The job's GPUs, by the numbers that Slurm gave it where more are to be seen."""
     found = []
-    for line in told.get("gpu", ()):
+    for line in reported.get("gpu", ()):
         fields = [field.strip() for field in line.split(",")]
         index = _whole(fields[0])
         if len(fields) == 7 and index is not None:
             found.append((fields[1], _nvidia(index, fields)))
-    for line in told.get("amd", ()):
-        words = line.split(" ")
-        index = _whole(words[0])
-        if len(words) == 4 and index is not None:
-            used, total = _whole(words[2]), _whole(words[3])
+    for line in reported.get("amd", ()):
+        fields = line.split(" ")
+        index = _whole(fields[0])
+        if len(fields) == 4 and index is not None:
+            used, total = _whole(fields[2]), _whole(fields[3])
             gpu = GpuUse(
-                index=index, utilization=_number(words[1]), memory_used=used, memory_total=total
+                index=index, utilization=_number(fields[1]), memory_used=used, memory_total=total
             )
             found.append(("", gpu))
-    visible = [word for word in _first(told, "visible").split(",") if word]
+    visible = [word for word in _first(reported, "visible").split(",") if word]
     own = [gpu for name, gpu in found if str(gpu.index) in visible or _is_named(name, visible)]
     return tuple(own or [gpu for _, gpu in found])
 
@@ -332,8 +332,8 @@ def _nvidia(index: int, fields: Sequence[str]) -> GpuUse:
     )
 
 
-def _first(told: dict[str, list[str]], word: str) -> str:
-    return told.get(word, [""])[0]
+def _first(reported: dict[str, list[str]], word: str) -> str:
+    return reported.get(word, [""])[0]
 
 
 def _number(text: str) -> float | None:
