@@ -339,9 +339,7 @@ class LiveJobs:
             try:
                 rows = scheduler.queue(slurm_transport(self._context, conf), strict=True)
                 self._states[conf] = {
-                    row.work_dir.rstrip("/").rpartition("/")[2]: row.state
-                    for row in rows
-                    if not is_final(row.state)
+                    row.folder: row.state for row in rows if not is_final(row.state)
                 }
             except OutOfReach as silence:
                 self._states[conf] = silence.message

@@ -203,12 +203,12 @@ class _Found:
         if folder in self.kept:
             seen, kept = self.kept[folder]
             answers: Answers | None = self.memory.get(kept.slurm_conf)
-            rows = answers.rows.get(_tag(run, kept.sweep_id), []) if answers else []
-            shown = [row for row in rows if row.job_id == kept.job_id]
-            again = [row for row in shown if not is_final(row.state)]
+            rows = answers.rows.get(_tag(run, kept.sweep_id), {}) if answers else {}
+            shown = rows.get(kept.job_id or "")
+            again = shown is not None and not is_final(shown.state)
             # The end by the run's own records is replaced by Slurm's where that is known by now.
             late = answers.accounts.get(kept.job_id or "") if answers else None
-            is_known = seen.by_record and (bool(shown) or (late and is_final(late.state)))
+            is_known = seen.by_record and (shown is not None or (late and is_final(late.state)))
             if not again and not is_known:
                 return _kept_row(run, seen, kept)
             if again and kept.slurm_conf in self.news:
@@ -519,7 +519,7 @@ class _SweepRow:
         for account in answers.accounts.values():
             if Path(account.work_dir or tag).name == tag and is_final(account.state):
                 found |= _of_task(array, account.job_id, account.state)
-        for row in answers.rows.get(tag, ()):
+        for row in answers.rows.get(tag, {}).values():
             if row.state != UNKNOWN:
                 found |= _of_task(array, row.job_id, row.state)
         return found

@@ -34,8 +34,10 @@ def read_errors(
 
     It is the last attempt's; ``attempt``: that of the files, so nothing of a later one counts.
     """
-    for job_id in dict.fromkeys(file.job_id for file in files):
-        own = [file for file in files if file.job_id == job_id]
+    by_job: dict[str | None, list[LogFile]] = {}
+    for file in files:
+        by_job.setdefault(file.job_id, []).append(file)
+    for job_id, own in by_job.items():
         failure, ours = None, _all
         if logs.has_runs:
             last = max((file.attempt for file in own if file.attempt is not None), default=0)

@@ -194,11 +194,6 @@ class Monitor:
         due = min(self._pace.next, self._next_files) if self.runs else self._pace.next
         return max(0.01, due - now)
 
-    @property
-    def next_question(self) -> float:
-        """In how many seconds Slurm is asked again, where nothing happens."""
-        return max(0.0, self._pace.next - time.monotonic())
-
     def poll(self, *, last: bool = False) -> Snapshot:
         """Look at the files, ask Slurm if it is time, and report what has changed.
 

@@ -149,7 +149,8 @@ class Memory(dict[object, Any]):
 class Answers(Struct, frozen=True, kw_only=True):
     """What one Slurm answered about some runs. ``silence`` is why squeue gave no answer, else "".
 
-    ``rows`` are squeue's by the last part of their WorkDir, ``accounts`` sacct's by job id.
+    ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
+    job id.
     ``asked``: the jobs and arrays that it was asked about. ``secrets``: when those of the runs were
     written (mtime_ns) that lay there before Slurm was asked.
     """
@@ -157,7 +158,7 @@ class Answers(Struct, frozen=True, kw_only=True):
     conf: str | None
     conf_is_gone: bool
     silence: str
-    rows: dict[str, list[SlurmJob]]
+    rows: dict[str, dict[str, SlurmJob]]
     accounts: dict[str, SlurmJob]
     asked: frozenset[str]
     secrets: dict[Path, int]
@@ -256,7 +257,8 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
     missing_from_array = (
         history.task is not None
         and account is None
-        and _is_left_over(job_id, tag, answers.rows.get(tag, ()), answers.accounts.values())
+        and row is None
+        and _is_left_over(job_id, tag, answers)
     )
     verdict = decide(
         Evidence(
@@ -379,18 +381,17 @@ def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
     return job if job is not None and Path(job.work_dir or tag).name == tag else None
 
 
-def _is_left_over(
-    job_id: str | None, tag: str, rows: Iterable[SlurmJob], accounts: Iterable[SlurmJob]
-) -> bool:
+def _is_left_over(job_id: str | None, tag: str, answers: Answers) -> bool:
     """Return whether Slurm shows the array of a task, but not the task itself.
 
     In the accounting each task that began has a row. In the queue a row without a task, as 7, is
     what was left of the array when the last tasks that waited were cancelled.
     """
     array = (job_id or "").partition("_")[0]
-    left = [row.work_dir for row in rows if row.job_id == array and is_final(row.state)]
-    left += [row.work_dir for row in accounts if row.job_id.partition("_")[0] == array]
-    return any(Path(work_dir or tag).name == tag for work_dir in left)
+    left = answers.rows.get(tag, {}).get(array)
+    return (left is not None and is_final(left.state)) or any(
+        row.array == array and _own(row, tag) is not None for row in answers.accounts.values()
+    )
 
 
 def job_id_of(history: History) -> str | None:
@@ -408,27 +409,26 @@ def _was_here(history: History) -> bool:
     )  # socket takes long to import
 
 
-def _by_tag(rows: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
-    """Sort squeue's rows by the last part of their WorkDir."""
-    found: dict[str, list[SlurmJob]] = {}
+def _by_tag(rows: Iterable[SlurmJob]) -> dict[str, dict[str, SlurmJob]]:
+    """Sort squeue's rows by the last part of their WorkDir, and by job id: there are thousands."""
+    found: dict[str, dict[str, SlurmJob]] = {}
     for row in rows:
-        found.setdefault(row.work_dir.rstrip("/").rpartition("/")[2], []).append(row)
+        found.setdefault(row.folder, {})[row.job_id] = row
     return found
 
 
 def _row_of(
-    run: RunFolder, history: History, rows: Mapping[str, Sequence[SlurmJob]]
+    run: RunFolder, history: History, rows: Mapping[str, Mapping[str, SlurmJob]]
 ) -> SlurmJob | None:
     """Find the run's row, by its WorkDir: a cluster that counts again gives ids out twice."""
-    task = history.task
-    own = list(rows.get(tag_of(run, history), ()))
-    if task is not None:
-        own = [row for row in own if row.job_id.endswith(f"_{task.index}")]
-    submitted = history.submitted
+    task, submitted = history.task, history.submitted
+    own = rows.get(tag_of(run, history), {})
     if submitted is not None:
-        return next((row for row in own if row.job_id == submitted.job_id), None)
+        return own.get(submitted.job_id or "")
+    end = f"_{task.index}" if task is not None else ""
     # A job that sbatch refused for its constraints shows in the queue all the same.
-    return next((row for row in own if row.reason != "BadConstraints"), None)
+    known = (row for row in own.values() if row.reason != "BadConstraints")
+    return next((row for row in known if row.job_id.endswith(end)), None)
 
 
 def is_local(history: History) -> bool:
