@@ -13,7 +13,7 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.environment import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
-from hpcrun.spec.dump import dump_job, yaml_of
+from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import SOURCE, load_job
 from hpcrun.spec.yaml12 import Place, Scalar, plain_value
@@ -196,7 +196,13 @@ def _as_yaml(value: str) -> str:
     8 true "a: b" ""
     """
     core = plain_value(Scalar(value, True, Place("")))
-    return yaml_of(value, SOURCE) if core is None or isinstance(core, str) else value
+    if core is not None and not isinstance(core, str):
+        return value
+    text = "".join(
+        char if char.isprintable() and char not in '\\"' else f"\\U{ord(char):08x}"
+        for char in value
+    )
+    return f'"{text}"'
 
 
 def _fill_names(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
