@@ -333,6 +333,7 @@ def run_json(status: JobStatus) -> dict[str, Any]:
     plan, submitted, last = status.plan, status.history.submitted, status.last
     return {
         **row_json(status),
+        "id": status.run.run_id if status.run else status.id,
         "cluster": submitted.cluster if submitted else None,
         "effective_batch": plan.effective_batch if plan else None,
         "node_list": last.begin.nodes if last and last.begin else None,

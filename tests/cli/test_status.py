@@ -154,7 +154,11 @@ def test_one_run(several: Caller, word: str) -> None:
     for said in ("state     RUNNING, by squeue", "progress  step 120, loss 2.25", "n[1-2]"):
         assert said in done.out, done
     assert "  hpcrun logs -f 15 " in done.out and "  hpcrun cancel 15 " in done.out
-    check_json("status", several("status", "--json", word).json)
+    detail = several("status", "--json", word).json
+    check_json("status", detail)
+    (run,) = detail["runs"]
+    assert run["id"] == run["run_id"] == "20261120-081455-train-7k3q"
+    assert run["job_id"] == "15"
 
 
 def test_what_a_run_that_waits_can_do(several: Caller) -> None:
