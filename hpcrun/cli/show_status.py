@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from hpcrun.cli.output import emit_json, encodable, is_terminal, look, note, say, width_and_height
 from hpcrun.controller import monitor
 from hpcrun.controller.context import Context
-from hpcrun.controller.listing import as_row, list_rows, remember_row
+from hpcrun.controller.listing import as_row, list_rows
 from hpcrun.controller.monitor import Pace
 from hpcrun.controller.status import (
     Memory,
@@ -144,8 +144,6 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
     if not is_sweep:
         statuses = [_with_disk(statuses[0])]
     statuses = [as_row(status) for status in statuses]
-    if not is_sweep:
-        remember_row(statuses[0])
     if not silence:
         statuses = with_whys(context, statuses, memory, count_ahead=not is_sweep)
     sweep = read_sweep(run) if isinstance(run, SweepFolder) else None

@@ -218,7 +218,7 @@ class _Found:
         conf = conf_of(self.context, history)
         status = as_row(judge(self.memory[conf], run, history))
         if conf in self.news:
-            remember_row(status)
+            _remember_row(status)
         return status
 
 
@@ -372,7 +372,7 @@ def _gpu_seconds(status: JobStatus, nodes: int | None, gpus_per_node: int | None
     return sum(seconds or 0.0 for seconds in parts) * nodes * gpus_per_node
 
 
-def remember_row(status: JobStatus) -> None:
+def _remember_row(status: JobStatus) -> None:
     """Keep the row of a run that is over, if nothing can change it any more but a requeue."""
     history, verdict, run = status.history, status.verdict, status.run
     by_record = verdict.source == "record"
