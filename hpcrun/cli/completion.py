@@ -169,7 +169,7 @@ _FILES = CompletionItem("", "file")
 # For this many of the newest runs a record is opened, for its Slurm id and state.
 _OPENED = 30
 _MOST = 200
-# A run's id begins with so many characters for its time: YYYYMMDD-HHMMSS-.
+# The characters of a run id's time: YYYYMMDD-HHMMSS-.
 _STAMP = 16
 _RUN = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9._+-]+-[0-9a-z]{4})(\.array)?")
 _TASK = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")

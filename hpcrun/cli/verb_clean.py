@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcrun.controller.clean import Unit
     from hpcrun.errors import HpcrunError
 
-# So many are listed before the question, and sizes are measured for so long, in seconds.
+# How many are listed before the question; how long sizes are measured, in seconds.
 _SHOWN = 20
 _PATIENCE = 3.0
 

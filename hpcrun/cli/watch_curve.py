@@ -20,7 +20,7 @@ from hpcrun.report.live import Screen
 from hpcrun.views.lines import reason_text, verdict_lines
 from hpcrun.views.table import Look, shorten
 
-# Seconds between two drawings at least, and so many times what one takes: a share of one CPU.
+# The least seconds between two drawings, and how often what one takes: a share of one CPU.
 _EVERY = 0.5
 _SHARE = 10
 

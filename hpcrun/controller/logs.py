@@ -39,8 +39,8 @@ LIVELY = 8
 # New files are looked for so often; where there are many, more seldom.
 LIST_EVERY = 0.2
 LIST_EACH = 0.003
-# Of an array's tasks that wait, so many are looked out for; in names of files Slurm writes this
-# number (NO_VAL) where theirs is going to be.
+# How many waiting tasks of an array have their files looked for; in names of files Slurm writes
+# NO_VAL where the number of the task is going to be.
 NEXT_TASKS = 64
 _NO_TASK = "4294967294"
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -83,7 +83,7 @@ class Pace:
     def news(self, now: float, *, then: Sequence[float] = (), apart: float = 0.0) -> None:
         """Ask at once, as far as the bounds allow, and ``then`` again after these pauses.
 
-        News that are worth less keep so many seconds ``apart`` from the last question.
+        News that are worth less keep ``apart`` seconds from the last question.
         """
         self._calm = CALM
         if then:

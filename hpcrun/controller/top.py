@@ -36,13 +36,13 @@ from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import is_final
 
-# So many jobs have a usage step: each costs an srun process here, and this is a login node.
+# How many jobs have a usage step: each costs an srun process here, and this is a login node.
 MOST_STEPS = 8
 # Seconds between two looks at a run's records.
 _RECORDS_EVERY = 2.0
-# So many bytes of a log are read at first, from its end.
+# Bytes of a log that are read at first, from its end.
 TAIL = 2 << 20
-# So many of the last values are drawn.
+# How many of the last values are drawn.
 RECENT = 200
 # The last values of a rate: one alone may be that of a checkpoint.
 _RATES = 5
@@ -260,7 +260,7 @@ class _Watched:
         return [] if self.step is None else self.step.uses()
 
     def status(self, seconds_since: float) -> JobStatus:
-        """What is known, so many seconds after Slurm answered."""
+        """What is known, ``seconds_since`` Slurm answered."""
         job = self.job
         elapsed = job.elapsed_seconds
         if elapsed is not None and job.state == "RUNNING" and not _has_ended(self._history):

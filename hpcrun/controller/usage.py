@@ -17,7 +17,7 @@ from hpcrun.slurm.commands import beside_argv
 STEP_NAME = "hpcrun-top"
 # Seconds between two looks at a node; the second comes soon, since use is a difference.
 EVERY, SOON = 5.0, 1.0
-# A step that fails is begun again after so many seconds, and then given up.
+# A step that fails is begun again after these pauses, in seconds, and then given up.
 _AGAIN = (15.0, 60.0)
 _PIECE = 1 << 16
 # The end of a step's input ends it; one that cannot hear is asked by signals, seconds apart.

@@ -37,7 +37,7 @@ _UNITS = {
     "samples_per_second": "samples/s",
     "steps_per_second": "steps/s",
 }
-# From so many columns on a job's speed stands in its row.
+# At this width, in characters, a job's speed stands in its row.
 _WIDE = 110
 # A job on more nodes gets one line for all of them.
 _NODE_ROWS = 4
