@@ -164,7 +164,7 @@ class _Queue:
         self._job_ids = list(job_ids)
         self._pace = Pace()
         self._thread: threading.Thread | None = None
-        self._answer: list[SlurmJob] | HpcrunError = []
+        self._answer: list[SlurmJob] | HpcrunError | None = None
         self._paths: dict[str, tuple[Path, ...]] = {}
 
     def look(self, now: float) -> bool:
@@ -205,10 +205,13 @@ class _Queue:
                 break
 
     def _take(self, now: float) -> bool:
-        if isinstance(self._answer, HpcrunError):
-            self.out_of_reach = self._answer.message
+        answer, self._answer = self._answer, None
+        if answer is None:  # the thread has died: what was known holds
+            return False
+        if isinstance(answer, HpcrunError):
+            self.out_of_reach = answer.message
             return True
-        self.jobs, self.answered_at, self.out_of_reach = self._answer, now, ""
+        self.jobs, self.answered_at, self.out_of_reach = answer, now, ""
         self.outputs |= self._paths
         return True
 
