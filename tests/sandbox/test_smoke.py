@@ -28,7 +28,9 @@ def test_a_job_runs_on_a_sandbox(
 
     hpcrun("sandbox", "up")
     (tmp_path / "job.yaml").write_text(
-        "command: [bash, -c, 'echo node $SLURM_NODEID of $SLURM_NNODES; exit 7']\n"
+        # Each waits for the other: the first to fail would have Slurm end the one that is late.
+        "command: [bash, -c, 'echo node $SLURM_NODEID of $SLURM_NNODES; touch at$SLURM_NODEID;\n"
+        "  until test -e at0 -a -e at1; do sleep 0.1; done; exit 7']\n"
         "resources: {nodes: 2, gpus_per_node: 1}\n"
     )
     hpcrun("submit", "--wait", "job.yaml", code=1)
