@@ -129,7 +129,7 @@ def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame 
     """Read a log that comes in chunks to its end; it may be one JSON document.
 
     >>> state = [b'{"log_history": [{"loss": 2.5,', b' "step": 10}]}']
-    >>> [frame.steps for pieces in read_pieces(Reader(), state) for frame in pieces]
+    >>> [[*frame.steps] for pieces in read_pieces(Reader(), state) for frame in pieces]
     [[10]]
     """
     begun: list[bytes] = []

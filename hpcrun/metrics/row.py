@@ -7,6 +7,8 @@ without names. The Reader gathers rows in Frames: the same samples at a fraction
 
 from __future__ import annotations
 
+from array import array
+
 from msgspec import Struct
 
 
@@ -66,17 +68,17 @@ class Frame(Struct, gc=False):
 
     ``offsets``: the byte at which each line begins. ``steps`` and ``epochs``: None where the lines
     have none. ``times``: seconds since 1970 by the lines' own time stamps (UTC assumed; since the
-    year 1 where they lack the date), None without. ``columns``: one list for each of
-    ``layout.names``. ``total``: the largest total that the rows name; of a bar they all name one,
-    by which bars of one description are told apart.
+    year 1 where they lack the date), None without. ``columns``: one for each of ``layout.names``.
+    ``total``: the largest total that the rows name; of a bar they all name one, by which bars of
+    one description are told apart. Integers are of type "q", the others "d".
     """
 
     layout: Layout
-    offsets: list[int]
-    steps: list[int] | None
-    epochs: list[float] | None
-    times: list[float] | None
-    columns: tuple[list[float], ...]
+    offsets: array[int]
+    steps: array[int] | None
+    epochs: array[float] | None
+    times: array[float] | None
+    columns: tuple[array[float], ...]
     total: int | None = None
 
     def __len__(self) -> int:

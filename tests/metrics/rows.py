@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,11 +53,11 @@ def pieces_of(lines: Sequence[Line], first: int = 0) -> list[Frame | Placed]:
         if frame is None:
             frame = open_frames[(layout, has)] = Frame(
                 layout,
-                [],
-                None if line.step is None else [],
-                None if line.epoch is None else [],
-                None if line.time is None else [],
-                tuple([] for _ in names),
+                array("q"),
+                None if line.step is None else array("q"),
+                None if line.epoch is None else array("d"),
+                None if line.time is None else array("d"),
+                tuple(array("d") for _ in names),
                 line.total,
             )
         frame.offsets.append(10 * index)

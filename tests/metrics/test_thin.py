@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -76,11 +77,11 @@ def test_quantiles_are_of_evenly_spaced_values_and_not_of_extremes() -> None:
     values = [10.0 if step % 100 == 0 else 1.0 + step % 10 / 100 for step in range(200_000)]
     frame = Frame(
         Layout("x", "train", None, None, ("step_seconds",)),
-        [*range(len(values))],
-        [*range(len(values))],
+        array("q", range(len(values))),
+        array("q", range(len(values))),
         None,
         None,
-        (values,),
+        (array("d", values),),
     )
     builder = CurveBuilder(limit=400)
     builder.begin(0)
@@ -163,8 +164,8 @@ def test_memory_is_bounded_however_long_the_log() -> None:
     builder.begin(0)
     tracemalloc.start()
     for piece in range(10):
-        offsets = [*range(piece * rows, (piece + 1) * rows)]
-        values = [float(offset % 977) for offset in offsets]
+        offsets = array("q", range(piece * rows, (piece + 1) * rows))
+        values = array("d", [float(offset % 977) for offset in offsets])
         layout = Layout("x", "train", None, None, names)
         builder.add([Frame(layout, offsets, offsets, None, None, (values,) * len(names))])
         if piece == 4:

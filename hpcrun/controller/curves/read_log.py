@@ -13,15 +13,13 @@ import signal
 import sys
 import threading
 import zlib
-from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.documents import may_be_document
@@ -223,9 +221,7 @@ def read_ranges(
         for turn in range(len(numbers)):
             # A worker that was killed, for its memory perhaps, leaves half a message at most.
             with contextlib.suppress(EOFError, OSError):
-                rows = workers[turn % len(workers)][1].recv()
-                blocks = [list(map(_unpacked, block)) for block in rows.blocks]
-                yield structs.replace(rows, blocks=blocks)
+                yield workers[turn % len(workers)][1].recv()
                 continue
             return
     finally:
@@ -257,28 +253,10 @@ def _work(
             blocks = []
             before = reader.lines_read
             while block := file.read(min(end_of_range - begin, BLOCK - begin % BLOCK)):
-                blocks.append(list(map(_packed, reader.feed(block))))
+                blocks.append(reader.feed(block))
                 begin += len(block)
             lines = reader.lines_read - before
             answers.send(RangeRows(blocks, end_of_range, reader.in_table, lines))
             if reader.in_table:
                 break
     answers.close()
-
-
-def _with_columns(
-    piece: Frame | Placed, integers: Callable[[Any], Any], floats: Callable[[Any], Any]
-) -> Frame | Placed:
-    """Make all columns of a frame again; a mark stays as it is."""
-    if isinstance(piece, Placed):
-        return piece
-    made = {"offsets": integers(piece.offsets), "columns": tuple(map(floats, piece.columns))}
-    for name, make in (("steps", integers), ("epochs", floats), ("times", floats)):
-        if (column := getattr(piece, name)) is not None:
-            made[name] = make(column)
-    return structs.replace(piece, **made)
-
-
-# Columns travel between processes as they lie in memory.
-_packed = partial(_with_columns, integers=partial(array, "q"), floats=partial(array, "d"))
-_unpacked = partial(_with_columns, integers=list, floats=list)

@@ -118,7 +118,8 @@ class Joiner:
         return [] if self._last is None else self._release(None, self._last)
 
     def _rows(self, frame: Frame) -> Rows:
-        layout, epochs = frame.layout, frame.epochs
+        layout = frame.layout
+        epochs: Sequence[float] | None = frame.epochs
         if epochs is None:
             epoch = None if layout.bar is None else epoch_of(layout.bar)
             epoch = self.epoch if epoch is None else epoch

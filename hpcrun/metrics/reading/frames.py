@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeVar
 
 from hpcrun.metrics.reading.template import Template, explains, layout_of
@@ -14,7 +15,7 @@ from hpcrun.metrics.row import Frame, Layout, Row
 _ENDS_IN_SECONDS = re.compile(rb"[T _-]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?$")
 _MOST_MINUTES = 1 << 16
 
-T = TypeVar("T")
+T = TypeVar("T", int, float)
 ReadTime = Callable[[str], float | None]
 
 
@@ -64,11 +65,11 @@ class Gatherer:
         self._put(
             Frame(
                 layout_of(form, row),
-                [offset],
-                None if row.step is None else [row.step],
-                None if row.epoch is None else [row.epoch],
-                None if moment is None else [moment],
-                tuple([value] for _, value in row.values),
+                array("q", [offset]),
+                None if row.step is None else array("q", [row.step]),
+                None if row.epoch is None else array("d", [row.epoch]),
+                None if moment is None else array("d", [moment]),
+                tuple(array("d", [value]) for _, value in row.values),
                 row.total,
             )
         )
@@ -129,29 +130,28 @@ class Gatherer:
                 self._put_all(template, row, [offsets[index] for index in indices], mine)
             return
         count = len(offsets)
-        steps = None if row.step is None else [row.step] * count
-        epochs = None if row.epoch is None else [row.epoch] * count
-        values = [[value] for _, value in row.values]
+        steps = None if row.step is None else array("q", [row.step]) * count
+        epochs = None if row.epoch is None else array("d", [row.epoch]) * count
+        values = [array("d", [value]) for _, value in row.values]
         total, filled = row.total, set()
         for slot in template.slots:
             numbers = slot.convert(columns[slot.group])
             if slot.role == "step":
-                steps = list(map(int, numbers))
+                steps = array("q", [*map(int, numbers)])
             elif slot.role == "epoch":
-                epochs = numbers
+                epochs = array("d", numbers)
             elif slot.role == "total":
                 total = int(max(numbers))
             else:
-                values[slot.role] = numbers
+                values[slot.role] = array("d", numbers)
                 filled.add(slot.role)
         for index, value in enumerate(values):
             if index not in filled:
                 values[index] = value * count
-        times = None
-        if template.time is not None:
-            times = self._times(columns[template.time])
+        known = None if template.time is None else self._times(columns[template.time])
+        times = None if known is None else array("d", known)
         layout = layout_of(template.format, row)
-        self._put(Frame(layout, offsets, steps, epochs, times, tuple(values), total))
+        self._put(Frame(layout, array("q", offsets), steps, epochs, times, tuple(values), total))
 
     def _times(self, stamps: Sequence[bytes]) -> list[float] | None:
         """Return the seconds of time stamps of one form, None if they tell no time."""
@@ -191,17 +191,22 @@ def _by_total(template: Template, columns: Sequence[tuple[bytes, ...]]) -> list[
 
 def _merge(parts: list[Frame]) -> Frame:
     """Join the pieces of one frame, in the order of their lines."""
-    if len(parts) == 1:
-        return parts[0]
-    totals = [part.total for part in parts if part.total is not None]
-    offsets = list(chain.from_iterable(part.offsets for part in parts))
-    order = sorted(range(len(offsets)), key=offsets.__getitem__)
-
-    def join(columns: Iterable[list[T] | None]) -> list[T]:
-        joined = list(chain.from_iterable(column for column in columns if column is not None))
-        return [joined[index] for index in order]
-
     first = parts[0]
+    if len(parts) == 1:
+        return first
+    totals = [part.total for part in parts if part.total is not None]
+    order: list[int] = []
+    if any(one.offsets[-1] > other.offsets[0] for one, other in pairwise(parts)):
+        offsets = [*chain.from_iterable(part.offsets for part in parts)]
+        order = sorted(range(len(offsets)), key=offsets.__getitem__)
+
+    def join(columns: Iterable[array[T] | None]) -> array[T]:
+        given = [column for column in columns if column is not None]
+        joined = given[0][:]
+        for column in given[1:]:
+            joined += column
+        return array(joined.typecode, [joined[index] for index in order]) if order else joined
+
     return Frame(
         first.layout,
         join(part.offsets for part in parts),

@@ -63,10 +63,10 @@ class Reader:
     the lines up to the first that measures something.
 
     >>> reader = Reader()
-    >>> [(f.offsets, f.steps, f.columns) for f in reader.feed(b"step=1 loss=2.5\\nstep=2 lo")]
-    [([0], [1], ([2.5],))]
-    >>> [(f.offsets, f.columns) for f in reader.feed(b"ss=2.25\\n")]
-    [([16], ([2.25],))]
+    >>> [(*f.offsets, *f.steps, *f.columns[0]) for f in reader.feed(b"step=1 loss=2.5\\nstep=2 lo")]
+    [(0, 1, 2.5)]
+    >>> [(*f.offsets, *f.columns[0]) for f in reader.feed(b"ss=2.25\\n")]
+    [(16, 2.25)]
     """
 
     def __init__(self, offset: int = 0, formats: Sequence[Format] = FORMATS) -> None:
