@@ -145,21 +145,22 @@ def find(
 
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
-    from hpcrun.controller.status import resolve
+    from hpcrun.controller.targets import resolve
+    from hpcrun.runs.find import only_run
 
     context = _context(cluster, cwd)
-    return Run(resolve(context, str(word)), context)
+    return Run(only_run(resolve(context, str(word)), str(word)), context)
 
 
 def find_sweep(
     word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
-    from hpcrun.controller.status import resolve_any
+    from hpcrun.controller.targets import resolve
     from hpcrun.runs.layout import SweepFolder
 
     context = _context(cluster, cwd)
-    found = resolve_any(context, str(word))
+    found = resolve(context, str(word))
     if not isinstance(found, SweepFolder):
         raise InputError(f"{word}: a run, and no sweep", fix=f"hpcrun.find({word!r})")
     return Sweep(found, context)
@@ -172,12 +173,14 @@ def newest(
 
     Raises InputError for a ``count`` that is no number, or less than 0.
     """
-    from hpcrun.controller.status import newest as newest_folders
+    from itertools import islice
+
+    from hpcrun.runs.find import list_runs
 
     if not hasattr(count, "__index__") or count < 0:
         raise InputError(f"count: {count!r}: expected how many runs", fix="as in newest(20)")
     context = _context(cluster, cwd)
-    return [Run(folder, context) for folder in newest_folders(context, count)]
+    return [Run(folder, context) for folder in islice(list_runs(context.runs_dir), count)]
 
 
 def parse(

@@ -17,21 +17,17 @@ from hpcrun.controller import monitor
 from hpcrun.controller.context import Context
 from hpcrun.controller.listing import as_row, list_rows
 from hpcrun.controller.monitor import Pace
-from hpcrun.controller.status import (
-    Memory,
-    own_names,
-    resolve_any,
-    status_of,
-    status_of_job,
-)
+from hpcrun.controller.status import Memory, status_of, status_of_job
+from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.controller.why import with_whys
 from hpcrun.errors import InputError
-from hpcrun.runs.find import find, is_job_id, no_runs_in, plain_id
+from hpcrun.runs.find import no_runs_in
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import holds_any, read_sweep, runs_of
 from hpcrun.scheduler import TIMEOUT
+from hpcrun.slurm.jobs import array_id
 from hpcrun.slurm.states import WAITING
 from hpcrun.views.status import (
     job_json,
@@ -98,9 +94,7 @@ class Found(Struct, frozen=True, kw_only=True):
         if self.kind == "listing":
             return listing_lines(self.statuses, self.older, look)
         if self.kind == "job":
-            first = self.statuses[0].job_id or ""
-            whole = first.replace("+", "_").partition("_")[0]
-            return jobs_lines(whole, self.statuses, look)
+            return jobs_lines(array_id(self.statuses[0].job_id or ""), self.statuses, look)
         if self.sweep is not None:
             return sweep_lines(self.sweep, self.statuses, look)
         (status,) = self.statuses
@@ -126,27 +120,22 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
             older=found.older,
             nothing=f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted",
         )
-    word = plain_id(query.word)
-    run = find(context.runs_dir, word)
-    if run is None and is_job_id(word):
-        names = memory.once("names", partial(own_names, context, [word]))
-        word = names.get(word, word)
-        run = find(context.runs_dir, word)
-        if run is None:
-            ask = partial(status_of_job, context, word, in_detail=True)
-            statuses = memory.once("job", ask)
-            statuses = with_whys(context, statuses, memory, count_ahead=len(statuses) == 1)
-            return Found(kind="job", statuses=statuses)
-    run = run or resolve_any(context, word)
-    is_sweep = isinstance(run, SweepFolder)
-    statuses = status_of(context, runs_of(run) if isinstance(run, SweepFolder) else [run], memory)
+    target = memory.once("target", partial(find_target, context, query.word))
+    if target is None:
+        raise no_such_run(context, query.word)
+    if isinstance(target, str):
+        statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
+        statuses = with_whys(context, statuses, memory, count_ahead=len(statuses) == 1)
+        return Found(kind="job", statuses=statuses)
+    is_sweep = isinstance(target, SweepFolder)
+    statuses = status_of(context, runs_of(target), memory)
     silence = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
     if not is_sweep:
         statuses = [_with_disk(statuses[0])]
     statuses = [as_row(status) for status in statuses]
     if not silence:
         statuses = with_whys(context, statuses, memory, count_ahead=not is_sweep)
-    sweep = read_sweep(run) if isinstance(run, SweepFolder) else None
+    sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     return Found(kind="run", statuses=statuses, silence=silence, sweep=sweep)
 
 

@@ -10,7 +10,7 @@ import click
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.targets import Outcome
+    from hpcrun.controller.outcomes import Outcome
     from hpcrun.runs.layout import SweepFolder
 
 

@@ -62,13 +62,13 @@ def command(
     from hpcrun.cli.show_submission import hand_in, show_files
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
-    from hpcrun.controller.status import resolve_any
+    from hpcrun.controller.targets import resolve
 
     check_follow("resubmit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
     again = prepare_again(
         where,
-        resolve_any(where, job),
+        resolve(where, job),
         overrides=asked_overrides(options),
         extra_args=ctx.meta["extra_args"] or (),
         code=code,

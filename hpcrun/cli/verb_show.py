@@ -25,7 +25,7 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     from hpcrun.cli.output import emit_json, say
     from hpcrun.controller.context import read_text
     from hpcrun.controller.prepare import load_spec
-    from hpcrun.controller.status import resolve_any
+    from hpcrun.controller.targets import resolve
     from hpcrun.errors import InputError
     from hpcrun.runs.layout import SECRETS, SweepFolder
     from hpcrun.spec.dump import dump_job
@@ -49,7 +49,7 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
         else:
             say(dump_job(spec).rstrip("\n"))
         return 0
-    run = resolve_any(where, what)
+    run = resolve(where, what)
     secrets = run.path / SECRETS
     files = sorted(
         str(path.relative_to(run.path))

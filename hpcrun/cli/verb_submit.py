@@ -50,16 +50,12 @@ def command(
     """
     from hpcrun.cli.show_submission import hand_in, show_estimate, show_files, submission_json
     from hpcrun.controller.checks.submission import Checks
-    from hpcrun.controller.prepare import prepare_job
+    from hpcrun.controller.prepare import dependency_on, prepare_job
 
     check_follow("submit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
     spec, extra_args, origin = asked_job(ctx, where, job, options)
-    first = None
-    if after is not None:
-        from hpcrun.controller.status import dependency_on
-
-        first = dependency_on(where, after)
+    first = dependency_on(where, after) if after is not None else None
     checks = Checks(strict=not options["no_check"])
     made = prepare_job(
         where, spec, extra_args=extra_args, after=first, origin=origin, checks=checks

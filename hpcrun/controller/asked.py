@@ -10,8 +10,14 @@ from msgspec import structs
 
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context
-from hpcrun.controller.prepare import Prepared, PreparedSweep, load_spec, prepare_job, read_spec
-from hpcrun.controller.status import dependency_on
+from hpcrun.controller.prepare import (
+    Prepared,
+    PreparedSweep,
+    dependency_on,
+    load_spec,
+    prepare_job,
+    read_spec,
+)
 from hpcrun.errors import InputError, SpecError
 from hpcrun.spec.dump import yaml_of
 from hpcrun.spec.job import JobSpec

@@ -15,22 +15,22 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.status import job_of_another
-from hpcrun.controller.targets import (
+from hpcrun.controller.outcomes import (
     Job,
     Outcome,
-    Targets,
     act_on,
     not_mine,
     outcome_of,
     states_of,
     user_name,
 )
+from hpcrun.controller.targets import Targets, job_of_another
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Begin, Cancelled
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of, write_record
+from hpcrun.slurm.jobs import array_id
 from hpcrun.slurm.states import ACTIVE
 
 
@@ -88,7 +88,7 @@ def _look_at(status: JobStatus, *, pending: bool) -> Outcome:
 def _word(job: Job, whole: set[str]) -> str:
     """Name arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks."""
     run = job.status.run
-    return job.word.partition("_")[0] if run is not None and run.run_id in whole else job.word
+    return array_id(job.word) if run is not None and run.run_id in whole else job.word
 
 
 def _record(job: Job, error: HpcrunError | None) -> None:

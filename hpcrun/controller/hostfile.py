@@ -12,9 +12,9 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, read_text, slurm_transport
-from hpcrun.controller.status import job_of_another
+from hpcrun.controller.targets import job_of_another, no_such_run
 from hpcrun.errors import InputError
-from hpcrun.runs.find import find_run
+from hpcrun.runs.find import find, only_run
 from hpcrun.runs.layout import RUN_ID
 from hpcrun.runs.store import read_history, write_file
 from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
@@ -87,7 +87,9 @@ def _mode(path: Path) -> int | None:
 def _of_job(context: Context, word: str) -> FoundHosts:
     """Ask Slurm for a job's nodes, by its id or a run's."""
     job_id, conf = word, None
-    run = find_run(context.runs_dir, word) if RUN_ID.fullmatch(word) or word.isdigit() else None
+    is_name = RUN_ID.fullmatch(word) or word.isdigit()
+    found = find(context.runs_dir, word) if is_name else None
+    run = only_run(found, word) if found is not None else None
     history = read_history(run) if run is not None else None
     if history is not None and (error := job_of_another(history, "hostfile")) is not None:
         raise error
@@ -100,9 +102,7 @@ def _of_job(context: Context, word: str) -> FoundHosts:
             )
         job_id, conf = submitted.job_id, submitted.slurm_conf
     elif RUN_ID.fullmatch(word):
-        raise InputError(
-            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
-        )
+        raise no_such_run(context, word)
     transport = slurm_transport(context, conf)
     jobs = scheduler.show_jobs(transport, job_id) or scheduler.accounting(transport, [job_id])
     job = _only(jobs or [], job_id)

@@ -18,12 +18,11 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.monitor import Monitor
-from hpcrun.controller.status import find_any, resolve_any
+from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, end_in, log_files, part_of
 from hpcrun.logs.tail import Tail, start_of_last
-from hpcrun.runs.find import is_job_id, plain_id
-from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End, History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
@@ -154,15 +153,14 @@ def logs_of(context: Context, word: str | None, query: LogQuery) -> JobLogs:
 
     Raises InputError, OutOfReach.
     """
-    word = plain_id(word) if word is not None else None
-    found = find_any(context, word)
-    if found is None and word is not None and is_job_id(word):
-        monitor = Monitor(context, jobs=[word], with_outputs=True)
+    target = find_target(context, word)
+    if target is None:
+        raise no_such_run(context, word)
+    if isinstance(target, str):
+        monitor = Monitor(context, jobs=[target], with_outputs=True)
         monitor.ask()  # poll() would report states, which are for the follower
         return JobLogs(monitor, query)
-    found = found or resolve_any(context, word)
-    runs = runs_of(found) if isinstance(found, SweepFolder) else [found]
-    return JobLogs(Monitor(context, runs), query)
+    return JobLogs(Monitor(context, runs_of(target)), query)
 
 
 class JobLogs:

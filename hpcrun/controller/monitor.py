@@ -16,7 +16,8 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.status import status_of, status_of_jobs, unknown_job
+from hpcrun.controller.status import status_of, status_of_jobs
+from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History

@@ -28,6 +28,7 @@ from hpcrun.render.files import RenderedFile, render_array, render_files
 from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import RunFolder, SweepFolder, make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Sweep, Task
+from hpcrun.slurm.jobs import array_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin, command_job, load_job
@@ -418,3 +419,48 @@ def prepare_sweep(
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:
     """Write a record as a file of a run."""
     return RenderedFile(name, json.dumps(msgspec.to_builtins(record)) + "\n")
+
+
+# ---- the job that this one waits for ------------------------------------------------------------
+
+
+def dependency_on(context: Context, word: str) -> Dependency:
+    """Find out what a job that is to come after this run or job waits for.
+
+    Raises InputError for a run that will never end well.
+    """
+    # Here: few jobs wait for another.
+    from hpcrun.controller.status import status_of, status_of_job
+    from hpcrun.controller.targets import find_target
+    from hpcrun.runs.store import runs_of
+
+    if not word.strip():
+        raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
+    target = find_target(context, word)
+    if target is None:
+        raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
+    if isinstance(target, str):
+        # Slurm takes a job that it does not know for one that has ended well.
+        statuses = status_of_job(context, target)
+    else:
+        statuses = status_of(context, runs_of(target))
+    plan = statuses[0].plan if len(statuses) == 1 else None
+    folder = plan.checkpoint_dir if plan is not None else None
+    waiting = [status for status in statuses if not status.ok]
+    if not waiting:
+        return Dependency(None, folder)
+    for status in waiting:
+        if status.final or status.job_id is None:
+            which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
+            raise InputError(f"--after {word}: that run{which} is {status.state}")
+        if status.reason == "DependencyNeverSatisfied":
+            raise InputError(
+                f"--after {word}: job {status.job_id} will itself never start, since a job "
+                "that it waits for did not succeed",
+                fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
+            )
+    job_id = waiting[0].job_id or ""
+    # afterok of an array waits for all its tasks, of a heterogeneous job for its leader.
+    if len(statuses) > 1:
+        job_id = array_id(job_id)
+    return Dependency(job_id, folder)

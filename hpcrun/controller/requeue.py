@@ -9,9 +9,9 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.status import job_of_another
+from hpcrun.controller.outcomes import Job, Outcome, act_on, not_mine, outcome_of
 from hpcrun.controller.submit import check_secrets, write_secrets
-from hpcrun.controller.targets import Job, Outcome, Targets, act_on, not_mine, outcome_of
+from hpcrun.controller.targets import Targets, job_of_another
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import sweep_folder
 from hpcrun.runs.status import JobStatus

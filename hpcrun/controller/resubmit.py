@@ -21,8 +21,9 @@ from hpcrun.controller.prepare import (
     record_file,
     runs_in,
 )
-from hpcrun.controller.status import job_of_another, status_of
+from hpcrun.controller.status import status_of
 from hpcrun.controller.submit import linked, named_after, submit_job
+from hpcrun.controller.targets import job_of_another
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
@@ -72,7 +73,7 @@ def prepare_again(
     program. ``failed``: only what is over and did not end well. Raises InputError, and SpecError
     with all that is wrong.
     """
-    statuses = status_of(context, runs_of(found) if isinstance(found, SweepFolder) else [found])
+    statuses = status_of(context, runs_of(found))
     if failed:
         statuses = _failed(found, statuses)
     for status in statuses:

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -16,15 +15,14 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
-from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.plan.types import Dependency
-from hpcrun.runs.find import find, find_run, is_job_id, list_runs, no_runs_in
-from hpcrun.runs.layout import ARRAY, RunFolder, SweepFolder, sweep_folder
+from hpcrun.controller.targets import unknown_job
+from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.runs.layout import RunFolder, sweep_folder
 from hpcrun.runs.records import History, Seen
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_history, read_plan, runs_of, write_record
+from hpcrun.runs.store import read_history, read_plan, write_record
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
-from hpcrun.slurm.jobs import SlurmJob, is_part
+from hpcrun.slurm.jobs import SlurmJob, is_part, is_possible
 from hpcrun.slurm.states import UNKNOWN, is_final
 from hpcrun.transport import Transport
 
@@ -32,101 +30,6 @@ from hpcrun.transport import Transport
 _AT_ONCE = 1000
 
 T = TypeVar("T")
-
-
-# ---- what a word on the command line names
-
-
-def resolve(context: Context, word: str | None) -> RunFolder:
-    """Find the run that a word names; none means the newest. Raises InputError."""
-    run = find_run(context.runs_dir, word)
-    if run is None and word is not None and (own := own_names(context, [word])):
-        run = find_run(context.runs_dir, own[word])
-    if run is None:
-        raise _no_such_run(context, word)
-    return run
-
-
-def resolve_any(context: Context, word: str | None) -> RunFolder | SweepFolder:
-    """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
-    found = find_any(context, word)
-    if found is None:
-        raise _no_such_run(context, word)
-    return found
-
-
-def find_any(context: Context, word: str | None) -> RunFolder | SweepFolder | None:
-    """Find what a word names, as find() does, and a run's task by the number of the task itself.
-
-    Raises InputError as find() does.
-    """
-    found = find(context.runs_dir, word)
-    if found is None and word is not None and (own := own_names(context, [word])):
-        found = find(context.runs_dir, own[word])
-    return found
-
-
-def _no_such_run(context: Context, word: str | None) -> InputError:
-    if word is None:
-        return InputError(
-            no_runs_in(context.runs_dir), fix="hpcrun submit JOB; hpcrun jobs lists them"
-        )
-    return InputError(
-        f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
-    )
-
-
-def own_names(context: Context, words: Sequence[str]) -> dict[str, str]:
-    """Map the numbers that Slurm gave to tasks of runs to the tasks' ids, as 7_3.
-
-    Other words are left out. Asks Slurm once, and only where there are sweeps; never raises.
-    """
-    asked = [word for word in words if word.isdigit() and _is_possible(word)]
-    if not asked or not any(name.endswith(ARRAY) for name in _names(context.runs_dir)):
-        return {}
-    try:
-        jobs = scheduler.queue(slurm_transport(context), asked)
-    except OutOfReach:
-        return {}
-    return {
-        job.number: job.job_id
-        for job in jobs
-        # What waits of an array has the array's own number.
-        if job.number in asked
-        and job.array != job.number
-        and (folder := Path(job.work_dir).name).endswith(ARRAY)
-        and (context.runs_dir / folder).is_dir()
-    }
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names alone are wanted
-    except OSError:
-        return []
-
-
-def unknown_job(job_id: str) -> InputError:
-    """Report a job that neither hpcrun nor Slurm knows."""
-    return InputError(
-        f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
-        fix="hpcrun status lists the runs; squeue --me your jobs",
-    )
-
-
-def job_of_another(history: History, verb: str) -> InputError | None:
-    """Report a folder that is a copy, whose job is the original's; None for all others."""
-    if history.copy_of is None:
-        return None
-    return InputError(
-        f"{history.run_id}: a copy of {history.copy_of}, and no job is its own",
-        fix=f"hpcrun {verb} {history.copy_of}",
-    )
-
-
-def newest(context: Context, count: int) -> list[RunFolder]:
-    """List the newest runs, newest first."""
-    return list(islice(list_runs(context.runs_dir), count))
 
 
 # ---- runs
@@ -448,7 +351,7 @@ def status_of_jobs(
     over so long that the accounting alone knows them. Raises OutOfReach.
     """
     # A number that no job can have would be an error for the whole question.
-    asked = [job_id for job_id in job_ids if _is_possible(job_id)]
+    asked = [job_id for job_id in job_ids if is_possible(job_id)]
     if not asked:
         return {job_id: [] for job_id in job_ids}
     transport = slurm_transport(context)
@@ -523,8 +426,7 @@ def _by_job(rows: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[
     """Sort rows by the jobs that were asked about, of each its tasks and parts by their ids."""
     found: dict[str, dict[str, SlurmJob]] = {job_id: {} for job_id in job_ids}
     for row in rows:
-        whole = row.job_id.replace("+", "_").partition("_")[0]
-        for job_id in {row.job_id, whole}:
+        for job_id in {row.job_id, row.array}:
             if job_id in found:
                 found[job_id][row.job_id] = row
     return found
@@ -543,56 +445,6 @@ def _status(job_id: str, row: SlurmJob | None, account: SlurmJob | None) -> JobS
     )
 
 
-def _is_possible(job_id: str) -> bool:
-    """Return whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
-
-    >>> [_is_possible(word) for word in ("4711_3", "4711+1", "553038940000")]
-    [True, True, False]
-    """
-    number, _, task = job_id.replace("+", "_").partition("_")
-    return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
-
-
 def _task_order(job_id: str) -> tuple[int, str]:
     task = job_id.replace("+", "_").partition("_")[2]
     return (int(task), "") if task.isdigit() else (-1, job_id)
-
-
-# ---- the job that another one waits for
-
-
-def dependency_on(context: Context, word: str) -> Dependency:
-    """Find out what a job that is to come after this run or job waits for.
-
-    Raises InputError for a run that will never end well.
-    """
-    if not word.strip():
-        raise InputError("--after: no run is named", fix="name a run or a Slurm job id")
-    run = find(context.runs_dir, word)
-    if run is None and not is_job_id(word):
-        raise InputError(f"--after {word}: no such run", fix="hpcrun status lists the runs")
-    if run is None:
-        # Slurm takes a job that it does not know for one that has ended well.
-        statuses = status_of_job(context, word)
-    else:
-        statuses = status_of(context, runs_of(run) if isinstance(run, SweepFolder) else [run])
-    plan = statuses[0].plan if len(statuses) == 1 else None
-    folder = plan.checkpoint_dir if plan is not None else None
-    waiting = [status for status in statuses if not status.ok]
-    if not waiting:
-        return Dependency(None, folder)
-    for status in waiting:
-        if status.final or status.job_id is None:
-            which = f" {status.job_id}" if len(statuses) > 1 and status.job_id else ""
-            raise InputError(f"--after {word}: that run{which} is {status.state}")
-        if status.reason == "DependencyNeverSatisfied":
-            raise InputError(
-                f"--after {word}: job {status.job_id} will itself never start, since a job "
-                "that it waits for did not succeed",
-                fix=f"hpcrun cancel {status.job_id}, and name a job that can start",
-            )
-    job_id = waiting[0].job_id or ""
-    # afterok of an array waits for all its tasks, of a heterogeneous job for its leader.
-    if len(statuses) > 1:
-        job_id = job_id.replace("+", "_").partition("_")[0]
-    return Dependency(job_id, folder)

@@ -1,32 +1,29 @@
-"""What the words after a verb name, and what the verb did about each of the jobs."""
+"""What the words after a verb name: runs, whole sweeps, and other jobs of Slurm's."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcrun.assets import name_of_user
-from hpcrun.controller.context import Context
-from hpcrun.controller.status import (
-    own_names,
-    resolve_any,
-    status_of,
-    status_of_jobs,
-    unknown_job,
-)
-from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.runs.find import Lookup, find, is_job_id
-from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.status import JobStatus
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.runs.find import Lookup, find, is_job_id, no_runs_in, plain_id
+from hpcrun.runs.layout import ARRAY, RunFolder, SweepFolder
+from hpcrun.runs.records import History
 from hpcrun.runs.store import read_sweep, runs_of
-from hpcrun.signals import signals_wait
-from hpcrun.slurm.states import UNKNOWN
+from hpcrun.slurm.jobs import is_possible
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
+# As squeue shows what waits, 7_[3-5,9%2], with the number that may run at once; or as 7_3-5.
+_TASKS = re.compile(r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))")
+
+# A run, a whole sweep, or the id of a job that hpcrun did not submit.
+Target = RunFolder | SweepFolder | str
 
 
 class Targets(Struct, frozen=True, kw_only=True):
@@ -42,51 +39,102 @@ class Targets(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(found))
 
 
+def find_target(context: Context, word: str | None) -> Target | None:
+    """Find what a word names, as ``runs.find.find`` does, or else another job of Slurm's.
+
+    A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
+    whole sweep. None: there is nothing of this name. Raises InputError as find() does.
+    """
+    if word is None:
+        return find(context.runs_dir, None)
+    word = plain_id(word)
+    return _find_each(context, [word], Lookup(context.runs_dir))[word]
+
+
+def resolve(context: Context, word: str | None) -> RunFolder | SweepFolder:
+    """Find the run or the sweep that a word names; none means the newest. Raises InputError."""
+    found = find_target(context, word)
+    if found is None or isinstance(found, str):
+        raise no_such_run(context, word)
+    return found
+
+
 def find_targets(context: Context, words: Sequence[str]) -> Targets:
-    """Find what words name: ids as ``find`` takes them, and tasks as scancel does, 7_[3-5,9].
+    """Find what words name, each as ``find_target`` does, and tasks as scancel does: 7_[3-5,9].
 
     No words name the newest run, or its whole sweep. Raises InputError for a word that names
     nothing; nothing has been done then.
     """
-    found: dict[RunFolder | SweepFolder, None] = {}
-    jobs: list[str] = []
     lookup = Lookup(context.runs_dir)
-    if not words:
-        found[resolve_any(context, None)] = None
-    numbers = [
-        word for word in words if word.isdigit() and not find(context.runs_dir, word, lookup)
-    ]
-    names = own_names(context, numbers)
-    for word in (names.get(word, word) for word in words):
-        # As squeue shows what waits: 7_[3-5,9%2], with the number that may run at once.
-        match = re.fullmatch(
-            r"([0-9]+)_\[([0-9,-]+)(?:%[0-9]+)?\]|([0-9]+)_([0-9]+(?:[,-][0-9,-]*))", word
-        )
-        if match is not None:
-            array = match[1] or match[3]
-            tasks = task_numbers(word, match[2] or match[4])
+    lists = {word: match for word in words if (match := _TASKS.fullmatch(word))}
+    named = _find_each(context, [word for word in words if word not in lists], lookup)
+    found: dict[Target, None] = {}
+    for word in words:
+        target = named.get(word)
+        if (match := lists.get(word)) is not None:
+            array, tasks = match[1] or match[3], task_numbers(word, match[2] or match[4])
             sweep = find(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
                 found |= dict.fromkeys(_tasks_of(sweep, word, tasks))
             else:
-                jobs += [f"{array}_{task}" for task in tasks]
-            continue
-        one = find(context.runs_dir, word, lookup)
-        if one is None and is_job_id(word):
-            jobs.append(word)
+                found |= dict.fromkeys(f"{array}_{task}" for task in tasks)
+        elif target is not None:
+            found[target] = None
         else:
-            found[one or resolve_any(context, word)] = None
+            raise no_such_run(context, word)
+    if not words:
+        found[resolve(context, None)] = None
     return Targets(
         runs=[one for one in found if isinstance(one, RunFolder)],
         sweeps=[one for one in found if isinstance(one, SweepFolder)],
-        jobs=list(dict.fromkeys(jobs)),
+        jobs=[one for one in found if isinstance(one, str)],
     )
+
+
+def _find_each(context: Context, words: Sequence[str], lookup: Lookup) -> dict[str, Target | None]:
+    """Find words with one walk through the runs and at most one question to Slurm."""
+    found: dict[str, Target | None] = {word: find(context.runs_dir, word, lookup) for word in words}
+    unknown = [word for word in words if found[word] is None and is_job_id(word)]
+    names = _names_of_tasks(context, unknown)
+    for word in unknown:
+        name = names.get(word, word)
+        found[word] = (find(context.runs_dir, name, lookup) if name != word else None) or name
+    return found
+
+
+def _names_of_tasks(context: Context, job_ids: Sequence[str]) -> dict[str, str]:
+    """Map the numbers that Slurm gave to tasks of runs to the tasks' ids, as 7_3.
+
+    Other ids are left out. Asks Slurm once, and only where there are sweeps; never raises.
+    """
+    asked = [job_id for job_id in job_ids if job_id.isdigit() and is_possible(job_id)]
+    if not asked or not any(name.endswith(ARRAY) for name in _names(context)):
+        return {}
+    try:
+        jobs = scheduler.queue(slurm_transport(context), asked)
+    except OutOfReach:
+        return {}
+    return {
+        job.number: job.job_id
+        for job in jobs
+        # What waits of an array has the array's own number.
+        if job.number in asked
+        and job.array != job.number
+        and job.folder.endswith(ARRAY)
+        and (context.runs_dir / job.folder).is_dir()
+    }
+
+
+def _names(context: Context) -> list[str]:
+    try:
+        return os.listdir(context.runs_dir)  # noqa: PTH208 - names alone are wanted
+    except OSError:
+        return []
 
 
 def _tasks_of(sweep: SweepFolder, word: str, tasks: Sequence[int]) -> list[RunFolder]:
     count = read_sweep(sweep).tasks
-    beyond = [task for task in tasks if task >= count]
-    if beyond:
+    if any(task >= count for task in tasks):
         raise InputError(f"{word}: the sweep's tasks are 0 to {count - 1}")
     return [sweep.run(task) for task in tasks]
 
@@ -110,127 +158,31 @@ def task_numbers(word: str, text: str) -> list[int]:
     return list(dict.fromkeys(tasks))
 
 
-def user_name() -> str:
-    """The name of this process's user."""
-    return name_of_user(os.getuid())
+# ---- words that name nothing
 
 
-# ---- what was done
+def no_such_run(context: Context, word: str | None) -> InputError:
+    """Report a word that names no run; None: there are no runs at all."""
+    if word is None:
+        message = no_runs_in(context.runs_dir)
+        return InputError(message, fix="hpcrun submit JOB; hpcrun jobs lists them")
+    message = f"{word}: no such run in {context.runs_dir}"
+    return InputError(message, fix="hpcrun status lists the runs")
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What was done about one job: ``state`` is the one before.
-
-    ``left`` is why it was left alone, ``over``: since it is over already; ``error`` is what went
-    wrong.
-    """
-
-    run_id: str | None
-    job_id: str | None
-    state: str
-    over: bool = False
-    done: bool = False
-    left: str = ""
-    error: HpcrunError | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called in a sentence."""
-        return f"job {self.job_id}" if self.job_id else self.run_id or ""
-
-
-class Job(Struct, kw_only=True):
-    """A job that is named by ``word``, and what was done about it."""
-
-    word: str
-    status: JobStatus
-    outcome: Outcome
-
-
-def act_on(
-    context: Context,
-    targets: Targets,
-    look: Callable[[JobStatus], Outcome],
-    act: Callable[[str | None, Sequence[Job]], None],
-    *,
-    done: str,
-    at_once: int,
-) -> list[Outcome]:
-    """Look at all that is named; act on what is left of it, with the jobs of one Slurm together.
-
-    ``act`` takes a slurm.conf and ``at_once`` jobs at most, sets their outcomes, and is not
-    interrupted by Ctrl-C, which then says what is ``done``. Raises OutOfReach where nothing at all
-    could be done.
-    """
-    known, unknown = _find_known(context, targets)
-    jobs = [Job(word=word, status=one, outcome=look(one)) for word, one in known]
-    wanted: dict[str | None, list[Job]] = {}
-    for job in jobs:
-        first = job.outcome
-        if not (first.over or first.left or first.error):
-            wanted.setdefault(job.status.slurm_conf, []).append(job)
-    try:
-        for conf, due in wanted.items():
-            for start in range(0, len(due), at_once):
-                with signals_wait():
-                    act(conf, due[start : start + at_once])
-    except KeyboardInterrupt as pressed:
-        names = [job.outcome.name for job in jobs if job.outcome.done]
-        if not names:
-            raise
-        rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        raise KeyboardInterrupt(
-            f"Slurm had the order already: {', '.join(names[:5])}{rest}: {done} anyway"
-        ) from pressed
-    return [job.outcome for job in jobs] + unknown
-
-
-def states_of(context: Context, targets: Targets) -> dict[str | None, str]:
-    """Ask again for the states of all that is named, by job id; none where Slurm is silent."""
-    try:
-        known, _ = _find_known(context, targets)
-    except OutOfReach:
-        return {}
-    return {one.job_id: one.verdict.state for _, one in known}
-
-
-def _find_known(
-    context: Context, targets: Targets
-) -> tuple[list[tuple[str, JobStatus]], list[Outcome]]:
-    """Ask about all that is named: runs by their ids, other jobs by the words that name them.
-
-    Returns also those that nobody knows. Raises OutOfReach.
-    """
-    runs = targets.all_runs()
-    statuses = status_of(context, runs) if runs else []
-    known = [(status.job_id or "", status) for status in statuses]
-    unknown: list[Outcome] = []
-    for word, found in status_of_jobs(context, targets.jobs).items():
-        known += [(word, status) for status in found]
-        if not found:
-            error = unknown_job(word)
-            unknown.append(Outcome(run_id=None, job_id=word, state=UNKNOWN, error=error))
-    return known, unknown
-
-
-def outcome_of(status: JobStatus) -> Outcome:
-    """How a job stands before anything was done about it."""
-    return Outcome(
-        run_id=status.run.run_id if status.run is not None else None,
-        job_id=status.job_id,
-        state=status.state,
-        over=status.final,
+def unknown_job(job_id: str) -> InputError:
+    """Report a job that neither hpcrun nor Slurm knows."""
+    return InputError(
+        f"{job_id}: neither a run of hpcrun nor a job that Slurm knows",
+        fix="hpcrun status lists the runs; squeue --me your jobs",
     )
 
 
-def not_mine(status: JobStatus, fix: str) -> InputError | None:
-    """Say whose job it is, if not the caller's; the word OWNER in ``fix`` becomes the name."""
-    owner = status.job.user if status.job else ""
-    if status.run is not None:
-        try:
-            owner = name_of_user(status.run.path.stat().st_uid)
-        except OSError:  # the folder is gone
-            owner = ""
-    if owner in ("", user_name()):
+def job_of_another(history: History, verb: str) -> InputError | None:
+    """Report a folder that is a copy, whose job is the original's; None for all others."""
+    if history.copy_of is None:
         return None
-    return InputError(f"{status.label} is {owner}'s", fix=fix.replace("OWNER", owner))
+    return InputError(
+        f"{history.run_id}: a copy of {history.copy_of}, and no job is its own",
+        fix=f"hpcrun {verb} {history.copy_of}",
+    )

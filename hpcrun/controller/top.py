@@ -20,7 +20,8 @@ from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import Source
 from hpcrun.controller.monitor import Pace
-from hpcrun.controller.status import conf_of, job_of_another
+from hpcrun.controller.status import conf_of
+from hpcrun.controller.targets import job_of_another
 from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile

@@ -39,10 +39,9 @@ INDEX = ".job-ids"
 _WORTH = 64
 
 
-def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
-    """Find a run as find() does. Raises InputError if the word means a whole sweep."""
-    found = find(runs_dir, word)
-    if not isinstance(found, SweepFolder):
+def only_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
+    """Return a run that was found by a word. Raises InputError if it is a whole sweep."""
+    if isinstance(found, RunFolder):
         return found
     first = found.run(0)
     submitted = read_submitted(first, read_task(first))

@@ -264,9 +264,11 @@ def read_sweep(folder: SweepFolder) -> Sweep:
     return found
 
 
-def runs_of(sweep: SweepFolder) -> list[RunFolder]:
-    """List the runs of a sweep, task by task."""
-    return [sweep.run(index) for index in range(read_sweep(sweep).tasks)]
+def runs_of(found: RunFolder | SweepFolder) -> list[RunFolder]:
+    """List the runs of a sweep, task by task; a run is the only one of itself."""
+    if isinstance(found, RunFolder):
+        return [found]
+    return [found.run(index) for index in range(read_sweep(found).tasks)]
 
 
 def owner_run(checkpoint_dir: Path) -> RunFolder | None:

@@ -92,7 +92,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     @property
     def array(self) -> str:
         """The job's id without its task or part."""
-        return re.split(r"[_+]", self.job_id)[0]
+        return array_id(self.job_id)
 
     @property
     def task(self) -> str:
@@ -137,6 +137,25 @@ def is_part(job_id: str) -> bool:
     (True, True, False)
     """
     return "_" in job_id or "+" in job_id
+
+
+def array_id(job_id: str) -> str:
+    """Return an id without its task or part.
+
+    >>> array_id("7_3"), array_id("7_[4-9%2]"), array_id("6+1"), array_id("7")
+    ('7', '7', '6', '7')
+    """
+    return re.split(r"[_+]", job_id)[0]
+
+
+def is_possible(job_id: str) -> bool:
+    """Return whether Slurm can have such an id: 32 bits, and an array's tasks have a limit too.
+
+    >>> [is_possible(word) for word in ("4711_3", "4711+1", "553038940000")]
+    [True, True, False]
+    """
+    number, _, task = job_id.replace("+", "_").partition("_")
+    return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 
 # ---- Generic resources as nodes list them: ``gpu:a100:4(S:0-1),shard:8`` -----------------------

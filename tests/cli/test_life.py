@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.targets import user_name
+from hpcrun.controller.outcomes import user_name
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import calls, captured, row, submit
 from tests.json_schemas import check_json

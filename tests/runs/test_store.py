@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.runs.find import Lookup, find, find_run, list_runs
+from hpcrun.runs.find import Lookup, find, list_runs, only_run
 from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted, Sweep, Task
 from hpcrun.runs.store import (
@@ -30,6 +30,12 @@ def submitted(job_id: str | None) -> Submitted:
     return Submitted(
         job_id=job_id, cluster="c", slurm_conf=None, submitted_at=1.0, host="h", user="u"
     )
+
+
+def find_run(runs_dir: Path, word: str | None) -> RunFolder | None:
+    """Find what is no whole sweep."""
+    found = find(runs_dir, word)
+    return None if found is None else only_run(found, word)
 
 
 # ---- layout

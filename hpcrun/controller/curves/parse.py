@@ -12,15 +12,15 @@ from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import LogFileReader
 from hpcrun.controller.secrets import masker_of
-from hpcrun.controller.status import find_any
+from hpcrun.controller.targets import find_target
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats.form import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, RunParser
 from hpcrun.plan.types import label
-from hpcrun.runs.find import find, is_job_id, no_runs_in
-from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.find import find, no_runs_in
+from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_plan, read_task, runs_of
 
 STDIN = Path("/dev/stdin")
@@ -188,24 +188,22 @@ def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list
             raise InputError(f"{name}: a folder", fix="name the log files in it")
         if path.exists() and not path.is_dir():
             return [Source(name, (path,))]
-    run = find_any(context, name)
-    if isinstance(run, SweepFolder):
-        return [Source(each.run_id, run=each) for each in runs_of(run)]
-    if run is not None:
-        return [Source(run.run_id, run=run)]
-    if name is None:
+    target = find_target(context, name)
+    if name is None and target is None:
         raise InputError(no_runs_in(context.runs_dir), fix="hpcrun parse FILE")
-    if is_job_id(name):
-        jobs = scheduler.show_jobs(slurm_transport(context), name)
+    if isinstance(target, str):
+        jobs = scheduler.show_jobs(slurm_transport(context), target)
         named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
         there = named if is_awaited else tuple(path for path in named if path.is_file())
         if there:
-            return [Source(str(there[0]), there, job=name)]
+            return [Source(str(there[0]), there, job=target)]
         if named:
             raise InputError(
                 f"{name}: its output {named[0]} does not exist (yet)",
                 fix=f"hpcrun parse -f {name} waits for it",
             )
+    elif target is not None:
+        return [Source(run.run_id, run=run) for run in runs_of(target)]
     raise InputError(f"{name}: no such file, run or job", fix="hpcrun status lists the runs")
 
 
