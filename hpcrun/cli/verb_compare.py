@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--per-gpu", is_flag=True, help="Tokens/s and samples/s in the logs are per GPU.")
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", type=FILE, help="Write a self-contained HTML report.")
+@click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
 @json_option
 @cluster_option
 def command(

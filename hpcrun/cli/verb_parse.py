@@ -19,7 +19,7 @@ from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, 
     help="Regex for a line format.",
 )
 @click.option("--plot", type=FILE, help="Write the curves to FILE.png, .svg or .pdf.")
-@click.option("--html", type=FILE, help="Write a self-contained HTML report.")
+@click.option("--html", type=FILE, help="Write a self-contained HTML report (2 MB, for plotly.js).")
 @click.option("--csv", type=FILE, help="Write the points as CSV.")
 @click.option("--tensorboard", type=DIR, help="Write TensorBoard event files.")
 @json_option

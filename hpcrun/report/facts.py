@@ -84,6 +84,20 @@ def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]
     )
 
 
+def has_curve(runs: Sequence[ParsedRun], name: str) -> bool:
+    """Return whether any run has more than one value of a metric: a single value is a fact."""
+    return any(
+        run.curve.metrics[name].summary.count > 1 for run in runs if name in run.curve.metrics
+    )
+
+
+def single_values(run: ParsedRun, main: str | None) -> Iterator[Fact]:
+    """Yield the further metrics that were logged once, such as the whole run's time."""
+    for name, series in further_metrics(run, main):
+        if series.summary.count == 1:
+            yield name, point_text(series.summary.last)
+
+
 def _is_constant(series: Series) -> bool:
     lowest, highest = series.summary.min, series.summary.max
     return lowest is None or highest is None or lowest.value == highest.value
@@ -122,6 +136,9 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
 def _course(main: str, series: Series) -> Iterator[Fact]:
     """Yield where a metric begins, ends and turns; only of a loss is it known what is best."""
     summary, of = series.summary, "loss " if main == LOSS else ""
+    if summary.count == 1:
+        yield main, point_text(summary.last)
+        return
     yield f"{of}first", point_text(summary.first)
     yield f"{of}last", point_text(summary.last)
     if _is_loss(main):

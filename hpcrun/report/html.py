@@ -1,18 +1,24 @@
 """The report of runs as one HTML file: it opens offline, in any browser, on a phone too.
 
-The file holds all that it shows: about 5 MB for plotly.js, and some 10 bytes a value. It asks no
+The file holds all that it shows: 2 MB for plotly.js, and some 10 bytes a value. plotly's own
+smaller bundles are not in its Python package, so the whole of it (4.8 MB) lies in the page gzipped,
+and the browser unpacks it (DecompressionStream: in all of them since May 2023). The page asks no
 server for anything, and its Content-Security-Policy keeps it from trying; the same policy names the
 two scripts by their hashes, so that nothing else could run even if a name got into the page as
 markup. Names and values reach the page as escaped text or as JSON, never as HTML.
+
+A metric that was logged once is a fact and no curve; if there are only such, no script is there.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +39,12 @@ from hpcrun.report.facts import (
     EPOCH,
     columns_of,
     further_metrics,
+    has_curve,
     learning_facts,
     main_metric,
     point_text,
     running_facts,
+    single_values,
 )
 from hpcrun.report.files import package_of, whole_file
 from hpcrun.views.numbers import GIB, count_of, format_bytes, format_value, number
@@ -74,8 +82,9 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
     import jinja2
 
     with package_of("html"):
-        from plotly.offline import get_plotlyjs
-    scripts = [get_plotlyjs(), (_PARTS / "page.js").read_text("utf-8")]
+        plotly, packed = _plotly()
+    script = (_PARTS / "page.js").read_text("utf-8")
+    data = page_data(runs)
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -86,10 +95,12 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
     page = environment.from_string((_PARTS / "page.html.j2").read_text("utf-8"))
     return page.render(
         title=runs[0].source if len(runs) == 1 else f"{len(runs)} runs",
-        policy=_policy(scripts),
-        scripts=scripts,
+        policy=_policy([plotly, script]),
+        plotly=packed,
+        script=script,
         style=(_PARTS / "page.css").read_text("utf-8"),
-        data=script_json(page_data(runs)),
+        has_curves=bool(data["panels"]),
+        data=script_json(data),
         runs=runs,
         count_of=count_of,
         point_text=_point_text,
@@ -98,6 +109,15 @@ def html_text(runs: Sequence[ParsedRun]) -> str:
         tiles=_tiles(runs),
         settings=_settings(runs),
     )
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """Return plotly.js, and the same gzipped in base64."""
+    from plotly.offline import get_plotlyjs
+
+    text = get_plotlyjs()
+    return text, base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
 def script_json(data: object) -> str:
@@ -147,7 +167,11 @@ def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
     main = main_metric(runs)
     if len(runs) != 1 or main is None:
         return []
-    facts = [*learning_facts(runs[0], main), *running_facts(runs[0])]
+    facts = [
+        *learning_facts(runs[0], main),
+        *running_facts(runs[0]),
+        *single_values(runs[0], main),
+    ]
     return [(name, *split_fact(text)) for name, text in facts]
 
 
@@ -164,7 +188,10 @@ def split_fact(text: str) -> tuple[str, str]:
 def _table(runs: Sequence[ParsedRun]) -> dict[str, Any]:
     """Return the table of several runs: headings, and a row of texts for each run."""
     main = main_metric(runs)
-    rows = [columns_of(run, main) if main and run.curve.metrics else {} for run in runs]
+    rows = [
+        columns_of(run, main) | dict(single_values(run, main)) if main and run.curve.metrics else {}
+        for run in runs
+    ]
     fullest_first = sorted(rows, key=len, reverse=True)
     headings = list(dict.fromkeys(heading for row in fullest_first for heading in row))
     return {
@@ -256,7 +283,8 @@ def _short(value: float, digits: int) -> float | int:
 
 def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
     """List the panels, those that matter most first; the first ones are open."""
-    there = dict.fromkeys(name for run in runs for name in run.curve.metrics)
+    metrics = dict.fromkeys(name for run in runs for name in run.curve.metrics)
+    there = [name for name in metrics if has_curve(runs, name)]
     main = main_metric(runs)
     further = [name for run in runs for name, _ in further_metrics(run, main)]
     rest = (name for name in (*further, *there) if name not in _LAST)
@@ -264,11 +292,13 @@ def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
     names = [name for name in dict.fromkeys(order) if name is not None and name in there]
     beside: list[str] = []
     # A run's evaluations stand beside its losses where their places are known to be the same.
-    if len(runs) == 1 and all(
-        name in there and x_axis(runs[0].curve, name) for name in (LOSS, EVAL_LOSS)
+    if (
+        len(runs) == 1
+        and LOSS in there
+        and all(x_axis(runs[0].curve, name) for name in (LOSS, EVAL_LOSS))
     ):
         beside = [EVAL_LOSS]
-        names.remove(EVAL_LOSS)
+        names = [name for name in names if name != EVAL_LOSS]
     return [
         _panel(runs, [name, *(beside if name == LOSS else [])], shown=place < _OPEN)
         for place, name in enumerate(names)

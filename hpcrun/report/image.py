@@ -35,7 +35,7 @@ from hpcrun.report.axes import (
     time_unit,
     x_axis,
 )
-from hpcrun.report.facts import main_metric, point_text
+from hpcrun.report.facts import has_curve, main_metric, point_text
 from hpcrun.report.files import checked_suffix, package_of, whole_file
 from hpcrun.report.smooth import smooth
 from hpcrun.views.numbers import count_of, format_value
@@ -137,6 +137,7 @@ def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
     ):
         small.remove(EVAL_LOSS)
         large.append(EVAL_LOSS)
+    small = [name for name in small if has_curve(runs, name)]
     rows = 2 if small else 1
     figure.set_size_inches(9.6, 5.2 + 1.9 * (rows - 1))
     grid = figure.add_gridspec(rows, max(1, len(small)), height_ratios=[3.0, 1.0][:rows])

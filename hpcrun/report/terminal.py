@@ -21,6 +21,7 @@ from hpcrun.report.facts import (
     Fact,
     columns_of,
     further_metrics,
+    has_curve,
     learning_facts,
     main_metric,
     running_facts,
@@ -105,7 +106,7 @@ def report(
         room = look.height - len(below) - rest - _LEAST_PLOT - 3
         below += _also_logged(found[0], main, look, room if is_window else None)
     plot = ""
-    if main is not None:
+    if main is not None and has_curve(found, main):
         room = look.height - len(below) - rest - 1 - bool(below) - bool(rest)
         most = min(_MOST_PLOT, max(_LEAST_PLOT, look.width * 2 // 5))
         rows = max(_LEAST_PLOT, min(most, room)) if is_window else 20
@@ -215,7 +216,8 @@ def _also_logged(run: ParsedRun, main: str, look: Look, room: int | None) -> lis
         name = pad(shorten(name, name_width, look), name_width)
         last = format_value(series.summary.last.value)
         if look.ascii_only:
-            shown.append(f"{name}    {format_value(series.summary.first.value)} > {last}")
+            first = f"{format_value(series.summary.first.value)} > "
+            shown.append(f"{name}    {first if series.summary.count > 1 else ''}{last}")
         else:
             shown.append(f"{name}  {sparkline(series.values, _SPARK):<{_SPARK}}  {last}")
     size = widest(shown)

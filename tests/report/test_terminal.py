@@ -340,6 +340,14 @@ def test_what_else_was_logged_is_told_as_far_as_there_is_room() -> None:
     assert found is None
 
 
+def test_single_values_are_listed_and_not_drawn() -> None:
+    once = {name: build_series([3], [61.2]) for name in ("eval_accuracy", "train_runtime")}
+    text = report([runs.built("a.log", once)], Look(80, 24))
+    assert "┤" not in text and "eval_accuracy  61.20 at step 3" in text
+    text = report([runs.built("a.log", once)], Look(80, 24, ascii_only=True))
+    assert re.search(r"train_runtime +61\.20$", text, re.M)
+
+
 def test_the_evaluation_goes_with_the_loss_if_the_axis_can_hold_both() -> None:
     loss = build_series([1, 50, 100], [3.0, 2.0, 1.0])
     for values, beside in (([2.5, 1.5], True), ([90.0, 80.0], False)):
