@@ -93,11 +93,10 @@ class Run:
         looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
         """
         from hpcrun.controller.logs import JobLogs, LogQuery
-        from hpcrun.controller.monitor import Monitor
         from hpcrun.controller.secrets import masker_of
 
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
-        logs = JobLogs(Monitor(self._context, [self._folder]), query)
+        logs = JobLogs(self._context, [self._folder], query)
         if not follow:
             logs.check()
         events: Iterator[Event] = logs.follow() if follow else logs.read()
@@ -206,14 +205,16 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[JobStatus
     from numbers import Real
     from time import monotonic
 
-    from hpcrun.controller.monitor import Monitor, poll_all
+    from hpcrun.controller.monitor import Monitor, Runs, poll_all
 
     runs = _listed(runs, "wait")
     # nan is no number of seconds
     if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
         raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
     end = None if timeout is None else monotonic() + timeout
-    monitors = [Monitor(context, folders, deadline=end) for context, folders in _by_cluster(runs)]
+    monitors = [
+        Monitor(context, [Runs(folders)], deadline=end) for context, folders in _by_cluster(runs)
+    ]
     found = {status.folder.path: status for status in poll_all(monitors, deadline=end)}
     live = [run for run in runs if not found[run.folder].final]
     if live:

@@ -91,7 +91,7 @@ def command(
     where = context(cluster)
     logs = logs_of(where, job, query)
     printer = LogPrinter(
-        None if raw else masker_of(where, logs.monitor.runs),
+        None if raw else masker_of(where, logs.runs),
         as_json=as_json,
         keeps=query.keeps if query.pattern is not None else None,
     )
@@ -119,7 +119,7 @@ def _show(
     query, files = logs.query, logs.chosen()
     # An own file of errors is shown like any other.
     extracts = query.err and not any(file.is_err for file in files)
-    if extracts and not logs.has_runs:
+    if extracts and not logs.runs:
         files = logs.files()
     if is_cut and is_terminal() and not extracts:
         _cut(logs)
@@ -128,7 +128,7 @@ def _show(
     if follow:
         from hpcrun.cli.watch import watch_logs
 
-        kind = "run" if logs.has_runs else "job"
+        kind = "run" if logs.runs else "job"
         again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
         code = watch_logs(logs, printer, with_lines=not extracts, again=again)
         if extracts:
@@ -158,7 +158,7 @@ def _note_full_disk(logs: JobLogs) -> None:
     from hpcrun.cli.output import note
     from hpcrun.controller.checks.places import say_full
 
-    if logs.has_runs and (text := say_full(logs.monitor.runs[0].path)):
+    if logs.runs and (text := say_full(logs.runs[0].path)):
         note(text)
 
 
@@ -184,11 +184,11 @@ def _cut(logs: JobLogs) -> None:
 
 def _nothing(logs: JobLogs) -> str:
     """Say that there is no output, or none yet, and where it is going to be."""
-    runs, statuses = logs.monitor.runs, logs.monitor.statuses
-    if logs.has_runs:
-        if len(runs) == 1:
-            return f"{runs[0].run_id}: no output yet"
-        return f"none of the {len(runs)} runs of the sweep has output yet"
+    if logs.runs:
+        if len(logs.runs) == 1:
+            return f"{logs.runs[0].run_id}: no output yet"
+        return f"none of the {len(logs.runs)} runs of the sweep has output yet"
+    statuses = logs.monitor.statuses
     paths = [str(file.path) for file in logs.paths()]
     where = f" ({paths[0]})" if paths else ""
     states = ", ".join(dict.fromkeys(status.state for status in statuses))

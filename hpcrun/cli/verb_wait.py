@@ -33,7 +33,7 @@ def command(
     stops waiting, not the job.
     """
     from hpcrun.cli.output import emit_json, note, say
-    from hpcrun.controller.monitor import Monitor, poll_all
+    from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
     from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
     from hpcrun.views.lines import end_line
@@ -44,7 +44,8 @@ def command(
     where = context(cluster)
     targets = find_targets(where, jobs)
     deadline = None if limit is None else time.monotonic() + limit
-    monitor = Monitor(where, targets.all_runs(), targets.jobs, deadline=deadline)
+    watched = [Runs(targets.all_runs()), Jobs(targets.jobs)]
+    monitor = Monitor(where, watched, deadline=deadline)
     last: dict[str, JobStatus] = {}
     over: list[JobStatus] = []
     try:
@@ -54,15 +55,15 @@ def command(
                 if not as_json:
                     say(end_line(status, Look(colour=True)))
             elif not as_json:
-                _show_progress(last.get(_key(status)), status)
-            last[_key(status)] = status
+                _show_progress(last.get(name_of(status)), status)
+            last[name_of(status)] = status
             if first and over:
                 break
     except KeyboardInterrupt:
         note("\nno longer waiting; the jobs go on")
         raise
     # Tasks that waited shared a row, and have their own since they began.
-    there = {_key(status) for status in monitor.statuses}
+    there = {name_of(status) for status in monitor.statuses}
     last = {key: status for key, status in last.items() if key in there}
     left = [status for status in last.values() if not status.final]
     timed_out = bool(left) and not (first and over)
@@ -75,10 +76,6 @@ def command(
     if timed_out:
         return 4 if silent else TIMED_OUT
     return 0 if all(status.ok for status in over) else 1
-
-
-def _key(status: JobStatus) -> str:
-    return str(status.run.path) if status.run is not None else status.job_id or ""
 
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:

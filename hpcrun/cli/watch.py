@@ -9,7 +9,7 @@ from hpcrun.cli.output import note
 from hpcrun.cli.show_logs import LogPrinter
 from hpcrun.controller.context import Context
 from hpcrun.controller.logs import JobLogs
-from hpcrun.controller.monitor import Monitor, poll_all
+from hpcrun.controller.monitor import Monitor, Runs, poll_all
 from hpcrun.controller.secrets import masker_of
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus
@@ -33,7 +33,7 @@ def watch(
     Ctrl-C ends the following, never the run; but a ``process`` of our own is the caller's to end.
     """
     alive = None if process is None else lambda: process.poll() is None
-    found = JobLogs(Monitor(context, [run], alive=alive))
+    found = JobLogs(context, [run], alive=alive)
     printer = LogPrinter(masker_of(context, [run]))
     again = f"the run goes on: hpcrun logs -f {run.run_id}" if process is None else ""
     return watch_logs(found, printer, with_lines=logs, quiet=quiet, again=again)
@@ -64,7 +64,7 @@ def watch_logs(
 
 def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
     """Wait for all runs of a sweep; 0 if all ended well and 1 if not. Ctrl-C ends only the wait."""
-    monitor = Monitor(context, runs_of(sweep))
+    monitor = Monitor(context, [Runs(runs_of(sweep))])
     try:
         for status in poll_all([monitor]):
             if not quiet:

@@ -39,10 +39,10 @@ def read_errors(
         by_job.setdefault(file.job_id, []).append(file)
     for job_id, own in by_job.items():
         failure, ours = None, _all
-        if logs.has_runs:
+        if logs.runs:
             last = max((file.attempt for file in own if file.attempt is not None), default=0)
             own = [file for file in own if file.attempt in (last, None)]
-            failure = _failure(logs.monitor.runs, job_id, last)
+            failure = _failure(logs.runs, job_id, last)
             is_bounded = attempt is not None and attempt >= 0
             ours = partial(_of_attempt, attempt=last, is_bounded=is_bounded)
         yield from _of_one(own, failure, ours)

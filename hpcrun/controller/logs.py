@@ -5,19 +5,19 @@ Never changes or cancels anything.
 
 from __future__ import annotations
 
-import glob
 import mmap
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.monitor import Monitor
 from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, end_in, log_files, part_of
@@ -26,8 +26,10 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End, History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
-from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.nodelist import expand
+
+if TYPE_CHECKING:
+    from hpcrun.controller.job_output import JobOutput
+    from hpcrun.controller.monitor import Monitor
 
 # A line shows this much after it is written at most, in seconds; also after hours of silence.
 LOOK_EVERY = 0.1
@@ -38,10 +40,6 @@ LIVELY = 8
 # New files are looked for so often; where there are many, more seldom.
 LIST_EVERY = 0.2
 LIST_EACH = 0.003
-# How many waiting tasks of an array have their files looked for; in names of files Slurm writes
-# NO_VAL where the number of the task is going to be.
-NEXT_TASKS = 64
-_NO_TASK = "4294967294"
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -157,24 +155,40 @@ def logs_of(context: Context, word: str | None, query: LogQuery) -> JobLogs:
     if target is None:
         raise no_such_run(context, word)
     if isinstance(target, str):
-        monitor = Monitor(context, jobs=[target], with_outputs=True)
-        monitor.ask()  # poll() would report states, which are for the follower
-        return JobLogs(monitor, query)
-    return JobLogs(Monitor(context, runs_of(target)), query)
+        from hpcrun.controller.job_output import JobOutput  # here: most logs are those of runs
+
+        logs = JobLogs(context, query=query, output=JobOutput(target))
+        logs.monitor.ask()  # poll() would report states, which are for the follower
+        return logs
+    return JobLogs(context, runs_of(target), query)
 
 
 class JobLogs:
-    """The logs of the jobs that a monitor watches: runs, or one other job with all its tasks.
+    """The logs of some runs, or the ``output`` of another job with all its tasks.
 
-    What ``query`` wants of them is read on from where the last reading ended.
+    What ``query`` wants of them is read on from where the last reading ended: logs.tail makes whole
+    lines of the files' bytes, and this class makes events of the lines.
     """
 
-    def __init__(self, monitor: Monitor, query: LogQuery | None = None) -> None:
-        """Raises InputError for what such a job has none of."""
-        self.monitor = monitor
+    def __init__(
+        self,
+        context: Context,
+        runs: Sequence[RunFolder] = (),
+        query: LogQuery | None = None,
+        *,
+        output: JobOutput | None = None,
+        alive: Callable[[], bool] | None = None,
+    ) -> None:
+        """Raises InputError for what such a job has none of.
+
+        ``alive`` returns of a run of this machine whether its script is there.
+        """
+        self.runs = list(runs)
         self.query = query = query or LogQuery()
-        self.has_runs = bool(monitor.runs)
-        if not self.has_runs and (query.ranks or query.nodes):
+        self._context = context
+        self._output = output
+        self._alive = alive
+        if output is not None and (query.ranks or query.nodes):
             option = "--rank" if query.ranks else "--node"
             raise InputError(
                 f"{option}: hpcrun did not submit this job, whose ranks and nodes share one output",
@@ -182,7 +196,7 @@ class JobLogs:
             )
         self._ranks_per_node: dict[Path, int] = {}
         self._hostfiles: dict[Path, list[str]] = {}
-        self._runs = {run.run_id: run for run in monitor.runs}
+        self._by_id = {run.run_id: run for run in runs}
         self._nodes = self._wanted_nodes()
         self._tail = Tail(self._end_of_attempt)
         self._known: list[LogFile] = []
@@ -191,20 +205,26 @@ class JobLogs:
         self._turn = 0
         self._next_list = 0.0
 
+    @cached_property
+    def monitor(self) -> Monitor:
+        """The jobs' states; nobody asks for them but who follows."""
+        from hpcrun.controller.monitor import Monitor, Runs
+
+        return Monitor(self._context, [self._output or Runs(self.runs, alive=self._alive)])
+
     # ---- which files
 
     def paths(self) -> list[LogFile]:
         """List where the output goes, whether something is there yet or not."""
-        return self.files() if self.has_runs else _output_files(self.monitor.outputs)
+        return self.files() if self._output is None else self._output.files()
 
     def files(self) -> list[LogFile]:
         """List the log files that are there, in the order in which they are shown."""
-        runs = self.monitor.runs
-        if not runs:
-            return [file for file in self.paths() if file.path.is_file()]
+        if self._output is not None:
+            return [file for file in self._output.files() if file.path.is_file()]
         found = []
-        for run in runs:
-            task = str(getattr(read_task(run), "index", "")) if len(runs) > 1 else ""
+        for run in self.runs:
+            task = str(getattr(read_task(run), "index", "")) if len(self.runs) > 1 else ""
             for file in log_files(run):
                 node = file.node if file.rank is None else file.rank // self._ranks_on_node(run)
                 found.append(structs.replace(file, node=node, job_id=run.run_id, task=task))
@@ -229,21 +249,21 @@ class JobLogs:
             if (wanted is None or file.attempt in (wanted, None))
             and (not query.ranks or file.rank in query.ranks)
             and (not query.nodes or self._names_of_node(file) & self._nodes)
-            and (not query.err or self.has_runs or file.is_err)
+            and (not query.err or self._output is None or file.is_err)
         ]
 
     def _names_of_node(self, file: LogFile) -> set[str]:
         """What a file's node may be called: its number, and its host in that attempt."""
         if file.node is None or file.job_id is None:
             return set()
-        attempts = self._runs[file.job_id].attempts
+        attempts = self._by_id[file.job_id].attempts
         hosts = self._hosts(attempts / str(file.attempt) / "hostfile")
         return {str(file.node), *hosts[file.node : file.node + 1]}
 
     def _wanted_nodes(self) -> set[str]:
         """Read what the user calls the nodes. Raises InputError where no attempt has such a one."""
         words = self.query.nodes
-        runs = self.monitor.runs if words else []
+        runs = self.runs if words else []
         paths = [path for run in runs for path in run.attempts.glob("[0-9]*/hostfile")]
         known = sorted({host for path in paths for host in self._hosts(path)})
         for word in words:
@@ -316,15 +336,14 @@ class JobLogs:
 
     def read(self) -> Iterator[Lines | Heading]:
         """Yield what the files hold now, with a heading where another attempt begins."""
-        attempts: dict[tuple[str | None, bool], int] = {}
         for file in self.chosen():
-            if file.attempt is not None and self.has_runs:
-                key = (file.job_id, file.is_err)
-                if attempts.get(key, file.attempt) != file.attempt:
-                    yield Heading(file, self._attempt_text(file))
-                attempts[key] = file.attempt
-            for _, data in self._tail.finish([file]):
-                yield Lines(file, data)
+            if self._is_new_attempt(file):
+                yield Heading(file, self._attempt_text(file))
+            for data in self._tail.lines(file, is_last=True):
+                if data is not None:
+                    yield Lines(file, data)
+            if rest := self._tail.rest(file):
+                yield Lines(file, rest)
 
     def follow(
         self, *, with_lines: bool = True, sleep: Callable[[float], None] = time.sleep
@@ -336,54 +355,53 @@ class JobLogs:
         while True:
             snapshot = self.monitor.poll()
             if with_lines:
-                yield from self._rest() if snapshot.is_over else self._news()
+                yield from self._new_events(is_last=snapshot.is_over)
             yield from snapshot.changed
             if snapshot.is_over:
                 return
             sleep(LOOK_EVERY)
 
-    def _news(self) -> Iterator[Lines | Heading]:
-        """Yield what is new in the files whose turn it is."""
-        if time.monotonic() >= self._next_list:
+    def _new_events(self, *, is_last: bool) -> Iterator[Lines | Heading]:
+        """Yield what is new in the files whose turn it is; at last in all, to the very end."""
+        if is_last or time.monotonic() >= self._next_list:
             files = self.chosen()
             known = set(self._known)  # a sweep has thousands
-            fresh = [file for file in files if file not in known]
-            yield from self._begin_files(fresh)
+            for file in files:
+                if file in known:
+                    continue
+                if self._is_new_attempt(file):
+                    # What the last attempt still had to write comes first.
+                    for old in self._known:
+                        if old.job_id == file.job_id and old.attempt not in (None, file.attempt):
+                            yield from self._events_of(old)
+                    yield Heading(file, self._attempt_text(file))
+                yield from self._events_of(file)
             self._known = files
             self._next_list = time.monotonic() + max(LIST_EVERY, LIST_EACH * len(files))
-        yield from self._read_on(self._due())
+        for file in self._known if is_last else self._due():
+            yield from self._events_of(file, is_last=is_last)
+        for file in self._known if is_last else ():
+            if rest := self._tail.rest(file):
+                yield Lines(file, rest)
 
-    def _rest(self) -> Iterator[Lines | Heading]:
-        """Yield all that is left, to the last line without an end."""
-        files, known = self.chosen(), set(self._known)
-        yield from self._begin_files([file for file in files if file not in known])
-        for file, data in self._tail.finish(files):
-            yield Lines(file, data)
-
-    def _begin_files(self, fresh: Sequence[LogFile]) -> Iterator[Lines | Heading]:
-        """Go through new files, with a heading where a new attempt begins."""
-        for file in fresh:
-            if file.attempt is not None:
-                key = (file.job_id, file.is_err)
-                before = self._attempts.get(key)
-                if before is not None and file.attempt > before:
-                    # What the last attempt still had to write comes first.
-                    old = [each for each in self._known if each.attempt == before]
-                    yield from self._read_on(old)
-                    yield Heading(file, self._attempt_text(file))
-                self._attempts[key] = max(before or 0, file.attempt)
-            yield from self._read_on([file])
-
-    def _read_on(self, files: Sequence[LogFile]) -> Iterator[Lines | Heading]:
-        for file, data in self._tail.poll(files):
-            if file.path in self._tail.rewritten:
-                self._tail.rewritten.discard(file.path)
-                self.monitor.note_output(None)
-                yield Heading(file, f"{file.path} was rewritten")
+    def _events_of(self, file: LogFile, *, is_last: bool = False) -> Iterator[Lines | Heading]:
+        for data in self._tail.lines(file, is_last=is_last):
             self.monitor.note_output(data)
+            if data is None:
+                yield Heading(file, f"{file.path} was rewritten")
+                continue
             if file not in self._lively[:1]:
                 self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
             yield Lines(file, data)
+
+    def _is_new_attempt(self, file: LogFile) -> bool:
+        """Note a file's attempt; return whether files of an earlier one were there before."""
+        if file.attempt is None:
+            return False
+        key = (file.job_id, file.is_err)
+        before = self._attempts.get(key, file.attempt)
+        self._attempts[key] = max(before, file.attempt)
+        return file.attempt > before
 
     def _due(self) -> list[LogFile]:
         if len(self._known) <= FILES_A_TURN:
@@ -405,10 +423,11 @@ class JobLogs:
 
     def _attempt_text(self, file: LogFile) -> str:
         """Say which attempt a file belongs to, where that runs and why the last one ended."""
-        if (run := self._runs.get(file.job_id or "")) is not None:
+        if (run := self._by_id.get(file.job_id or "")) is not None:
             return attempt_text(read_history(run), file.attempt or 0)
-        job = next((job for job in self.monitor.outputs if job.job_id == file.job_id), None)
-        where = f" on {job.node_list}" if job is not None and job.node_list else ""
+        jobs = self._output.jobs if self._output is not None else []
+        nodes = next((job.node_list for job in jobs if job.job_id == file.job_id), "")
+        where = f" on {nodes}" if nodes else ""
         return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"
 
 
@@ -445,70 +464,6 @@ def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
             memoryview(mapped) as text,
         ):
             return part_of(text, attempt)
-
-
-# ---- where the output of other jobs goes
-
-
-def _output_files(jobs: Sequence[SlurmJob]) -> list[LogFile]:
-    found: dict[str, LogFile] = {}
-    jobs = [each for job in jobs for each in _tasks_of(job)]
-    jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
-    for job in jobs:
-        for name in dict.fromkeys((job.stdout, job.stderr)):
-            path = _filled(name, job.node_list)
-            if path and path not in found and path != "/dev/null":
-                found[path] = LogFile(
-                    Path(path),
-                    attempt=job.restarts,
-                    job_id=job.job_id,
-                    task=job.task if len(jobs) > 1 else "",
-                    is_err=name != job.stdout,
-                )
-    return list(found.values())
-
-
-def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
-    """Of what waits of an array, the tasks that begin next: their files may come at any time."""
-    if not job.task.startswith("["):
-        return [job]
-    numbers: list[int] = []
-    for piece in job.task.strip("[]").partition("%")[0].split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?", piece)
-        if match:
-            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            numbers += range(first, min(last + 1, first + NEXT_TASKS * step), max(1, step))
-    return [
-        structs.replace(
-            job,
-            job_id=f"{job.array}_{number}",
-            stdout=job.stdout.replace(_NO_TASK, str(number)),
-            stderr=job.stderr.replace(_NO_TASK, str(number)),
-        )
-        for number in numbers[:NEXT_TASKS]
-        if _NO_TASK in job.stdout
-    ]
-
-
-def _filled(path: str, nodes: str) -> str:
-    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
-
-    A batch script is task 0 on the first node (sbatch(1), filename pattern).
-    """
-    if not re.search(r"%[0-9]*[Nnts]", path):
-        return path
-    path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
-    path = re.sub(r"%[0-9]*s", "batch", path)
-    host = ""
-    with suppress(InputError):
-        host = expand(nodes)[0] if nodes else ""
-    likely = Path(re.sub(r"%[0-9]*N", host or "%N", path))
-    if likely.exists():
-        return str(likely)
-    # A node may have another name than its host.
-    pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))
-    found = list(likely.parent.glob(pattern)) if likely.parent.is_dir() else []
-    return str(found[0] if len(found) == 1 else likely)
 
 
 # ---- numbers in messages

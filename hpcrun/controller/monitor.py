@@ -5,17 +5,16 @@ Never changes or cancels anything.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpcrun import scheduler
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context
 from hpcrun.controller.status import status_of, status_of_jobs
 from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
@@ -24,8 +23,7 @@ from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, refresh
 from hpcrun.runs.verdict import LOST, Verdict
-from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.states import UNKNOWN, is_final, parse_exit_code
+from hpcrun.slurm.states import UNKNOWN
 
 # While nothing happens Slurm is asked twice a minute at most (squeue(1), PERFORMANCE); a watcher
 # for whom a late answer does no harm has the pauses grow, by SLOWER each, to CALMEST. In seconds.
@@ -44,27 +42,19 @@ AFTER_CHANGE = (2.0, 4.0, 8.0, 15.0)
 FILES_EVERY = (0.2, 1.0)
 FILES_SLOWER = 1.3
 RUNS_A_SECOND = 100
-# How often everything that is shown is read again, in seconds, where a watcher wants that.
-REREAD_EVERY = 2.0
 # Slurm may call a run over before its last files arrive from the nodes; a job that was killed
-# outright has none, so the wait is short. Of other jobs the last lines may come late. In seconds.
+# outright has none, so the wait is short. In seconds.
 FILES_LATE, LATE_EVERY = 5.0, 0.2
-LINES_LATE = 0.5
 # A question that a caller's deadline cuts off after fewer seconds says nothing about Slurm: then
 # what was known before holds.
 FAIR = 5.0
-# A job that hpcrun did not submit may have ended where it has been silent for longer than ever
-# before, and for SILENT_AFTER seconds at least; it is asked about so often a minute at most. After
-# lines that a job ends with it is asked about SOON seconds after the last question.
-SILENT_AFTER, SILENT_FACTOR, ASKED_A_MINUTE = 3.0, 3.0, 4
-SOON = 5.0
-_LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 _FORGOTTEN = Verdict(
     state=LOST,
     final=True,
     source="squeue",
     reason="Slurm has forgotten the job: how it ended is not known",
 )
+_KILLED = Verdict(state=LOST, final=True, source="record", reason="its batch script was killed")
 
 
 class Pace:
@@ -103,6 +93,11 @@ class Pace:
         self._calm = min(self._calm * SLOWER, self._calmest)
         self.next = max(now + pause, self._earliest(now))
 
+    @property
+    def last(self) -> float:
+        """The time of the last question; 0 before the first."""
+        return self._asked[-1] if self._asked else 0.0
+
     def asked_lately(self, now: float) -> int:
         """Count the questions of the last minute; FREE means as many or more."""
         return sum(now - at < 60 for at in self._asked)
@@ -124,52 +119,61 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     is_over: bool
 
 
-class Monitor:
-    """Some jobs whose states are watched: what changed, what is over, when Slurm is asked again.
+class Target:
+    """Some jobs that are watched: how Slurm is asked about them, and what else shows that to do.
 
-    Slurm is not asked before the first poll(). The runs' own files show when a question is worth
-    it. ``deadline`` (by time.monotonic) cuts questions off: a Slurm that hangs keeps nobody longer,
-    but the first question lasts FAIR seconds where it must.
+    When that is done is the Monitor's to decide: a target does no more than make its pace hurry.
+    """
+
+    # More jobs may come when all that are known are over.
+    is_open = False
+    # When look() has something to look at, by time.monotonic().
+    next_look = math.inf
+
+    def ask(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+        """Ask Slurm; return all jobs, those too that were over before. None: nothing is new."""
+        raise NotImplementedError
+
+    def look(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+        """Look at what is here, without a question to Slurm; return as ask() does."""
+        return None
+
+    def note_output(self, data: bytes | None, pace: Pace) -> None:
+        """Take notice of new lines of a log; None: a file was begun again."""
+
+    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
+        """Complete the status of a job that has been over ``since`` then; None: more is to come."""
+        return status
+
+
+class Monitor:
+    """Watches jobs: what changed, what is over, when Slurm is asked again.
+
+    Slurm is not asked before the first poll(). ``deadline`` (by time.monotonic) cuts questions off:
+    a Slurm that hangs keeps nobody longer, but the first question lasts FAIR seconds where it must.
+    Without news the pauses grow to ``calmest`` seconds.
     """
 
     def __init__(
         self,
         context: Context,
-        runs: Sequence[RunFolder] = (),
-        jobs: Sequence[str] = (),
+        targets: Sequence[Target],
         *,
         deadline: float | None = None,
-        alive: Callable[[], bool] | None = None,
-        with_outputs: bool = False,
+        calmest: float = CALM,
     ) -> None:
-        """Take runs, and ids of other Slurm jobs and arrays.
-
-        ``alive`` returns of a run of this machine whether its script is there. ``with_outputs``:
-        find out where the output of the other jobs goes. poll() raises InputError for a job that
-        Slurm does not know at first.
-        """
-        self.context = context
-        self.runs = list(dict.fromkeys(runs))
-        self.outputs: list[SlurmJob] = []
-        self._with_outputs = with_outputs
-        self._alive = alive
+        """Nothing is looked at yet."""
+        self._context = context
+        self._targets = targets
+        self._pace = Pace(calmest)
         self._deadline = deadline
         self._first_deadline = None if deadline is None else max(deadline, time.monotonic() + FAIR)
-        self._pace = Pace()
+        self._is_asked = False
+        # All by the names of the jobs.
         self._known: dict[str, JobStatus] = {}
-        self._reported: dict[str, tuple[str, str]] = {}
-        # Of runs, by the paths of their folders.
-        self._by_name = {str(run.path): run for run in self.runs}
-        self._signs: dict[str, tuple[int, bool, bool]] = {}
+        self._target_of: dict[str, Target] = {}
         self._over_since: dict[str, float] = {}
-        self._read_again: dict[str, float] = {}
-        self._files_every = FILES_EVERY[0]
-        self._next_files = 0.0
-        # Of other jobs, by the ids that name them.
-        self._jobs: dict[str, list[JobStatus]] = {job_id: [] for job_id in jobs}
-        self._is_first = True
-        self._longest_silence = 0.0
-        self._output_at = self._asked_at = time.monotonic()
+        self._reported: dict[str, tuple[str, str]] = {}
 
     @property
     def statuses(self) -> list[JobStatus]:
@@ -179,220 +183,90 @@ class Monitor:
     @property
     def is_over(self) -> bool:
         """Whether all is over, and every end was reported."""
-        if not self.runs and not self._jobs:
-            return True
-        return bool(self._reported) and all(
-            status.final and name in self._reported and self._is_reported(name)
-            for name, status in self._known.items()
-        )
+        return self._is_known_over() and all(map(self._is_reported, self._known))
+
+    @property
+    def until_asked(self) -> float:
+        """In how many seconds Slurm is asked again, if there is no news."""
+        return max(0.0, self._pace.next - time.monotonic())
 
     @property
     def pause(self) -> float:
         """For how many seconds nothing is to be looked at."""
-        now = time.monotonic()
         if any(not self._is_reported(name) for name in self._over_since if name in self._known):
             return LATE_EVERY
-        due = min(self._pace.next, self._next_files) if self.runs else self._pace.next
-        return max(0.01, due - now)
+        due = min(self._pace.next, *(target.next_look for target in self._targets))
+        return max(0.01, due - time.monotonic())
 
     def poll(self, *, last: bool = False) -> Snapshot:
         """Look at the files, ask Slurm if it is time, and report what has changed.
 
         An end is reported once, when what the nodes write of it is there, or late; with ``last`` at
-        once.
+        once. Raises what the targets' questions raise.
         """
-        now = time.monotonic()
-        self._look_at_files(now)
-        self._look_for_silence(now)
-        if self._pace.is_due(now) and not last and not self._is_known_over():
+        for target in self._targets:
+            self._take(target, target.look(self._context, self._pace))
+        if self._pace.is_due(time.monotonic()) and not last and not self._is_known_over():
             self.ask()
         changed = []
-        for name in list(self._known):
-            if self._is_reported(name):
-                continue
-            if self._known[name].final and not self._is_settled(name, now) and not last:
-                continue
-            status = self._known[name]
-            self._reported[name] = (status.state, status.reason)
-            changed.append(status)
+        for name in [name for name in self._known if not self._is_reported(name)]:
+            status: JobStatus | None = self._known[name]
+            if self._known[name].final and not last:
+                status = self._target_of[name].settle(self._known[name], self._over_since[name])
+            if status is not None:
+                self._known[name] = status
+                self._reported[name] = (status.state, status.reason)
+                changed.append(status)
         return Snapshot(statuses=self.statuses, changed=changed, is_over=self.is_over)
+
+    def ask(self) -> None:
+        """Ask Slurm now, whether it is time or not; report nothing. Raises as poll() does."""
+        limit = self._deadline if self._known else self._first_deadline
+        is_short = limit is not None and limit - time.monotonic() < FAIR
+        context = structs.replace(self._context, deadline=limit)
+        for target in self._targets:
+            self._take(target, target.ask(context, self._pace), is_short=is_short)
+        self._pace.asked(time.monotonic())
+        self._is_asked = True
 
     def note_output(self, data: bytes | None) -> None:
         """Take notice of new lines of a log; None: a file was begun again."""
-        now = time.monotonic()
-        self._files_every = FILES_EVERY[0]
-        self._next_files = min(self._next_files, now + self._files_every)
-        if self._with_outputs:
-            self._longest_silence = max(self._longest_silence, now - self._output_at)
-            self._output_at = now
-            if data is None or any(line in data for line in _LAST_LINES):
-                self._pace.news(max(now, self._asked_at + SOON))
+        for target in self._targets:
+            target.note_output(data, self._pace)
 
-    # ---- asking Slurm
+    def _take(
+        self, target: Target, found: Sequence[JobStatus] | None, *, is_short: bool = False
+    ) -> None:
+        """Take the jobs of a target in place of those that it had."""
+        if found is None:
+            return
+        before = {name: self._known.pop(name) for name in self._names_of(target)}
+        for status in found:
+            name = name_of(status)
+            if is_short and name in before and status.state == UNKNOWN:
+                status = before[name]
+            self._known[name], self._target_of[name] = status, target
+            if status.final:
+                self._over_since.setdefault(name, time.monotonic())
+            else:
+                self._over_since.pop(name, None)
 
-    def ask(self) -> None:
-        """Ask Slurm now, whether it is time or not. Raises as poll() does, and reports nothing."""
-        limit = self._deadline if self._known else self._first_deadline
-        is_short = limit is not None and limit - time.monotonic() < FAIR
-        context = structs.replace(self.context, deadline=limit)
-        for name, status in [*self._ask_about_runs(context), *self._ask_about_jobs(context)]:
-            if not (is_short and name in self._known and status.state == UNKNOWN):
-                self._known[name] = status
-        self._pace.asked(time.monotonic())
+    def _names_of(self, target: Target) -> list[str]:
+        return [name for name in self._known if self._target_of[name] is target]
 
     def _is_known_over(self) -> bool:
-        return bool(self._known) and all(status.final for status in self._known.values())
+        is_open = any(target.is_open for target in self._targets)
+        known = self._known.values()
+        return self._is_asked and not is_open and all(status.final for status in known)
 
     def _is_reported(self, name: str) -> bool:
         status = self._known[name]
         return self._reported.get(name) == (status.state, status.reason)
 
-    def _is_final(self, name: str) -> bool:
-        status = self._known.get(name)
-        return status is not None and status.final
 
-    def _is_settled(self, name: str, now: float) -> bool:
-        """Return whether an end may be reported: nothing is on its way from the nodes any more."""
-        since = self._over_since.setdefault(name, now)
-        if name not in self._by_name:
-            return not self._with_outputs or now >= since + LINES_LATE
-        if now < self._read_again.get(name, 0.0):
-            return False
-        self._read_again[name] = now + LATE_EVERY
-        run, status = self._by_name[name], self._known[name]
-        refresh(run)
-        history = read_history(run)
-        end = history.last.end if history.last else None
-        if end is not None and status.exit_code is None:
-            verdict = structs.replace(status.verdict, exit_code=end.exit_code)
-            self._known[name] = structs.replace(status, history=history, verdict=verdict)
-        is_late = now >= since + FILES_LATE
-        return end is not None or history.last is None or status.source == "record" or is_late
-
-    # ---- runs
-
-    def _ask_about_runs(self, context: Context) -> Iterable[tuple[str, JobStatus]]:
-        left = [run for name, run in self._by_name.items() if not self._is_final(name)]
-        if not left:
-            return
-        known = [self._known[name] for name in self._by_name if name in self._known]
-        statuses = status_of(context, left)
-        for status in statuses:
-            if status.final:
-                self._over_since[str(status.folder.path)] = time.monotonic()
-            yield str(status.folder.path), status
-        live = [status for status in statuses if not status.final]
-        was_unknown = any(status.state == UNKNOWN for status in known)
-        is_back = was_unknown and not any(each.state == UNKNOWN for each in statuses)
-        odd = any(each.state not in ("PENDING", "RUNNING") for each in live)
-        if is_back or (not known and odd):
-            self._pace.hurry(AFTER_END)  # Slurm has to learn what it has missed; or this is the end
-
-    def _look_at_files(self, now: float) -> None:
-        if self._alive is not None and not self._alive():
-            self._end_of_process()
-            return
-        if now < self._next_files or not self.runs:
-            return
-        begun = ended = False
-        live = [(name, run) for name, run in self._by_name.items() if not self._is_final(name)]
-        for name, run in live:
-            signs, before = _signs(run), self._signs.get(name)
-            if signs != before:
-                self._signs[name] = signs
-                begun = begun or before is not None
-                ended = ended or signs[1] or (before is not None and signs[2])
-        if begun or ended:
-            self._files_every = FILES_EVERY[0]
-            # That one of many runs has begun is no news whose answer somebody waits for.
-            apart = 0.0 if ended else min(APART, len(live) / 10)
-            self._pace.news(now, then=AFTER_END if ended else (), apart=apart)
-        self._next_files = now + max(self._files_every, len(live) / RUNS_A_SECOND)
-        self._files_every = min(self._files_every * FILES_SLOWER, FILES_EVERY[1])
-
-    def _end_of_process(self) -> None:
-        """A run of this machine whose batch script is gone: without an end record it is lost."""
-        if self._is_known_over():
-            return
-        lost = Verdict(
-            state=LOST, final=True, source="record", reason="its batch script was killed"
-        )
-        for status in status_of(self.context, self.runs):
-            if not status.final:
-                status = structs.replace(status, verdict=lost)
-            self._known[str(status.folder.path)] = status
-
-    # ---- jobs that hpcrun did not submit
-
-    def _ask_about_jobs(self, context: Context) -> Iterable[tuple[str, JobStatus]]:
-        live = [job_id for job_id, known in self._jobs.items() if _live(known) or not known]
-        if not live:
-            return
-        self._asked_at = time.monotonic()
-        try:
-            answer = self._states_of(context, live, ended=self._is_first)
-            gone = any(_vanished(self._jobs[each], answer[each]) for each in live)
-            if not self._is_first and gone and not self._with_outputs:
-                answer = self._states_of(context, live, ended=True)
-        except OutOfReach as silence:
-            if self._is_first and self._with_outputs:
-                raise
-            unknown = Verdict(state=UNKNOWN, final=False, source="squeue", reason=silence.message)
-            for job_id in live:
-                for status in _live(self._jobs[job_id]) or [_nothing_of(job_id)]:
-                    yield status.job_id or "", structs.replace(status, verdict=unknown)
-            return
-        for job_id in live:
-            if self._is_first and not answer[job_id]:
-                raise unknown_job(job_id)
-        self._is_first = False
-        for job_id in live:
-            yield from self._take(job_id, answer[job_id])
-
-    def _states_of(
-        self, context: Context, job_ids: Sequence[str], *, ended: bool
-    ) -> dict[str, list[JobStatus]]:
-        """Ask Slurm; of a job that it does not know an empty list. Raises OutOfReach."""
-        if not self._with_outputs:
-            return status_of_jobs(context, job_ids, ended=ended)
-        (job_id,) = job_ids
-        jobs = scheduler.show_jobs(slurm_transport(context), job_id)
-        if jobs:
-            self.outputs = jobs
-            return {job_id: [_as_shown(job) for job in jobs]}
-        statuses = status_of_jobs(context, job_ids, ended=True)
-        known = {job.job_id for job in self.outputs}
-        guessed = [_guess_output(status) for status in statuses[job_id]]
-        self.outputs += [job for job in guessed if job is not None and job.job_id not in known]
-        return statuses
-
-    def _take(self, job_id: str, found: Sequence[JobStatus]) -> Iterator[tuple[str, JobStatus]]:
-        """Take an answer about one job; what Slurm shows no more keeps its end, or is lost."""
-        known = self._jobs[job_id]
-        names = {status.job_id for status in found}
-        gone = _vanished(known, found) if found or known else [_nothing_of(job_id)]
-        over = [each for each in known if each.final and each.job_id not in names]
-        lost = [structs.replace(status, verdict=_FORGOTTEN) for status in gone]
-        self._jobs[job_id] = [*over, *found, *lost]
-        # Tasks that wait share a row, under a name that goes as they begin; until Slurm's first
-        # answer there is but the word that names the job.
-        waiting = [each.job_id for each in known if each.job_id and "[" in each.job_id]
-        for name in {job_id, *waiting} - {each.job_id for each in self._jobs[job_id]}:
-            self._known.pop(name, None)
-        if _states(known) != _states(self._jobs[job_id]):
-            self._pace.hurry(AFTER_CHANGE)
-        for status in self._jobs[job_id]:
-            yield status.job_id or "", status
-
-    def _look_for_silence(self, now: float) -> None:
-        """Another job may be over where it has written nothing for long, since Slurm was asked."""
-        if not self._with_outputs:
-            return
-        silence = now - self._output_at
-        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
-        may_ask = self._pace.asked_lately(now) < ASKED_A_MINUTE
-        if may_ask and self._output_at > self._asked_at and silence > long:
-            self._pace.news(now)
+def name_of(status: JobStatus) -> str:
+    """Return the name by which a watched job is known: its run's folder, else its id."""
+    return str(status.run.path) if status.run is not None else status.run_id
 
 
 def poll_all(
@@ -420,6 +294,89 @@ def poll_all(
         sleep(pause if left is None else min(pause, left))
 
 
+# ---- runs: their own files show when a question is worth it
+
+
+class Runs(Target):
+    """Runs of hpcrun's. ``alive`` returns of a run of this machine whether its script is there."""
+
+    def __init__(
+        self, runs: Sequence[RunFolder], *, alive: Callable[[], bool] | None = None
+    ) -> None:
+        self.runs = list(dict.fromkeys(runs))
+        self.next_look = 0.0 if runs else math.inf
+        self._alive = alive
+        self._known: dict[RunFolder, JobStatus] = {}
+        self._signs: dict[RunFolder, tuple[int, bool, bool]] = {}
+        self._read_again: dict[RunFolder, float] = {}
+        self._every = FILES_EVERY[0]
+
+    def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
+        """Ask about those that are not over; Slurm's silence is UNKNOWN."""
+        # A script that is gone now has left its record of the end, or never will.
+        is_gone = self._alive is not None and not self._alive()
+        is_first = not self._known
+        was_unknown = any(status.state == UNKNOWN for status in self._known.values())
+        if live := self._live():
+            statuses = status_of(context, live)
+            if is_gone:
+                statuses = [each if each.final else _with(each, _KILLED) for each in statuses]
+            self._known |= {status.folder: status for status in statuses}
+            states = {status.state for status in statuses if not status.final}
+            is_back = was_unknown and UNKNOWN not in states
+            if is_back or (is_first and states - {"PENDING", "RUNNING"}):
+                # Slurm has to learn what it has missed; or this is the end.
+                pace.hurry(AFTER_END)
+        return [self._known[run] for run in self.runs]
+
+    def look(self, context: Context, pace: Pace) -> None:
+        """Look whether an attempt has begun or ended."""
+        now = time.monotonic()
+        if self._alive is not None and not self._alive():
+            pace.next = min(pace.next, now)  # without Slurm a question costs nothing
+        if now < self.next_look:
+            return
+        begun = ended = False
+        live = self._live()
+        for run in live:
+            signs, before = _signs(run), self._signs.get(run)
+            if signs != before:
+                self._signs[run] = signs
+                begun = begun or before is not None
+                ended = ended or signs[1] or (before is not None and signs[2])
+        if begun or ended:
+            self._every = FILES_EVERY[0]
+            # That one of many runs has begun is no news whose answer somebody waits for.
+            apart = 0.0 if ended else min(APART, len(live) / 10)
+            pace.news(now, then=AFTER_END if ended else (), apart=apart)
+        self.next_look = now + max(self._every, len(live) / RUNS_A_SECOND)
+        self._every = min(self._every * FILES_SLOWER, FILES_EVERY[1])
+
+    def note_output(self, data: bytes | None, pace: Pace) -> None:
+        """Look at the files soon: a job that writes may begin and end."""
+        self._every = FILES_EVERY[0]
+        self.next_look = min(self.next_look, time.monotonic() + self._every)
+
+    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
+        """Wait for the record of the end."""
+        now, run = time.monotonic(), status.folder
+        if now < self._read_again.get(run, 0.0):
+            return None
+        self._read_again[run] = now + LATE_EVERY
+        refresh(run)
+        history = read_history(run)
+        end = history.last.end if history.last else None
+        if end is not None and status.exit_code is None:
+            verdict = structs.replace(status.verdict, exit_code=end.exit_code)
+            self._known[run] = status = structs.replace(status, history=history, verdict=verdict)
+        is_late = now >= since + FILES_LATE
+        is_all = end is not None or history.last is None or status.source == "record"
+        return status if is_all or is_late else None
+
+    def _live(self) -> list[RunFolder]:
+        return [run for run in self.runs if run not in self._known or not self._known[run].final]
+
+
 def _signs(run: RunFolder) -> tuple[int, bool, bool]:
     """How many attempts a run's folder shows, whether the last one has ended, and is cancelled."""
     try:
@@ -429,6 +386,68 @@ def _signs(run: RunFolder) -> tuple[int, bool, bool]:
     attempts = [int(name) for name in names if name.isdigit()]
     end = f"{run.attempts}/{max(attempts, default=0)}/end.json"
     return len(attempts), os.access(end, os.F_OK), os.access(run.cancelled, os.F_OK)
+
+
+# ---- jobs that hpcrun did not submit: Slurm alone knows them
+
+
+class Jobs(Target):
+    """Other jobs by their ids, of an array named as a whole all tasks.
+
+    What Slurm shows no more keeps its end, or is lost. ask() raises InputError for a job that Slurm
+    does not know at first; not ``strict``: that one is left out.
+    """
+
+    def __init__(self, job_ids: Sequence[str], *, strict: bool = True) -> None:
+        self._jobs: dict[str, list[JobStatus]] = {job_id: [] for job_id in job_ids}
+        # As they are reported, by the ids that name them: UNKNOWN while Slurm is silent.
+        self.shown = dict(self._jobs)
+        self._strict = strict
+        self._is_first = True
+
+    def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
+        """Ask about those that are not over; Slurm's silence is UNKNOWN."""
+        try:
+            self._find(context, pace)
+            self.shown = dict(self._jobs)
+        except OutOfReach as silence:
+            self._note_silence(silence)
+        return [status for known in self.shown.values() for status in known]
+
+    def _note_silence(self, silence: OutOfReach) -> None:
+        unknown = Verdict(state=UNKNOWN, final=False, source="squeue", reason=silence.message)
+        for job_id, known in self._jobs.items():
+            nothing = _with(_nothing_of(job_id), unknown)
+            live = [each if each.final else _with(each, unknown) for each in known]
+            self.shown[job_id] = live or [nothing]
+
+    def _find(self, context: Context, pace: Pace) -> None:
+        live = [job_id for job_id, known in self._jobs.items() if _live(known) or not known]
+        if not live:
+            return
+        answer = self._answer(context, live, is_first=self._is_first)
+        if not self._is_first and any(_vanished(self._jobs[each], answer[each]) for each in live):
+            answer = status_of_jobs(context, live, ended=True)
+        for job_id in live:
+            if self._is_first and not answer[job_id]:
+                if self._strict:
+                    raise unknown_job(job_id)
+                del self._jobs[job_id]
+                continue
+            known, found = self._jobs[job_id], answer[job_id]
+            names = {status.job_id for status in found}
+            gone = _vanished(known, found) if found or known else [_nothing_of(job_id)]
+            over = [each for each in known if each.final and each.job_id not in names]
+            self._jobs[job_id] = [*over, *found, *(_with(status, _FORGOTTEN) for status in gone)]
+            if _states(known) != _states(self._jobs[job_id]):
+                pace.hurry(AFTER_CHANGE)
+        self._is_first = False
+
+    def _answer(
+        self, context: Context, job_ids: Sequence[str], *, is_first: bool
+    ) -> dict[str, list[JobStatus]]:
+        """Ask Slurm; of a job that it does not know an empty list. Raises OutOfReach."""
+        return status_of_jobs(context, job_ids, ended=is_first)
 
 
 def _live(known: Iterable[JobStatus]) -> list[JobStatus]:
@@ -449,36 +468,10 @@ def _states(known: Sequence[JobStatus]) -> list[tuple[str | None, str]]:
     return [(status.job_id, status.state) for status in known]
 
 
+def _with(status: JobStatus, verdict: Verdict) -> JobStatus:
+    return structs.replace(status, verdict=verdict)
+
+
 def _nothing_of(job_id: str) -> JobStatus:
     """A job of which nothing is known yet."""
     return JobStatus(job_id=job_id, history=History(run_id=job_id), verdict=_FORGOTTEN)
-
-
-def _as_shown(job: SlurmJob) -> JobStatus:
-    """The status of a job by scontrol's answer alone."""
-    final = is_final(job.state)
-    reason = "" if job.reason in ("None", "NonZeroExitCode") else job.reason.split(" ")[0]
-    verdict = Verdict(
-        state=job.state,
-        final=final,
-        source="scontrol",
-        reason=reason,
-        exit_code=parse_exit_code(job.exit_code) if final else None,
-    )
-    return JobStatus(
-        job_id=job.job_id,
-        history=History(run_id=job.job_id),
-        verdict=verdict,
-        job=job,
-        name=job.name,
-    )
-
-
-def _guess_output(status: JobStatus) -> SlurmJob | None:
-    """Slurm has forgotten where the output went: look where sbatch puts it by default."""
-    if status.job is None or not status.job.work_dir:
-        return None
-    path = Path(status.job.work_dir) / f"slurm-{status.job_id}.out"
-    if not path.is_file():
-        return None
-    return structs.replace(status.job, stdout=str(path), stderr=str(path), node_list="")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hpcrun.logs.files import LogFile
@@ -69,23 +69,22 @@ class _Place:
         self.offset = offset
         self.seen = seen
         self.rest = b""
+        self.is_rewritten = False
         self.is_over = False
 
 
 class Tail:
-    """Remembers how far each file was read; gives whole lines, so that files do not mix midway.
+    """Makes whole lines of the bytes of many files; remembers how far each was read.
 
     A line ends at a newline, and so does each state of a progress bar at its carriage return. A
-    file that became shorter, or changed where it was read before, is read from its start again;
-    its path is then in ``rewritten`` until the caller takes it out. ``ends`` returns the offset in
-    new lines at which a file's reading ends for good, or None.
+    file that became shorter, or changed where it was read before, is read from its start again.
+    ``ends`` returns the offset in new lines at which a file's reading ends for good, or None.
     """
 
     def __init__(
         self, ends: Callable[[LogFile, bytes], int | None] = lambda file, lines: None
     ) -> None:
         self._ends = ends
-        self.rewritten: set[Path] = set()
         self._places: dict[Path, _Place] = {}
 
     def start(self, file: LogFile, offset: int) -> None:
@@ -98,26 +97,13 @@ class Tail:
         if len(seen) == offset - first:
             self._places[file.path] = _Place(offset, seen)
 
-    def poll(self, files: Sequence[LogFile]) -> Iterator[tuple[LogFile, bytes]]:
-        """Give what is new, as (file, whole lines). What cannot be read now is left for later."""
-        for file in files:
-            for data in self._news(file):
-                yield file, data
+    def lines(self, file: LogFile, *, is_last: bool = False) -> Iterator[bytes | None]:
+        """Give what is new, whole lines a piece; before those of a file that was rewritten None.
 
-    def finish(self, files: Sequence[LogFile]) -> Iterator[tuple[LogFile, bytes]]:
-        """Give what is new, and last lines that nothing will end any more."""
-        for file in files:
-            for data in self._news(file, is_last=True):
-                yield file, data
-        for file in files:
-            place = self._places.get(file.path)
-            if place is not None and place.rest:
-                rest, place.rest = place.rest, b""
-                yield file, rest + b"\n"
-
-    def _news(self, file: LogFile, *, is_last: bool = False) -> Iterator[bytes]:
+        What cannot be read now is left for later; with ``is_last`` nothing comes later.
+        """
         place = self._places.setdefault(file.path, _Place())
-        while not place.is_over and (data := self._read_on(file.path, place, is_last=is_last)):
+        while not place.is_over and (data := _new_bytes(file.path, place, is_last=is_last)):
             place.offset += len(data)
             place.seen = (place.seen + data)[-_OVERLAP:]
             # A carriage return at the very end may be half of a CRLF.
@@ -131,21 +117,31 @@ class Tail:
             if (end := self._ends(file, whole[:cut])) is not None:
                 place.is_over, place.rest, cut = True, b"", end
             if cut:
+                if place.is_rewritten:
+                    yield None
+                place.is_rewritten = False
                 yield whole[:cut]
 
-    def _read_on(self, path: Path, place: _Place, *, is_last: bool) -> bytes:
-        before = len(place.seen)
-        try:
-            data = read_at(path, place.offset - before, _CHUNK + before)
-            if not data.startswith(place.seen):
-                self.rewritten.add(path)
-                place.offset, place.seen, place.rest, before = 0, b"", b"", 0
-                data = read_at(path, 0, _CHUNK)
-        except OSError:
-            return b""
-        data = data[before:]
-        # A network file system may show a file's new length before its new bytes, as zeros.
-        return data if is_last or len(data) == _CHUNK else data.rstrip(b"\0")
+    def rest(self, file: LogFile) -> bytes:
+        """Take the begin of a line that nothing will end any more; b"" where there is none."""
+        place = self._places.get(file.path, _Place())
+        rest, place.rest = place.rest, b""
+        return rest + b"\n" if rest else b""
+
+
+def _new_bytes(path: Path, place: _Place, *, is_last: bool) -> bytes:
+    before = len(place.seen)
+    try:
+        data = read_at(path, place.offset - before, _CHUNK + before)
+        if not data.startswith(place.seen):
+            place.offset, place.seen, place.rest, before = 0, b"", b"", 0
+            place.is_rewritten = True
+            data = read_at(path, 0, _CHUNK)
+    except OSError:
+        return b""
+    data = data[before:]
+    # A network file system may show a file's new length before its new bytes, as zeros.
+    return data if is_last or len(data) == _CHUNK else data.rstrip(b"\0")
 
 
 def _between_words(line: bytes) -> int:

@@ -41,7 +41,8 @@ def test_thousands_of_files_are_compared_at_once(
 ) -> None:
     context = load_context(clean_environ, tmp_path)
     (tmp_path / "rank-2999.log").write_text("last\n")
-    logs = ManyRanks(TwoLooks(context, jobs=["7"]))
+    logs = ManyRanks(context)
+    logs.monitor = TwoLooks(context, [])
     logs.folder = tmp_path
     begun = time.process_time()
     events = list(logs.follow(sleep=lambda _: None))

@@ -12,7 +12,7 @@ import pytest
 
 from hpcrun.controller import monitor
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.monitor import FAIR, FILES_LATE, FREE, Monitor, poll_all
+from hpcrun.controller.monitor import FAIR, FILES_LATE, FREE, Jobs, Monitor, Runs, poll_all
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History
@@ -90,7 +90,7 @@ class World:
     ) -> Iterator[JobStatus]:
         """Wait for the runs and for other jobs; give what is told when it is."""
         end = None if timeout is None else self.now + timeout
-        watched = Monitor(context, self.runs, others, deadline=end)
+        watched = Monitor(context, [Runs(self.runs), Jobs(others)], deadline=end)
         yield from poll_all([watched], deadline=end, sleep=self.sleep)
 
     def status(self, run: RunFolder, state: str) -> JobStatus:
@@ -300,7 +300,7 @@ def test_silence_at_first_hides_no_task_and_no_wrong_word(
     world.others = OutOfReach("squeue: no")
     world.at(10, lambda: setattr(world, "others", {"9_0": "RUNNING", "9_1": "FAILED"}))
     world.at(50, lambda: setattr(world, "others", {"9_0": "COMPLETED", "9_1": "FAILED"}))
-    watched = Monitor(context, (), ["9"])
+    watched = Monitor(context, [Jobs(["9"])])
     told = [
         (each.job_id, each.state) for each in poll_all([watched], deadline=99, sleep=world.sleep)
     ]

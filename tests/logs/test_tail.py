@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,26 +23,26 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def joined(found: Sequence[tuple[LogFile, bytes]], file: LogFile) -> bytes:
-    return b"".join(data for one, data in found if one == file)
-
-
 class Log:
     """A log and its reader."""
 
     def __init__(self, path: Path) -> None:
         self.file = LogFile(path)
         self.tail = Tail()
+        self.is_rewritten = False
 
     def add(self, data: bytes) -> None:
         with self.file.path.open("ab") as file:
             file.write(data)
 
     def poll(self) -> bytes:
-        return joined(list(self.tail.poll([self.file])), self.file)
+        found = list(self.tail.lines(self.file))
+        self.is_rewritten = None in found
+        return b"".join(data for data in found if data is not None)
 
     def finish(self) -> bytes:
-        return joined(list(self.tail.finish([self.file])), self.file)
+        found = self.tail.lines(self.file, is_last=True)
+        return b"".join(filter(None, found)) + self.tail.rest(self.file)
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ def test_files_do_not_mix_midway(tmp_path: Path) -> None:
     tail = Tail()
     for log in logs:
         log.add(b"a" + log.file.path.name.encode())
-    assert list(tail.poll(files)) == []
+    assert [data for file in files for data in tail.lines(file)] == []
     for log in logs:
         log.add(b"b\nc")
-    found = list(tail.poll(files))
-    assert [data for _, data in found] == [b"a0b\n", b"a1b\n", b"a2b\n"]
-    assert [data for _, data in tail.finish(files)] == [b"c\n"] * 3
+    found = [data for file in files for data in tail.lines(file)]
+    assert found == [b"a0b\n", b"a1b\n", b"a2b\n"]
+    assert [tail.rest(file) for file in files] == [b"c\n"] * 3
 
 
 @pytest.mark.slow
@@ -180,11 +180,11 @@ def test_a_file_that_was_rewritten_and_is_longer(log: Log, monkeypatch: pytest.M
     monkeypatch.setattr(module, "_CHUNK", 1 << 20)
     log.add(b"first\n")
     assert log.poll() == b"first\n"
-    assert not log.tail.rewritten
+    assert not log.is_rewritten
     log.file.path.unlink()
     log.add(b"another beginning\nand more\n")
     assert log.poll() == b"another beginning\nand more\n"
-    assert log.tail.rewritten == {log.file.path}
+    assert log.is_rewritten
 
 
 def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
@@ -197,7 +197,7 @@ def test_zeros_at_the_end_are_bytes_that_have_not_come_yet(
         file.seek(6)
         file.write(b"o\nx\n")
     assert log.poll() == b"two\nx\n"
-    assert not log.tail.rewritten
+    assert not log.is_rewritten
 
 
 def test_a_very_long_line_is_cut_between_words(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

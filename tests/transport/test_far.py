@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller import clean, context
-from hpcrun.controller.monitor import Monitor
+from hpcrun.controller.monitor import Monitor, Runs
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller, tools_without_slurm
@@ -133,7 +133,9 @@ def test_a_watcher_refreshes_once_for_each_question(
     run = submitted(hpcrun)
     cluster.begin()
     far.trips.clear()
-    monitor = Monitor(context.load_context(hpcrun.environ, hpcrun.project), [RunFolder(run)])
+    monitor = Monitor(
+        context.load_context(hpcrun.environ, hpcrun.project), [Runs([RunFolder(run)])]
+    )
     (status,) = monitor.poll().statuses
     assert (status.state, len(status.history.attempts)) == ("RUNNING", 1)
     monitor.poll()
@@ -155,7 +157,9 @@ def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
 
     monkeypatch.setattr(far, "refresh", away)
     monkeypatch.setattr(far, "run", away)
-    monitor = Monitor(context.load_context(hpcrun.environ, hpcrun.project), [RunFolder(run)])
+    monitor = Monitor(
+        context.load_context(hpcrun.environ, hpcrun.project), [Runs([RunFolder(run)])]
+    )
     (status,) = monitor.poll().statuses
     assert (status.state, status.out_of_reach) == ("UNKNOWN", "no route to the cluster")
 

@@ -187,8 +187,8 @@ GUARDS = [
     guard(
         54,
         "hpcrun/logs/tail.py",
-        "            if not data.startswith(place.seen):\n",
-        "            if False:\n",
+        "        if not data.startswith(place.seen):\n",
+        "        if False:\n",
         "tests/logs/test_tail.py::test_a_file_that_became_shorter_is_read_again",
     ),
     guard(

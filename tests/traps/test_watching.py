@@ -34,4 +34,4 @@ def test_a_state_of_a_progress_bar_is_a_line(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "log")
     file.path.write_bytes(b"epoch 1: 10%\repoch 1: 20%\repoch 1: 3")
     tail = Tail()
-    assert list(tail.poll([file])) == [(file, b"epoch 1: 10%\repoch 1: 20%\r")]
+    assert list(tail.lines(file)) == [b"epoch 1: 10%\repoch 1: 20%\r"]

@@ -14,7 +14,7 @@ from msgspec import Struct
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import STDIN, Source, find_sources, own_formats
-from hpcrun.controller.monitor import Monitor
+from hpcrun.controller.monitor import Jobs, Monitor, Runs
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.runs.status import JobStatus
@@ -107,48 +107,41 @@ class CurveFollower:
             seconds -= _SLICE
 
     def _is_over(self) -> bool:
-        ends = zip(self._logs, self._states.are_over(), strict=True)
-        return all(log.is_over or is_over for log, is_over in ends)
+        known = zip(self._logs, self._states.statuses, strict=True)
+        ends = (log.is_over or (job is not None and self._states.is_over) for log, job in known)
+        return all(ends)
 
 
 class _States:
-    """Knows the jobs' states: all runs are watched as one, other jobs each by its id."""
+    """Knows the states of the jobs whose logs are followed: one question for all of them."""
 
     def __init__(self, context: Context, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self._runs = Monitor(context, [each.run for each in sources if each.run is not None])
+        runs = [each.run for each in sources if each.run is not None]
         jobs = dict.fromkeys(each.job for each in sources if each.job is not None)
-        self._others = {job_id: Monitor(context, jobs=[job_id]) for job_id in jobs}
+        # What Slurm has forgotten is a log file like any other.
+        self._jobs = Jobs([*jobs], strict=False)
+        self._monitor = Monitor(context, [Runs(runs), self._jobs])
 
     def look(self) -> bool:
         """Ask where it is time to; return whether a state is another than before."""
-        changed = bool(self._runs.runs and self._runs.poll().changed)
-        for job_id, monitor in list(self._others.items()):
-            try:
-                changed |= bool(monitor.poll().changed)
-            except InputError:  # Slurm has forgotten the job: a log file like any other
-                del self._others[job_id]
-        return changed
+        return bool(self._monitor.poll().changed)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all jobs are over, and all of their output has arrived."""
+        return self._monitor.is_over
 
     @property
     def statuses(self) -> list[JobStatus | None]:
         """What is known now, for each source; of an array one of its tasks, if any is not over."""
-        of_runs = {each.run: each for each in self._runs.statuses}
+        of_runs = {each.run: each for each in self._monitor.statuses}
         found: list[JobStatus | None] = []
         for source in self._sources:
             if source.run is not None:
                 found.append(of_runs.get(source.run))
                 continue
-            monitor = self._others.get(source.job or "")
-            known = monitor.statuses if monitor is not None else []
+            known = self._jobs.shown.get(source.job or "", [])
             live = [status for status in known if not status.final]
             found.append(next(iter(live or known), None))
         return found
-
-    def are_over(self) -> list[bool]:
-        """Return of each source whether its job is over, and all of its output has arrived."""
-        monitors = (
-            self._runs if source.run is not None else self._others.get(source.job or "")
-            for source in self._sources
-        )
-        return [monitor is not None and monitor.is_over for monitor in monitors]

@@ -1,0 +1,189 @@
+"""The output of a job that hpcrun did not submit: in which files it is, and when it ends.
+
+Never changes or cancels anything.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import structs
+
+from hpcrun import scheduler
+from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.monitor import Jobs, Pace
+from hpcrun.controller.status import status_of_jobs
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.logs.files import LogFile
+from hpcrun.runs.records import History
+from hpcrun.runs.status import JobStatus
+from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.states import is_final, parse_exit_code
+
+# The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
+# seconds at least; it is asked about so often a minute at most. After lines that a job ends with it
+# is asked about SOON seconds after the last question.
+SILENT_AFTER, SILENT_FACTOR, ASKED_A_MINUTE = 3.0, 3.0, 4
+SOON = 5.0
+_LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
+# How late the last lines may come from the nodes, in seconds.
+LINES_LATE = 0.5
+# How many waiting tasks of an array have their files looked for; in names of files Slurm writes
+# NO_VAL where the number of the task is going to be.
+NEXT_TASKS = 64
+_NO_TASK = "4294967294"
+
+
+class JobOutput(Jobs):
+    """One job, or the tasks of an array, whose output is read: its silence may be its end.
+
+    Of all Slurm's commands scontrol alone shows where the output goes, and the state beside it.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__([job_id])
+        self.jobs: list[SlurmJob] = []
+        self._longest_silence = 0.0
+        self._written_at = time.monotonic()
+
+    def files(self) -> list[LogFile]:
+        """List where the output goes, whether something is there yet or not."""
+        return _output_files(self.jobs)
+
+    def look(self, context: Context, pace: Pace) -> None:
+        """Look whether the job has written nothing for long, since Slurm was asked."""
+        now = time.monotonic()
+        silence = now - self._written_at
+        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
+        may_ask = pace.asked_lately(now) < ASKED_A_MINUTE
+        if may_ask and self._written_at > pace.last and silence > long:
+            pace.news(now)
+
+    def note_output(self, data: bytes | None, pace: Pace) -> None:
+        """Learn how long the job is silent at times, and whether these lines may be its last."""
+        now = time.monotonic()
+        self._longest_silence = max(self._longest_silence, now - self._written_at)
+        self._written_at = now
+        if data is None or any(line in data for line in _LAST_LINES):
+            pace.news(max(now, pace.last + SOON))
+
+    def settle(self, status: JobStatus, since: float) -> JobStatus | None:
+        """Wait for the last lines."""
+        return status if time.monotonic() >= since + LINES_LATE else None
+
+    def _answer(
+        self, context: Context, job_ids: Sequence[str], *, is_first: bool
+    ) -> dict[str, list[JobStatus]]:
+        (job_id,) = job_ids
+        jobs = scheduler.show_jobs(slurm_transport(context), job_id)
+        if jobs:
+            self.jobs = jobs
+            return {job_id: [_as_shown(job) for job in jobs]}
+        statuses = status_of_jobs(context, job_ids, ended=True)
+        known = {job.job_id for job in self.jobs}
+        guessed = [_guess_output(status) for status in statuses[job_id]]
+        self.jobs += [job for job in guessed if job is not None and job.job_id not in known]
+        return statuses
+
+    def _note_silence(self, silence: OutOfReach) -> None:
+        if self._is_first:  # nobody knows what to read
+            raise silence
+        super()._note_silence(silence)
+
+
+def _as_shown(job: SlurmJob) -> JobStatus:
+    """The status of a job by scontrol's answer alone."""
+    final = is_final(job.state)
+    reason = "" if job.reason in ("None", "NonZeroExitCode") else job.reason.split(" ")[0]
+    verdict = Verdict(
+        state=job.state,
+        final=final,
+        source="scontrol",
+        reason=reason,
+        exit_code=parse_exit_code(job.exit_code) if final else None,
+    )
+    return JobStatus(
+        job_id=job.job_id,
+        history=History(run_id=job.job_id),
+        verdict=verdict,
+        job=job,
+        name=job.name,
+    )
+
+
+def _guess_output(status: JobStatus) -> SlurmJob | None:
+    """Slurm has forgotten where the output went: look where sbatch puts it by default."""
+    if status.job is None or not status.job.work_dir:
+        return None
+    path = Path(status.job.work_dir) / f"slurm-{status.job_id}.out"
+    if not path.is_file():
+        return None
+    return structs.replace(status.job, stdout=str(path), stderr=str(path), node_list="")
+
+
+def _output_files(jobs: Sequence[SlurmJob]) -> list[LogFile]:
+    found: dict[str, LogFile] = {}
+    jobs = [each for job in jobs for each in _tasks_of(job)]
+    jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
+    for job in jobs:
+        for name in dict.fromkeys((job.stdout, job.stderr)):
+            path = _filled(name, job.node_list)
+            if path and path not in found and path != "/dev/null":
+                found[path] = LogFile(
+                    Path(path),
+                    attempt=job.restarts,
+                    job_id=job.job_id,
+                    task=job.task if len(jobs) > 1 else "",
+                    is_err=name != job.stdout,
+                )
+    return list(found.values())
+
+
+def _tasks_of(job: SlurmJob) -> list[SlurmJob]:
+    """Of what waits of an array, the tasks that begin next: their files may come at any time."""
+    if not job.task.startswith("["):
+        return [job]
+    numbers: list[int] = []
+    for piece in job.task.strip("[]").partition("%")[0].split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?", piece)
+        if match:
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            numbers += range(first, min(last + 1, first + NEXT_TASKS * step), max(1, step))
+    return [
+        structs.replace(
+            job,
+            job_id=f"{job.array}_{number}",
+            stdout=job.stdout.replace(_NO_TASK, str(number)),
+            stderr=job.stderr.replace(_NO_TASK, str(number)),
+        )
+        for number in numbers[:NEXT_TASKS]
+        if _NO_TASK in job.stdout
+    ]
+
+
+def _filled(path: str, nodes: str) -> str:
+    """Fill what Slurm leaves open in a file's name until a node opens it: %N %n %t %s.
+
+    A batch script is task 0 on the first node (sbatch(1), filename pattern).
+    """
+    if not re.search(r"%[0-9]*[Nnts]", path):
+        return path
+    path = re.sub(r"%([0-9]*)[nt]", lambda found: "0".zfill(int(found[1] or 0)), path)
+    path = re.sub(r"%[0-9]*s", "batch", path)
+    host = ""
+    with suppress(InputError):
+        host = expand(nodes)[0] if nodes else ""
+    likely = Path(re.sub(r"%[0-9]*N", host or "%N", path))
+    if likely.exists():
+        return str(likely)
+    # A node may have another name than its host.
+    pattern = re.sub(r"%[0-9]*N", "*", glob.escape(Path(path).name))
+    found = list(likely.parent.glob(pattern)) if likely.parent.is_dir() else []
+    return str(found[0] if len(found) == 1 else likely)
