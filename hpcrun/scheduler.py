@@ -29,6 +29,7 @@ from hpcrun.slurm.jobs import (
     parse_show_job,
     parse_squeue,
     sacct_argv,
+    show_each_argv,
     show_job_argv,
     squeue_argv,
 )
@@ -229,6 +230,18 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
     if not is_unknown_job(result.stderr):
         raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
     return []
+
+
+def show_each(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
+    """Ask slurmctld for many jobs by one command; what it does not know, or its silence, is none.
+
+    Slurm takes no list of ids here; but it takes one question a line.
+    """
+    argv, lines = show_each_argv(job_ids)
+    try:
+        return parse_show_job(transport.run(argv, stdin=lines, timeout=TIMEOUT).stdout)
+    except OutOfReach:
+        return []
 
 
 def pending(transport: Transport, partition: str) -> list[SlurmJob]:

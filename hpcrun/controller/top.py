@@ -19,7 +19,7 @@ from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import Source
-from hpcrun.controller.monitor import Pace
+from hpcrun.controller.monitor import Monitor, Pace, Target
 from hpcrun.controller.status import conf_of
 from hpcrun.controller.targets import job_of_another
 from hpcrun.controller.usage import UsageStep, close_all
@@ -36,9 +36,12 @@ from hpcrun.runs.store import read_history, read_task
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import is_final
+from hpcrun.transport import Transport
 
 # How many jobs have a usage step: each costs an srun process here, and this is a login node.
 MOST_STEPS = 8
+# Jobs whose output Slurm is asked for at once.
+MOST_OUTPUTS = 100
 # Seconds between two looks at a run's records.
 _RECORDS_EVERY = 2.0
 # Bytes of a log that are read at first, from its end.
@@ -69,33 +72,35 @@ class Top:
         self._env = job_environment(context, "clean")
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._version: tuple[int, int] | str | None = "unasked"
-        self._queue = _Queue(context, job_ids)
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
+        self._mine = _Mine(job_ids)
+        self._monitor = Monitor(context, [self._mine])
         self._watched: dict[str, _Watched] = {}
 
     @property
     def out_of_reach(self) -> str:
         """Why nothing new is known of the jobs' states; empty while Slurm answers."""
-        return self._queue.out_of_reach
+        return self._mine.out_of_reach
 
     @property
     def is_known(self) -> bool:
         """Whether Slurm has answered at all."""
-        return self._queue.answered_at is not None
+        return self._mine.answered_at is not None
 
     @property
     def left_out(self) -> int:
         """How many jobs there are beyond the ``count`` first."""
-        return max(0, len(self._queue.jobs) - self._count)
+        return max(0, len(self._monitor.statuses) - self._count)
 
     def look(self, now: float) -> bool:
         """Do what is due at a time of the monotonic clock; return whether there is news.
 
         A look is short: a thread waits for Slurm, and one log is read at a time.
         """
-        news = self._queue.look(now)
+        statuses = self._monitor.poll().statuses
+        news, self._mine.has_news = self._mine.has_news, False
         if news:
-            self._sort()
+            self._sort(statuses)
         for watched in self._watched.values():
             news |= watched.step is not None and watched.step.look(now)
         due = min(self._watched.values(), key=lambda each: each.next_look, default=None)
@@ -105,7 +110,7 @@ class Top:
 
     def jobs(self, now: float) -> list[JobStatus]:
         """List the jobs as they are known: those that run, then those that wait; newest first."""
-        answered_at = now if self._queue.answered_at is None else self._queue.answered_at
+        answered_at = now if self._mine.answered_at is None else self._mine.answered_at
         return [each.status(now - answered_at) for each in self._watched.values()]
 
     def has_all(self) -> bool:
@@ -116,25 +121,24 @@ class Top:
         """End the usage steps."""
         close_all([each.step for each in self._watched.values() if each.step is not None])
 
-    def _sort(self) -> None:
+    def _sort(self, statuses: Sequence[JobStatus]) -> None:
         """Follow Slurm's last answer."""
-        jobs = sorted(self._queue.jobs, key=_order)[: self._count]
         before, self._watched = self._watched, {}
         steps = 0
-        for job in jobs:
+        for status in sorted(statuses, key=_order)[: self._count]:
+            job = _job_of(status)
             watched = before.pop(job.job_id, None)
-            if watched is None or watched.job.number != job.number:
-                watched = _Watched(job)
-            watched.job = job
-            watched.add_log(self._queue.outputs.get(job.job_id, ()))
+            if watched is None or _job_of(watched.known).number != job.number:
+                watched = _Watched(status)
+            watched.known = status
+            watched.add_log(self._mine.outputs.get(job.job_id, ()))
             self._watched[job.job_id] = watched
             if self._usage and job.state == "RUNNING":
                 steps += 1
-                self._add_step(watched, steps)
+                self._add_step(watched, job, steps)
         close_all([each.step for each in before.values() if each.step is not None])
 
-    def _add_step(self, watched: _Watched, order: int) -> None:
-        job = watched.job
+    def _add_step(self, watched: _Watched, job: SlurmJob, order: int) -> None:
         if watched.step is not None:
             return
         if order > MOST_STEPS:
@@ -148,102 +152,111 @@ class Top:
             watched.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
 
 
-class _Queue:
-    """Slurm's answers about jobs that wait or run, asked for on a thread: it may take a minute.
+class _Mine(Target):
+    """The user's jobs that wait or run, or some by their ids: those that Slurm lists each time.
 
-    ``outputs``: where the output goes of those that are not hpcrun's. ``answered_at``: when Slurm
-    answered last, by the monotonic clock; None: it has not.
+    It is asked on a thread, for an answer may take a minute. ``outputs``: where the output goes of
+    those that are not hpcrun's. ``answered_at``: by the monotonic clock; None: it has not.
     """
 
-    def __init__(self, context: Context, job_ids: Sequence[str]) -> None:
-        """Ask for some jobs, or for all of the user's."""
-        self.jobs: list[SlurmJob] = []
-        self.outputs: dict[str, tuple[Path, ...]] = {}
+    is_open = True
+
+    def __init__(self, job_ids: Sequence[str]) -> None:
+        """Watch some jobs, or all of the user's."""
+        self.outputs: dict[str, list[str]] = {}
         self.answered_at: float | None = None
         self.out_of_reach = ""
-        self._transport = slurm_transport(context)
+        self.has_news = False
         self._job_ids = list(job_ids)
-        self._pace = Pace()
         self._thread: threading.Thread | None = None
-        self._answer: list[SlurmJob] | HpcrunError | None = None
-        self._paths: dict[str, tuple[Path, ...]] = {}
+        self._answer: list[JobStatus] | HpcrunError | None = None
 
-    def look(self, now: float) -> bool:
-        """Ask if it is time; return whether there is an answer."""
-        if self._thread is not None:
-            if self._thread.is_alive():
-                return False
-            self._thread = None
-            return self._take(now)
-        if self._pace.is_due(now):
-            self._pace.asked(now)
-            self._thread = threading.Thread(target=self._ask, daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # as many threads run as are allowed here
-                self._thread = None
-                self._ask()
-                return self._take(now)
-        return False
-
-    def _ask(self) -> None:
-        """Ask for the jobs, and for the output of one of which that is not known."""
+    def ask(self, context: Context, pace: Pace) -> None:
+        """Begin to ask; look() has the answer."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        transport = slurm_transport(context)
+        self._thread = threading.Thread(target=self._find, args=[transport], daemon=True)
         try:
-            rows = scheduler.queue(self._transport, self._job_ids)
-            self._answer = jobs = [job for job in rows if not is_final(job.state)]
+            self._thread.start()
+        except RuntimeError:  # as many threads run as are allowed here
+            self._thread = None
+            self._find(transport)
+
+    def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
+        """Take the answer, if there is one."""
+        answer, self._answer = self._answer, None
+        if answer is None:  # what was known holds
+            return None
+        self.has_news = True
+        if isinstance(answer, HpcrunError):
+            self.out_of_reach = answer.message
+            return None
+        self.answered_at, self.out_of_reach = time.monotonic(), ""
+        return answer
+
+    def _find(self, transport: Transport) -> None:
+        """Ask for the jobs, and where the output goes of those of which that is not known."""
+        try:
+            jobs = scheduler.queue(transport, self._job_ids)
         except HpcrunError as error:
             self._answer = error
             return
-        for job in jobs:
-            is_ours = RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder)
-            if job.state == "RUNNING" and not is_ours and job.job_id not in self.outputs:
-                try:
-                    shown = scheduler.show_jobs(self._transport, job.job_id)
-                except HpcrunError:
-                    shown = []
-                paths = [Path(path) for each in shown for path in each.outputs]
-                self._paths = {job.job_id: tuple(paths)}
-                break
+        found = [_status(job) for job in jobs if not is_final(job.state)]
+        unknown = [
+            job.job_id
+            for status in found
+            if (job := _job_of(status)).state == "RUNNING"
+            and not (RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder))
+            and job.job_id not in self.outputs
+        ]
+        if unknown:
+            shown = scheduler.show_each(transport, unknown[:MOST_OUTPUTS])
+            self.outputs |= dict.fromkeys(unknown[:MOST_OUTPUTS], [])
+            self.outputs |= {job.job_id: job.outputs for job in shown}
+        self._answer = found
 
-    def _take(self, now: float) -> bool:
-        answer, self._answer = self._answer, None
-        if answer is None:  # the thread has died: what was known holds
-            return False
-        if isinstance(answer, HpcrunError):
-            self.out_of_reach = answer.message
-            return True
-        self.jobs, self.answered_at, self.out_of_reach = answer, now, ""
-        self.outputs |= self._paths
-        return True
+
+def _status(job: SlurmJob) -> JobStatus:
+    run = _run_of(job)
+    task = read_task(run) if run is not None else None
+    return JobStatus(
+        verdict=Verdict(state=job.state, final=False, source=job.source, reason=job.reason),
+        history=History(run_id=run.run_id if run is not None else job.job_id),
+        job_id=job.job_id,
+        run=run,
+        job=job,
+        name=job.name if task is None else f"{job.name} {label(task.values)}",
+        elapsed=job.elapsed_seconds,
+        limit=job.limit_seconds,
+    )
 
 
 class _Watched:
     """One job, its log and its usage step."""
 
-    def __init__(self, job: SlurmJob) -> None:
-        self.job = job
+    def __init__(self, known: JobStatus) -> None:
+        self.known = known
         self.step: UsageStep | None = None
         self.why_no_use = ""
         self.next_look = 0.0
-        self._run = _run_of(job)
-        task = read_task(self._run) if self._run is not None else None
-        self._name = job.name if task is None else f"{job.name} {label(task.values)}"
         self._log: _Log | None = None
-        self._history = History(run_id=self._run.run_id if self._run else job.job_id)
+        self._history = known.history
         self._records_at = 0.0
 
-    def add_log(self, outputs: Sequence[Path]) -> None:
+    def add_log(self, outputs: Sequence[str]) -> None:
         """Take up the log, once it is known where it is."""
-        if self._log is None and (self._run is not None or outputs):
-            self._log = _Log(Source(self.job.job_id, tuple(outputs), self._run))
+        if self._log is None and (self.known.run is not None or outputs):
+            files = tuple(map(Path, outputs))
+            self._log = _Log(Source(self.known.job_id or "", files, self.known.run))
             self.next_look = 0.0
 
     def look_at_files(self, now: float) -> bool:
         """Read on in the log and the records."""
         news = self._log is not None and self._log.look(now)
-        if self._run is not None and now >= self._records_at:
+        if self.known.run is not None and now >= self._records_at:
             self._records_at = now + _RECORDS_EVERY
-            before, self._history = self._history, read_history(self._run)
+            before, self._history = self._history, read_history(self.known.run)
             news |= _has_ended(before) != _has_ended(self._history)
         self.next_look = time.monotonic() + (0.5 if news else 1.0)
         return news
@@ -252,11 +265,14 @@ class _Watched:
         """Return whether the log was read, and the use is known or will not be."""
         # A use is a difference between two looks; a step that failed once has had its chance.
         uses = self._uses()
-        nodes = int(self.job.nodes) if self.job.nodes.isdigit() else 0
+        nodes = _job_of(self.known).nodes
         has_use = (
             self.step is None
             or self.step.has_failed
-            or (len(uses) >= nodes and all(use.cpus_busy is not None for use in uses))
+            or (
+                len(uses) >= (int(nodes) if nodes.isdigit() else 0)
+                and all(use.cpus_busy is not None for use in uses)
+            )
         )
         return has_use and (self.next_look > 0 or self._log is None)
 
@@ -265,23 +281,22 @@ class _Watched:
 
     def status(self, seconds_since: float) -> JobStatus:
         """What is known, ``seconds_since`` Slurm answered."""
-        job = self.job
-        elapsed = job.elapsed_seconds
-        if elapsed is not None and job.state == "RUNNING" and not _has_ended(self._history):
+        elapsed = self.known.elapsed
+        if elapsed is not None and self.known.state == "RUNNING" and not _has_ended(self._history):
             elapsed += seconds_since
-        return JobStatus(
-            verdict=Verdict(state=job.state, final=False, source=job.source, reason=job.reason),
+        return structs.replace(
+            self.known,
             history=self._history,
-            job_id=job.job_id,
-            run=self._run,
-            job=job,
-            name=self._name,
             elapsed=elapsed,
-            limit=job.limit_seconds,
             progress=Progress() if self._log is None else self._log.progress,
             uses=self._uses(),
             why_no_use=self.why_no_use or ("" if self.step is None else self.step.trouble),
         )
+
+
+def _job_of(status: JobStatus) -> SlurmJob:
+    assert status.job is not None  # it is from the queue
+    return status.job
 
 
 def _has_ended(history: History) -> bool:
@@ -401,9 +416,10 @@ def _job(context: Context, word: str) -> tuple[str, str | None]:
     return submitted.job_id, submitted.slurm_conf
 
 
-def _order(job: SlurmJob) -> tuple[bool, int]:
-    number = int(job.number) if job.number.isdigit() else 0
-    return job.state == "PENDING", number if job.state == "PENDING" else -number
+def _order(status: JobStatus) -> tuple[bool, int]:
+    number = _job_of(status).number
+    at = int(number) if number.isdigit() else 0
+    return status.state == "PENDING", at if status.state == "PENDING" else -at
 
 
 def _run_of(job: SlurmJob) -> RunFolder | None:

@@ -348,6 +348,11 @@ def show_job_argv(job_id: str) -> list[str]:
     return ["scontrol", "--details", "show", "job", job_id]
 
 
+def show_each_argv(job_ids: Sequence[str]) -> tuple[list[str], str]:
+    """Ask slurmctld for several jobs, and what the command is to read; it takes no list of them."""
+    return show_job_argv("")[:2], "".join(f"show job {each}\n" for each in [*job_ids]) + "quit\n"
+
+
 def parse_show_job(text: str) -> list[SlurmJob]:
     r'''Read the answer to ``show_job_argv``: a job, all tasks of an array or all parts of a job.
 
@@ -369,6 +374,8 @@ def parse_show_job(text: str) -> list[SlurmJob]:
     >>> job.job_id, job.number, job.user, job.gpus, job.slots, job.outputs
     ('7_3', '9', 'me', 3, (2, 1), ['/a b.out', '/a b.err'])
     '''
+    # Where it reads its questions from a file it shows a prompt, most builds with the question.
+    text = re.sub(r"(?m)^(?:scontrol: )+(?:(?:show job \S+|quit)$)?", "", text)
     return [_shown(record) for record in re.split(r"(?m)^(?=JobId=\d)", text)[1:]]
 
 
