@@ -127,9 +127,11 @@ class Top:
         steps = 0
         for status in sorted(statuses, key=_order)[: self._count]:
             job = _job_of(status)
-            watched = before.pop(job.job_id, None)
+            watched = before.get(job.job_id)
             if watched is None or _job_of(watched.known).number != job.number:
                 watched = _Watched(status)
+            else:
+                del before[job.job_id]
             watched.known = status
             watched.add_log(self._mine.outputs.get(job.job_id, ()))
             self._watched[job.job_id] = watched
@@ -212,8 +214,8 @@ class _Mine(Target):
         ]
         if unknown:
             shown = scheduler.show_each(transport, unknown[:MOST_OUTPUTS])
-            self.outputs |= dict.fromkeys(unknown[:MOST_OUTPUTS], [])
-            self.outputs |= {job.job_id: job.outputs for job in shown}
+            outputs = {job.job_id: job.outputs for job in shown}
+            self.outputs |= {job_id: outputs.get(job_id, []) for job_id in unknown[:MOST_OUTPUTS]}
         self._answer = found
 
 

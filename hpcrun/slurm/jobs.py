@@ -350,7 +350,8 @@ def show_job_argv(job_id: str) -> list[str]:
 
 def show_each_argv(job_ids: Sequence[str]) -> tuple[list[str], str]:
     """Ask slurmctld for several jobs, and what the command is to read; it takes no list of them."""
-    return show_job_argv("")[:2], "".join(f"show job {each}\n" for each in [*job_ids]) + "quit\n"
+    lines = [*(f"show job {job_id}" for job_id in job_ids), "quit"]
+    return ["scontrol", "--details"], "".join(f"{line}\n" for line in lines)
 
 
 def parse_show_job(text: str) -> list[SlurmJob]:
