@@ -349,7 +349,14 @@ def show_job_argv(job_id: str) -> list[str]:
 
 
 def show_each_argv(job_ids: Sequence[str]) -> tuple[list[str], str]:
-    """Ask slurmctld for several jobs, and what the command is to read; it takes no list of them."""
+    r"""Ask slurmctld for several jobs, and what the command is to read: it takes no list of them.
+
+    >>> show_each_argv(["7_3", "9"])
+    (['scontrol', '--details'], 'show job 7_3\nshow job 9\nquit\n')
+    >>> text = "scontrol: show job 7\nJobId=7 JobName=x\n   StdOut=/a b\n\nscontrol: quit\n"
+    >>> [job.outputs for job in parse_show_job(text)]
+    [['/a b']]
+    """
     lines = [*(f"show job {job_id}" for job_id in job_ids), "quit"]
     return ["scontrol", "--details"], "".join(f"{line}\n" for line in lines)
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hpcrun.controller.context import load_context
-from hpcrun.controller.logs import JobLogs, Lines
+from hpcrun.controller.logs import Heading, JobLogs, Lines
 from hpcrun.controller.monitor import Monitor, Snapshot
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.records import History
@@ -34,6 +34,41 @@ class ManyRanks(JobLogs):
     def files(self) -> list[LogFile]:
         """List them again each time, as by reading the folders."""
         return [LogFile(self.folder / f"rank-{rank}.log", rank=rank) for rank in range(3000)]
+
+
+class TwoRuns(JobLogs):
+    """Two runs of a sweep; one is started again while it is followed."""
+
+    folder: Path
+
+    def files(self) -> list[LogFile]:
+        """List what is there."""
+        there = sorted(self.folder.glob("*-*"))
+        names = [path.name.split("-") for path in there]
+        return [
+            LogFile(path, int(attempt), rank=0, job_id=job)
+            for path, (attempt, job) in zip(there, names, strict=True)
+        ]
+
+
+def test_before_a_new_attempt_its_own_run_alone_is_read(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    logs = TwoRuns(load_context(clean_environ, tmp_path))
+    logs.folder = tmp_path
+    logs.monitor = TwoLooks(load_context(clean_environ, tmp_path), [])
+    for name in ("0-a", "0-b"):
+        (tmp_path / name).touch()
+    events = logs.follow(sleep=lambda _: None)
+    assert isinstance(next(events), JobStatus)
+    for name in ("0-a", "0-b", "1-a"):
+        (tmp_path / name).write_text(f"{name}\n")
+    shown = [
+        each.text[:9] if isinstance(each, Heading) else each.data.decode().strip()
+        for each in events
+        if not isinstance(each, JobStatus)
+    ]
+    assert shown == ["0-a", "attempt 1", "1-a", "0-b"]
 
 
 def test_thousands_of_files_are_compared_at_once(
