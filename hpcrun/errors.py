@@ -48,19 +48,19 @@ class InputError(HpcrunError, ValueError):
 
 
 class Problem:
-    """One thing wrong in a spec: where it stands and what is wrong with it.
+    """One thing wrong in a spec: the path of a key, what is wrong, and where it stands.
 
-    >>> str(Problem("jobs/x.yaml", 3, "resources.gpus", "unknown key"))
+    >>> str(Problem("resources.gpus", "unknown key", "jobs/x.yaml", 3))
     'jobs/x.yaml:3: resources.gpus: unknown key'
-    >>> str(Problem("--set", None, "a.b", "not a number"))
+    >>> str(Problem("a.b", "not a number", "--set"))
     '--set: a.b: not a number'
     """
 
-    def __init__(self, source: str, line: int | None, path: str, message: str) -> None:
-        self.source = source
-        self.line = line
+    def __init__(self, path: str, message: str, source: str = "", line: int | None = None) -> None:
         self.path = path
         self.message = message
+        self.source = source
+        self.line = line
 
     def __str__(self) -> str:
         where = f"{self.source}:{self.line}" if self.line else self.source

@@ -288,7 +288,7 @@ def all_at_once(errors: Sequence[InputError], origin: Origin) -> InputError:
             return error
         else:
             hint = f"; {error.fix}" if error.fix else ""
-            problems.append(Problem("", None, "", f"{error.message}{hint}"))
+            problems.append(Problem("", f"{error.message}{hint}"))
     for problem in problems:
         origin.blame(problem)
     fix = "; ".join(dict.fromkeys(fixes))
@@ -314,7 +314,7 @@ def _check_commands(setup: SetupPlan) -> None:
     for key, lines in (("commands", setup.commands), ("node_commands", setup.node_commands)):
         fault = _syntax_fault("\n".join(lines)) if lines else ""
         if fault:
-            problems.append(Problem("", None, f"setup.{key}", f"no bash: {fault}"))
+            problems.append(Problem(f"setup.{key}", f"no bash: {fault}"))
     if problems:
         raise SpecError(problems)
 

@@ -110,7 +110,7 @@ def load_pool(context: Context, name: str) -> Pool:
         )
     hosts = parse_hostfile(read_text(path), name)
     problems = [
-        Problem(name, None, host.name, "how many GPUs? Write it as in lab1 slots=4")
+        Problem(host.name, "how many GPUs? Write it as in lab1 slots=4", name)
         for host in hosts
         if host.slots is None
     ]
@@ -118,7 +118,7 @@ def load_pool(context: Context, name: str) -> Pool:
     if len(counts) > 1:
         slots = ", ".join(f"{host.name} {host.slots}" for host in hosts)
         message = f"uneven slots ({slots}): every host of a job has as many ranks as any other"
-        problems.append(Problem(name, None, "", message))
+        problems.append(Problem("", message, name))
     if problems:
         raise SpecError(problems)
     return Pool(name, [host.name for host in hosts], counts.pop())

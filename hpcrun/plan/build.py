@@ -251,7 +251,7 @@ def _model_copies(
     if world_size % together:
         message = f"{together} ranks hold one copy of the model together, and {world_size} ranks "
         message += "are no multiple of that"
-        problems.append(Problem("", None, "deepspeed", message))
+        problems.append(Problem("deepspeed", message))
     return max(1, world_size // together)
 
 

@@ -49,15 +49,15 @@ class Written(Struct, frozen=True, kw_only=True):
         """
         dotted = ".".join(path)
         if value_at(self.config, dotted) is not None:
-            return Problem("", None, f"deepspeed.config.{dotted}", message)
+            return Problem(f"deepspeed.config.{dotted}", message)
         if self.file is not None and path in self.file.lines:
-            return Problem(self.file_name, self.file.lines[path], dotted, message)
+            return Problem(dotted, message, self.file_name, self.file.lines[path])
         return None
 
     def blame(self, path: Path, message: str) -> Problem:
         """Make a problem; for a key that the user did not write, of the file or the section."""
         section = "" if self.file is not None else "deepspeed.config."
-        elsewhere = Problem(self.file_name, None, section + ".".join(path), message)
+        elsewhere = Problem(section + ".".join(path), message, self.file_name)
         return self.find(path, message) or elsewhere
 
 
@@ -137,7 +137,7 @@ def _check_keys(
         covered = any(path == one[: len(path)] or one == path[: len(one)] for one in reported)
         if not covered:
             message = f"DeepSpeed {answer.version} refuses it: {message.strip()}"
-            problems.append(written.find(path, message) or Problem("", None, "deepspeed", message))
+            problems.append(written.find(path, message) or Problem("deepspeed", message))
 
 
 def _walk(

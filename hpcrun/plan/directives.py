@@ -83,13 +83,13 @@ def _gpu_type(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> GpuTy
     if not cluster.gpu_types:
         message = check_type_name(wanted)
         if message:
-            problems.append(Problem("", None, "resources.gpu_type", message))
+            problems.append(Problem("resources.gpu_type", message))
         return GpuType(gres=wanted)
     found = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
     if found is None:
         message = f"{wanted}: cluster {cluster.name} has " + ", ".join(sorted(cluster.gpu_types))
         message += "; name one of these, or leave it out to take any"
-        problems.append(Problem("", None, "resources.gpu_type", message))
+        problems.append(Problem("resources.gpu_type", message))
     return found or GpuType()
 
 
@@ -173,11 +173,11 @@ def _check_gpu_type(
         # NCCL's user guide, Using MIG instances: there is no way between them but the network.
         message = f"{ranks} ranks on slices of GPUs ({wanted}): NCCL cannot join MIG slices; "
         message += "take one slice, or whole GPUs"
-        problems.append(Problem("", None, "resources.gpu_type", message))
+        problems.append(Problem("resources.gpu_type", message))
     only_place = gpu_type.partition if not (gpu_type.gres or gpu_type.constraint) else None
     if only_place not in (None, made.partition):
         message = f"{wanted}: it is chosen by its partition, {only_place}; leave partition out"
-        problems.append(Problem("", None, "resources.partition", message))
+        problems.append(Problem("resources.partition", message))
 
 
 # ---- sbatch's options --------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def build_directives(
             # Both are waited for: a comma means and; it cannot be used with Slurm's ?, or.
             if "?" in str(value):
                 message = f"{value}: it cannot be joined with --after, since ? and , do not mix"
-                problems.append(Problem("", None, "slurm.dependency", message))
+                problems.append(Problem("slurm.dependency", message))
             merged[option] = f"{merged[option]},{value}"
         else:
             merged[option] = None if value is True else str(value)
@@ -271,7 +271,7 @@ def _renamed(
             except ValueError as error:
                 message = f"{error}; slurm: {{{option}: false}} leaves it out"
                 where = f"cluster {cluster.name}"
-                problems.append(Problem(where, None, f"rename.{option}", message))
+                problems.append(Problem(f"rename.{option}", message, where))
         renamed[name] = value
     return renamed
 

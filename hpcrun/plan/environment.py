@@ -65,7 +65,7 @@ def fill(text: str, values: Mapping[str, str], path: str, problems: list[Problem
             hint = "there are " + " ".join(f"{{{known}}}" for known in sorted(values))
             hint = f"did you mean {{{close[0]}}}?" if close else hint
             message = f"{{{name}}}: no such placeholder; {hint}"
-        problems.append(Problem("", None, path, message))
+        problems.append(Problem(path, message))
         return token
 
     return _TOKEN.sub(one, text)

@@ -116,7 +116,7 @@ def decide_precision(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -
     if spec.precision == "bf16" and lacks:
         kind = spec.resources.gpu_type or ", ".join(cluster.gpu_types)
         message = f"bf16, and {kind} has no bf16 units; set fp16, or leave it out"
-        problems.append(Problem("", None, "precision", message))
+        problems.append(Problem("precision", message))
     return spec.precision
 
 

@@ -77,10 +77,10 @@ def check_launcher(spec: JobSpec) -> list[Problem]:
     launcher = decide_launcher(spec).name
     if spec.accelerate is not None and launcher != "accelerate":
         message = f"launcher {launcher} does not read it; set launcher: accelerate, or leave it out"
-        problems.append(Problem("", None, "accelerate", message))
+        problems.append(Problem("accelerate", message))
     if launcher == "none" and spec.framework == "accelerate":
         message = "accelerate, but the command is started as it is; set launcher: accelerate too"
-        problems.append(Problem("", None, "framework", message))
+        problems.append(Problem("framework", message))
     return problems
 
 
@@ -274,7 +274,7 @@ def build_accelerate_config(
 
 def _check(decided: Mapping[str, Any], over: Mapping[str, Any], problems: list[Problem]) -> None:
     def refuse(key: str, message: str) -> None:
-        problems.append(Problem("", None, f"accelerate.config.{key}", message))
+        problems.append(Problem(f"accelerate.config.{key}", message))
 
     for key, value in over.items():
         if key not in KNOWN_KEYS:
@@ -309,10 +309,10 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
     path = "accelerate.config.deepspeed_config"
     if not with_deepspeed:
         message = "the job has no deepspeed section: set deepspeed: {} instead"
-        problems.append(Problem("", None, path, message))
+        problems.append(Problem(path, message))
         return
     if not isinstance(section, Mapping):
-        problems.append(Problem("", None, path, "not a map"))
+        problems.append(Problem(path, "not a map"))
         return
     for key, value in section.items():
         if key in IN_THE_JSON:
@@ -326,4 +326,4 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
             message = "nothing reads it: Slurm starts the nodes"
         else:
             continue
-        problems.append(Problem("", None, f"{path}.{key}", message))
+        problems.append(Problem(f"{path}.{key}", message))

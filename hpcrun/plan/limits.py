@@ -51,8 +51,6 @@ def find_limits(
         name, found = fits_none[0]
         return [
             Problem(
-                "",
-                None,
                 limit.field,
                 f"{limit.asked}: {limit.there} "
                 f"({source}: partitions.{name}.{limit.key}, {dated}); {limit.fix}",
@@ -69,8 +67,6 @@ def _no_partition(named: str | None, found: list[tuple[str, list[Limit]]], where
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     asked = f"{named}: " if named else ""
     return Problem(
-        "",
-        None,
         "resources.partition" if named else "resources",
         f"{asked}the job fits none of the partitions: {'; '.join(reasons)}{more} ({where})",
     )
@@ -96,7 +92,7 @@ def array_problems(runs: int, cluster: Cluster, source: str) -> list[Problem]:
         return []
     message = f"{runs} runs: an array has {most} tasks at most ({source}: max_array_size, "
     message += f"{_dated(cluster)}); make it {-(-runs // most)} sweeps"
-    return [Problem("", None, "sweep", message)]
+    return [Problem("sweep", message)]
 
 
 def _dated(cluster: Cluster) -> str:

@@ -61,7 +61,7 @@ def check_setup(chosen: Chosen) -> list[Problem]:
     message = f"{' and '.join(named)}: take one of the {count}"
     if "container" in named:
         message += "; setup.python names the interpreter inside the container"
-    return [Problem("", None, chosen.where.rstrip("."), message)]
+    return [Problem(chosen.where.rstrip("."), message)]
 
 
 def build_setup(
@@ -130,12 +130,12 @@ def _stage(
         )
         if target.startswith("/") or inside.split("/")[0] in ("..", ".", ".hpcrun"):
             message = f"{target}: a copy goes below {{local_dir}}: give a folder or name in it"
-            problems.append(Problem("", None, where, message))
+            problems.append(Problem(where, message))
         elif any(len(part.encode()) > MAX_PART for part in f"{inside}.part".split("/")):
             message = f"{inside[:40]}...: a name may have {MAX_PART} bytes, .part included"
-            problems.append(Problem("", None, where, message))
+            problems.append(Problem(where, message))
         elif any(_within(inside, other) or _within(other, inside) for _, other in pairs):
-            problems.append(Problem("", None, where, f"{target}: another copy has this place"))
+            problems.append(Problem(where, f"{target}: another copy has this place"))
         pairs.append((_absolute(filled, place.project_dir), inside))
     return pairs
 
@@ -163,7 +163,7 @@ def literal(text: str) -> str:
 def _check_expanded(text: str, where: str, problems: list[Problem]) -> None:
     if "$" in _EXPANDED.sub("", text):
         message = f"{text}: $NAME and ${{NAME}} are filled on the node, and $$ is a dollar"
-        problems.append(Problem("", None, where, message))
+        problems.append(Problem(where, message))
 
 
 # ---- Containers --------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def _container(
     runtime = decide_runtime(container, cluster)
     if runtime is None:
         message = "apptainer or pyxis? Set it here, or as container_runtime in the profile"
-        problems.append(Problem("", None, f"{where}.runtime", message))
+        problems.append(Problem(f"{where}.runtime", message))
     image = container.image
     if is_image_file(image):
         _check_expanded(image, f"{where}.image", problems)
@@ -220,7 +220,7 @@ def _container(
         if option in ("-e", "--cleanenv", "-C", "--containall"):
             message = f"{option} removes what the ranks need; environment: clean keeps your"
             message += " shell's variables out"
-            problems.append(Problem("", None, f"{where}.options", message))
+            problems.append(Problem(f"{where}.options", message))
     for folder in [*own, *container.mounts]:
         _check_mount(folder, runtime, where, problems, own=folder in own)
     return ContainerPlan(
@@ -246,4 +246,4 @@ def _check_mount(
         bad += re.findall(r"\s", folder)
     if bad:
         message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
-        problems.append(Problem("", None, where, message))
+        problems.append(Problem(where, message))

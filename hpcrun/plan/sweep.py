@@ -65,7 +65,7 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
     number = math.prod(len(values) for values in spec.sweep.values())
     if number > MAX_RUNS:
         message = f"{number} combinations; a sweep has at most {MAX_RUNS} runs"
-        problems.append(Problem("", None, "sweep", message))
+        problems.append(Problem("sweep", message))
     if problems:
         raise SpecError(problems)
     plain = structs.replace(spec, sweep={}, sweep_limit=JobSpec().sweep_limit)
@@ -98,7 +98,7 @@ def check_placeholders(spec: JobSpec, taken: Collection[str]) -> None:
     >>> check_placeholders(JobSpec(sweep={"lr": ["1"]}), {"nodes"})
     """
     problems = [
-        Problem("", None, f"sweep.{name}", f"{{{name}}} is a placeholder of hpcrun's own")
+        Problem(f"sweep.{name}", f"{{{name}}} is a placeholder of hpcrun's own")
         for name in spec.sweep
         if not _is_job_key(name) and name in taken
     ]
@@ -149,13 +149,13 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     for key in spec.sweep:
         reason = _SHARED.get(key.partition(".")[0])
         if reason:
-            problems.append(Problem("", None, f"sweep.{key}", f"{reason}; submit once for each"))
+            problems.append(Problem(f"sweep.{key}", f"{reason}; submit once for each"))
         elif not _is_job_key(key) and key not in used:
             message = (
                 f"nothing reads it: write {{{key}}} into args, env or command, "
                 "or name a key of the job, as in batch.micro_batch_per_gpu"
             )
-            problems.append(Problem("", None, f"sweep.{key}", message))
+            problems.append(Problem(f"sweep.{key}", message))
     return problems
 
 
@@ -180,7 +180,7 @@ def _set_keys(spec: JobSpec, keys: Mapping[str, str], problems: list[Problem]) -
     except SpecError as error:
         for problem in error.problems:
             path = f"sweep.{problem.path}" if problem.source == SOURCE else problem.path
-            problems.append(Problem("", None, path, problem.message))
+            problems.append(Problem(path, problem.message))
         return spec
     return structs.replace(loaded, command=[]) if bare else loaded
 

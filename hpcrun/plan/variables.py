@@ -197,7 +197,7 @@ def check_variables(
             continue
         message = rule.message.replace("NAME", name)
         if rule.severity == "error":
-            problems.append(Problem("", None, f"{path}.{name}", message))
+            problems.append(Problem(f"{path}.{name}", message))
         else:
             notes.append(f"{path}.{name}: {message}")
 

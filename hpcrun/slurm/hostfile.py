@@ -64,9 +64,9 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
         try:
             lines += _parse_line(line.partition("#")[0].strip(), number)
         except InputError as error:
-            problems.append(Problem(source, number, "", error.message))
+            problems.append(Problem("", error.message, source, number))
     if not lines and not problems:
-        problems.append(Problem(source, None, "", "no host in it"))
+        problems.append(Problem("", "no host in it", source))
     found = form if form is not None else _form({line.form for line in lines})
     problems += _misfits(lines, found, source)
     if problems:
@@ -132,12 +132,12 @@ def _misfits(lines: Sequence[_Line], form: Form, source: str) -> list[Problem]:
         if line.form not in _FITTING[form]:
             why = f"a line of {line.form}'s form among those of {form}'s"
             why = "no slots, where other lines have them" if line.form == "plain" else why
-            problems.append(Problem(source, line.number, "", f"{name}: {why}"))
+            problems.append(Problem("", f"{name}: {why}", source, line.number))
         if name in seen and form in ("deepspeed", "slurm"):
             why = f"appears twice, first on line {seen[name]}"
             if form == "deepspeed":
                 why += "; DeepSpeed refuses that: write it once, with all its slots"
-            problems.append(Problem(source, line.number, "", f"{name}: {why}"))
+            problems.append(Problem("", f"{name}: {why}", source, line.number))
         seen.setdefault(name, line.number)
     return problems
 

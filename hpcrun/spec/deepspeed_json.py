@@ -94,7 +94,7 @@ class _Reader:
         return self.text.count("\n", 0, at) + 1
 
     def error(self, at: int, message: str) -> SpecError:
-        return SpecError([Problem(self.source, self.line(at), "", message)])
+        return SpecError([Problem("", message, self.source, self.line(at))])
 
     def broken(self, at: int, message: str) -> SpecError:
         """Make the error of a place at which hjson cannot read on."""
@@ -125,7 +125,7 @@ class _Reader:
             line = self.line(self.at)
             if inner in self.lines:
                 message = f"appears twice, also on line {self.lines[inner]}"
-                self.problems.append(Problem(self.source, line, ".".join(inner), message))
+                self.problems.append(Problem(".".join(inner), message, self.source, line))
             self.lines.setdefault(inner, line)
             found[key] = self.value(value, inner)
         return found

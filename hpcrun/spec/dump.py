@@ -137,4 +137,4 @@ def _check_text(text: str, source: str, path: str) -> str:
 
 
 def _problem(source: str, path: str, message: str) -> SpecError:
-    return SpecError([Problem(source, None, path, message)])
+    return SpecError([Problem(path, message, source)])

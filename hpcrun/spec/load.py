@@ -314,7 +314,7 @@ class Origin(Struct, frozen=True):
     def blame(self, problem: Problem) -> None:
         """Add to a problem where it is, and that it is about a value of --set.
 
-        >>> problem = Problem("", None, "precision", "no")
+        >>> problem = Problem("precision", "no")
         >>> Origin("x.yaml", ("precision=bf16",)).blame(problem)
         >>> print(problem)
         --set: precision: no

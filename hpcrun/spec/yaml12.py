@@ -69,7 +69,7 @@ class Place(Struct, frozen=True):
 
     def problem(self, path: str, message: str) -> Problem:
         """Make the problem of a value that stands here."""
-        return Problem(self.source, self.line, path, message)
+        return Problem(path, message, self.source, self.line)
 
 
 class Scalar(Struct, frozen=True):
@@ -209,17 +209,17 @@ def parse_value(text: str, source: str, path: str, problems: list[Problem]) -> N
     try:
         root = _compose(f"_: {text}", source)
         if not isinstance(root, yaml.MappingNode) or len(root.value) != 1:
-            raise SpecError([Problem(source, None, path, "more than one value")])
+            raise SpecError([Problem(path, "more than one value", source)])
         value = root.value[0][1]
         return _Tree(source, problems, lines=False).node(value, path, 2, value.start_mark)
     except SpecError as error:
         message = re.sub(r"^column \d+: ", "", error.problems[0].message)
-        raise SpecError([Problem(source, None, path, message)]) from None
+        raise SpecError([Problem(path, message, source)]) from None
 
 
 def _error_at(source: str, line: int, column: int, message: str) -> SpecError:
     """Make the error of one place in a text; line and column from 1."""
-    return SpecError([Problem(source, line, "", f"column {column}: {message}")])
+    return SpecError([Problem("", f"column {column}: {message}", source, line)])
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -263,7 +263,7 @@ def _beyond_limits(count: int, depth: int) -> str:
 def _compose(text: str, source: str) -> yaml.Node | None:
     """Read a text's one document; None: there is nothing in it. Raises SpecError."""
     if len(text) > MAX_CHARACTERS:
-        raise SpecError([Problem(source, None, "", f"more than {MAX_CHARACTERS} characters")])
+        raise SpecError([Problem("", f"more than {MAX_CHARACTERS} characters", source)])
     text = text.removeprefix("\ufeff")
     if bad := _NOT_ALLOWED.search(text):
         before = re.split(r"\r\n|\r|\n", text[: bad.start()])
@@ -275,10 +275,10 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if mark is None:
-            raise SpecError([Problem(source, None, "", f"not YAML: {error}")]) from None
+            raise SpecError([Problem("", f"not YAML: {error}", source)]) from None
         raise _syntax_error(text, source, mark.line, mark.column, error) from None
     except yaml.YAMLError as error:
-        raise SpecError([Problem(source, None, "", f"not YAML: {error}")]) from None
+        raise SpecError([Problem("", f"not YAML: {error}", source)]) from None
     finally:
         loader.dispose()
 

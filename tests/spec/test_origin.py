@@ -13,25 +13,25 @@ AGREE = "trains in fp16, and the job's precision is bf16: set precision: fp16"
 @pytest.mark.parametrize(
     ("overrides", "problem", "said"),
     [
-        (["precision=bf16"], Problem("", None, "precision", "no"), "--set: precision: no"),
-        ([" a.b = 1"], Problem("", None, "a.b.c", "no"), "--set: a.b.c: no"),
-        (["args=[x]"], Problem("", None, "args[0]", "no"), "--set: args[0]: no"),
-        (["a.b=1"], Problem("", None, "a.bc", "no"), "j.yaml: a.bc: no"),
-        (["a.b=1"], Problem("", None, "a", "no"), "j.yaml: a: no"),
-        ([], Problem("", None, "precision", "no"), "j.yaml: precision: no"),
+        (["precision=bf16"], Problem("precision", "no"), "--set: precision: no"),
+        ([" a.b = 1"], Problem("a.b.c", "no"), "--set: a.b.c: no"),
+        (["args=[x]"], Problem("args[0]", "no"), "--set: args[0]: no"),
+        (["a.b=1"], Problem("a.bc", "no"), "j.yaml: a.bc: no"),
+        (["a.b=1"], Problem("a", "no"), "j.yaml: a: no"),
+        ([], Problem("precision", "no"), "j.yaml: precision: no"),
         # The key is in a file; what it does not agree with is not.
         (
             ["precision=bf16"],
-            Problem("ds.json", 1, "fp16", AGREE),
+            Problem("fp16", AGREE, "ds.json", 1),
             f"ds.json:1: fp16: {AGREE} (--set precision)",
         ),
-        (["precision=fp32"], Problem("ds.json", 1, "fp16", AGREE), f"ds.json:1: fp16: {AGREE}"),
+        (["precision=fp32"], Problem("fp16", AGREE, "ds.json", 1), f"ds.json:1: fp16: {AGREE}"),
         (
             ["resources.nodes=2"],
-            Problem("", None, "x", "of resources.nodes"),
+            Problem("x", "of resources.nodes"),
             "j.yaml: x: of resources.nodes (--set resources.nodes)",
         ),
-        (["name=x"], Problem("", None, "x", "name a folder"), "j.yaml: x: name a folder"),
+        (["name=x"], Problem("x", "name a folder"), "j.yaml: x: name a folder"),
     ],
 )
 def test_what_is_blamed(overrides: list[str], problem: Problem, said: str) -> None:

@@ -252,10 +252,10 @@ class Places:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                self.problems.append(Problem("", None, key, f"{folder}: {error.strerror}"))
+                self.problems.append(Problem(key, f"{folder}: {error.strerror}"))
                 return None
             if not S_ISDIR(info.st_mode):
-                self.problems.append(Problem("", None, key, f"{folder}: not a folder"))
+                self.problems.append(Problem(key, f"{folder}: not a folder"))
                 return None
             return Place(key, path, folder, info.st_dev)
         return None
@@ -271,7 +271,7 @@ class Places:
         where = "" if place.there == place.path else f" (for {place.path})"
         message = f"{place.there}: {reason}{where}; {fix}"
         if place.key == "runs_dir":
-            self.problems.append(Problem("", None, place.key, message))
+            self.problems.append(Problem(place.key, message))
         else:  # not every job compiles something
             self.notes.append(f"{place.key}: {message}")
 

@@ -54,7 +54,7 @@ class Program(msgspec.Struct):
 
     def refuse(self, path: str, message: str) -> None:
         """Add a problem."""
-        self.problems.append(Problem("", None, path, message))
+        self.problems.append(Problem(path, message))
 
 
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:

@@ -158,7 +158,7 @@ class Checks:
 def check_staged(context: Context, plan: Plan) -> None:
     """Refuse sources to copy to the nodes that do not exist. Raises SpecError with all of them."""
     problems = [
-        Problem("", None, f"stage.{source}", "no such file or folder")
+        Problem(f"stage.{source}", "no such file or folder")
         for source, _ in plan.setup.stage
         if not seen(context, source, "stage")
     ]
