@@ -1,10 +1,13 @@
-"""Write a training log of any size: DeepSpeed-like metric lines among what clusters print beside.
+"""Write a training log of any size: one of noise, or one in which every line measures something.
 
-    python bench/make_log.py /tmp/big.log --metric-lines 300000 --lines 2400000
+    python bench/make_log.py /tmp/big.log --lines 2400000 --metric-lines 300000
+    python bench/make_log.py /tmp/dense.log --lines 2400000 --dense
 
-One line in eight says what a step measured, the others are noise of the kinds that fill real logs:
-progress of loading, NCCL's INFO lines, warnings, tracebacks, checkpoints, numbers that are no
-metric. The same arguments give the same bytes.
+In the first one line in eight says what a step measured, the others are noise of the kinds that
+fill real logs: progress of loading, NCCL's INFO lines, warnings, tracebacks, checkpoints, numbers
+that are no metric. In the second a step leaves twelve lines: a bar's drawing and a dictionary as
+the HF Trainer prints it, six ranks' memory and the engine's own two lines as DeepSpeed prints them,
+Megatron's padded columns, and pairs. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -60,10 +63,65 @@ def lines(count: int, metric_lines: int, seed: int = 0) -> Iterator[str]:
         )
 
 
+def dense_lines(count: int, seed: int = 0) -> Iterator[str]:
+    """Yield lines that all measure something; each with its line end, which a bar lacks."""
+    rng = random.Random(seed)
+    steps = -(-count // A_STEP)
+    for step in range(1, steps + 1):
+        yield from _dense_step(rng, step, steps)[: count - (step - 1) * A_STEP]
+
+
+A_STEP = 12
+
+
+def _dense_step(rng: random.Random, step: int, steps: int) -> list[str]:
+    """What one step leaves in the log."""
+    loss = 2 + 9 / (1 + step / 5000) + rng.gauss(0, 0.05)
+    norm, seconds = rng.gauss(1, 0.1), rng.gauss(0.1, 0.003)
+    lr = 3e-4 * (1 - step / (steps + 1))
+    clock = f"2026-11-{20 + step // 864000 % 10:02d} {step // 36000 % 24:02d}"
+    stamp = f"{clock}:{step // 600 % 60:02d}:{step // 10 % 60:02d}"
+    head = f"[{stamp},{step * 100 % 1000:03d}] [INFO]"
+    share = step * 100 // steps
+    left = int((steps - step) * 0.1)
+    drawn = (
+        f"\r{share:3d}%|{'█' * (share // 10):10}| {step}/{steps} [{step // 600:02d}:"
+        f"{step // 10 % 60:02d}<{left // 60:02d}:{left % 60:02d}, {1 / seconds:5.2f}it/s]"
+    )
+    return [
+        drawn + "\r",
+        f"{{'loss': {loss:.4f}, 'grad_norm': {norm:.6f}, 'learning_rate': {lr:.6e}, "
+        f"'epoch': {step / 5000:.2f}}}\n",
+        *(
+            f"[rank{rank}]: {head} [utils.py:782:see_memory_usage] MA {rng.gauss(31, 0.3):.2f} GB"
+            f"         Max_MA {rng.gauss(41, 0.3):.2f} GB         CA {rng.gauss(44, 0.3):.2f} GB"
+            f"         Max_CA {rng.gauss(46, 1):.0f} GB \n"
+            for rank in range(6)
+        ),
+        f"{head} [logging.py:96:log_dist] [Rank 0] step={step}, skipped=6, lr=[{lr!r}, {lr!r}], "
+        "mom=[(0.9, 0.95), (0.9, 0.95)]\n",
+        f"{head} [timer.py:215:stop] epoch=0/micro_step={step}/global_step={step}, "
+        f"RunningAvgSamplesPerSec={1 / seconds:.6f}, CurrSamplesPerSec={1.01 / seconds:.6f}, "
+        f"MemAllocated={rng.gauss(31, 0.3):.2f}GB, MaxMemAllocated={rng.gauss(41, 0.3):.2f}GB\n",
+        f" iteration {step:8d}/{steps:8d} | consumed samples: {step * 512:12d} | elapsed time per "
+        f"iteration (ms): {seconds * 1000:.1f} | learning rate: {lr:.6E} | global batch size: "
+        f"{512:5d} | lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: {norm:.3f} | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+        f"[{stamp}] step={step} loss={loss:.4f} lr={lr:.3e} grad_norm={norm:.3f} "
+        f"tokens_per_second={rng.gauss(52000, 400):.1f} step_time={seconds * 1000:.1f}ms\n",
+    ]
+
+
 def write_log(path: Path, count: int, metric_lines: int) -> None:
-    """Write the log."""
+    """Write the log of noise."""
     with path.open("w") as file:
         file.writelines(f"{line}\n" for line in lines(count, metric_lines))
+
+
+def write_dense_log(path: Path, count: int) -> None:
+    """Write the log in which every line measures something."""
+    with path.open("w", newline="") as file:
+        file.writelines(dense_lines(count))
 
 
 def main() -> None:
@@ -72,8 +130,12 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--lines", type=int, default=2_400_000)
     parser.add_argument("--metric-lines", type=int, default=300_000)
+    parser.add_argument("--dense", action="store_true")
     given = parser.parse_args()
-    write_log(given.path, given.lines, given.metric_lines)
+    if given.dense:
+        write_dense_log(given.path, given.lines)
+    else:
+        write_log(given.path, given.lines, given.metric_lines)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.lines.line import NEEDLES, read_line, records
 from hpcrun.metrics.reading import read
-from hpcrun.metrics.reading.read import LONGEST_LINE, Reader
-from hpcrun.metrics.reading.search import fold
+from hpcrun.metrics.reading.read import LONGEST_LINE, Reader, fold
 from hpcrun.metrics.row import Frame, Layout, Placed, Row
 
 NOISE = [

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.metrics.lines.line import FORMATS, find_time, read_line
-from hpcrun.metrics.reading.learn import is_noise, learn
-from hpcrun.metrics.reading.template import Template, explains, layout_of
+from hpcrun.metrics.reading.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.row import Mark, Row, Table
 
 Answer = tuple[str, Row | Mark | Table] | None
@@ -53,6 +52,17 @@ def by_template(learned_from: str, line: str) -> Row | None:
         ('{"step": 3, "loss": 2.1, "memory": 7}', '{"step": 40, "loss": 20.125, "memory": 123}'),
         ("2026-11-20 08:04:09,098 step=1 loss=2.5", "2027-01-02 18:14:59,123 step=2 loss=2.25"),
         ("[rank0]: step=1 loss=2.5", "[rank12]: step=7 loss=3.5"),
+        (
+            " iteration        6/   20000 | consumed samples:         3072 | elapsed time per "
+            "iteration (ms): 104.2 | lm loss: 1.092833E+01 | loss scale: 1.0 | skipped:   0 |",
+            " iteration    10006/   20000 | consumed samples:      5123072 | elapsed time per "
+            "iteration (ms): 96.2 | lm loss: 2.092833E+00 | loss scale: 65536.0 | skipped:  12 |",
+        ),
+        (
+            "  6%|#         | 6/100 [00:00<33:19,  9.60it/s]",
+            "100%|##########| 100/100 [33:19<00:00, 10.20it/s]",
+        ),
+        ("step     9 loss  2.5000 lr 1e-05", "step 10009 loss 12.5000 lr 1e-05"),
     ],
 )
 def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
@@ -70,6 +80,7 @@ def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
         ("step=1 loss=2.5", "step=1 loss=2.5e-05"),
         ("step=1 loss=2.5", "step=1 loss=2.5.1"),
         ("step=1 loss=2.5", "step=1234567890123456789 loss=2.5"),
+        ("step=1 loss=2", "step=1 loss=" + "1" * 400),
     ],
 )
 def test_lines_of_another_shape_are_left_to_the_reader_of_lines(first: str, second: str) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from hpcrun.metrics.lines.dicts import fields_of, read_json, read_json_list
 from hpcrun.metrics.lines.fields import Field, Shape, build_row
 from hpcrun.metrics.names import EPOCH_RANK, STEP_RANK, fold, like_a_loss
-from hpcrun.metrics.reading.frames import Gatherer
-from hpcrun.metrics.row import Frame, Row
+from hpcrun.metrics.row import Row
 
 # Where the list stands.
 _LISTS = ("log_history", "history", "logs", "metrics", "results", "train", "data")
@@ -107,17 +106,3 @@ def may_be_document(head: bytes) -> bool:
         return False
     inside = head[1:].lstrip()[:1]
     return head[:1] in (b"{", b"[") and inside in (b"", b"{" if head[:1] == b"[" else b'"')
-
-
-def read_document_frames(data: bytes) -> list[Frame] | None:
-    """Read a whole file that is one JSON document; None if it is none that logs anything.
-
-    The offsets are the places in its list.
-    """
-    rows = read_document(data.decode("utf-8", "replace")) if len(data) <= LARGEST_DOCUMENT else None
-    if rows is None:
-        return None
-    gathered = Gatherer(lambda _: None)
-    for index, row in enumerate(rows):
-        gathered.add(index, "json document", row, None)
-    return gathered.frames(0, lambda _: None)

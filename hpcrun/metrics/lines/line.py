@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.metrics.lines.dicts import read_json
-from hpcrun.metrics.lines.documents import read_document
 from hpcrun.metrics.lines.formats.form import Format
 from hpcrun.metrics.lines.formats.known import FORMATS
 from hpcrun.metrics.lines.generic import read_generic
@@ -31,7 +30,6 @@ __all__ = [
     "NEEDLES",
     "Format",
     "find_time",
-    "read_document",
     "read_line",
     "read_time",
     "records",

@@ -2,12 +2,12 @@
 
 Lines of a log differ mostly in their digits. A template is learned from one line by experiment: the
 reader of lines is asked again with one number changed at a time, and its answers tell which number
-is the step, which feeds which metric with which factor, and which number means nothing. From then
-on a regular expression takes the numbers out of lines of this shape. What the experiment cannot
-explain (a number that is put together from two, as in "1:02:03") is not learned: such a shape is
-read line by line. So a template is meant to be just as right as the reader of lines:
-``tests/metrics/test_template.py`` holds it to that with lines of real logs whose numbers and blanks
-are changed.
+is the step, which feeds which metric with which factor, and which number means nothing; and with
+more blanks or fewer beside a number, as padded columns have them. From then on a regular expression
+takes the numbers out of lines of this shape. What the experiment cannot explain (a number that is
+put together from two, as in "1:02:03") is not learned: such a shape is read line by line. So a
+template is meant to be just as right as the reader of lines: ``tests/metrics/test_template.py``
+holds it to that with lines of real logs whose numbers and blanks are changed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,24 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from typing import Literal
 
 from msgspec import Struct
 
-from hpcrun.metrics.reading.template import (
-    Role,
-    Slot,
-    Template,
-    are_same,
-    layout_of,
-    outputs_of,
-)
-from hpcrun.metrics.row import Mark, Row, Table
+from hpcrun.metrics.row import Layout, Mark, Row, Table
 
+Role = Literal["step", "epoch", "total"] | int
 ReadLine = Callable[[str], tuple[str, Row | Mark | Table] | None]
+Span = tuple[int, int]
 
 # A step beyond this is no step; int() of so many digits costs nothing.
 _INTEGER = rb"[0-9]{1,15}"
 # Numbers as they were printed, with a point or an exponent or without: those of another form have
 # another shape. An exponent of three digits may be more than a float holds: such a line is read by
 # itself.
-_WHOLE, _DECIMAL = rb"[-+]?[0-9]+", rb"[-+]?[0-9]+\.[0-9]*"
+_WHOLE, _DECIMAL = rb"[-+]?[0-9]{1,40}", rb"[-+]?[0-9]{1,40}\.[0-9]{0,40}"
 _EXPONENT = rb"[eE][-+]?[0-9]{1,2}"
+_LINE_END = rb"(?![^\n\r\0])"
 
 _TOKEN = re.compile(
     rb"""
@@ -49,39 +45,123 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_BLANKS = re.compile(rb" +")
 # How a step, an epoch or a total may be printed: others are whole, too, but it takes work to see.
 _COUNTER = re.compile(rb"[0-9]{1,15}|[0-9]{1,15}\.[0-9]*|[0-9]{1,3}(,[0-9]{3})+")
 # The drawing of a progress bar: blanks, #, and block characters, whose first byte is 0xe2.
-_DRAWING = re.compile(rb"\|[ #\xe2\x80-\xbf]*\|")
 _DRAWN = rb"\|[ #\xe2\x80-\xbf]*\|"
+_DRAWING = re.compile(_DRAWN)
 
 # Another number of the same form: 0 stays no leading digit where there was none.
 _OTHER = bytes.maketrans(b"0123456789", b"3475869152")
 _OTHER_LATER = bytes.maketrans(b"0123456789", b"9081726354")
 
 
-def is_noise(line: bytes, read: ReadLine) -> bool:
-    """Tell whether lines of this shape, none of which says anything, would with other numbers."""
-    other = _Line(line, _tokens(line, None, merge=True), read)
-    numbers = range(len(other.tokens))
-    return all(
-        read(other.with_others(numbers, others)[0].decode("utf-8", "replace")) is None
-        for others in (_OTHER, _OTHER_LATER)
+class Slot(Struct, frozen=True):
+    """A number of the line that becomes ``role``: a place, or the value of that index.
+
+    The number as printed times ``factor`` is the value; its reciprocal times ``factor`` where
+    ``inverse`` (a rate, in seconds).
+    """
+
+    role: Role
+    group: int
+    factor: float = 1.0
+    inverse: bool = False
+    thousands: bool = False
+
+    def convert(self, texts: Sequence[bytes]) -> list[float]:
+        """Return the values that the texts of this slot spell; raises ValueError for no number."""
+        if self.thousands:
+            texts = [text.replace(b",", b"") for text in texts]
+        values = list(map(float, texts))
+        if self.inverse:
+            return [self.factor / value if value else math.inf for value in values]
+        return values if self.factor == 1.0 else [value * self.factor for value in values]
+
+
+class Template(Struct, frozen=True):
+    """One shape of lines: ``pattern`` fits a whole line, alone or among others.
+
+    ``slots`` take values out of the groups, ``keys`` are the groups on which the layout depends
+    (the rank of ``[rank3]``, the total of a bar), ``time`` is the group of the time stamp. ``row``
+    is what the line it was learned from says: what no slot feeds is as there.
+    """
+
+    pattern: re.Pattern[bytes]
+    slots: tuple[Slot, ...]
+    keys: Callable[[tuple[bytes, ...]], object] | None
+    time: int | None
+    format: str
+    row: Row
+
+
+def layout_of(form: str, row: Row) -> Layout:
+    """Say what a row has in common with others of its kind."""
+    return Layout(form, row.split, row.rank, row.bar, tuple(name for name, _ in row.values))
+
+
+def explains(template: Template, groups: Sequence[bytes], row: Row) -> bool:
+    """Tell whether the slots give what the reader of lines says of a line with these groups."""
+    foretold = _outputs_of(template.row) | {
+        slot.role: slot.convert([groups[slot.group]])[0] for slot in template.slots
+    }
+    return _are_same(_outputs_of(row), foretold)
+
+
+def _outputs_of(row: Row) -> dict[Role, float]:
+    """Every number of a row by its role."""
+    outputs: dict[Role, float] = {index: value for index, (_, value) in enumerate(row.values)}
+    places: tuple[tuple[Role, float | None], ...] = (
+        ("step", row.step),
+        ("epoch", row.epoch),
+        ("total", row.total),
+    )
+    return outputs | {role: value for role, value in places if value is not None}
+
+
+def _are_same(told: dict[Role, float], foretold: dict[Role, float]) -> bool:
+    """Compare two rows' numbers; nan equals nan."""
+    return told.keys() == foretold.keys() and all(
+        told[role] == value or (math.isnan(value) and math.isnan(told[role]))
+        for role, value in foretold.items()
     )
 
 
 class _Token(Struct, frozen=True):
+    """A number of the line."""
+
     start: int
     end: int
     thousands: bool
 
 
+class _Feed(Struct, frozen=True):
+    """What a number feeds."""
+
+    role: Role
+    factor: float
+    inverse: bool
+
+    def apply(self, number: float) -> float:
+        if self.inverse:
+            return self.factor / number if number else math.inf
+        return number * self.factor
+
+
 class _Line(Struct, frozen=True):
-    """A line with the numbers that may change."""
+    """A line with the numbers that may change, and what ``read`` says of it."""
 
     text: bytes
     tokens: list[_Token]
     read: ReadLine
+
+    def answer(self, text: bytes) -> tuple[str, Row] | None:
+        """Ask the reader of lines; None where the line is no row."""
+        found = self.read(text.decode("utf-8", "replace"))
+        if found is None or not isinstance(found[1], Row):
+            return None
+        return found[0], found[1]
 
     def with_others(self, changed: Sequence[int], others: bytes) -> tuple[bytes, list[bytes]]:
         """Change some numbers; return the line, and the numbers as they stand in it."""
@@ -93,22 +173,40 @@ class _Line(Struct, frozen=True):
             numbers.append(number)
         return bytes(text), numbers
 
-    def padded(self) -> bytes:
-        """Put a blank more where blanks stand beside a number, as wider columns would."""
-        text = self.text
-        for token in sorted(self.tokens, key=lambda token: -token.start):
-            if text[token.end : token.end + 1] == b" ":
-                text = text[: token.end] + b" " + text[token.end :]
-            if text[: token.start].endswith(b" "):
-                text = text[: token.start] + b" " + text[token.start :]
-        return text
+    def paddings(self, answered: tuple[str, Row]) -> list[Span]:
+        """Find the blanks beside numbers that may be more or fewer, as in padded columns."""
+        beside = {token.start for token in self.tokens} | {token.end for token in self.tokens}
+        gaps = [
+            found.span()
+            for found in _BLANKS.finditer(self.text)
+            if not beside.isdisjoint(found.span())
+        ]
+        free = []
+        for start, end in gaps:
+            head, blanks, tail = self.text[:start], self.text[start:end], self.text[end:]
+            others = {blanks + b" ", b" " if start else b""} - {blanks}
+            if all(self.answer(head + other + tail) == answered for other in others):
+                free.append((start, end))
+        wider = self.text
+        for start, _ in reversed(free):
+            wider = wider[:start] + b" " + wider[start:]
+        return free if self.answer(wider) == answered else []
 
-    def answer(self, text: bytes) -> tuple[str, Row] | None:
-        """Ask the reader of lines; None where the line is no row."""
-        found = self.read(text.decode("utf-8", "replace"))
-        if found is None or not isinstance(found[1], Row):
-            return None
-        return found[0], found[1]
+
+def _tokens(line: bytes, time_span: Span | None, *, merge: bool) -> list[_Token]:
+    """Find the numbers of a line; ``merge``: those with commas of thousands are one."""
+    begin, end = time_span or (len(line), len(line))
+    tokens = []
+    for found in _TOKEN.finditer(line):
+        if found.start() < end and found.end() > begin:
+            continue
+        if found["thousands"] and not merge:
+            place = found.start()
+            for digits in re.finditer(rb"[0-9]+", found.group()):
+                tokens.append(_Token(place + digits.start(), place + digits.end(), False))
+        else:
+            tokens.append(_Token(found.start(), found.end(), bool(found["thousands"])))
+    return tokens
 
 
 def _another(number: bytes, others: bytes) -> bytes:
@@ -126,7 +224,17 @@ def _another(number: bytes, others: bytes) -> bytes:
     return whole.translate(others) + point + fraction + mark + exponent
 
 
-def learn(line: bytes, read: ReadLine, time_span: tuple[int, int] | None) -> Template | None:
+def is_noise(line: bytes, read: ReadLine) -> bool:
+    """Tell whether lines of this shape, none of which says anything, would with other numbers."""
+    other = _Line(line, _tokens(line, None, merge=True), read)
+    numbers = range(len(other.tokens))
+    return all(
+        read(other.with_others(numbers, others)[0].decode("utf-8", "replace")) is None
+        for others in (_OTHER, _OTHER_LATER)
+    )
+
+
+def learn(line: bytes, read: ReadLine, time_span: Span | None) -> Template | None:
     """Learn the shape of a line that ``read`` takes for a row; None if it cannot be learned.
 
     ``time_span``: where its time stamp stands, in bytes.
@@ -140,28 +248,13 @@ def learn(line: bytes, read: ReadLine, time_span: tuple[int, int] | None) -> Tem
     return None
 
 
-def _tokens(line: bytes, time_span: tuple[int, int] | None, *, merge: bool) -> list[_Token]:
-    begin, end = time_span or (len(line), len(line))
-    tokens = []
-    for found in _TOKEN.finditer(line):
-        if found.start() < end and found.end() > begin:
-            continue
-        if found["thousands"] and not merge:
-            place = found.start()
-            for digits in re.finditer(rb"[0-9]+", found.group()):
-                tokens.append(_Token(place + digits.start(), place + digits.end(), False))
-        else:
-            tokens.append(_Token(found.start(), found.end(), bool(found["thousands"])))
-    return tokens
-
-
-def _learn(line: _Line, time_span: tuple[int, int] | None) -> Template | None:
+def _learn(line: _Line, time_span: Span | None) -> Template | None:
     answered = line.answer(line.text)
     if answered is None:
         return None
     form, row = answered
-    base, layout = outputs_of(row), layout_of(form, row)
-    slots: dict[int, list[tuple[Role, float, bool]]] = {}
+    base, layout = _outputs_of(row), layout_of(form, row)
+    feeds: dict[int, list[_Feed]] = {}
     keys: set[int] = set()
     fed: set[Role] = set()
     for index in range(len(line.tokens)):
@@ -170,42 +263,52 @@ def _learn(line: _Line, time_span: tuple[int, int] | None) -> Template | None:
         if changed is None or changed[0] != form:
             return None
         if layout_of(*changed) != layout:
-            if outputs_of(changed[1]) != base:
+            if _outputs_of(changed[1]) != base:
                 return None
             keys.add(index)
             continue
-        found = _explain(line, index, number, base, outputs_of(changed[1]))
-        if found is None or fed & {role for role, _, _ in found}:
+        found = _explain(line, index, number, base, _outputs_of(changed[1]))
+        if found is None or fed & {feed.role for feed in found}:
             return None
         if found:
-            slots[index] = found
-            fed |= {role for role, _, _ in found}
-    if not _predicts(line, slots, keys, answered):
+            feeds[index] = found
+            fed |= {feed.role for feed in found}
+    # Every number at once: does the reader say what the feeds foretell?
+    indices = [index for index in range(len(line.tokens)) if index not in keys]
+    text, numbers = line.with_others(indices, _OTHER_LATER)
+    told = line.answer(text)
+    if told is None or layout_of(*told) != layout:
         return None
-    is_padded = line.answer(line.padded()) == answered
-    return _build(line, slots, keys, time_span, answered, is_padded=is_padded)
+    for index, number in zip(indices, numbers, strict=True):
+        base |= {feed.role: feed.apply(_number(number)) for feed in feeds.get(index, ())}
+    if not _are_same(_outputs_of(told[1]), base):
+        return None
+    if row.bar is not None:  # bars of one description are told apart by their totals
+        keys |= {index for index in feeds if any(feed.role == "total" for feed in feeds[index])}
+    return _build(line, feeds, keys, time_span, answered)
 
 
 def _explain(
     line: _Line, index: int, number: bytes, base: dict[Role, float], changed: dict[Role, float]
-) -> list[tuple[Role, float, bool]] | None:
-    """Say what a number feeds, as (role, factor, inverse); None if that cannot be explained."""
+) -> list[_Feed] | None:
+    """Say what a number feeds; None if that cannot be explained."""
     if base.keys() != changed.keys():
         return None
     token = line.tokens[index]
     printed = line.text[token.start : token.end]
     before, after = _number(printed), _number(number)
-    found: list[tuple[Role, float, bool]] = []
+    found: list[_Feed] = []
     for role, value in changed.items():
         if value == base[role] or (math.isnan(value) and math.isnan(base[role])):
             continue
         if not isinstance(role, int) and not _COUNTER.fullmatch(printed):
             return None
-        for factor, inverse in ((_meant(value, after), False), (_meant(value, 1 / after), True)):
-            if _apply(before, factor, inverse) == base[role] and (
-                _apply(after, factor, inverse) == value
-            ):
-                found.append((role, factor, inverse))
+        for feed in (
+            _Feed(role, _meant(value, after), False),
+            _Feed(role, _meant(value, 1 / after), True),
+        ):
+            if feed.apply(before) == base[role] and feed.apply(after) == value:
+                found.append(feed)
                 break
         else:
             return None
@@ -225,117 +328,62 @@ def _meant(value: float, number: float) -> float:
     return float(f"{value / number:.12g}")
 
 
-def _apply(number: float, factor: float, inverse: bool) -> float:
-    if inverse:
-        return factor / number if number else math.inf
-    return number * factor
-
-
-def _predicts(
-    line: _Line,
-    slots: dict[int, list[tuple[Role, float, bool]]],
-    keys: set[int],
-    answered: tuple[str, Row],
-) -> bool:
-    """Change every number at once and see whether the reader says what the slots foretell."""
-    indices = [index for index in range(len(line.tokens)) if index not in keys]
-    text, numbers = line.with_others(indices, _OTHER_LATER)
-    told = line.answer(text)
-    if told is None or layout_of(*told) != layout_of(*answered):
-        return False
-    foretold = outputs_of(answered[1])
-    for index, number in zip(indices, numbers, strict=True):
-        for role, factor, inverse in slots.get(index, ()):
-            foretold[role] = _apply(_number(number), factor, inverse)
-    return are_same(outputs_of(told[1]), foretold)
-
-
 def _build(
     line: _Line,
-    slots: dict[int, list[tuple[Role, float, bool]]],
+    feeds: dict[int, list[_Feed]],
     keys: set[int],
-    time_span: tuple[int, int] | None,
+    time_span: Span | None,
     answered: tuple[str, Row],
-    *,
-    is_padded: bool,
 ) -> Template:
-    """Write the regular expression: numbers as groups where they matter, all else as it stands.
-
-    ``is_padded``: beside numbers there may be more blanks or fewer.
-    """
-    pieces: list[tuple[int, int, bytes]] = []
-    groups: list[Slot] = []
-    key_groups: list[int] = []
-    order = sorted(range(len(line.tokens)), key=lambda index: line.tokens[index].start)
-    time_group, group = None, 0
-    for index in order:
-        token = line.tokens[index]
-        if time_span and time_group is None and token.start >= time_span[0]:
-            time_group, group = group, group + 1
-        form = _form(line.text[token.start : token.end], token, slots.get(index, []))
-        if index not in slots and index not in keys:
-            pieces.append((token.start, token.end, form))
-            continue
-        pieces.append((token.start, token.end, b"(" + form + b")"))
-        if index in keys:
-            key_groups.append(group)
-        for role, factor, inverse in slots.get(index, ()):
-            groups.append(Slot(role, group, factor, inverse, token.thousands))
-        group += 1
+    """Write the regular expression: numbers as groups where they matter, all else as it stands."""
+    pieces = [
+        (start, end, b" {1,99}" if start else b" {0,99}") for start, end in line.paddings(answered)
+    ]
+    groups = sorted(
+        [(line.tokens[index].start, index) for index in feeds.keys() | keys]
+        + ([(time_span[0], -1)] if time_span else [])
+    )
+    group_of = {index: group for group, (_, index) in enumerate(groups)}
     if time_span:
-        if time_group is None:
-            time_group = group
         stamp = re.sub(rb"[0-9]", rb"[0-9]", re.escape(line.text[slice(*time_span)]))
         pieces.append((*time_span, b"(" + stamp + b")"))
-    pattern = _join(line.text, sorted(pieces), time_span, is_padded=is_padded)
+    slots = []
+    for index, token in enumerate(line.tokens):
+        form = _form(line.text[token.start : token.end], token, feeds.get(index, []))
+        is_group = index in group_of
+        pieces.append((token.start, token.end, b"(" + form + b")" if is_group else form))
+        for feed in feeds.get(index, ()):
+            slot = Slot(feed.role, group_of[index], feed.factor, feed.inverse, token.thousands)
+            slots.append(slot)
+    pattern, place = b"", 0
+    for start, end, form in sorted(pieces):
+        pattern += _literal(line.text[place:start]) + form
+        place = end
+    pattern += _literal(line.text[place:]) + _LINE_END
+    key_groups = sorted(group_of[index] for index in keys)
     return Template(
         pattern=re.compile(pattern),
-        line_pattern=re.compile(pattern + rb"(?=[\n\r\0])"),
-        slots=tuple(groups),
-        keys=itemgetter(*key_groups) if key_groups else None,
-        time=time_group,
+        slots=tuple(slots),
+        keys=itemgetter(*key_groups) if keys else None,
+        time=group_of[-1] if time_span else None,
         format=answered[0],
         row=answered[1],
     )
 
 
-def _form(text: bytes, token: _Token, roles: list[tuple[Role, float, bool]]) -> bytes:
+def _form(text: bytes, token: _Token, feeds: Sequence[_Feed]) -> bytes:
     """Return the expression for the numbers that may stand in a place."""
     if token.thousands:
-        return rb"[0-9]{1,3}(?:,[0-9]{3})+" + (rb"\.[0-9]+" if b"." in text else b"")
-    is_place = any(not isinstance(role, int) for role, _, _ in roles)
-    if text.isdigit() and (is_place or not roles):
+        return rb"[0-9]{1,3}(?:,[0-9]{3}){1,6}" + (rb"\.[0-9]+" if b"." in text else b"")
+    is_place = any(not isinstance(feed.role, int) for feed in feeds)
+    if text.isdigit() and (is_place or not feeds):
         return _INTEGER
-    if any(role in ("step", "total") for role, _, _ in roles):
+    if any(feed.role in ("step", "total") for feed in feeds):
         return _INTEGER + rb"\.0*"
     form = _DECIMAL if b"." in text else _WHOLE
     return form + _EXPONENT if b"e" in text.lower() else form
 
 
-def _join(
-    line: bytes,
-    pieces: list[tuple[int, int, bytes]],
-    time_span: tuple[int, int] | None,
-    *,
-    is_padded: bool,
-) -> bytes:
-    pattern, place, begins = b"", 0, False
-    for start, end, form in pieces:
-        is_number = (start, end) != time_span
-        pads = (is_padded and begins, is_padded and is_number)
-        pattern += _literal(line[place:start], *pads) + form
-        place, begins = end, is_number
-    return pattern + _literal(line[place:], is_padded and begins, False)
-
-
-def _literal(text: bytes, begins_padded: bool, ends_padded: bool) -> bytes:
+def _literal(text: bytes) -> bytes:
     """Return the expression for what stands between two numbers; a bar may be drawn otherwise."""
-    if not text.strip(b" "):
-        return b" +" if text and (begins_padded or ends_padded) else re.escape(text)
-    head = b" +" if begins_padded and text.startswith(b" ") else b""
-    tail = b" +" if ends_padded and text.endswith(b" ") else b""
-    if head:
-        text = text.lstrip(b" ")
-    if tail:
-        text = text.rstrip(b" ")
-    return head + _DRAWN.join(re.escape(part) for part in _DRAWING.split(text)) + tail
+    return _DRAWN.join(re.escape(part) for part in _DRAWING.split(text))

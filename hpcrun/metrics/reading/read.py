@@ -8,7 +8,8 @@ metric line and is passed over.
 Speed comes from looking at few lines, and from reading few of these. A line is looked at if it
 holds one of ``line.NEEDLES``, or stands below the head of a table. It is read by ``line.read_line``
 if its *shape* (the line without its digits) is new; a shape that comes again is learned, as a
-template or as noise. Beyond ``THOROUGH`` bytes only every ``SAMPLED``-th block is searched for the
+template or as noise. Lines come in the same order again and again: so the shape that followed last
+time is tried first. Beyond ``THOROUGH`` bytes only every ``SAMPLED``-th block is searched for the
 commonest needles (``line.COMMON``), the others for those by which metric lines of this log were
 found, ``line.ALWAYS`` among them: a form that begins late in a very long log, without the word loss
 and without anything that its other metric lines have, may be missed in part.
@@ -20,8 +21,11 @@ table is open at the end of one, the same rows are found.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
+from hpcrun.metrics.lines.documents import LARGEST_DOCUMENT, read_document
 from hpcrun.metrics.lines.line import (
     ALWAYS,
     COMMON,
@@ -33,9 +37,7 @@ from hpcrun.metrics.lines.line import (
     read_time,
     records,
 )
-from hpcrun.metrics.reading.frames import Gatherer, Shape
-from hpcrun.metrics.reading.learn import is_noise, learn
-from hpcrun.metrics.reading.search import Span, all_lines, fold, lines_with
+from hpcrun.metrics.reading.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
 
 LONGEST_LINE = 1 << 16
@@ -47,13 +49,23 @@ SAMPLED = 16
 # What is taken out of a line to leave its shape: digits and the blanks that pad them, and the
 # blocks that bars are drawn with.
 _DIGITS = b" 0123456789#" + bytes(range(0x80, 0x100))
-# So many shapes are remembered; one that could not be learned is tried so often.
+# How many shapes are remembered; how often one is tried that could not be learned.
 _MOST_SHAPES = 1 << 14
 _TRIES = 4
-# A table is over when so many lines on end were none of its rows.
+# A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
 _LINE = re.compile(rb"[^\n\r\0]*")
+# One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
+_FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
+_LINE_FEED = 0x0A
+_EVERY_LINE = (b"\n",)
+
+_ENDS_IN_SECONDS = re.compile(rb"[T _-]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?$")
+_MOST_MINUTES = 1 << 16
+_MOST_KEYS = 1 << 12
+
+ReadTime = Callable[[str], float | None]
 
 
 class Reader:
@@ -91,6 +103,7 @@ class Reader:
         # Shapes that said nothing once: only those that come again are worth an experiment.
         self._silent: set[bytes] = set()
         self._last: Shape | None = None
+        self._scans = 0
         self._gathered = Gatherer(read_time)
         self._pieces: list[Frame | Placed] = []
 
@@ -181,72 +194,72 @@ class Reader:
         self._block, self._base = block, base
         end = folded.rfind(b"\n") + 1
         while start < end:
-            table = self._table
-            if table is not None or self._formats is not FORMATS:
-                spans = all_lines(folded, start, end)
-            else:
-                needles = self._needles_for(base + start)
-                if len(needles) == 1:
-                    start = self._read_lines_with(folded, start, end, *needles)
-                    continue
-                spans = lines_with(folded, start, end, needles)
-            start = self._read_spans(spans, table, end)
+            start = self._scan(folded, start, end, self._needles_for(base + start))
         self._pieces += self._gathered.frames(self._base, self._read_again)
 
     def _needles_for(self, offset: int) -> Collection[bytes]:
         """What to look for in the block in which a line begins."""
-        if offset >= THOROUGH and offset // RANGE != self._range:
-            self._range, self._range_needles = offset // RANGE, set(self._needles)
+        if self._table is not None or self._formats is not FORMATS:
+            return _EVERY_LINE
         if offset < THOROUGH:
             return NEEDLES
+        if offset // RANGE != self._range:
+            self._range, self._range_needles = offset // RANGE, set(self._needles)
         if offset // BLOCK % SAMPLED == 0:
             return self._range_needles | COMMON
         return self._range_needles
 
-    def _read_lines_with(self, folded: bytes, start: int, end: int, needle: bytes) -> int:
-        """Find and read the lines with one needle: ``_read_spans`` for most of a long log.
+    def _scan(self, folded: bytes, start: int, end: int, needles: Collection[bytes]) -> int:
+        """Read each line that holds a needle; return where to go on.
 
-        A template tells where its line ends, so that nobody need look for it.
+        That is ``end``, or behind a line that changed the table. Jumping from needle to needle
+        never looks at what stands between: this is what makes noise cheap. A line whose shape was
+        found by a needle in this scan needs no search: whatever fits the shape has that needle.
         """
-        block, last = self._block, self._last
+        self._scans += 1
+        scan, block, last, table = self._scans, self._block, self._last, self._table
         find, rfind = folded.find, folded.rfind
-        place = find(needle, start, end)
-        while place >= 0:
-            begin = rfind(b"\n", start, place) + 1 or start
-            found = None if last is None else last.next.match_line(block, begin)
-            if last is not None and found is not None:
+        sought, places = [*needles], [-1] * len(needles)
+        while start < end:
+            if folded[start] == _LINE_FEED:
+                start += 1
+                continue
+            if (
+                last is not None
+                and last.next.scan == scan
+                and (found := last.next.match(block, start)) is not None
+            ):
                 last = last.next
                 last.found.append(found)
-                start = found.end()
+                start = found.end() + 1
+                continue
+            nearest = end
+            for index, place in enumerate(places):
+                if place < start:
+                    place = find(sought[index], start, end)
+                    places[index] = place = end if place < 0 else place
+                if place < nearest:
+                    nearest = place
+            if nearest == end:
+                break
+            begin = rfind(b"\n", start, nearest) + 1 or start
+            stop = find(b"\n", nearest, end)
+            start = stop + 1
+            if last is not None and (found := last.next.match(block, begin)) is not None:
+                shape: Shape | None = last.next
+                last.next.found.append(found)
             else:
-                start = find(b"\n", place, end)
-                self._last = last
-                if self._read_spans([(begin, start)], self._table, end) != end:
-                    return start + 1
-                last = self._last
-            place = find(needle, start, end)
-        self._last = last
-        return end
-
-    def _read_spans(self, spans: Iterable[Span], table: Table | None, end: int) -> int:
-        """Read lines; return where to go on: ``end``, or behind a line that changed the table."""
-        block, last = self._block, self._last
-        for start, stop in spans:
-            if last is not None:
-                shape = last.next
-                if found := shape.match(block, start, stop):
-                    shape.found.append(found)
+                shape = self._look_up(begin, stop)
+            if shape is not None:
+                if shape.scan != scan:
+                    shape.scan = scan
                     self._note_needles(shape.needles)
-                    last = shape
-                    continue
-            known = self._look_up(start, stop)
-            if known is not None:
+                self._strangers = 0
                 if last is not None:
-                    last.next = known
-                last = known
+                    last.next = shape
+                last = shape
             elif self._table is not table:
-                self._last = last
-                return stop + 1
+                return start
         self._last = last
         return end
 
@@ -258,10 +271,8 @@ class Reader:
         key = line.translate(None, _DIGITS)
         known = self._shapes.get(key, 0)
         if isinstance(known, Shape):
-            if found := known.match(self._block, start, stop):
+            if found := known.match(self._block, start):
                 known.found.append(found)
-                self._strangers = 0
-                self._note_needles(known.needles)
                 return known
             known = known.seen
         numberless = _NUMBER.sub(b"0", line)
@@ -357,11 +368,205 @@ class Reader:
             self._range_needles.add(needles[0])
 
 
+def read_document_frames(data: bytes) -> list[Frame] | None:
+    """Read a whole file that is one JSON document; None if it is none that logs anything.
+
+    The offsets are the places in its list.
+    """
+    rows = read_document(data.decode("utf-8", "replace")) if len(data) <= LARGEST_DOCUMENT else None
+    if rows is None:
+        return None
+    gathered = Gatherer(lambda _: None)
+    for index, row in enumerate(rows):
+        gathered.add(index, "json document", row, None)
+    return gathered.frames(0, lambda _: None)
+
+
 def _needles_in(line: bytes) -> list[bytes]:
     folded = fold(line)
     return [needle for needle in NEEDLES if needle in folded]
 
 
-def _stamp_span(line: bytes) -> Span | None:
+def fold(block: bytes) -> bytes:
+    """Fold case and line ends; every byte keeps its place."""
+    if b"\r" in block or b"\0" in block:
+        return block.translate(_FOLD)
+    return block.lower()
+
+
+def _stamp_span(line: bytes) -> tuple[int, int] | None:
     """Where the time stamp of a line stands, in bytes."""
     return find_time(line[:200].decode("latin-1"))
+
+
+class Shape:
+    """A template and the lines that have matched it since the last frames were made.
+
+    ``seen`` is how often lines of this shape were read to learn it, ``needles`` what such a line
+    can be found by.
+    """
+
+    def __init__(self, template: Template, seen: int, needles: Sequence[bytes]) -> None:
+        self.template = template
+        self.seen = seen
+        self.needles = needles
+        self.match = template.pattern.match
+        # Matches in the block at hand, and the scan in which such a line was found by a needle.
+        self.found: list[re.Match[bytes]] = []
+        self.scan = 0
+        # The shape that followed last time: tried first on the line after this one.
+        self.next = self
+        # What the template's keys spell -> what such a line says; None: it is read for itself.
+        self.rows: dict[object, Row | None] = {}
+
+
+class Gatherer:
+    """Collects rows, from templates and one by one, and makes frames of them."""
+
+    def __init__(self, read_time: ReadTime) -> None:
+        self._read_time = read_time
+        self._shapes: list[Shape] = []
+        # What rows have in common -> their frame; and those whose rows are not in order.
+        self._frames: dict[object, Frame] = {}
+        self._unordered: set[object] = set()
+        # Up to the minute -> its seconds; a log has few minutes beside its lines.
+        self._minutes: dict[bytes, float] = {}
+
+    def add_shape(self, shape: Shape) -> None:
+        """Take a shape in, whose lines will be among the frames."""
+        self._shapes.append(shape)
+
+    def drop_shapes(self) -> None:
+        """Forget all shapes; their lines must have been made frames."""
+        self._shapes.clear()
+
+    def add(self, offset: int, form: str, row: Row, stamp: bytes | None) -> None:
+        """Add one row; ``stamp`` is the time stamp of its line."""
+        moment = None if stamp is None else self._read_time(stamp.decode("utf-8", "replace"))
+        self._put(
+            Frame(
+                layout_of(form, row),
+                array("q", [offset]),
+                None if row.step is None else array("q", [row.step]),
+                None if row.epoch is None else array("d", [row.epoch]),
+                None if moment is None else array("d", [moment]),
+                tuple(array("d", [value]) for _, value in row.values),
+                row.total,
+            )
+        )
+
+    def frames(self, base: int, read: Callable[[int], Row | None]) -> list[Frame]:
+        """Make frames of all that was added, ordered by their first line.
+
+        ``base`` is the offset of the block in which shapes found their lines; ``read(offset)``
+        reads a line of it by itself: one whose keys (a rank) are new to its shape.
+        """
+        for shape in self._shapes:
+            if shape.found:
+                self._take(shape, base, read)
+        for key in self._unordered:
+            _in_order(self._frames[key])
+        made = [*self._frames.values()]
+        self._frames, self._unordered = {}, set()
+        made.sort(key=lambda frame: frame.offsets[0])
+        return made
+
+    def _put(self, frame: Frame) -> None:
+        """Add rows to those of their kind; bars are told apart by their totals."""
+        has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
+        key = (frame.layout, has, None if frame.layout.bar is None else frame.total)
+        before = self._frames.setdefault(key, frame)
+        if before is frame:
+            return
+        if before.offsets[-1] > frame.offsets[0]:
+            self._unordered.add(key)
+        for column, more in zip(_columns(before), _columns(frame), strict=True):
+            column += more
+        if frame.total is not None:
+            before.total = max(before.total or 0, frame.total)
+
+    def _take(self, shape: Shape, base: int, read: Callable[[int], Row | None]) -> None:
+        template = shape.template
+        offsets = [base + found.start() for found in shape.found]
+        groups = [found.groups() for found in shape.found]
+        shape.found = []
+        if template.keys is None:
+            self._put_all(template, template.row, offsets, groups)
+            return
+        by_key: dict[object, list[int]] = {}
+        for index, key in enumerate(map(template.keys, groups)):
+            by_key.setdefault(key, []).append(index)
+        if len(shape.rows) > _MOST_KEYS:
+            shape.rows.clear()
+        for key, indices in by_key.items():
+            if key not in shape.rows:
+                row = read(offsets[indices[0]])
+                explained = row is not None and explains(template, groups[indices[0]], row)
+                shape.rows[key] = row if explained else None
+            row = shape.rows[key]
+            if row is not None:
+                mine = [groups[index] for index in indices]
+                self._put_all(template, row, [offsets[index] for index in indices], mine)
+                continue
+            for index in indices:
+                if row := read(offsets[index]):
+                    stamp = None if template.time is None else groups[index][template.time]
+                    self.add(offsets[index], template.format, row, stamp)
+
+    def _put_all(
+        self, template: Template, row: Row, offsets: list[int], groups: list[tuple[bytes, ...]]
+    ) -> None:
+        """Put down what lines of one template and one key say."""
+        texts = list(zip(*groups, strict=True))
+        count = len(offsets)
+        steps = None if row.step is None else array("q", [row.step]) * count
+        epochs = None if row.epoch is None else array("d", [row.epoch]) * count
+        columns = [array("d", [value]) * count for _, value in row.values]
+        total = row.total
+        for slot in template.slots:
+            numbers = slot.convert(texts[slot.group])
+            if slot.role == "step":
+                steps = array("q", [*map(int, numbers)])
+            elif slot.role == "epoch":
+                epochs = array("d", numbers)
+            elif slot.role == "total":
+                total = int(max(numbers))
+            else:
+                columns[slot.role] = array("d", numbers)
+        known = None if template.time is None else self._times(texts[template.time])
+        times = None if known is None else array("d", known)
+        layout = layout_of(template.format, row)
+        self._put(Frame(layout, array("q", offsets), steps, epochs, times, tuple(columns), total))
+
+    def _times(self, stamps: Sequence[bytes]) -> list[float] | None:
+        """Return the seconds of time stamps of one form, None if they tell no time."""
+        # What holds for the first holds for all.
+        ends_in_seconds = _ENDS_IN_SECONDS.search(stamps[0]) is not None
+        tail = len(stamps[0]) - stamps[0].rfind(b":") - 1 if ends_in_seconds else 0
+        minutes = self._minutes
+        if len(minutes) > _MOST_MINUTES:
+            minutes.clear()
+        seconds = dict.fromkeys(stamps, 0.0)
+        for stamp in seconds:
+            minute = stamp[:-tail] if tail else stamp
+            begun = minutes.get(minute)
+            if begun is None:
+                text = minute + b"00" if tail else minute
+                begun = self._read_time(text.decode("utf-8", "replace"))
+                if begun is None:
+                    return None
+                minutes[minute] = begun
+            seconds[stamp] = begun + float(stamp[-tail:].replace(b",", b".")) if tail else begun
+        return [*map(seconds.__getitem__, stamps)]
+
+
+def _columns(frame: Frame) -> list[array[Any]]:
+    places = (frame.offsets, frame.steps, frame.epochs, frame.times)
+    return [*(column for column in places if column is not None), *frame.columns]
+
+
+def _in_order(frame: Frame) -> None:
+    """Bring the rows of a frame in the order of their lines."""
+    order = sorted(range(len(frame)), key=frame.offsets.__getitem__)
+    for column in _columns(frame):
+        column[:] = array(column.typecode, [column[index] for index in order])
