@@ -303,7 +303,7 @@ def test_a_pickle_holds_no_environment(project: Caller, monkeypatch: pytest.Monk
 
 
 def test_errors_travel_between_processes() -> None:
-    problem = hpcrun.errors.Problem("a.yaml", 3, "x", "unknown key")
+    problem = hpcrun.errors.Problem("x", "unknown key", "a.yaml", 3)
     for error in (
         InputError("wrong", fix="mend it"),
         hpcrun.SpecError([problem], notes=["a note"]),
