@@ -13,7 +13,7 @@ from hpcrun.metrics.columns import curve_columns
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.curves.build import CurveBuilder
 from hpcrun.metrics.health.find import find_warnings
-from hpcrun.metrics.lines.documents import LARGEST_DOCUMENT, may_be_document
+from hpcrun.metrics.lines.tables import LARGEST_DOCUMENT, may_be_document
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.reading.read import Reader, read_document_frames
 from hpcrun.metrics.row import Frame, Placed

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.metrics.lines.formats.form import Format, own_format
-from hpcrun.metrics.lines.formats.known import FORMATS
-from hpcrun.metrics.lines.line import NEEDLES, read_line
+from hpcrun.metrics.lines.formats import Format, own_format
+from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_line
 from hpcrun.metrics.row import Row
 
 IDS = [f"{form.name} {place}" for place, form in enumerate(FORMATS)]

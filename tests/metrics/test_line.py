@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.formats.known import FORMATS
-from hpcrun.metrics.lines.line import NEEDLES, read_line, records
+from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_line, records
 from hpcrun.metrics.row import Mark, Row, Table
 from tests.metrics.printed import PRINTED, PROSE, Printed
 

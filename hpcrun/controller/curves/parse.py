@@ -15,7 +15,7 @@ from hpcrun.controller.secrets import masker_of
 from hpcrun.controller.targets import find_target
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
-from hpcrun.metrics.lines.formats.form import own_format
+from hpcrun.metrics.lines.formats import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, RunParser
 from hpcrun.plan.types import label

@@ -25,7 +25,6 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hpcrun.metrics.lines.documents import LARGEST_DOCUMENT, read_document
 from hpcrun.metrics.lines.line import (
     ALWAYS,
     COMMON,
@@ -37,6 +36,7 @@ from hpcrun.metrics.lines.line import (
     read_time,
     records,
 )
+from hpcrun.metrics.lines.tables import LARGEST_DOCUMENT, read_document
 from hpcrun.metrics.reading.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
 
