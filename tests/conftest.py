@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import pytest
 
 from tests.order import long_first
@@ -52,6 +54,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = long_first(items, workers)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Keep what Jinja compiles: each test has a home, and so a cache folder, of its own."""
+    compiles = jinja2.Environment.compile
+    kept: dict[tuple[Any, ...], Any] = {}
+
+    def compile(self: jinja2.Environment, source: Any, *names: Any, **options: Any) -> Any:
+        if options or not isinstance(source, str):
+            return compiles(self, source, *names, **options)
+        if (source, names) not in kept:
+            kept[source, names] = compiles(self, source, *names)
+        return kept[source, names]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jinja2.Environment, "compile", compile)
+        yield
 
 
 @pytest.fixture

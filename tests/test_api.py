@@ -16,7 +16,7 @@ import hpcrun
 import hpcrun.errors
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan
-from tests.cli.calling import ROOT, Caller, replay, tools_without_slurm
+from tests.cli.calling import ROOT, Caller, replay
 from tests.cli.test_slurm_verbs import row
 
 LOG = (
@@ -97,7 +97,6 @@ def project(
     tmp_path: Path, clean_environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Caller:
     """A project that this very process stands in, and a Slurm that takes everything as job 7."""
-    clean_environ["PATH"] = str(tools_without_slurm(tmp_path / "bin"))
     caller = Caller(tmp_path, clean_environ)
     for name in list(os.environ):
         monkeypatch.delenv(name)
@@ -109,7 +108,7 @@ def project(
 
 
 def slurm_says(project: Caller, run: hpcrun.Run, state: str) -> Path:
-    tools = Path(project.environ["PATH"])
+    tools = project.tools
     return replay(tools, "squeue", (0, row(run.folder, "7", state, "Priority"), ""))
 
 
@@ -178,7 +177,7 @@ def test_what_is_wrong_is_told_and_nothing_is_left(
 
 
 def test_a_refusal_leaves_nothing(project: Caller) -> None:
-    replay(Path(project.environ["PATH"]), "sbatch", (1, "", "sbatch: error: invalid partition\n"))
+    replay(project.tools, "sbatch", (1, "", "sbatch: error: invalid partition\n"))
     with pytest.raises(hpcrun.SchedulerRefused, match="invalid partition"):
         hpcrun.submit(JOB)
     assert list(project.runs.iterdir()) == []

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import io
 import json
 import os
 import pty
+import shlex
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +43,21 @@ class Done:
 
 
 class Caller:
-    """A project with an hpcrun.yaml whose runs are beside it, and ways to call hpcrun in it."""
+    """A project with an hpcrun.yaml whose runs are beside it, and ways to call hpcrun in it.
+
+    Slurm's commands are those that a test puts into ``tools``, whatever this machine has.
+    """
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self.project = folder / "my project"
         self.runs = folder / "runs"
-        self.environ = dict(environ)
+        self.tools = folder / "bin"
+        self.environ = {**environ, "PATH": f"{self.tools}:{_tools()}"}
         # Whatever a run starts is found by it, in whatever session.
         self.mark = uuid.uuid4().hex
         self.environ["HPCRUN_TEST"] = self.environ["TEST_MARK"] = self.mark
         self.project.mkdir()
+        self.tools.mkdir()
         self.write("hpcrun.yaml", f'runs_dir: "{self.runs}"\ncache_dir: "{folder}/cache"\n')
 
     def write(self, name: str, text: str) -> Path:
@@ -56,14 +66,17 @@ class Caller:
         path.write_text(text)
         return path
 
-    def __call__(self, *argv: str) -> Done:
-        """Call hpcrun in this process: quick, for what starts no processes that stay."""
+    def __call__(self, *argv: str, entry: Callable[[], object] = main) -> Done:
+        """Call hpcrun in this process: quick, for what starts no processes that stay.
+
+        ``entry``: or another function that reads the command line.
+        """
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in "oe"]
         code: Any = 0
         with _standing_in(self.environ, self.project, ["hpcrun", *argv]):
             try:
                 with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-                    main()
+                    entry()
             except SystemExit as end:
                 code = end.code
         texts = []
@@ -142,22 +155,20 @@ TOOLS = (
 )
 
 
-def tools_without_slurm(folder: Path) -> Path:
+@cache
+def _tools() -> str:
     """Make a folder for PATH that has what a machine without Slurm has."""
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="hpcrun-tools-"))
+    atexit.register(shutil.rmtree, folder)
     for name in TOOLS:
-        for place in os.environ["PATH"].split(":"):
-            if (Path(place) / name).exists():
-                (folder / name).symlink_to(Path(place) / name)
-                break
-    return folder
+        if place := shutil.which(name):
+            (folder / name).symlink_to(place)
+    return str(folder)
 
 
 def replay(folder: Path, command: str, answer: tuple[int, str, str]) -> Path:
     """Make a command that answers as Slurm once did; return the file that notes its calls."""
     code, out, err = answer
-    (folder / f"{command}.out").write_text(out)
-    (folder / f"{command}.err").write_text(err)
     calls = folder / f"{command}.calls"
     script = folder / command
     script.unlink(missing_ok=True)
@@ -165,8 +176,7 @@ def replay(folder: Path, command: str, answer: tuple[int, str, str]) -> Path:
         f'#!/bin/sh\necho "$PWD|$*" >>"{calls}"\n'
         # A squeue that works always has its column names to tell.
         f'case "{command} $*" in "squeue --me --format=%i") echo JOBID; exit {code} ;; esac\n'
-        f'cat "{folder}/{command}.out"\n'
-        f'cat "{folder}/{command}.err" >&2\nexit {code}\n'
+        f"printf %s {shlex.quote(out)}\nprintf %s {shlex.quote(err)} >&2\nexit {code}\n"
     )
     script.chmod(0o755)
     return calls

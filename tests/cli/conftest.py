@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Caller, tools_without_slurm
+from tests.cli.calling import Caller
 
 
 @pytest.fixture
 def hpcrun(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
     """No Slurm on the PATH, whatever this machine has."""
-    clean_environ["PATH"] = str(tools_without_slurm(tmp_path / "bin"))
     return Caller(tmp_path, clean_environ)

@@ -18,7 +18,7 @@ from tests.json_schemas import check_json
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put; and a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> None:

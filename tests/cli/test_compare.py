@@ -123,7 +123,7 @@ def test_logs_without_any_metric(hpcrun: Caller) -> None:
 
 def submitted(hpcrun: Caller, gpus: int, job_id: int) -> Path:
     """Submit a job as Slurm once took it, and let its ranks have trained 400 steps."""
-    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, f"{job_id}\n", ""))
+    replay(hpcrun.tools, "sbatch", (0, f"{job_id}\n", ""))
     done = hpcrun("submit", "job.yaml", "--gpus-per-node", f"{gpus}", "--json")
     assert done.code == 0, done
     run = Path(done.json["run_dir"])
@@ -187,7 +187,7 @@ def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
 @pytest.mark.slow
 def test_a_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [echo, '{lr}']\nsweep: {lr: [1e-4, 3e-4]}\n")
-    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "20\n", ""))
+    replay(hpcrun.tools, "sbatch", (0, "20\n", ""))
     done = hpcrun("submit", "job.yaml", "--json")
     for number, run in enumerate(done.json["runs"]):
         logs = Path(run["run_dir"]) / "logs" / "0"

@@ -9,6 +9,7 @@ import re
 import select
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import click
 import pytest
 from click.shell_completion import CompletionItem
 
-from hpcrun.cli.completion import BashComplete
+from hpcrun.cli.completion import SHELLS, BashComplete
 from hpcrun.cli.main import VERBS
 from hpcrun.cli.main import hpcrun as hpcrun_group
 from hpcrun.cli.options import Value
@@ -49,7 +50,20 @@ def site(hpcrun: Caller) -> Caller:
     return hpcrun
 
 
-def asked(site: Caller, *words: str, cwd: Path | None = None) -> list[str]:
+def asked(site: Caller, *words: str) -> list[str]:
+    """Ask what could stand there, in this process."""
+    done = site(*words, entry=complete)
+    assert (done.code, done.err) == (0, ""), done
+    return done.out.strip("\n").splitlines()
+
+
+def complete() -> None:
+    """Do what the program of the scripts does."""
+    shell, *words = sys.argv[1:]
+    print(SHELLS[shell](words).complete())
+
+
+def as_a_process(site: Caller, *words: str, cwd: Path | None = None) -> list[str]:
     """Call what the script of bash calls."""
     script = site("completion", "bash").out
     found = re.search(r"< <\((.*) bash \"\$2\"", script)
@@ -144,20 +158,22 @@ def test_runs_tell_what_they_are(site: Caller) -> None:
 @pytest.mark.slow
 def test_whatever_is_broken_nothing_is_said(site: Caller) -> None:
     site.write("hpcrun.yaml", "runs_dir: [\n")
-    assert bash(site, "hpcrun status ") == []
+    assert as_a_process(site, "bash", "", "hpcrun status ") == []
     site.write("hpcrun.yaml", "runs_dir: $NO_SUCH_VARIABLE/runs\n")
-    assert bash(site, "hpcrun status ") == []
+    assert as_a_process(site, "bash", "", "hpcrun status ") == []
     site.write("hpcrun.yaml", "runs_dir: /nonexistent/runs\n")
-    assert bash(site, "hpcrun status ") == []
-    assert asked(site) == []
-    assert asked(site, "bash") == []
+    assert as_a_process(site, "bash", "", "hpcrun status ") == []
+    assert as_a_process(site) == []
+    assert as_a_process(site, "bash") == []
 
 
 def test_it_asks_this_hpcrun_and_needs_no_path(site: Caller, tmp_path: Path) -> None:
     """Not the one of that name on the PATH, nor a folder of that name where the user is."""
     (tmp_path / "hpcrun").mkdir()
     (tmp_path / "hpcrun" / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
-    assert asked(site, "bash", "stat", "hpcrun stat", cwd=tmp_path) == ["plain,status"]
+    words = ("bash", "stat", "hpcrun stat")
+    assert as_a_process(site, *words, cwd=tmp_path) == ["plain,status"]
+    assert as_a_process(site, *words) == asked(site, *words)
 
 
 @pytest.mark.parametrize("value", ["my job", "a'b", 'a"b', "$x", "a:b=c", "é", "a\\b"])

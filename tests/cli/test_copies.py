@@ -16,7 +16,7 @@ from tests.cli.test_slurm_verbs import calls, row
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put; and a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def copy_of(run: Path) -> Path:

@@ -270,7 +270,7 @@ def test_a_disk_that_is_full_is_named_beside_what_was_copied_to_it(
 @pytest.mark.slow
 def test_an_answer_that_cannot_be_written_leaves_the_jobs_id(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
-    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "7\n", ""))
+    replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
     for words in (
         ["submit", "job.yaml"],
         ["submit", "job.yaml", "--json"],

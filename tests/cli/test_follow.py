@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ class Followed:
     """A run in the hands of a Slurm of scripted answers, and somebody who follows it."""
 
     def __init__(self, hpcrun: Caller) -> None:
-        self.tools = Path(hpcrun.environ["PATH"])
+        self.tools = hpcrun.tools
         hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
         replay(self.tools, "sbatch", (0, "7\n", ""))
         assert hpcrun("submit", "job.yaml").code == 0

@@ -28,7 +28,7 @@ def tools(hpcrun: Caller) -> Path:
     job = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
     hpcrun.write("job.yaml", job)
     hpcrun.environ["A_SECRET"] = "of mine"
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def script(tools: Path, name: str, body: str) -> Path:

@@ -22,7 +22,7 @@ JobId=7 JobName=x
 
 def scontrol(hpcrun: Caller, state: str, nodes: str, reason: str = "None") -> Path:
     text = DETAILS.format(state=state, nodes=nodes, reason=reason)
-    return replay(Path(hpcrun.environ["PATH"]), "scontrol", (0, text, ""))
+    return replay(hpcrun.tools, "scontrol", (0, text, ""))
 
 
 def test_a_node_list(hpcrun: Caller) -> None:
@@ -74,7 +74,7 @@ def test_a_job(hpcrun: Caller) -> None:
 
 
 def test_a_job_that_slurmctld_has_forgotten(hpcrun: Caller) -> None:
-    tools = Path(hpcrun.environ["PATH"])
+    tools = hpcrun.tools
     replay(tools, "scontrol", (1, "", "slurm_load_jobs error: Invalid job id specified\n"))
     done = hpcrun("hostfile", "7")  # and there is no sacct
     assert done.code == 2 and "7: Slurm knows no such job" in done.err
@@ -104,7 +104,7 @@ def test_an_array(hpcrun: Caller) -> None:
         task.replace("JobId=7", f"JobId={7 + i} ArrayJobId=7 ArrayTaskId={i}")
         for i, task in enumerate(tasks)
     )
-    replay(Path(hpcrun.environ["PATH"]), "scontrol", (0, text, ""))
+    replay(hpcrun.tools, "scontrol", (0, text, ""))
     done = hpcrun("hostfile", "7")
     assert done.code == 2
     assert "7: that is 2 jobs" in done.err and "fix: name one: 7_0, 7_1" in done.err
@@ -112,7 +112,7 @@ def test_an_array(hpcrun: Caller) -> None:
 
 def test_a_run(hpcrun: Caller) -> None:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
-    replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "7\n", ""))
+    replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
     run_id = hpcrun("submit", "job.yaml", "--json").json["run_id"]
     scontrol(hpcrun, "RUNNING", "n[1-2]")
     assert hpcrun("hostfile", run_id).out == "n1 slots=2\nn2 slots=1\n"
@@ -126,9 +126,9 @@ def test_silence_of_slurm(hpcrun: Caller) -> None:
         "",
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
     )
-    replay(Path(hpcrun.environ["PATH"]), "scontrol", answer)
+    replay(hpcrun.tools, "scontrol", answer)
     assert hpcrun("hostfile", "7").code == 4
-    (Path(hpcrun.environ["PATH"]) / "scontrol").unlink()
+    (hpcrun.tools / "scontrol").unlink()
     done = hpcrun("hostfile", "7")
     assert done.code == 4 and "scontrol: command not found" in done.err
 

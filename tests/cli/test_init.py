@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.calling import ROOT, Caller, Done, tools_without_slurm
+from tests.cli.calling import ROOT, Caller, Done
 from tests.json_schemas import check_json
 
 CAPTURED = ROOT / "tests" / "captured"
@@ -78,7 +78,6 @@ class Slurm:
 @pytest.fixture
 def bare(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
     """A project without a profile, on a machine without Slurm."""
-    clean_environ["PATH"] = str(tools_without_slurm(tmp_path / "bin"))
     caller = Caller(tmp_path, clean_environ)
     (caller.project / "hpcrun.yaml").unlink()
     return caller
@@ -87,7 +86,7 @@ def bare(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
 @pytest.fixture
 def slurm(bare: Caller) -> Slurm:
     """Slurm's commands beside the others."""
-    return Slurm(Path(bare.environ["PATH"]))
+    return Slurm(bare.tools)
 
 
 def profile(hpcrun: Caller) -> Any:

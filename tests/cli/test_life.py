@@ -20,7 +20,7 @@ from tests.slurm_answers import squeue_row
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put; and a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def submitted(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
@@ -269,16 +269,16 @@ def test_resubmit_goes_on_to_the_end_of_the_new_run(
     hpcrun: Caller, tools: Path, option: str, shown: str
 ) -> None:
     (run,) = submitted(hpcrun, tools, "7")
-    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    queue = tools / "queue"
+    replay(tools, "squeue", (0, "", ""))
+    queue.write_text(row(run, "7", "FAILED"))
     # The new job fails as soon as it is submitted; its row of the queue tells its folder.
     answer = row(run, "8", "FAILED").replace(str(run), "$PWD")
-    sbatch = tools / "sbatch"
-    sbatch.unlink()
-    sbatch.write_text(
+    (tools / "squeue").write_text(f'#!/bin/sh\ncat "{queue}"\n')
+    (tools / "sbatch").write_text(
         "#!/bin/sh\nmkdir -p logs/0\necho step 1 >logs/0/rank-0.log\n"
-        f'cat >"{tools}/squeue.out" <<.\n{answer}.\necho 8\n'
+        f'cat >"{queue}" <<.\n{answer}.\necho 8\n'
     )
-    sbatch.chmod(0o755)
     done = hpcrun("resubmit", "7", option)
     assert done.code == 1 and "job 8: FAILED" in done.err, done
     assert done.out.endswith(shown) and ("step 1" in done.out) == bool(shown)

@@ -28,7 +28,7 @@ class Run:
             "script: train.py\nlauncher: torchrun\nsecrets: [MY_WORD]\n"
             "resources: {nodes: 2, gpus_per_node: 2}\n",
         )
-        replay(Path(hpcrun.environ["PATH"]), "sbatch", (0, "7\n", ""))
+        replay(hpcrun.tools, "sbatch", (0, "7\n", ""))
         hpcrun.environ["MY_WORD"] = DRAWN
         done = hpcrun("submit", "job.yaml")
         assert done.code == 0, done
@@ -288,7 +288,7 @@ def show_job(path: Path, state: str, *, err: str = "", restarts: int = 0, **keys
 
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:

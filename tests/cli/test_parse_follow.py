@@ -225,7 +225,7 @@ def test_ctrl_c_never_touches_the_run(followed: Followed, watch: Callable[..., W
 def test_a_job_that_hpcrun_did_not_submit(
     hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
 ) -> None:
-    tools, log = Path(hpcrun.environ["PATH"]), tmp_path / "its output"
+    tools, log = hpcrun.tools, tmp_path / "its output"
     append(log, LINES[:100])
     replay(tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
@@ -246,7 +246,7 @@ def test_a_job_that_hpcrun_did_not_submit(
 def test_the_output_of_a_job_that_waits_in_the_queue(
     hpcrun: Caller, tmp_path: Path, watch: Callable[..., Watched]
 ) -> None:
-    tools, log = Path(hpcrun.environ["PATH"]), tmp_path / "9.out"
+    tools, log = hpcrun.tools, tmp_path / "9.out"
     replay(tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "PENDING"), ""))
     seen = hpcrun("parse", "9")
@@ -266,7 +266,7 @@ def test_the_output_of_a_job_that_waits_in_the_queue(
 def test_an_output_that_is_named_by_its_node(
     hpcrun: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools, pending, running = Path(hpcrun.environ["PATH"]), tmp_path / "%N", tmp_path / "node1"
+    tools, pending, running = hpcrun.tools, tmp_path / "%N", tmp_path / "node1"
     monkeypatch.setenv("PATH", hpcrun.environ["PATH"])
     replay(tools, "scontrol", (0, show_job("9", StdOut=str(pending), Power=""), ""))
     follower = CurveFollower(load_context(hpcrun.environ, hpcrun.project), ["9"])

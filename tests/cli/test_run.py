@@ -106,7 +106,7 @@ def test_secrets_reach_the_run_and_stay_nowhere(hpcrun: Caller) -> None:
         "jobs/secret.yaml",
         "command: [sh, -c, 'printf %s \"$TOKEN\" | md5sum']\nsecrets: [TOKEN]\n",
     )
-    (Path(hpcrun.environ["PATH"]) / "md5sum").symlink_to("/usr/bin/md5sum")
+    (hpcrun.tools / "md5sum").symlink_to("/usr/bin/md5sum")
     secret = 'it\'s $(a) "token"\n2'
     hpcrun.environ["TOKEN"] = secret
     done = hpcrun.process("run", "secret")

@@ -28,7 +28,7 @@ def captured(command: str, case: str) -> tuple[int, str, str]:
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put; and a job to submit."""
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def submit(hpcrun: Caller, *options: str) -> Done:

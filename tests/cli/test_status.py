@@ -24,7 +24,7 @@ NOW = time.time()
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put that stand in for Slurm's."""
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def make_run(

@@ -24,7 +24,7 @@ HEADED = ("--me --format=%i", "JOBID\n")
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put that stand in for Slurm's."""
-    return Path(hpcrun.environ["PATH"])
+    return hpcrun.tools
 
 
 def read(hpcrun: Caller, *argv: str) -> list[str]:

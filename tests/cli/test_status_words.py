@@ -19,7 +19,7 @@ RUN = "20261120-081455-train-7k3q"
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put that stand in for Slurm's."""
-    folder = Path(hpcrun.environ["PATH"])
+    folder = hpcrun.tools
     for name in ("sacct", "scontrol"):
         answers(folder, name)
     return folder

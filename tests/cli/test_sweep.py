@@ -35,7 +35,7 @@ sweep_limit: 2
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put; and a sweep of seven runs to submit."""
     hpcrun.write("words.yaml", JOB)
-    tools = Path(hpcrun.environ["PATH"])
+    tools = hpcrun.tools
     replay(tools, "sbatch", (0, "17\n", ""))
     replay(tools, "squeue", (0, "", ""))
     replay(tools, "sacct", (1, "", "Slurm accounting storage is disabled"))

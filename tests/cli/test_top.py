@@ -37,7 +37,7 @@ def row(work_dir: Path | str, job_id: str, state: str = "RUNNING", reason: str =
 @pytest.fixture
 def tools(hpcrun: Caller) -> Path:
     """Where commands are put."""
-    folder = Path(hpcrun.environ["PATH"])
+    folder = hpcrun.tools
     for name in ("timeout", "head", "sleep"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(f"/usr/bin/{name}")

@@ -13,7 +13,7 @@ from hpcrun.controller import clean, context
 from hpcrun.controller.monitor import Monitor, Runs
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
-from tests.cli.calling import Caller, tools_without_slurm
+from tests.cli.calling import Caller
 from tests.slurm_answers import squeue_row
 from tests.transport.far import FarTransport
 
@@ -61,7 +61,6 @@ class Cluster:
 @pytest.fixture
 def hpcrun(tmp_path: Path, clean_environ: dict[str, str]) -> Caller:
     """A project on a machine without Slurm."""
-    clean_environ["PATH"] = str(tools_without_slurm(tmp_path / "bin"))
     return Caller(tmp_path, clean_environ)
 
 
