@@ -1,26 +1,21 @@
-"""hpcrun status: finds out what is asked for, prints it once, or redraws it as it changes."""
+"""hpcrun status: finds out what is asked for, and prints it."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.cli.output import emit_json, encodable, is_terminal, look, note, say, width_and_height
-from hpcrun.controller import monitor
+from hpcrun.cli.output import emit_json, look, note, say
 from hpcrun.controller.context import Context
 from hpcrun.controller.listing import as_row, list_rows
-from hpcrun.controller.monitor import Pace
 from hpcrun.controller.status import Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.controller.why import with_whys
-from hpcrun.errors import InputError
 from hpcrun.runs.find import no_runs_in
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
@@ -38,10 +33,7 @@ from hpcrun.views.status import (
     run_lines,
     sweep_lines,
 )
-from hpcrun.views.table import Look, clip
-
-# How often the runs' own files are read again, in seconds; and how long a slice of waiting is.
-_FILES_EVERY, _SLICE = 2.0, 0.1
+from hpcrun.views.table import Look
 
 
 class Query(Struct, frozen=True):
@@ -159,60 +151,20 @@ def show_status(context: Context, query: Query, *, as_json: bool) -> int:
     """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
     with context.waiting():
         found = find_out(context, query)
-    if as_json:
-        emit_json(found.json())
-    else:
-        for line in found.lines(look()):
-            say(line)
-    if found.silence:
-        note(f"Slurm is out of reach: {found.silence}")
-    return found.exit_code
+    if not as_json:
+        return print_found(found)
+    emit_json(found.json())
+    return _note_silence(found)
 
 
-def watch_status(context: Context, query: Query) -> int:
-    """Draw until Ctrl-C, or until the job that is named is over; then print it once more.
-
-    Raises InputError where the output is no terminal.
-    """
-    from hpcrun.report.live import Screen
-
-    if not is_terminal():
-        raise InputError(
-            "--watch draws on a terminal",
-            fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
-        )
-    memory, pace = Memory(), Pace(monitor.CALMEST)
-    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
-    found = find_out(context, query, memory)  # errors before the picture
-    pace.asked(time.monotonic())
-    context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
-    with Screen(sys.stdout, keyboard) as screen:
-        while not (found.is_over and query.word is not None):
-            screen.draw(_picture(found, pace.next - time.monotonic()))
-            next_look = time.monotonic() + _FILES_EVERY
-            while time.monotonic() < next_look and not screen.is_stale:
-                time.sleep(_SLICE)
-            before = found.states
-            if is_asked := pace.is_due(time.monotonic()):
-                memory.clear()
-            found = find_out(context, query, memory)
-            if found.states != before:
-                pace.news(time.monotonic(), apart=monitor.CALM)
-            if is_asked:
-                pace.asked(time.monotonic())
+def print_found(found: Found) -> int:
+    """Print what was found; return the exit code."""
     for line in found.lines(look()):
         say(line)
+    return _note_silence(found)
+
+
+def _note_silence(found: Found) -> int:
     if found.silence:
         note(f"Slurm is out of reach: {found.silence}")
     return found.exit_code
-
-
-def _picture(found: Found, left: float) -> list[str]:
-    """As many lines as the window has; below them when Slurm is asked again."""
-    width, height = width_and_height()
-    page = found.lines(look())
-    foot = f"Slurm is asked again in {max(left, 0):.0f} s; Ctrl-C ends this"
-    room = max(height - 2, 1)
-    cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []
-    kept = page[: room - 1] if cut_off else page
-    return [clip(encodable(line), width - 1, look()) for line in [*kept, *cut_off, "", foot]]

@@ -32,7 +32,7 @@ def command(
 
     The exit code is 4 if the state depends on Slurm and Slurm does not answer.
     """
-    from hpcrun.cli.show_status import Query, show_status, watch_status
+    from hpcrun.cli.show_status import Query, show_status
     from hpcrun.errors import InputError
 
     where = context(cluster)
@@ -41,4 +41,6 @@ def command(
         return show_status(where, query, as_json=as_json)
     if as_json:
         raise InputError("--watch shows a picture, --json a state", fix="give one of them")
+    from hpcrun.cli.watch_status import watch_status
+
     return watch_status(where, query)

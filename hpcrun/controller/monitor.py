@@ -163,7 +163,7 @@ class Monitor:
         calmest: float = CALM,
     ) -> None:
         """Nothing is looked at yet."""
-        self._context = context
+        self.context = context
         self._targets = targets
         self._pace = Pace(calmest)
         self._deadline = deadline
@@ -205,7 +205,7 @@ class Monitor:
         once. Raises what the targets' questions raise.
         """
         for target in self._targets:
-            self._take(target, target.look(self._context, self._pace))
+            self._take(target, target.look(self.context, self._pace))
         if self._pace.is_due(time.monotonic()) and not last and not self._is_known_over():
             self.ask()
         changed = []
@@ -223,7 +223,7 @@ class Monitor:
         """Ask Slurm now, whether it is time or not; report nothing. Raises as poll() does."""
         limit = self._deadline if self._known else self._first_deadline
         is_short = limit is not None and limit - time.monotonic() < FAIR
-        context = structs.replace(self._context, deadline=limit)
+        context = structs.replace(self.context, deadline=limit)
         for target in self._targets:
             self._take(target, target.ask(context, self._pace), is_short=is_short)
         self._pace.asked(time.monotonic())

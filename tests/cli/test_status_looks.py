@@ -13,7 +13,7 @@ import click
 import pytest
 
 from hpcrun.runs.layout import RunFolder
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, replay
 from tests.cli.test_status import answers, make_run, queued, several, tools, write_sweep
 from tests.slurm_answers import squeue_row
 
@@ -89,9 +89,10 @@ def test_watch_needs_a_terminal(several: Caller) -> None:
 
 WATCH = """\
 import sys
-from hpcrun.cli import show_status
 from hpcrun.controller import monitor
-show_status._FILES_EVERY, monitor.CALM, monitor.CALMEST = map(float, sys.argv[1:4])
+files, monitor.CALM, monitor.CALMEST = map(float, sys.argv[1:4])
+from hpcrun.cli import watch_status
+watch_status._FILES_EVERY = files
 sys.argv = ["hpcrun", "status", "--watch", *sys.argv[4:]]
 from hpcrun.cli.main import main
 main()
@@ -149,6 +150,23 @@ def test_a_watch_asks_slurm_no_more_than_it_promises(
     watching.end()
     assert [path.read_text() if path.exists() else "" for path in calls] == asked
     assert "PENDING" in last, last
+
+
+def test_a_watch_outlives_a_silence_of_slurm(several: Caller, tools: Path) -> None:
+    row = queued(RunFolder(tools), "999", "PENDING", "Priority")
+    answers(tools, "squeue", rest=row)
+    watching = Watching(several, "999", slurm=0.4)
+    (picture,) = watching.pictures(1)
+    assert "no answer" not in picture
+    replay(tools, "squeue", (1, "", "slurm_load_jobs error: Unable to contact slurm controller"))
+    while "no answer: Slurm is asked again in" not in picture:
+        (picture,) = watching.pictures(1)
+    assert "PENDING" in picture
+    answers(tools, "squeue", rest=row.replace("PENDING", "RUNNING"))
+    while "RUNNING" not in picture:
+        (picture,) = watching.pictures(1)
+    assert "no answer" not in picture
+    watching.end()
 
 
 def test_a_run_that_is_younger_than_the_answers_is_not_lost(several: Caller, tools: Path) -> None:

@@ -1,0 +1,97 @@
+"""hpcrun status --watch: redraws what is asked for as it changes."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from msgspec import structs
+
+from hpcrun.cli.output import encodable, is_terminal, look, width_and_height
+from hpcrun.cli.show_status import Found, Query, find_out, print_found
+from hpcrun.controller.context import Context
+from hpcrun.controller.monitor import CALM, CALMEST, Monitor, Pace, Target
+from hpcrun.controller.status import Memory
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.report.live import Screen
+from hpcrun.runs.status import JobStatus
+from hpcrun.views.table import clip
+
+# How often the runs' own files are read again, in seconds; and how long a slice of waiting is.
+_FILES_EVERY, _SLICE = 2.0, 0.1
+
+
+class _Asked(Target):
+    """What a query asks for, looked up again each time: later other runs may be the newest."""
+
+    def __init__(self, query: Query) -> None:
+        self.is_open = query.word is None
+        self.found = Found(kind="listing", statuses=[])
+        self._query = query
+        self._memory = Memory()
+
+    def ask(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+        """Find it with new answers. Raises InputError, and OutOfReach for the first."""
+        self._memory.clear()
+        self.next_look = math.inf  # without an answer nothing is looked up
+        try:
+            return self._find(context, pace)
+        except OutOfReach as silence:
+            if not self.found.statuses:
+                raise
+            self.found = structs.replace(self.found, silence=silence.message)
+            return None
+
+    def look(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
+        """Read the runs' files again, with Slurm's last answers."""
+        now = time.monotonic()
+        return None if now < self.next_look or pace.is_due(now) else self._find(context, pace)
+
+    def _find(self, context: Context, pace: Pace) -> Sequence[JobStatus]:
+        before = self.found.states
+        self.found = find_out(context, self._query, self._memory)
+        self.next_look = time.monotonic() + _FILES_EVERY
+        if self.found.states != before:
+            pace.news(time.monotonic(), apart=CALM)
+        return self.found.statuses
+
+
+def watch_status(context: Context, query: Query) -> int:
+    """Draw until Ctrl-C, or until the job that is named is over; then print it once more.
+
+    Raises InputError where the output is no terminal.
+    """
+    if not is_terminal():
+        raise InputError(
+            "--watch draws on a terminal",
+            fix="hpcrun wait waits for runs; a loop may call hpcrun status twice a minute",
+        )
+    keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+    asked = _Asked(query)
+    monitor = Monitor(context, [asked], calmest=CALMEST)
+    snapshot = monitor.poll()  # errors before the picture
+    # A word on the waiting would stand in it.
+    monitor.context = structs.replace(context, waiting=nullcontext)
+    with Screen(sys.stdout, keyboard) as screen:
+        while not snapshot.is_over:
+            screen.draw(_picture(asked.found, monitor.until_asked))
+            until = time.monotonic() + _FILES_EVERY
+            while time.monotonic() < until and not screen.is_stale:
+                time.sleep(_SLICE)
+            snapshot = monitor.poll()
+    return print_found(asked.found)
+
+
+def _picture(found: Found, left: float) -> list[str]:
+    """As many lines as the window has; below them when Slurm is asked again."""
+    width, height = width_and_height()
+    page = found.lines(look())
+    foot = f"Slurm is asked again in {left:.0f} s; Ctrl-C ends this"
+    foot = f"no answer: {foot}" if found.silence else foot
+    room = max(height - 2, 1)
+    cut_off = [f"... {len(page) - room + 1} more lines"] if len(page) > room else []
+    kept = page[: room - 1] if cut_off else page
+    return [clip(encodable(line), width - 1, look()) for line in [*kept, *cut_off, "", foot]]
