@@ -11,13 +11,14 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from hpcrun.controller.context import Context
+from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import status_of, status_of_jobs
 from hpcrun.controller.targets import unknown_job
-from hpcrun.errors import OutOfReach
+from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus
@@ -42,6 +43,9 @@ AFTER_CHANGE = (2.0, 4.0, 8.0, 15.0)
 FILES_EVERY = (0.2, 1.0)
 FILES_SLOWER = 1.3
 RUNS_A_SECOND = 100
+# What runs have written on a cluster that is another machine is fetched as often as they are looked
+# at, but such trips take a share of the time: the pause is so many times as long as the trip.
+TRIP_PAUSE = 20
 # Slurm may call a run over before its last files arrive from the nodes; a job that was killed
 # outright has none, so the wait is short. In seconds.
 FILES_LATE, LATE_EVERY = 5.0, 0.2
@@ -63,6 +67,7 @@ class Pace:
     def __init__(self, calmest: float = CALM) -> None:
         """The first question is due at once; the pauses grow to ``calmest`` without news."""
         self.next = 0.0
+        self.next_trip = 0.0
         self._calm, self._calmest = CALM, calmest
         self._pauses: Iterator[float] = iter(())
         self._asked: deque[float] = deque(maxlen=FREE)
@@ -101,6 +106,16 @@ class Pace:
     def asked_lately(self, now: float) -> int:
         """Count the questions of the last minute; FREE means as many or more."""
         return sum(now - at < 60 for at in self._asked)
+
+    def fetch(self, context: Context, runs: Sequence[RunFolder]) -> None:
+        """Bring what runs have written, if it is time; where the cluster is here that is free."""
+        begun = time.monotonic()
+        if not runs or begun < self.next_trip:
+            return
+        with suppress(OutOfReach, InputError):  # whoever asks Slurm reports it
+            slurm_transport(context).refresh([run.path for run in runs])
+        now = time.monotonic()
+        self.next_trip = now + TRIP_PAUSE * (now - begun)
 
     def _earliest(self, now: float) -> float:
         if len(self._asked) < FREE or now - self._asked[0] >= WINDOW:
@@ -163,7 +178,7 @@ class Monitor:
         calmest: float = CALM,
     ) -> None:
         """Nothing is looked at yet."""
-        self.context = context
+        self.context = structs.replace(context, deadline=deadline)
         self._targets = targets
         self._pace = Pace(calmest)
         self._deadline = deadline
@@ -309,6 +324,7 @@ class Runs(Target):
         self._known: dict[RunFolder, JobStatus] = {}
         self._signs: dict[RunFolder, tuple[int, bool, bool]] = {}
         self._read_again: dict[RunFolder, float] = {}
+        self._settled: set[RunFolder] = set()
         self._every = FILES_EVERY[0]
 
     def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
@@ -322,6 +338,8 @@ class Runs(Target):
             if is_gone:
                 statuses = [each if each.final else _with(each, _KILLED) for each in statuses]
             self._known |= {status.folder: status for status in statuses}
+            if any(status.final for status in statuses):
+                self.next_look = pace.next_trip = 0.0  # for the record of the end
             states = {status.state for status in statuses if not status.final}
             is_back = was_unknown and UNKNOWN not in states
             if is_back or (is_first and states - {"PENDING", "RUNNING"}):
@@ -330,7 +348,7 @@ class Runs(Target):
         return [self._known[run] for run in self.runs]
 
     def look(self, context: Context, pace: Pace) -> None:
-        """Look whether an attempt has begun or ended."""
+        """Look whether an attempt has begun or ended, in what is here or can be fetched."""
         now = time.monotonic()
         if self._alive is not None and not self._alive():
             pace.next = min(pace.next, now)  # without Slurm a question costs nothing
@@ -338,6 +356,8 @@ class Runs(Target):
             return
         begun = ended = False
         live = self._live()
+        if not (live and pace.is_due(now)):  # else the question fetches
+            pace.fetch(context, [run for run in self.runs if run not in self._settled])
         for run in live:
             signs, before = _signs(run), self._signs.get(run)
             if signs != before:
@@ -371,7 +391,10 @@ class Runs(Target):
             self._known[run] = status = structs.replace(status, history=history, verdict=verdict)
         is_late = now >= since + FILES_LATE
         is_all = end is not None or history.last is None or status.source == "record"
-        return status if is_all or is_late else None
+        if not (is_all or is_late):
+            return None
+        self._settled.add(run)
+        return status
 
     def _live(self) -> list[RunFolder]:
         return [run for run in self.runs if run not in self._known or not self._known[run].final]

@@ -146,6 +146,49 @@ def test_a_watcher_refreshes_once_for_each_question(
     assert far.trips == ["refresh", "squeue"]
 
 
+@pytest.mark.parametrize(("trip", "fewest", "most"), [(0.0, 50, 70), (0.25, 8, 14), (5.0, 1, 3)])
+def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
+    hpcrun: Caller,
+    far: FarTransport,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    trip: float,
+    fewest: int,
+    most: int,
+) -> None:
+    """As often as the runs are looked at, but a slow way is not taken all the time."""
+    run, now = submitted(hpcrun), 1000.0
+    cluster.begin()
+    refresh = far.refresh
+
+    def take_a_trip(run_dirs: Sequence[Path]) -> None:
+        nonlocal now
+        now += trip
+        refresh(run_dirs)
+
+    monkeypatch.setattr(far, "refresh", take_a_trip)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    watched = context.load_context(hpcrun.environ, hpcrun.project)
+    monitor = Monitor(watched, [Runs([RunFolder(run)])])
+    monitor.poll()
+    far.trips.clear()
+    cluster.write("step 2 loss 2.0\n")
+    while now < 1060:
+        monitor.poll()
+        now += 0.1
+    assert far.trips.count("squeue") <= 2
+    assert fewest <= far.trips.count("refresh") <= most + 2
+    assert (run / "logs/0/rank-0.log").read_text().endswith("step 2 loss 2.0\n")
+    # The record of the end is fetched when Slurm calls the run over.
+    cluster.state = "FAILED"
+    while monitor.poll().statuses[0].state == "RUNNING":
+        now += 0.1
+    cluster.end()
+    while not monitor.poll().is_over:
+        now += 0.1
+    assert monitor.statuses[0].exit_code == 3
+
+
 def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
     hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
