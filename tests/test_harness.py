@@ -315,6 +315,7 @@ def test_standard_input_comes_through(job: Job) -> None:
     assert "typed\n" in job.log()
 
 
+@pytest.mark.slow
 def test_no_world_of_another_size_is_started(job: Job) -> None:
     job.write(nodes=2)
     code, out = job.go()
@@ -326,7 +327,14 @@ def test_no_world_of_another_size_is_started(job: Job) -> None:
 # ---- setup and secrets
 
 
-@pytest.mark.parametrize(("setup", "code"), [("exit 0", 1), ("exit 4", 4), ("kill -9 $$", 137)])
+@pytest.mark.parametrize(
+    ("setup", "code"),
+    [
+        ("exit 0", 1),
+        pytest.param("exit 4", 4, marks=pytest.mark.slow),
+        pytest.param("kill -9 $$", 137, marks=pytest.mark.slow),
+    ],
+)
 def test_a_setup_that_ends_before_the_launch_is_no_success(job: Job, setup: str, code: int) -> None:
     job.write(setup=setup)
     found, out = job.go()
@@ -334,6 +342,7 @@ def test_a_setup_that_ends_before_the_launch_is_no_success(job: Job, setup: str,
     assert ("setup ended before the training was started" in out) == (setup == "exit 0")
 
 
+@pytest.mark.slow
 def test_a_setup_that_fails_with_set_e_is_recorded(job: Job) -> None:
     job.write(setup="set -eu\nfalse\necho never")
     code, out = job.go()

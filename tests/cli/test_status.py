@@ -351,6 +351,7 @@ def test_what_limits_say_may_be_nonsense_too(several: Caller, tools: Path) -> No
     assert done.code == 0 and "you have reached your QOS's limit of GPUs" in done.out, done
 
 
+@pytest.mark.slow
 def test_a_slow_slurm_is_mentioned(
     several: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

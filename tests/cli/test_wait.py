@@ -123,6 +123,7 @@ def hang(tools: Path, *commands: str) -> Path:
     return notes
 
 
+@pytest.mark.slow
 def test_wait_ends_on_time_while_slurm_hangs(hpcrun: Caller, tools: Path) -> None:
     submitted(hpcrun, tools, "7")
     notes = hang(tools, "squeue", "sacct", "scontrol")
@@ -133,6 +134,7 @@ def test_wait_ends_on_time_while_slurm_hangs(hpcrun: Caller, tools: Path) -> Non
     assert notes.read_text() == "squeue\n", "one that hangs is enough"
 
 
+@pytest.mark.slow
 def test_what_sacct_does_not_say_is_no_unknown_job(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
