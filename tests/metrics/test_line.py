@@ -41,9 +41,9 @@ def test_what_is_no_measurement_yields_nothing(line: str) -> None:
 EXAMPLES = [printed.line for printed in PRINTED] + [form.example for form in FORMATS]
 
 
-@pytest.mark.parametrize("line", EXAMPLES, ids=[line[:60] for line in EXAMPLES])
-def test_line_holds_what_logs_are_searched_for(line: str) -> None:
-    assert any(needle in line.lower().encode() for needle in NEEDLES)
+def test_lines_hold_what_logs_are_searched_for() -> None:
+    lines = [line.lower().encode() for line in EXAMPLES]
+    assert [line for line in lines if not any(needle in line for needle in NEEDLES)] == []
 
 
 @pytest.mark.parametrize("line", EXAMPLES, ids=[line[:60] for line in EXAMPLES])

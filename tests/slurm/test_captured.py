@@ -69,6 +69,10 @@ def shown(version: str, case: str) -> list[SlurmJob]:
     return parse_show_job(load(version, "scontrol", case)["stdout"])
 
 
+def files_of(version: str) -> list[Path]:
+    return [file for file in FILES if file.parts[-3] == version]
+
+
 def ids(file: Path) -> str:
     return "/".join([*file.parts[-3:-1], file.stem])
 
@@ -87,28 +91,29 @@ def test_the_releases_that_hpcrun_is_made_for() -> None:
 
 @every_version
 def test_every_version_was_asked_the_same(version: str) -> None:
-    asked = {ids(file).partition("/")[2] for file in FILES if file.parts[-3] == version}
+    asked = {ids(file).partition("/")[2] for file in files_of(version)}
     assert asked == {ids(file).partition("/")[2] for file in FILES}
 
 
-@pytest.mark.parametrize("file", FILES, ids=ids)
-def test_parser(file: Path) -> None:
-    captured = json.loads(file.read_text())
-    if "parsed" in captured:
-        parse = PARSERS[file.parent.name]
-        assert as_json(parse(captured["stdout"])) == captured["parsed"]
+@every_version
+def test_parser(version: str) -> None:
+    for file in files_of(version):
+        captured = json.loads(file.read_text())
+        if "parsed" in captured:
+            parse = PARSERS[file.parent.name]
+            assert as_json(parse(captured["stdout"])) == captured["parsed"], ids(file)
 
 
-@pytest.mark.parametrize("file", FILES, ids=ids)
-def test_what_a_failure_means(file: Path) -> None:
-    captured = json.loads(file.read_text())
-    command, case, stderr = file.parent.name, file.stem, captured["stderr"]
-    silent = ("no-controller", "no-munge", "no-slurm-conf", "no-database")
-    assert is_silence(stderr) == (case in silent)
-    unknown = case == "unknown" and command in ("squeue", "scontrol")
-    # A word that is no number goes by the same name as an unknown job.
-    word = case == "not-a-number" and command in ("squeue", "scancel")
-    assert is_unknown_job(stderr) == (unknown or word)
+@every_version
+def test_what_a_failure_means(version: str) -> None:
+    for file in files_of(version):
+        command, case, stderr = file.parent.name, file.stem, json.loads(file.read_text())["stderr"]
+        silent = ("no-controller", "no-munge", "no-slurm-conf", "no-database")
+        assert is_silence(stderr) == (case in silent), ids(file)
+        unknown = case == "unknown" and command in ("squeue", "scontrol")
+        # A word that is no number goes by the same name as an unknown job.
+        word = case == "not-a-number" and command in ("squeue", "scancel")
+        assert is_unknown_job(stderr) == (unknown or word), ids(file)
 
 
 @every_version
