@@ -1,0 +1,142 @@
+"""How many logs of other projects `hpcrun parse` reads as a person does, out of a folder of them.
+
+    python -m bench.unseen FOLDER               every log of the folder; a minute
+    python -m bench.unseen FOLDER --part open   one half of them
+    python -m bench.unseen FOLDER --json        the same for programs
+
+tests/metrics/unseen.yaml says which logs and what stands in them. They are not part of the
+project and nothing is downloaded: whoever has one puts it in FOLDER as ID or ID.log. A log counts
+as read if the number, first and last of its training losses are right, and of its evaluation
+losses where the truth names them. The last learning rate is compared too, and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TRUTH = Path(__file__).parent.parent / "tests" / "metrics" / "unseen.yaml"
+CLOSE, COUNTED = 1e-3, 0.01
+RATES = {"step_seconds", "samples_per_second", "tokens_per_second"}  # a bar measures these
+
+
+def find_log(folder: Path, entry: dict[str, Any]) -> tuple[Path | None, str]:
+    """Find the log of an entry; return it, or None and why it is not used."""
+    for path in (folder / f"{entry['id']}.log", folder / entry["id"]):
+        if path.is_file():
+            same = hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
+            return (path, "") if same else (None, "another log")
+    return None, "not there"
+
+
+def parse(log: Path) -> dict[str, Any]:
+    """Return what `hpcrun parse --json` finds; no metrics where it answers with an error."""
+    command = [sys.executable, "-m", "hpcrun", "parse", "--json", str(log)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(answer.stdout) if answer.stdout.strip() else {}
+    if not found.get("runs"):
+        return {"points": 0, "metrics": {}}
+    run: dict[str, Any] = found["runs"][0]
+    return run
+
+
+def options(truth: Any) -> list[Any]:
+    """Return what is right: the elements of a list, else the one value."""
+    return truth if isinstance(truth, list) else [truth]
+
+
+def is_close(found: float, truth: float, part: float) -> bool:
+    """Say whether a number is the truth's, to a part of it; nan is nan."""
+    if math.isnan(found) or math.isnan(truth):
+        return math.isnan(found) and math.isnan(truth)
+    return abs(found - truth) <= part * abs(truth)
+
+
+def differences(name: str, found: dict[str, Any] | None, truth: dict[str, Any]) -> Iterator[str]:
+    """Yield in what a metric differs from one reading of it."""
+    count = found["count"] if found else 0
+    if not any(is_close(count, each, COUNTED) for each in options(truth["points"])):
+        yield f"{name}: {truth['points']} points expected, {count} found"
+    if found is None:
+        return
+    for place in ("first", "last"):
+        expected = truth.get(place)
+        if expected is None:
+            continue
+        value, step = float(found[place]["value"]), found[place]["step"]
+        if not any(is_close(value, float(each), CLOSE) for each in options(expected["value"])):
+            yield f"{name}: {place} {expected['value']} expected, {value} found"
+        if "step" in expected and step not in options(expected["step"]):
+            yield f"{name}: {place} step {expected['step']} expected, {step} found"
+
+
+def compare(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
+    """Yield what is read otherwise than in the truth; of several readings the nearest one."""
+    metrics = run["metrics"]
+    if entry.get("nothing"):
+        for name in metrics.keys() - RATES:
+            yield f"{name}: {metrics[name]['count']} points invented"
+        return
+    for name, other in (("loss", "loss"), ("eval_loss", entry.get("eval_name"))):
+        if name in entry:
+            found = metrics.get(name, metrics.get(other))
+            yield from min((list(differences(name, found, each)) for each in entry[name]), key=len)
+
+
+def other_lr(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
+    """Yield what the last learning rate is instead, where the truth names one."""
+    found = run["metrics"].get("lr")
+    last = float(found["last"]["value"]) if found else math.nan
+    if "lr" in entry and not is_close(last, entry["lr"], 0.01):
+        yield f"lr: last {entry['lr']} expected, {last} found"
+
+
+def main() -> int:
+    """Read the command line, compare, print a line for each log that is misread, and the share."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--part", choices=("open", "aside"))
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    entries = yaml.safe_load(TRUTH.read_text(encoding="utf-8"))
+    result: dict[str, Any] = {"wrong": {}, "lr": {}, "unused": {}}
+    right = {"with metrics": [0, 0], "without": [0, 0]}
+    for entry in entries:
+        if "ambiguous" in entry or given.part not in (None, entry["part"]):
+            continue
+        log, why = find_log(given.folder, entry)
+        if log is None:
+            result["unused"][entry["id"]] = why
+            continue
+        run = parse(log)
+        wrong = list(compare(entry, run))
+        if wrong:
+            result["wrong"][entry["id"]] = wrong
+        if lr := list(other_lr(entry, run)):
+            result["lr"][entry["id"]] = lr
+        counted = right["without" if entry.get("nothing") else "with metrics"]
+        counted[0] += not wrong
+        counted[1] += 1
+    result["right"] = {name: {"logs": of, "right": n} for name, (n, of) in right.items()}
+    if given.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    for title in ("unused", "lr", "wrong"):
+        for name, lines in result[title].items():
+            print(f"{title}: {name}: {lines if isinstance(lines, str) else '; '.join(lines)}")
+    for name, (n, of) in right.items():
+        print(f"{n} of {of} logs {name} read as a person does" + (f", {n / of:.0%}" if of else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
