@@ -192,8 +192,9 @@ def status_of(runs: Iterable[Run]) -> list[JobStatus]:
     runs = _listed(runs, "status_of")
     found: dict[Path, JobStatus] = {}
     for context, folders in _by_cluster(runs):
-        found |= {each.folder.path: each for each in status.status_of(context, folders)}
-    return _with_progress(found[run.folder] for run in runs)
+        known = status.status_of(context, folders, level="row")
+        found |= {each.folder.path: each for each in known}
+    return [found[run.folder] for run in runs]
 
 
 def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[JobStatus]:
@@ -206,6 +207,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[JobStatus
     from time import monotonic
 
     from hpcrun.controller.monitor import Monitor, Runs, poll_all
+    from hpcrun.controller.status import complete
 
     runs = _listed(runs, "wait")
     # nan is no number of seconds
@@ -221,7 +223,7 @@ def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[JobStatus
         state = found[live[0].folder].state
         others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
         raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
-    return _with_progress(found[run.folder] for run in runs)
+    return [complete(found[run.folder], "row") for run in runs]
 
 
 def _cancel(
@@ -283,13 +285,6 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
         else:
             groups.append((run._context, [run._folder]))
     return groups
-
-
-def _with_progress(statuses: Iterable[JobStatus]) -> list[JobStatus]:
-    """Add the last step and loss that the logs show."""
-    from hpcrun.controller.listing import as_row
-
-    return [as_row(status) for status in statuses]
 
 
 def _without_environment(context: Context) -> Context:

@@ -12,18 +12,18 @@ from msgspec import Struct, structs
 
 from hpcrun.cli.output import emit_json, look, note, say
 from hpcrun.controller.context import Context
-from hpcrun.controller.listing import as_row, list_rows
-from hpcrun.controller.status import Memory, status_of, status_of_job
+from hpcrun.controller.external import status_of_job
+from hpcrun.controller.listing import list_rows
+from hpcrun.controller.status import Memory, status_of
 from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.controller.why import with_whys
 from hpcrun.runs.find import no_runs_in
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
-from hpcrun.runs.status import JobStatus
+from hpcrun.runs.status import JobStatus, Level
 from hpcrun.runs.store import holds_any, read_sweep, runs_of
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.jobs import array_id
-from hpcrun.slurm.states import WAITING
 from hpcrun.views.status import (
     job_json,
     jobs_lines,
@@ -119,28 +119,13 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
         statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
         statuses = with_whys(context, statuses, memory, count_ahead=len(statuses) == 1)
         return Found(kind="job", statuses=statuses)
-    is_sweep = isinstance(target, SweepFolder)
-    statuses = status_of(context, runs_of(target), memory)
-    silence = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
-    if not is_sweep:
-        statuses = [_with_disk(statuses[0])]
-    statuses = [as_row(status) for status in statuses]
-    if not silence:
-        statuses = with_whys(context, statuses, memory, count_ahead=not is_sweep)
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
+    level: Level = "detail" if sweep is None else "row"
+    statuses = status_of(context, runs_of(target), memory, level=level)
+    silence = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
+    if not silence:
+        statuses = with_whys(context, statuses, memory, count_ahead=sweep is None)
     return Found(kind="run", statuses=statuses, silence=silence, sweep=sweep)
-
-
-def _with_disk(status: JobStatus) -> JobStatus:
-    """Note a full disk: a run that cannot write its output cannot report it itself."""
-    verdict = status.verdict
-    if verdict.ok or verdict.state in WAITING or status.run is None:
-        return status
-    from hpcrun.controller.checks.places import say_full  # here: most runs end well
-
-    text = say_full(status.run.path)
-    notes = [*verdict.notes, *([text] if text else [])]
-    return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
 
 
 def _local_time(seconds: float) -> str:

@@ -30,8 +30,8 @@ from hpcrun.runs.layout import (
     sweep_folder,
     sweep_id_of,
 )
-from hpcrun.runs.records import History, Seen
-from hpcrun.runs.store import read_record, read_submitted, read_task, successors_of
+from hpcrun.runs.records import History
+from hpcrun.runs.store import read_seen, read_submitted, read_task, successors_of
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
 from hpcrun.transport import TRASH, Transport, connect
@@ -181,7 +181,7 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
 
 def _remembered(run: RunFolder) -> _Past | None:
     """A final state that was seen; None where there is none of the last attempt."""
-    seen = read_record(run.seen, Seen)
+    seen = read_seen(run)
     if seen is None:
         return None
     with contextlib.suppress(OSError):

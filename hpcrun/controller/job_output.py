@@ -16,11 +16,10 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.external import status_of_jobs
 from hpcrun.controller.monitor import Jobs, Pace
-from hpcrun.controller.status import status_of_jobs
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.logs.files import LogFile
-from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
@@ -109,13 +108,7 @@ def _as_shown(job: SlurmJob) -> JobStatus:
         reason=reason,
         exit_code=parse_exit_code(job.exit_code) if final else None,
     )
-    return JobStatus(
-        job_id=job.job_id,
-        history=History(run_id=job.job_id),
-        verdict=verdict,
-        job=job,
-        name=job.name,
-    )
+    return JobStatus.of_job(job.job_id, verdict, job)
 
 
 def _guess_output(status: JobStatus) -> SlurmJob | None:

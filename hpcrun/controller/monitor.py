@@ -16,11 +16,11 @@ from contextlib import suppress
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.status import status_of, status_of_jobs
+from hpcrun.controller.external import status_of_jobs
+from hpcrun.controller.status import status_of
 from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, refresh
 from hpcrun.runs.verdict import LOST, Verdict
@@ -497,4 +497,4 @@ def _with(status: JobStatus, verdict: Verdict) -> JobStatus:
 
 def _nothing_of(job_id: str) -> JobStatus:
     """A job of which nothing is known yet."""
-    return JobStatus(job_id=job_id, history=History(run_id=job_id), verdict=_FORGOTTEN)
+    return JobStatus.of_job(job_id, _FORGOTTEN)

@@ -1,38 +1,46 @@
-"""Finds out the state of jobs: one squeue and at most one sacct for any number of them."""
+"""The states of runs: one squeue and at most one sacct for any number of them, then a verdict.
+
+``ask`` puts the question, ``judge`` decides by the answer and a run's records, ``complete`` adds
+what a run's other files show, ``remember`` keeps an end that Slurm will forget.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
-from hpcrun.controller.targets import unknown_job
-from hpcrun.errors import HpcrunError, OutOfReach
-from hpcrun.runs.layout import RunFolder, sweep_folder
-from hpcrun.runs.records import History, Seen
-from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_history, read_plan, write_record
+from hpcrun.errors import OutOfReach
+from hpcrun.plan.types import Plan
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import Attempt, History, Seen, SeenRow, Submitted
+from hpcrun.runs.status import JobStatus, Level, Progress
+from hpcrun.runs.store import (
+    attempts_stamp,
+    forget_end,
+    read_history,
+    read_plan,
+    write_seen,
+)
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
-from hpcrun.slurm.jobs import SlurmJob, is_part, is_possible
-from hpcrun.slurm.states import UNKNOWN, is_final
+from hpcrun.slurm.jobs import SlurmJob, array_id
+from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
 from hpcrun.transport import Transport
+from hpcrun.views.lines import failure_text
 
+# Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
+LATE = 3600.0
 # Jobs that one command is asked about.
 _AT_ONCE = 1000
 
 T = TypeVar("T")
-
-
-# ---- runs
 
 
 class Memory(dict[object, Any]):
@@ -68,28 +76,33 @@ class Answers(Struct, frozen=True, kw_only=True):
 
 
 def status_of(
-    context: Context, runs: Sequence[RunFolder], memory: Memory | None = None
+    context: Context,
+    runs: Sequence[RunFolder],
+    memory: Memory | None = None,
+    *,
+    level: Level = "state",
 ) -> list[JobStatus]:
-    """Find out the state of some runs; silence of Slurm is reported, never raised.
+    """Find out the state of some runs, with their plans; silence of Slurm is no error.
 
     With ``memory`` a Slurm whose answer it holds is not asked again.
     """
     memory = Memory() if memory is None else memory
-    histories = {run.path: read_history(run) for run in runs}
-    by_conf: dict[str | None, list[RunFolder]] = {}
+    by_conf: dict[str | None, list[tuple[RunFolder, History]]] = {}
     for run in runs:
-        by_conf.setdefault(conf_of(context, histories[run.path]), []).append(run)
+        history = read_history(run)
+        by_conf.setdefault(conf_of(context, history), []).append((run, history))
     found: dict[Path, JobStatus] = {}
     for conf, group in by_conf.items():
         is_news = conf not in memory
-        pairs = [(run, histories[run.path]) for run in group]
-        answers = memory.once(conf, partial(ask, context, conf, pairs))
-        for run in group:
+        if is_news:
+            refresh(context, [run for run, _ in group])
+            memory[conf] = ask(context, conf, group)
+        for run, _ in group:
             # Read again: the job may have ended while Slurm was asked.
-            status = judge(answers, run, read_history(run))
+            status = judge(memory[conf], run, read_history(run))
             if is_news:
-                _remember(run, status.history, status.verdict)
-            found[run.path] = structs.replace(status, plan=read_plan(run))
+                remember(status)
+            found[run.path] = complete(structs.replace(status, plan=read_plan(run)), level)
     return [found[run.path] for run in runs]
 
 
@@ -98,6 +111,17 @@ def conf_of(context: Context, history: History) -> str | None:
     if history.submitted is not None:
         return history.submitted.slurm_conf
     return slurm_conf_of(context)
+
+
+def refresh(context: Context, runs: Sequence[RunFolder]) -> None:
+    """Bring what the jobs have written, in one trip, where the cluster is another machine."""
+    if runs:
+        transport = slurm_transport(context, slurm_conf_of(context))
+        with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
+            transport.refresh([run.path for run in runs])
+
+
+# ---- asking
 
 
 def ask(
@@ -109,26 +133,23 @@ def ask(
     """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
     squeue does not show. ``also`` are other job ids that squeue alone is asked about."""
     transport = slurm_transport(context, conf)
-    with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
-        transport.refresh([run.path for run, _ in runs])
-    job_ids = {run.path: job_id_of(history) for run, history in runs}
     # Runs of this machine alone need no Slurm.
-    asked = [job_ids[run.path] for run, history in runs if not is_local(history)] + [*also]
+    asked = [history.job_id for _, history in runs if not history.is_local] + [*also]
     conf_is_gone = conf is not None and not Path(conf).exists()
     secrets = {run.path: stamp for run, _ in runs if (stamp := _stamp(run.secrets))}
-    silence, rows, accounts = "", list[SlurmJob](), dict[str, SlurmJob]()
+    silence, rows, accounts = "", dict[str, dict[str, SlurmJob]](), dict[str, SlurmJob]()
     is_slow = False
     if asked and not conf_is_gone:
         try:
-            rows = _rows(transport, asked, strict=any(_is_open(history) for _, history in runs))
+            is_strict = any(_is_open(history) for _, history in runs)
+            # There are thousands, and each run looks for its own.
+            for row in _rows(transport, asked, strict=is_strict):
+                rows.setdefault(row.folder, {})[row.job_id] = row
         except OutOfReach as error:
             # A Slurm that lets squeue wait for so long would let sacct wait as well.
             silence, is_slow = error.message, error.maybe_done
-    queued = _by_tag(rows)
     missing = [
-        job_id
-        for run, history in runs
-        if (job_id := job_ids[run.path]) and _row_of(run, history, queued) is None
+        history.job_id for _, history in runs if history.job_id and _row_of(history, rows) is None
     ]
     if missing and not conf_is_gone and not is_slow:
         wanted = _whole_arrays(missing)
@@ -141,27 +162,57 @@ def ask(
         conf=conf,
         conf_is_gone=conf_is_gone,
         silence=silence,
-        rows=queued,
+        rows=rows,
         accounts=accounts,
         asked=frozenset(_whole_arrays([job_id for job_id in asked if job_id])),
         secrets=secrets,
     )
 
 
+def _rows(transport: Transport, job_ids: Sequence[str | None], *, strict: bool) -> list[SlurmJob]:
+    """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
+    (a lost reply of sbatch), for all of the user's jobs."""
+    known = [job_id for job_id in job_ids if job_id is not None]
+    wanted = _whole_arrays(known)
+    # A command line has its bounds (128 KiB for a word).
+    is_complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE
+    return scheduler.queue(transport, wanted if is_complete else (), strict=strict)
+
+
+def _whole_arrays(job_ids: Sequence[str]) -> list[str]:
+    """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
+    return list(dict.fromkeys(map(array_id, job_ids)))
+
+
+def _is_open(history: History) -> bool:
+    """Return whether a run is lost if Slurm does not know it: no other record has its end."""
+    return history.end is None and history.seen is None and not history.is_local
+
+
+def _stamp(path: Path) -> int:
+    """When a file was written, in nanoseconds by its file system's clock; 0: it is not there."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
+    except OSError:
+        return 0
+
+
+# ---- judging
+
+
 def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
     """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
-    row = _row_of(run, history, answers.rows)
-    job_id = job_id_of(history) or (row.job_id if row else None)
-    tag = tag_of(run, history)
-    account = _own(answers.accounts.get(job_id or ""), tag)
-    silence = answers.silence
-    if answers.conf_is_gone and not is_local(history) and not _was_here(history):
+    row = _row_of(history, answers.rows)
+    job_id = history.job_id or (row.job_id if row else None)
+    account = _own(answers.accounts.get(job_id or ""), history.tag)
+    silence = "" if history.is_local else answers.silence
+    if answers.conf_is_gone and not history.is_local and not _was_here(history):
         silence = f"{answers.conf}, by which the job was submitted, is not on this machine"
     missing_from_array = (
         history.task is not None
         and account is None
         and row is None
-        and _is_left_over(job_id, tag, answers)
+        and _is_left_over(job_id, history.tag, answers)
     )
     verdict = decide(
         Evidence(
@@ -174,7 +225,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
             missing_from_array=missing_from_array,
         )
     )
-    if verdict.state == LOST and job_id and job_id.partition("_")[0] not in answers.asked:
+    if verdict.state == LOST and job_id and array_id(job_id) not in answers.asked:
         # It is younger than the answers.
         verdict = Verdict(
             state=UNKNOWN, final=False, source="record", reason="submitted a moment ago"
@@ -189,34 +240,50 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
         job_id=job_id,
         slurm_conf=history.submitted.slurm_conf if history.submitted else None,
         values=history.task.values if history.task else {},
-        out_of_reach=silence if not is_local(history) else "",
+        out_of_reach=silence,
     )
 
 
-def _remove_secrets(answers: Answers, run: RunFolder, *, never_began: bool) -> None:
-    """Remove what the job could not remove itself any more.
+def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> SlurmJob | None:
+    """Find the run's row, by its WorkDir: a cluster that counts again gives ids out twice."""
+    task, submitted = history.task, history.submitted
+    own = rows.get(history.tag, {})
+    if submitted is not None:
+        return own.get(submitted.job_id or "")
+    end = f"_{task.index}" if task is not None else ""
+    # A job that sbatch refused for its constraints shows in the queue all the same.
+    known = (row for row in own.values() if row.reason != "BadConstraints")
+    return next((row for row in known if row.job_id.endswith(end)), None)
 
-    Secrets that came while Slurm was asked, or later, are the next attempt's.
+
+def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
+    """A cluster that counts from 1 again may have given the number to another job: then None."""
+    return job if job is not None and (job.folder or tag) == tag else None
+
+
+def _is_left_over(job_id: str | None, tag: str, answers: Answers) -> bool:
+    """Return whether Slurm shows the array of a task, but not the task itself.
+
+    In the accounting each task that began has a row. In the queue a row without a task, as 7, is
+    what was left of the array when the last tasks that waited were cancelled.
     """
-    stamp = _stamp(run.secrets)
-    if stamp and (never_began or answers.secrets.get(run.path) == stamp):
-        with contextlib.suppress(OSError):
-            run.secrets.unlink()
+    array = array_id(job_id or "")
+    left = answers.rows.get(tag, {}).get(array)
+    return (left is not None and is_final(left.state)) or any(
+        row.array == array and _own(row, tag) is not None for row in answers.accounts.values()
+    )
 
 
-def _stamp(path: Path) -> int:
-    """When a file was written, in nanoseconds by its file system's clock; 0: it is not there."""
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
-    except OSError:
-        return 0
+def _was_here(history: History) -> bool:
+    """Return whether the run was submitted from this machine, as to a sandbox that is gone."""
+    # socket.gethostname() takes long to import.
+    return history.submitted is not None and history.submitted.host == os.uname().nodename
 
 
 def _limit_of(run: RunFolder, history: History) -> float | None:
     """Return how many seconds the job may run, where that may explain its end; else None."""
-    end = history.last.end if history.last else None
-    is_open = end is not None and end.stopped_by is not None and history.cancelled is None
-    if not is_open or is_local(history):
+    is_open = history.end is not None and history.end.stopped_by and history.cancelled is None
+    if not is_open or history.is_local:
         return None
     plan = read_plan(run)
     limit = dict(plan.directives).get("time") if plan is not None else None
@@ -230,221 +297,188 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
         return None
 
 
-def _remember(run: RunFolder, history: History, verdict: Verdict) -> None:
-    """Keep a final state that Slurm will forget; a run of somebody else's stays as it is."""
+def _remove_secrets(answers: Answers, run: RunFolder, *, never_began: bool) -> None:
+    """Remove what the job could not remove itself any more.
+
+    Secrets that came while Slurm was asked, or later, are the next attempt's.
+    """
+    stamp = _stamp(run.secrets)
+    if stamp and (never_began or answers.secrets.get(run.path) == stamp):
+        with contextlib.suppress(OSError):
+            run.secrets.unlink()
+
+
+# ---- completing
+
+
+def complete(status: JobStatus, level: Level) -> JobStatus:
+    """Bring the status of a run to a level: reads the end of its log, its plan if it must, and
+    for "detail" how full its disk is."""
+    run, submitted = status.run, status.history.submitted
+    if level == "state" or run is None:
+        return status
+    if submitted is not None and submitted.name is not None:
+        shape: Submitted | Plan | None = submitted
+    else:
+        shape = status.plan or read_plan(run)
+    nodes, gpus = (shape.nodes, shape.gpus_per_node) if shape is not None else (None, None)
+    seconds = _gpu_seconds(status, (nodes or 0) * (gpus or 0))
+    return structs.replace(
+        _with_disk(status) if level == "detail" else status,
+        level=level,
+        name=(shape.name if shape is not None else None) or run.run_id,
+        submitted_at=submitted.submitted_at if submitted else None,
+        elapsed=_elapsed(status),
+        limit=status.job.limit_seconds if status.job else None,
+        node_count=nodes,
+        gpus_per_node=gpus,
+        progress=_progress(status, run),
+        gpu_hours=None if seconds is None else seconds / 3600,
+        remark=_how_it_failed(status, run),
+    )
+
+
+def _progress(status: JobStatus, run: RunFolder) -> Progress:
+    """Find how far the log has come; of a run that is over a listing may have read it before."""
+    kept = status.history.seen.row if status.history.seen is not None else None
+    if kept is not None and kept.log is not None and status.final and is_kept(run, kept):
+        return kept_progress(kept)
+    if not status.history.attempts:
+        return Progress()
+    # Here: the reader of lines takes a moment.
+    from hpcrun.controller.progress import formats_of, last_point
+
+    source = status.plan or status.history.submitted
+    return last_point(run, formats_of(source.log_patterns if source else ()))
+
+
+def _how_it_failed(status: JobStatus, run: RunFolder) -> str:
+    """Who failed first; only the plan knows a launcher from a bare command."""
+    failure = status.end.first_failure if status.end else None
+    if failure is not None and failure.rank is None and status.plan is None:
+        status = structs.replace(status, plan=read_plan(run))
+    return failure_text(status)
+
+
+def _elapsed(status: JobStatus) -> float | None:
+    """Seconds of the last attempt, by its own records where there are any, else by Slurm."""
+    if status.last is not None and (own := _seconds(status.last, is_over=status.final)) is not None:
+        return own
+    job = status.job
+    if job is None or (status.state if job.source == "squeue" else job.state) in WAITING:
+        return None
+    return job.elapsed_seconds
+
+
+def _seconds(attempt: Attempt, *, is_over: bool) -> float | None:
+    """How long an attempt ran: to its end, to its last sign of life, or until now."""
+    if attempt.end is not None:
+        return max(0.0, attempt.end.ended_at - attempt.end.begun_at)
+    if attempt.begin is None or (is_over and attempt.beat is None):
+        return None
+    until = attempt.beat if is_over and attempt.beat is not None else time.time()
+    return max(0.0, until - attempt.begin.begun_at)
+
+
+def _gpu_seconds(status: JobStatus, gpus: int) -> float | None:
+    """Seconds that the run has held its GPUs for, times their number; None without GPUs."""
+    if not gpus or not status.history.attempts:
+        return None
+    *before, _ = status.history.attempts
+    parts = [*(_seconds(attempt, is_over=True) for attempt in before), _elapsed(status)]
+    return sum(seconds or 0.0 for seconds in parts) * gpus
+
+
+def _with_disk(status: JobStatus) -> JobStatus:
+    """Note a full disk: a run that cannot write its output cannot report it itself."""
+    verdict = status.verdict
+    if verdict.ok or verdict.state in WAITING:
+        return status
+    from hpcrun.controller.checks.places import say_full  # here: most runs end well
+
+    text = say_full(status.folder.path)
+    notes = [*verdict.notes, *([text] if text else [])]
+    return structs.replace(status, verdict=structs.replace(verdict, notes=notes))
+
+
+# ---- what is kept of a run that is over
+
+
+def remember(status: JobStatus) -> None:
+    """Keep a final state that Slurm will forget, with its row where the status has that level.
+
+    What a requeue has made untrue is forgotten; a run of somebody else's stays as it is.
+    """
+    run, history, verdict = status.run, status.history, status.verdict
+    if run is None or history.copy_of is not None:  # what it shows is another's
+        return
     if verdict.source == "squeue" and not verdict.final and history.seen is not None:
         forget_end(run)
-    if not verdict.final or verdict.source not in ("squeue", "sacct"):
+    by_slurm = verdict.source in ("squeue", "sacct")
+    has_row = status.level != "state" and not status.out_of_reach
+    is_sure = verdict.source != "record" or _is_sure(status)
+    if not verdict.final or not (by_slurm or (has_row and is_sure)):
         return
-    old, count = history.seen, len(history.attempts)
-    found = (verdict.state, verdict.reason, count, False)
-    if old is None or (old.state, old.reason, old.attempts, old.by_record) != found:
-        seen = Seen(state=verdict.state, reason=verdict.reason, attempts=count)
-        with contextlib.suppress(OSError, HpcrunError):
-            run.seen.parent.mkdir(exist_ok=True)
-            write_record(run.seen, seen)
+    seen = Seen(
+        state=verdict.state,
+        reason=verdict.reason,
+        attempts=len(history.attempts),
+        by_record=verdict.source == "record",
+        row=_kept_row(status, run) if has_row else None,
+    )
+    old = history.seen
+    if old is not None and not has_row:
+        old = structs.replace(old, row=None)  # what a listing has kept stays
+    if seen != old:
+        write_seen(run, seen)
 
 
-def forget_end(run: RunFolder) -> None:
-    """Forget the end of a run that was requeued: however long it waits now, it is not over."""
-    with contextlib.suppress(OSError):
-        run.seen.unlink(missing_ok=True)
-
-
-def _is_open(history: History) -> bool:
-    """Return whether a run is lost if Slurm does not know it: no other record has its end."""
-    has_ended = history.last is not None and history.last.end is not None
-    return not has_ended and history.seen is None and not is_local(history)
-
-
-def _rows(transport: Transport, job_ids: Sequence[str | None], *, strict: bool) -> list[SlurmJob]:
-    """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
-    (a lost reply of sbatch), for all of the user's jobs."""
-    known = [job_id for job_id in job_ids if job_id is not None]
-    wanted = _whole_arrays(known)
-    # A command line has its bounds (128 KiB for a word).
-    complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE
-    return scheduler.queue(transport, wanted if complete else (), strict=strict)
-
-
-def _whole_arrays(job_ids: Sequence[str]) -> list[str]:
-    """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
-    return list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
-
-
-def tag_of(run: RunFolder, history: History) -> str:
-    """Return the last part of the job's WorkDir: the run's folder, or that of its sweep."""
-    if history.task is None:
-        return run.run_id
-    return sweep_folder(run.path.parent, history.task.sweep_id).path.name
-
-
-def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
-    """A cluster that counts from 1 again may have given the number to another job: then None."""
-    return job if job is not None and Path(job.work_dir or tag).name == tag else None
-
-
-def _is_left_over(job_id: str | None, tag: str, answers: Answers) -> bool:
-    """Return whether Slurm shows the array of a task, but not the task itself.
-
-    In the accounting each task that began has a row. In the queue a row without a task, as 7, is
-    what was left of the array when the last tasks that waited were cancelled.
-    """
-    array = (job_id or "").partition("_")[0]
-    left = answers.rows.get(tag, {}).get(array)
-    return (left is not None and is_final(left.state)) or any(
-        row.array == array and _own(row, tag) is not None for row in answers.accounts.values()
+def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
+    """Make the record of a row; ``is_kept`` says for how long it holds."""
+    ended_at = status.end.ended_at if status.end else None
+    if ended_at is None and status.source == "squeue":
+        ended_at = time.time()
+    return SeenRow(
+        stamp=attempts_stamp(run),
+        run_id=run.run_id,
+        job_id=status.job_id,
+        slurm_conf=status.slurm_conf,
+        name=status.name,
+        nodes=status.node_count,
+        gpus_per_node=status.gpus_per_node,
+        submitted_at=status.submitted_at,
+        ended_at=ended_at,
+        elapsed=status.elapsed,
+        gpu_seconds=None if status.gpu_hours is None else status.gpu_hours * 3600,
+        exit_code=status.exit_code,
+        remark=status.remark,
+        step=status.step,
+        loss=status.loss,
+        log=str(status.progress.log) if status.progress.log else None,
+        sweep_id=status.history.task.sweep_id if status.history.task else None,
+        values=status.values,
     )
 
 
-def job_id_of(history: History) -> str | None:
-    """Return the run's Slurm id: as sbatch printed it, else as the job itself recorded it."""
-    if history.submitted is not None:
-        return history.submitted.job_id
-    begin = history.last.begin if history.last else None
-    return (begin.job_id or None) if begin else None
+def _is_sure(status: JobStatus) -> bool:
+    """Return whether a run's own record of its end is enough to be remembered.
 
-
-def _was_here(history: History) -> bool:
-    """Return whether the run was submitted from this machine, as to a sandbox that is gone."""
-    return (
-        history.submitted is not None and history.submitted.host == os.uname().nodename
-    )  # socket takes long to import
-
-
-def _by_tag(rows: Iterable[SlurmJob]) -> dict[str, dict[str, SlurmJob]]:
-    """Sort squeue's rows by the last part of their WorkDir, and by job id: there are thousands."""
-    found: dict[str, dict[str, SlurmJob]] = {}
-    for row in rows:
-        found.setdefault(row.folder, {})[row.job_id] = row
-    return found
-
-
-def _row_of(
-    run: RunFolder, history: History, rows: Mapping[str, Mapping[str, SlurmJob]]
-) -> SlurmJob | None:
-    """Find the run's row, by its WorkDir: a cluster that counts again gives ids out twice."""
-    task, submitted = history.task, history.submitted
-    own = rows.get(tag_of(run, history), {})
-    if submitted is not None:
-        return own.get(submitted.job_id or "")
-    end = f"_{task.index}" if task is not None else ""
-    # A job that sbatch refused for its constraints shows in the queue all the same.
-    known = (row for row in own.values() if row.reason != "BadConstraints")
-    return next((row for row in known if row.job_id.endswith(end)), None)
-
-
-def is_local(history: History) -> bool:
-    """Return whether it is a run of this machine, without Slurm."""
-    return history.submitted is not None and history.submitted.job_id is None
-
-
-# ---- Slurm jobs that hpcrun did not submit
-
-
-def status_of_jobs(
-    context: Context, job_ids: Sequence[str], *, ended: bool = False
-) -> dict[str, list[JobStatus]]:
-    """Ask once about jobs that hpcrun did not submit; of an array named as a whole all tasks.
-
-    What Slurm does not know has an empty list. ``ended``: those tasks of a live array too that are
-    over so long that the accounting alone knows them. Raises OutOfReach.
+    Where it leaves something open, Slurm's accounting may yet have it.
     """
-    # A number that no job can have would be an error for the whole question.
-    asked = [job_id for job_id in job_ids if is_possible(job_id)]
-    if not asked:
-        return {job_id: [] for job_id in job_ids}
-    transport = slurm_transport(context)
-    rows = scheduler.queue(transport, asked, strict=True)
-    queued = _by_job(rows, asked)
-    # A task by its own number, as $SLURM_JOB_ID has it: the rows have the task's other name.
-    odd = len(rows) > sum(map(len, queued.values()))
-    for job_id in [job_id for job_id in asked if odd and not queued[job_id]]:
-        some = rows if len(asked) == 1 else scheduler.queue(transport, [job_id])
-        queued[job_id] = {row.job_id: row for row in some if is_part(row.job_id)}
-    missing = [
-        job_id
-        for job_id in asked
-        if not queued[job_id]
-        or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
-    ]
-    is_needed = any(not queued[job_id] for job_id in missing)
-    accounts = scheduler.accounting(transport, missing, strict=is_needed)
-    accounted = _by_job(accounts or [], missing)
-    found: dict[str, list[JobStatus]] = {}
-    for job_id in job_ids:
-        live, over = queued.get(job_id, {}), accounted.get(job_id, {})
-        # The tasks that wait share a row of the accounting, and have their own in the queue.
-        known = {*live, *(name for name in over if not live or "[" not in name)}
-        found[job_id] = [
-            _status(name, live.get(name), over.get(name)) for name in sorted(known, key=_task_order)
-        ]
-    return found
+    end = status.end
+    return end is not None and (not status.notes or time.time() - end.ended_at > LATE)
 
 
-def status_of_job(context: Context, job_id: str, *, in_detail: bool = False) -> list[JobStatus]:
-    """Ask Slurm about a job that hpcrun did not submit, or about all tasks of an array.
-
-    ``in_detail``: with what scontrol alone knows, which is asked beside the others: on a busy
-    cluster each answer takes long. Raises InputError for an unknown job, OutOfReach.
-    """
-    shown: list[SlurmJob] = []
-    transport = slurm_transport(context)
-
-    def show() -> None:
-        with contextlib.suppress(OutOfReach):
-            shown.extend(scheduler.show_jobs(transport, job_id))
-
-    beside = Thread(target=show, daemon=True) if in_detail else None
-    try:
-        if beside is not None:
-            beside.start()
-    except RuntimeError:  # as many threads run as are allowed here
-        beside = None
-        show()
-    statuses = status_of_jobs(context, [job_id], ended=True)[job_id]
-    if beside is not None:
-        beside.join()
-    if not statuses:
-        raise unknown_job(job_id)
-    details = {job.job_id: job for job in shown}
-    only = shown[0] if len(shown) == 1 and len(statuses) == 1 else None
-    return [_with_details(status, details.get(status.job_id or "", only)) for status in statuses]
+def is_kept(run: RunFolder, kept: SeenRow) -> bool:
+    """Return whether a row that is remembered is this run's, with all its attempts."""
+    return kept.run_id in (None, run.run_id) and kept.stamp == attempts_stamp(run)
 
 
-def _with_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
-    """Add what scontrol alone knows to what squeue or sacct answered."""
-    job = status.job
-    if details is None or job is None:
-        return status
-    names = [name for name in SlurmJob.__struct_fields__ if getattr(job, name) in ("", None, ())]
-    added = {name: getattr(details, name) for name in (*names, "nodes", "cpus")}
-    return structs.replace(status, job=structs.replace(job, **added))
-
-
-def _by_job(rows: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[str, SlurmJob]]:
-    """Sort rows by the jobs that were asked about, of each its tasks and parts by their ids."""
-    found: dict[str, dict[str, SlurmJob]] = {job_id: {} for job_id in job_ids}
-    for row in rows:
-        for job_id in {row.job_id, row.array}:
-            if job_id in found:
-                found[job_id][row.job_id] = row
-    return found
-
-
-def _status(job_id: str, row: SlurmJob | None, account: SlurmJob | None) -> JobStatus:
-    history = History(run_id=job_id)
-    evidence = Evidence(history=history, now=time.time(), queue=row, account=account)
-    job = row or account
-    return JobStatus(
-        job_id=job_id,
-        history=history,
-        verdict=decide(evidence),
-        job=job,
-        name=job.name if job else "",
+def kept_progress(kept: SeenRow) -> Progress:
+    """How far a run had come, by the row that is kept of it."""
+    return Progress(
+        step=kept.step,
+        value=kept.loss,
+        metric=None if kept.loss is None else "loss",
+        log=None if kept.log is None else Path(kept.log),
     )
-
-
-def _task_order(job_id: str) -> tuple[int, str]:
-    task = job_id.replace("+", "_").partition("_")[2]
-    return (int(task), "") if task.isdigit() else (-1, job_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from hpcrun.runs.layout import ARRAY
+
 
 class Submitted(Struct, frozen=True, kw_only=True):
     """What the run was submitted as: a Slurm job, or ``hpcrun run`` here (``job_id`` None).
@@ -191,6 +193,24 @@ class History(Struct, frozen=True, kw_only=True):
         """The run whose folder this one was copied from; None for all others."""
         made_as = self.submitted.run_id if self.submitted is not None else None
         return made_as if made_as != self.run_id else None
+
+    @property
+    def job_id(self) -> str | None:
+        """The Slurm id: as sbatch printed it, else as the job itself recorded it."""
+        if self.submitted is not None:
+            return self.submitted.job_id
+        begin = self.last.begin if self.last is not None else None
+        return (begin.job_id or None) if begin is not None else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a run of this machine, without Slurm."""
+        return self.submitted is not None and self.submitted.job_id is None
+
+    @property
+    def tag(self) -> str:
+        """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
+        return self.run_id if self.task is None else f"{self.task.sweep_id}{ARRAY}"
 
     @property
     def last(self) -> Attempt | None:

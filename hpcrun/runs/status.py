@@ -15,6 +15,7 @@ from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import WAITING
 
 Scope = Literal["job", "node"]
+Level = Literal["state", "row", "detail"]
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -91,6 +92,10 @@ class WhyWaiting(Struct, frozen=True):
 class JobStatus(Struct, frozen=True, kw_only=True):
     """A run or another Slurm job at one moment; a listing has one for a whole sweep, too.
 
+    ``level`` is how much of a run is known: "state" is by Slurm and the records alone; "row" has
+    also what a listing shows, its log's last step and loss among it; "detail" looked for a full
+    disk too. A watcher's statuses have the level "state".
+
     ``state`` is Slurm's (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY
     ...), LOST (it died without a trace), NOT_SUBMITTED (Slurm never took it) or UNKNOWN (ask again
     later: Slurm does not answer). ``final``: it will not change any more.
@@ -105,28 +110,39 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     history: History
+    level: Level = "state"
     job_id: str | None = None
     run: RunFolder | None = None
     sweep: SweepFolder | None = None
     job: SlurmJob | None = None
     plan: Plan | None = None
-    progress: Progress = Progress()
-    why: WhyWaiting | None = None
     out_of_reach: str = ""
-    name: str = ""
-    short_id: str = ""
     slurm_conf: str | None = None
+    values: dict[str, str] = field(default_factory=dict)
+    # From the level "row" on.
+    name: str = ""
     submitted_at: float | None = None
     elapsed: float | None = None
     limit: float | None = None
     node_count: int | None = None
     gpus_per_node: int | None = None
     gpu_hours: float | None = None
+    progress: Progress = Progress()
     remark: str = ""
-    values: dict[str, str] = field(default_factory=dict)
+    # Of a listing; of what waits; of top.
+    short_id: str = ""
     states: dict[str, int] | None = None
+    why: WhyWaiting | None = None
     uses: list[NodeUse] = []
     why_no_use: str = ""
+
+    @classmethod
+    def of_job(cls, job_id: str, verdict: Verdict, job: SlurmJob | None = None) -> JobStatus:
+        """Make the status of a job that hpcrun did not submit; ``job`` is what Slurm shows."""
+        name = job.name if job is not None else ""
+        return cls(
+            job_id=job_id, history=History(run_id=job_id), verdict=verdict, job=job, name=name
+        )
 
     @property
     def id(self) -> str:
@@ -197,7 +213,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def end(self) -> End | None:
         """The job's own record of the end of its last attempt."""
-        return self.last.end if self.last is not None else None
+        return self.history.end
 
     @property
     def nodes(self) -> str:
@@ -219,8 +235,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     @property
     def is_local(self) -> bool:
         """Whether it is a run of this machine, without Slurm."""
-        submitted = self.history.submitted
-        return submitted is not None and submitted.job_id is None
+        return self.history.is_local
 
     @property
     def is_waiting(self) -> bool:

@@ -141,9 +141,27 @@ def read_history(folder: RunFolder) -> History:
         task=task,
         submitted=read_submitted(folder, task),
         cancelled=read_record(folder.cancelled, Cancelled),
-        seen=read_record(folder.seen, Seen),
+        seen=read_seen(folder),
         attempts=attempts,
     )
+
+
+def read_seen(folder: RunFolder) -> Seen | None:
+    """Read what readers keep of a run's end; most runs that are not over have no such file."""
+    return read_if_there(folder.seen, Seen)
+
+
+def write_seen(folder: RunFolder, seen: Seen) -> None:
+    """Keep a run's end for the readers after this one; that of somebody else's stays as it is."""
+    with contextlib.suppress(OSError, HpcrunError):
+        folder.seen.parent.mkdir(exist_ok=True)
+        write_record(folder.seen, seen)
+
+
+def forget_end(folder: RunFolder) -> None:
+    """Forget the end of a run that was requeued: however long it waits now, it is not over."""
+    with contextlib.suppress(OSError):
+        folder.seen.unlink(missing_ok=True)
 
 
 def read_brief(

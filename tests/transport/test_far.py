@@ -126,6 +126,41 @@ def test_records_and_logs_are_those_of_the_last_refresh(
     assert hpcrun("logs", "7").out == "step 1 loss 2.5\nstep 2 loss 2.0\n"
 
 
+@pytest.mark.parametrize("word", [(), ("7",)])
+def test_status_reads_what_a_refresh_brings(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster, word: tuple[str, ...]
+) -> None:
+    submitted(hpcrun)
+    cluster.begin()
+    far.trips.clear()
+    (shown,) = hpcrun("status", *word, "--json").json["runs"]
+    assert far.trips == ["refresh", "squeue"]
+    assert (shown["state"], shown["step"], shown["loss"]) == ("RUNNING", 1, 2.5)
+    assert shown["elapsed_seconds"] < 60  # by the records, and not by squeue
+    cluster.end()
+    (shown,) = hpcrun("status", *word, "--json").json["runs"]
+    assert (shown["state"], shown["exit_code"]) == ("FAILED", 3)
+
+
+def test_the_runs_of_a_sweep_are_refreshed_in_one_trip_where_slurm_shows_none(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    sweep = "resources: {gpus_per_node: 0}\nsweep: {a: [1, 2, 3]}\n"
+    hpcrun.write("job.yaml", "command: [hostname]\nenv: {A: '{a}'}\n" + sweep)
+    done = hpcrun("submit", "job.yaml")
+    assert done.code == 0, done
+    for run in cluster.folder.glob("*.[0-9]-*"):
+        cluster.work_dir = run
+        cluster.begin()
+        cluster.end()
+    cluster.state = ""
+    far.slurm["sacct"] = lambda *_: (1, "", "")
+    far.trips.clear()
+    (row,) = hpcrun("status", "--json").json["runs"]
+    assert row["states"] == {"FAILED": 3}
+    assert far.trips.count("refresh") == 1
+
+
 def test_a_watcher_refreshes_once_for_each_question(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:

@@ -129,7 +129,7 @@ GUARDS = [
     guard(
         47,
         "hpcrun/controller/status.py",
-        "    complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE\n",
+        "    is_complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE\n",
         "    return [row for one in wanted for row in scheduler.queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",
     ),
