@@ -69,8 +69,9 @@ class Frame(Struct, gc=False):
     ``offsets``: the byte at which each line begins. ``steps`` and ``epochs``: None where the lines
     have none. ``times``: seconds since 1970 by the lines' own time stamps (UTC assumed; since the
     year 1 where they lack the date), None without. ``columns``: one for each of ``layout.names``.
-    ``total``: the largest total that the rows name; of a bar they all name one, by which bars of
-    one description are told apart. Integers are of type "q", the others "d".
+    ``total``: the largest total that the rows name; of a bar, and beside epochs, they all name one:
+    bars of one description are told apart by it, and it may be the length of the epoch. Integers
+    are of type "q", the others "d".
     """
 
     layout: Layout

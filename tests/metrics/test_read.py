@@ -277,6 +277,39 @@ def test_needles_are_in_lower_case() -> None:
     assert all(needle == fold(needle) for needle in NEEDLES)
 
 
+class TestDrawnOver:
+    """A bar's drawing without a line end, the cursor up, and then a logger's own line."""
+
+    @pytest.mark.parametrize("head", ["", "[2026-11-20 08:04:09] ", "INFO:root:"])
+    @pytest.mark.parametrize(
+        "drawn", ["  0%|          | 0/10 [00:00<?, ?it/s]", "0it [00:00, ?it/s]"]
+    )
+    def test_the_line_of_the_logger_is_read(self, drawn: str, head: str) -> None:
+        log = "".join(f"{drawn}\x1b[A{head}step: {i} loss: {i}.5\n" for i in range(1, 9))
+        found = [row for row in in_one(log.encode()) if row.values]
+        assert [(row.step, row.values) for row in found] == [(i, (f"{i}.5",)) for i in range(1, 9)]
+        assert all(row.layout.bar is None for row in found)
+
+    def test_a_cursor_that_goes_up_behind_a_bar_changes_nothing(self) -> None:
+        log = "".join(f"  0%|   | {i}/10 [00:00<?, ?it/s, loss={i}.5]\x1b[A\r" for i in range(9))
+        assert [row.step for row in in_one(log.encode())] == [*range(9)]
+
+
+class TestTotals:
+    def test_an_epoch_s_length_is_each_frame_s_own(self) -> None:
+        log = "".join(
+            f"Epoch: [{epoch}/9]  [{step:4d}/{total}]  eta: 0:12:33  loss: 2.5 (2.6)\n"
+            for epoch in range(9)
+            for total in (1562, 782)
+            for step in range(0, total, 50)
+        )
+        rows: dict[int | None, int] = {}
+        for piece in Reader().feed(log.encode()):
+            assert isinstance(piece, Frame)
+            rows[piece.total] = rows.get(piece.total, 0) + len(piece)
+        assert rows == {1562: 9 * 32, 782: 9 * 16}
+
+
 class TestRanks:
     def test_the_rank_of_a_line_is_told(self) -> None:
         data = b"".join(b"[rank%d]: step=%d loss=2.5\n" % (i % 3, i // 3) for i in range(30))

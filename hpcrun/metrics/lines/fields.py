@@ -20,7 +20,7 @@ import json
 import math
 import re
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.metrics.lines.spellings import metric_of
 from hpcrun.metrics.names import (
@@ -169,6 +169,8 @@ def _read_items(text: str, place: int, fields: list[Field], split: str, depth: i
                 return None
             if key.lower() in SPLITS or key.lower() in _OPENED:
                 fields += inside
+            elif _holds_losses(key):
+                fields += named_losses(key, inside)
             place = end + 1 if text.startswith(",", end) else end
         elif number and (not found["listed"] or _is_lr(key)):
             try:
@@ -198,6 +200,11 @@ def fields_of(values: dict[str, object], split: str = "") -> list[Field]:
             fields.append(_of_word(key, value, split))
         elif isinstance(value, bool):
             fields.append(Field(key, str(value), split=split))
+        elif isinstance(value, dict) and _holds_losses(key):
+            inside = [
+                Field(k, each, split=split) for k, each in value.items() if type(each) is float
+            ]
+            fields += named_losses(key, inside)
         elif (
             isinstance(value, dict)
             and not split
@@ -205,6 +212,27 @@ def fields_of(values: dict[str, object], split: str = "") -> list[Field]:
         ):
             fields += fields_of(value, SPLITS.get(key.lower(), ""))
     return fields
+
+
+def _holds_losses(key: str) -> bool:
+    """Whether what stands in a dict of this name are losses, by their names."""
+    return key.lower() == "losses" or like_a_loss(key)
+
+
+def named_losses(key: str, fields: list[Field]) -> list[Field]:
+    """Name the numbers of a dict of losses: "total" is one of them, as "classification" is.
+
+    >>> [field.key for field in named_losses("losses", [Field("cls", 1.0), Field("box_loss", 2.0)])]
+    ['loss/cls', 'box_loss']
+    """
+    if key.lower().endswith("losses"):
+        key = key[:-2]
+    return [
+        field
+        if isinstance(field.value, str) or like_a_loss(field.key) or is_known(field.key)
+        else structs.replace(field, key=f"{key}/{field.key}")
+        for field in fields
+    ]
 
 
 def _of_word(key: str, word: str, split: str) -> Field:

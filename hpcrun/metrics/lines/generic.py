@@ -24,7 +24,15 @@ import re
 
 from msgspec import Struct
 
-from hpcrun.metrics.lines.fields import Field, Shape, build_row, finite, is_known, read_dict
+from hpcrun.metrics.lines.fields import (
+    Field,
+    Shape,
+    build_row,
+    finite,
+    is_known,
+    named_losses,
+    read_dict,
+)
 from hpcrun.metrics.lines.spellings import metric_of
 from hpcrun.metrics.names import (
     EPOCH_RANK,
@@ -130,7 +138,8 @@ _HEADING = pattern_of(
     r"(?:(?P<split>train(?:ing|_inner)?|eval(?:uation|uating)?|val(?:id|idation|idating)?|dev"
     r"|test(?:ing)?)(?:[ ](?:results?|metrics|set|stats|summary|step|phase|progress|performance))?"
     r"|progress|metrics|stats|summary|results?|(?:completed?|done|finished)(?:[ ](?:in|after))?"
-    r"|at|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))(?=[\s:|,.\])]|-\s|\Z|\{)",
+    r"|at|and|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))"
+    r"(?=[\s:|,.\])]|-\s|\Z|\{)",
     re.IGNORECASE,
 )
 _NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
@@ -141,6 +150,8 @@ _PROSE = words(
     "is was are were be has have the a an not no so far than does did we you this about around only"
 )
 _OF = words("of from to in on with for by and")
+_VERB = pattern_of(r"(?: so far)? (?:is|was|equals)$")
+_ARTICLE = pattern_of(r"^(?:the|our) ", re.IGNORECASE)
 _OPTIONS = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]")  # a command line
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose word may be a split's: stage=train, msg="training".
@@ -151,7 +162,11 @@ _REMARKS = ",;*<←→✓✔★"
 _NAME = pattern_of(r"[A-Za-z]\w*[_/][\w/]*\w")
 _CELL_MARKS = ("|", "\t", ",", "  ", " - ")
 # What marks off a cell: a pair without a sign that nobody knows must stand between two of these.
-_CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ]-[ ])")
+_CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ](?:-|and|at)[ ])")
+# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}".
+_LOSSES_NEXT = pattern_of(
+    r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?)[ ]?[:=][ ]{0,4}(?=\{)", re.I
+)
 
 
 class Found(Struct):
@@ -224,7 +239,9 @@ def scan(text: str, *, again: bool = True) -> Found | None:
             return found if ends and _says_enough(found) else None
         place = last_end = moved
         if found.fields and (aside := _ASIDE.match(text, place)):
-            place = aside.end()
+            # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
+            counts = fold(found.fields[-1].key) in EPOCH_RANK and _COUNTER.match(text, place)
+            place = place if counts else aside.end()
     return found
 
 
@@ -254,6 +271,13 @@ def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None
             if any(fold(field.key) == fold(key) for field in found.fields):
                 return None  # "step1 .., step2 ..": names of two things
             return glued.end() if _add(found, key, glued["number"], "", None) else None
+        if losses := _LOSSES_NEXT.match(text, place):
+            read = None if found.has_dict else read_dict(text, losses.end())
+            if read is None:
+                return None
+            found.has_dict = True
+            found.fields += named_losses(losses["key"], read[0])
+            return read[1]
         pair = _PAIR.match(text, place)
         if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
             pair = _PAIR.match(text, place, pair.start("unit2"))
@@ -302,9 +326,8 @@ def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bo
         if told is not None:
             return told
     key, split = _without_heading(pair["key"], of, found)
-    is_told = pair["sign"] is None and key.endswith(" is") and _CELL_END.match(text, pair.end())
-    if is_told:  # "Step 25, avg loss so far is 2.5"
-        key = key.removesuffix(" is").removesuffix(" so far")
+    if (verb := _VERB.search(key)) and (pair["sign"] or _CELL_END.match(text, pair.end())):
+        key = _ARTICLE.sub("", key[: verb.start()])  # "Step 25, the loss so far is 2.5"
     parts = key.lower().split()
     if not _PROSE.isdisjoint(parts):
         return False

@@ -95,6 +95,7 @@ def read_line(
 _NEXT_RECORD = pattern_of(
     r"(?<=[^\s\[({|>:\]])(?=\[(?:(?:default|rank)[ _]?\d{1,6}\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d))"
     r"|(?<=[a-z] )(?=\[default\d{1,6}\]:)|(?<=\})(?=\{['\"])"
+    r"|\x1b\[A"  # the cursor goes up: what follows stands on another line
 )
 
 
@@ -106,7 +107,7 @@ def records(text: str) -> list[str]:
     """
     if text.count("[") < 2 and "}{" not in text:
         return [text]
-    return _NEXT_RECORD.split(text)
+    return [part for part in _NEXT_RECORD.split(text) if part.strip()] or [text]
 
 
 def _with_rank(row: Row, line: Line) -> Row:
@@ -141,6 +142,11 @@ def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
     """Read a line by what it looks like."""
     text = line.text
     if meter := find_meter(text):
+        after = meter.after.strip()
+        if after and after[0] != "{":  # a logger's own line, which a bar's drawing had begun
+            behind = _read(strip_prefixes(after), None, formats)
+            if behind and isinstance(behind[1], Row) and behind[1].step is not None:
+                return behind
         row = read_meter(meter)
         return None if row is None else ("progress bar", row)
     if text.startswith("{"):

@@ -84,8 +84,8 @@ class Template(Struct, frozen=True):
     """One shape of lines: ``pattern`` fits a whole line, alone or among others.
 
     ``slots`` take values out of the groups, ``keys`` are the groups on which the layout depends
-    (the rank of ``[rank3]``, the total of a bar), ``time`` is the group of the time stamp. ``row``
-    is what the line it was learned from says: what no slot feeds is as there.
+    or the frame (the rank of ``[rank3]``, the total of a bar), ``time`` is that of the time
+    stamp. ``row`` is what the line it was learned from says: what no slot feeds is as there.
     """
 
     pattern: re.Pattern[bytes]
@@ -283,7 +283,7 @@ def _learn(line: _Line, time_span: Span | None) -> Template | None:
         base |= {feed.role: feed.apply(_number(number)) for feed in feeds.get(index, ())}
     if not _are_same(_outputs_of(told[1]), base):
         return None
-    if row.bar is not None:  # bars of one description are told apart by their totals
+    if row.bar is not None or row.epoch is not None:  # their totals tell them apart
         keys |= {index for index in feeds if any(feed.role == "total" for feed in feeds[index])}
     return _build(line, feeds, keys, time_span, answered)
 

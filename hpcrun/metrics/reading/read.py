@@ -472,9 +472,10 @@ class Gatherer:
         return made
 
     def _put(self, frame: Frame) -> None:
-        """Add rows to those of their kind; bars are told apart by their totals."""
+        """Add rows to those of their kind: of bars, and beside epochs, those of one total."""
         has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
-        key = (frame.layout, has, None if frame.layout.bar is None else frame.total)
+        by_total = frame.layout.bar is not None or frame.epochs is not None
+        key = (frame.layout, has, frame.total if by_total else None)
         before = self._frames.setdefault(key, frame)
         if before is frame:
             return
