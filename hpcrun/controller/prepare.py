@@ -21,7 +21,8 @@ from hpcrun.controller.interpreter import Interpreter, find_interpreter
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given
-from hpcrun.plan.environment import double_braces, placeholder_names
+from hpcrun.plan.environment import placeholder_names
+from hpcrun.plan.job import double_braces
 from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placeholders
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_array, render_files

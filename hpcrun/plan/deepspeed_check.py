@@ -25,6 +25,7 @@ from hpcrun.plan.deepspeed import (
     value_at,
 )
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
+from hpcrun.plan.job import Findings
 from hpcrun.spec.deepspeed_json import Document
 from hpcrun.spec.job import DeepSpeed
 
@@ -66,25 +67,24 @@ def check_deepspeed_config(
     deepspeed: DeepSpeed,
     training: Training,
     given: Given,
-    problems: list[Problem],
-    notes: list[str],
+    found: Findings,
 ) -> None:
-    """Check a configuration: what is wrong goes to ``problems``, what does nothing to ``notes``."""
+    """Check a configuration: what is wrong is a problem, what does nothing a note."""
     written = Written(
         config=deepspeed.config, file=given.file, file_name=deepspeed.config_file or ""
     )
-    found: list[Problem] = []
-    _check_keys(config, written, training.framework, given.answer, found, notes)
-    _check_agreement(config, deepspeed, training, written, found)
-    reported = {problem.path.removeprefix("deepspeed.config.") for problem in found}
+    own = Findings(notes=found.notes)
+    _check_keys(config, written, training.framework, given.answer, own)
+    _check_agreement(config, deepspeed, training, written, own.problems)
+    reported = {problem.path.removeprefix("deepspeed.config.") for problem in own.problems}
     for key, message in _contradictions(config, training.framework):
         if key not in reported:
-            found.append(written.blame(tuple(key.split(".")), message))
+            own.problems.append(written.blame(tuple(key.split(".")), message))
     for key, message in _without_effect(config, training.framework):
         problem = written.find(tuple(key.split(".")), message)
         if problem is not None:
-            notes.append(str(problem))
-    problems += found
+            found.notes.append(str(problem))
+    found.problems.extend(own.problems)
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -95,8 +95,7 @@ def _check_keys(
     written: Written,
     framework: str,
     answer: Answer | None,
-    problems: list[Problem],
-    notes: list[str],
+    found: Findings,
 ) -> None:
     """Check every key that the user wrote.
 
@@ -110,7 +109,7 @@ def _check_keys(
         problem = written.find(path, message)
         if problem is not None:
             reported.add(path)
-            problems.append(problem)
+            found.problems.append(problem)
 
     for path, value, expected in _walk(config, KEYS, ()):
         dotted = ".".join(path)
@@ -120,7 +119,7 @@ def _check_keys(
         elif dotted in DEPRECATED:
             problem = written.find(path, f"is deprecated; write {DEPRECATED[dotted]}")
             if problem is not None:
-                notes.append(str(problem))
+                found.notes.append(str(problem))
         elif dotted not in REMOVED and expected is None and _unknown(path, answer):
             report(path, _no_such_key(path))
         message = ""
@@ -137,7 +136,8 @@ def _check_keys(
         covered = any(path == one[: len(path)] or one == path[: len(one)] for one in reported)
         if not covered:
             message = f"DeepSpeed {answer.version} refuses it: {message.strip()}"
-            problems.append(written.find(path, message) or Problem("deepspeed", message))
+            problem = written.find(path, message) or Problem("deepspeed", message)
+            found.problems.append(problem)
 
 
 def _walk(

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from hpcrun.errors import InputError, Problem
 from hpcrun.plan.gpus import check_type_name, gpu_notes, is_slice
-from hpcrun.plan.types import Place, Plan
+from hpcrun.plan.job import Findings, Job
+from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
 from hpcrun.spec.cluster import Cluster, GpuType, Partition
 from hpcrun.spec.job import JobSpec
@@ -37,6 +38,11 @@ class Topology(Struct, frozen=True, kw_only=True):
     gres: str | None
     constraint: str | None
     notes: list[str]
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of all ranks."""
+        return self.nodes * self.ranks_per_node
 
     @property
     def cpus_per_node(self) -> int:
@@ -76,34 +82,34 @@ def parse_seconds(text: str) -> float:
     return int(days or 0) * 86400 + total
 
 
-def _gpu_type(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> GpuType:
+def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
     wanted = spec.resources.gpu_type
     if wanted is None:
         return GpuType()
     if not cluster.gpu_types:
-        message = check_type_name(wanted)
-        if message:
-            problems.append(Problem("resources.gpu_type", message))
+        if message := check_type_name(wanted):
+            found.refuse("resources.gpu_type", message)
         return GpuType(gres=wanted)
-    found = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
-    if found is None:
+    known = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
+    if known is None:
         message = f"{wanted}: cluster {cluster.name} has " + ", ".join(sorted(cluster.gpu_types))
-        message += "; name one of these, or leave it out to take any"
-        problems.append(Problem("resources.gpu_type", message))
-    return found or GpuType()
+        found.refuse(
+            "resources.gpu_type", f"{message}; name one of these, or leave it out to take any"
+        )
+    return known or GpuType()
 
 
-def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> Topology:
+def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology:
     """Lay the job out on nodes.
 
     CPUs and memory are the GPUs' share of a node where the profile knows the nodes, and all of it
-    where nodes are given or asked for whole. A GPU type that cannot be had is added to
-    ``problems``; what no node has is found by plan.limits.
+    where nodes are given or asked for whole. A GPU type that cannot be had is refused; what no
+    node has is found by plan.limits.
     """
     resources = spec.resources
     gpus = resources.gpus_per_node
     ranks = max(1, gpus)  # a job without GPUs has one rank a node
-    gpu_type = _gpu_type(spec, cluster, problems)
+    gpu_type = _gpu_type(spec, cluster, found)
     partition = resources.partition or gpu_type.partition or cluster.partition
     facts = Partition()
     if partition is not None:
@@ -134,7 +140,7 @@ def build_topology(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> 
         constraint=gpu_type.constraint,
         notes=[*notes, *gpu_notes(spec, cluster)],
     )
-    _check_gpu_type(spec, gpu_type, made, problems)
+    _check_gpu_type(spec, gpu_type, made, found)
     return made
 
 
@@ -163,21 +169,18 @@ def _cpus_per_rank(
     return DEFAULT_CPUS_PER_GPU, [f"{note}: the cluster profile does not know its nodes"]
 
 
-def _check_gpu_type(
-    spec: JobSpec, gpu_type: GpuType, made: Topology, problems: list[Problem]
-) -> None:
+def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Findings) -> None:
     wanted = spec.resources.gpu_type or ""
     ranks = made.nodes * made.gpus_per_node
     names = [name for name in (wanted, gpu_type.gres) if name]
     if ranks > 1 and is_slice(names, gpu_type):
         # NCCL's user guide, Using MIG instances: there is no way between them but the network.
         message = f"{ranks} ranks on slices of GPUs ({wanted}): NCCL cannot join MIG slices; "
-        message += "take one slice, or whole GPUs"
-        problems.append(Problem("resources.gpu_type", message))
+        found.refuse("resources.gpu_type", message + "take one slice, or whole GPUs")
     only_place = gpu_type.partition if not (gpu_type.gres or gpu_type.constraint) else None
     if only_place not in (None, made.partition):
         message = f"{wanted}: it is chosen by its partition, {only_place}; leave partition out"
-        problems.append(Problem("resources.partition", message))
+        found.refuse("resources.partition", message)
 
 
 # ---- sbatch's options --------------------------------------------------------------------------
@@ -189,20 +192,14 @@ _MEMORY = {"mem", "mem-per-cpu", "mem-per-gpu"}
 
 
 def build_directives(
-    spec: JobSpec,
-    cluster: Cluster,
-    topology: Topology,
-    place: Place,
-    *,
-    tasks_per_node: int,
-    after: str | None,
-    problems: list[Problem],
+    job: Job, tasks_per_node: int, *, after: str | None
 ) -> list[tuple[str, str | None]]:
     """List sbatch's options, in the order in which people read them.
 
     The profile's ``rename`` writes hpcrun's own in another option's grammar; the ``slurm`` maps of
     profile and job come last, and False removes an option.
     """
+    spec, cluster, topology, run_dir = job.spec, job.cluster, job.topology, job.place.run_dir
     given = {**cluster.slurm, **spec.slurm}
     dropped = {option for option, value in given.items() if value is False}
     # Without a number of tasks Slurm starts one a node, which then has all the CPUs.
@@ -210,7 +207,7 @@ def build_directives(
     memory = None if _MEMORY & (given.keys() - dropped) else topology.memory
     # A script that cannot resume must not start over: slurm: {requeue: true} allows it.
     restarts = {"requeue", "no-requeue"} & given.keys()
-    log, is_odd = "logs/batch.log", re.search(r"[%\\]", place.run_dir)
+    log, is_odd = "logs/batch.log", re.search(r"[%\\]", run_dir)
     wanted: list[tuple[str, str | bool | None]] = [
         ("job-name", spec.name or "job"),
         ("partition", topology.partition),
@@ -227,7 +224,7 @@ def build_directives(
         # Without it the job would stay pending for ever when the other one fails.
         ("kill-on-invalid-dep", "yes" if after else None),
         # The folder where sbatch runs is the run's; one with % or a backslash is quoted for Slurm.
-        ("output", f"{quote_pattern(place.run_dir)}/{log}" if is_odd else log),
+        ("output", f"{quote_pattern(run_dir)}/{log}" if is_odd else log),
         # The login node's limits are not the job's: little locked memory there, and RDMA fails here
         # (sbatch.1; PropagateResourceLimits=ALL is Slurm's default). Core files as in the shell.
         ("propagate", "CORE"),
@@ -242,7 +239,7 @@ def build_directives(
     if cluster.rename.get("cpus-per-task") == "cpus-per-gpu":
         # Slurm 20.11 finds no node for --cpus-per-gpu with it; srun gets the number of tasks.
         kept.pop("ntasks-per-node", None)
-    merged = _renamed(kept, cluster, topology, problems)
+    merged = _renamed(kept, cluster, topology, job.found)
     for option, value in given.items():
         if value is False:
             merged.pop(option, None)
@@ -250,7 +247,7 @@ def build_directives(
             # Both are waited for: a comma means and; it cannot be used with Slurm's ?, or.
             if "?" in str(value):
                 message = f"{value}: it cannot be joined with --after, since ? and , do not mix"
-                problems.append(Problem("slurm.dependency", message))
+                job.found.refuse("slurm.dependency", message)
             merged[option] = f"{merged[option]},{value}"
         else:
             merged[option] = None if value is True else str(value)
@@ -258,7 +255,7 @@ def build_directives(
 
 
 def _renamed(
-    options: Mapping[str, str | None], cluster: Cluster, shape: Topology, problems: list[Problem]
+    options: Mapping[str, str | None], cluster: Cluster, shape: Topology, found: Findings
 ) -> dict[str, str | None]:
     renamed: dict[str, str | None] = {}
     for option, value in options.items():
@@ -271,7 +268,7 @@ def _renamed(
             except ValueError as error:
                 message = f"{error}; slurm: {{{option}: false}} leaves it out"
                 where = f"cluster {cluster.name}"
-                problems.append(Problem(f"rename.{option}", message, where))
+                found.problems.append(Problem(f"rename.{option}", message, where))
         renamed[name] = value
     return renamed
 

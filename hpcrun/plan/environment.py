@@ -1,102 +1,101 @@
-"""Placeholders and environment variables: how hpcrun's decisions reach the user's script."""
+"""The environment of a job, in sections: how hpcrun's decisions reach the user's script."""
 
 from __future__ import annotations
 
-import difflib
-import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from msgspec import structs
 
-from hpcrun.errors import Problem
-from hpcrun.plan.directives import Topology
-from hpcrun.plan.types import Place, Section
+from hpcrun.plan.gpus import gpu_section
+from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
+from hpcrun.plan.launchers import ON_ACCELERATE, framework_section
+from hpcrun.plan.nccl import nccl_sections
+from hpcrun.plan.setup import chosen_image
+from hpcrun.plan.types import Section
+from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
 
-# What only the node knows, in the text and variables of a job: bash fills these two there.
-LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
-ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
-_NODE_REFERENCE = re.compile(r"\$\{HPCRUN_(?:LOCAL_DIR|ARCHITECTURE)\}")
 AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 
-# Placeholders that not every run has, and what they come with.
-_ONLY_WITH = {
-    "accelerate_config": "launcher: accelerate",
-    "after_checkpoint_dir": "--after RUN, one run of hpcrun's",
-    "deepspeed_config": "a deepspeed: block",
-    "zero_stage": "a deepspeed: block",
-}
-# ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node.
-_TOKEN = re.compile(r"\$\{HPCRUN_LOCAL_DIR\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
-_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+def build_environment(job: Job) -> list[Section]:
+    """List all variables, in sections; a later section wins, and the user's are the last."""
+    spec, cluster, place = job.spec, job.cluster, job.place
+
+    def user_section(
+        block: Literal["environment", "nccl", "job_environment"],
+        title: str,
+        env: Mapping[str, str],
+        path: str,
+    ) -> Section | None:
+        filled = {name: job.fill(value, f"{path}.{name}") for name, value in env.items()}
+        return Section(block=block, title=title, variables=filled) if filled else None
+
+    sections = [
+        run_section(job.values),
+        _process_section(job),
+        _accelerator_section(job),
+        framework_section(job),
+        gpu_section(spec, cluster, job.precision) if _reads_precision(job) else None,
+        _hub_section(cluster),
+        *nccl_sections(job.fabric, cluster.accelerator, is_seen=not place.hosts),
+        user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
+        user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
+        user_section("job_environment", "The job", spec.env, "env"),
+        debug_section(place.run_dir, cluster.accelerator) if place.debug else None,
+    ]
+    return _without_overridden([section for section in sections if section is not None])
 
 
-# ---- placeholders ------------------------------------------------------------------------------
+def check_environment(job: Job) -> None:
+    """Check variables of the user's own, and note where the output of --debug is."""
+    spec, cluster, place = job.spec, job.cluster, job.place
+    for env, path in (
+        (cluster.env, f"cluster {cluster.name}: env"),
+        (spec.nccl.env, "nccl.env"),
+        (spec.env, "env"),
+    ):
+        check_variables(env, path, job.fabric, job.found)
+    if (spec.environment or cluster.environment) == "inherit" and cluster.accelerator == "cuda":
+        job.found.notes += inherited_notes(place.inherited, job.fabric)
+    if place.debug:
+        nccl = "; NCCL's messages are in the run's logs/nccl-HOST-PID.log"
+        on_gpus = cluster.accelerator == "cuda"
+        job.found.notes.append(f"--debug: torch logs more{nccl if on_gpus else ''}")
 
 
-def fill(text: str, values: Mapping[str, str], path: str, problems: list[Problem]) -> str:
-    """Fill ``{name}`` in a job file's text; ``{{`` and ``}}`` are braces.
-
-    Anything else with a brace is added to ``problems``: a typo must not reach the script.
-
-    >>> fill("--out={run_dir}/{{x}}", {"run_dir": "/r"}, "args[0]", [])
-    '--out=/r/{x}'
-    >>> found = []
-    >>> _ = fill("{precison}", {"precision": "bf16"}, "args[1]", found)
-    >>> print(found[0])
-    args[1]: {precison}: no such placeholder; did you mean {precision}?
-    """
-
-    def one(match: re.Match[str]) -> str:
-        token, name = match[0], match[1]
-        if token in ("{{", "}}"):
-            return token[0]
-        if token.startswith("$"):
-            return token
-        if name in values:
-            return values[name]
-        if name is None:
-            message = f"a lone {token} in {text!r}; write {token * 2} for a brace"
-        elif name in _ONLY_WITH:
-            message = f"{{{name}}}: there is one only with {_ONLY_WITH[name]}"
-        else:
-            close = difflib.get_close_matches(name, values, 1)
-            hint = "there are " + " ".join(f"{{{known}}}" for known in sorted(values))
-            hint = f"did you mean {{{close[0]}}}?" if close else hint
-            message = f"{{{name}}}: no such placeholder; {hint}"
-        problems.append(Problem(path, message))
-        return token
-
-    return _TOKEN.sub(one, text)
+def _reads_precision(job: Job) -> bool:
+    """Return whether anything of the run trains in the plan's precision, as far as can be seen."""
+    spec = job.spec
+    texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
+    return (
+        spec.precision is not None
+        or job.program == "reference"
+        or job.framework in ON_ACCELERATE
+        or "deepspeed_config" in job.values
+        or any("{precision}" in text for text in texts)
+    )
 
 
-def fill_known(text: str, values: Mapping[str, str]) -> str:
-    """Fill the known ``{name}`` in a word from the command line and leave all else as typed.
-
-    >>> fill_known('{"batch": {micro_batch_per_gpu}}', {"micro_batch_per_gpu": "4"})
-    '{"batch": 4}'
-    """
-    return _NAME.sub(lambda match: values.get(match[1], match[0]), text)
-
-
-def double_braces(text: str, keep: Collection[str]) -> str:
-    """Write a word of the command line as a job file has it: fill() gives what fill_known() gives.
-
-    >>> double_braces('{"nodes": {nodes}}', {"nodes"})
-    '{{"nodes": {nodes}}}'
-    """
-
-    def one(match: re.Match[str]) -> str:
-        return match[0] if match[1] in keep else re.sub("[{}]", r"\g<0>\g<0>", match[0])
-
-    return re.sub(rf"{_NAME.pattern}|[{{}}]", one, text)
+def _without_overridden(sections: Sequence[Section]) -> list[Section]:
+    """Leave out what a later section sets again: every line does something."""
+    kept: list[Section] = []
+    later: set[str] = set()
+    for section in reversed(sections):
+        variables = {k: value for k, value in section.variables.items() if k not in later}
+        if not section.fabrics:  # these are alternatives: none takes from another
+            later |= section.variables.keys()
+        if variables or section.prepend:
+            kept.append(structs.replace(section, variables=variables))
+    return kept[::-1]
 
 
-# ---- sections of the environment ---------------------------------------------------------------
+# ---- sections ----------------------------------------------------------------------------------
 
 
-def run_section(values: dict[str, str]) -> Section:
+def run_section(values: Mapping[str, str]) -> Section:
     """Export what hpcrun decided, for scripts that read variables instead of arguments."""
     return Section(
         block="run",
@@ -130,45 +129,42 @@ def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
     return next((value for value in values if value is not None), None)
 
 
-def process_section(
-    topology: Topology, place: Place, *, code_dir: str | None, image: str
-) -> Section:
-    """Set what every rank's process needs; ``image`` has the interpreter, "": the node has it."""
+def _process_section(job: Job) -> Section:
+    """Set what every rank's process needs."""
+    python, image = job.place.python, chosen_image(job.spec, job.cluster)
     variables = {
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
         # Unset, every rank would start a thread for each core of the node.
-        "OMP_NUM_THREADS": str(topology.cpus_per_rank),
+        "OMP_NUM_THREADS": str(job.topology.cpus_per_rank),
         # DeepSpeed compiles operators at the first run; kept by interpreter, since what is built
         # for one torch does not load in another, and by the node's CPU and GPU.
-        "TORCH_EXTENSIONS_DIR": f"{place.cache_dir}/torch_extensions/"
-        + f"{zlib.crc32(f'{image}{place.python}'.encode()):08x}"
+        "TORCH_EXTENSIONS_DIR": f"{job.place.cache_dir}/torch_extensions/"
+        + f"{zlib.crc32(f'{image}{python}'.encode()):08x}"
         + f"/{ARCHITECTURE}",
     }
     # Tools that lie beside the interpreter: torch's extensions are built by its ninja.
-    folder = place.python.rpartition("/")[0]
+    folder = python.rpartition("/")[0]
     prepend = {"PATH": folder} if folder else {}
-    if code_dir is not None:
-        prepend["PYTHONPATH"] = code_dir
+    if job.program != "command":
+        prepend["PYTHONPATH"] = job.code_dir
     return Section(block="environment", title="Processes", variables=variables, prepend=prepend)
 
 
-def accelerator_section(
-    cluster: Cluster, topology: Topology, *, accelerate_deepspeed: bool
-) -> Section | None:
+def _accelerator_section(job: Job) -> Section | None:
     """Set what a cluster without GPUs needs so that the same script trains on CPUs.
 
     With ACCELERATE_USE_CPU an Accelerator silently leaves DeepSpeed out (accelerate/state.py,
-    AcceleratorState): with ``accelerate_deepspeed`` it must not.
+    AcceleratorState): it must not.
     """
-    if cluster.accelerator == "cuda":
+    if job.cluster.accelerator == "cuda":
         return None
     variables = {
         "DS_ACCELERATOR": "cpu",
         # DeepSpeed's CPU accelerator takes its device count from it.
-        "LOCAL_SIZE": str(topology.ranks_per_node),
+        "LOCAL_SIZE": str(job.topology.ranks_per_node),
     }
-    if not accelerate_deepspeed:
+    if job.framework not in ON_ACCELERATE or "deepspeed_config" not in job.values:
         variables["ACCELERATE_USE_CPU"] = "true"
     return Section(
         block="environment",
@@ -178,7 +174,7 @@ def accelerator_section(
     )
 
 
-def hub_section(cluster: Cluster) -> Section | None:
+def _hub_section(cluster: Cluster) -> Section | None:
     """Set the hubs' offline switches where compute nodes reach no internet: fail at once."""
     if cluster.internet:
         return None
@@ -213,7 +209,7 @@ def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]
     variables: dict[str, str] = {}
     prepend: dict[str, str] = {}
     for section in sections:
-        own = {k: v for k, v in section.variables.items() if _NODE_REFERENCE.search(v)}
+        own = {k: v for k, v in section.variables.items() if NODE_REFERENCE.search(v)}
         variables |= own
         rest = {k: v for k, v in section.variables.items() if k not in own}
         if inside:
@@ -267,9 +263,3 @@ def debug_section(run_dir: str, accelerator: str) -> Section:
         reasons={name: why for name, _, why in rows},
         comment="It costs time: not for the runs that count.",
     )
-
-
-def debug_notes(accelerator: str) -> list[str]:
-    """Say where the output of --debug is."""
-    nccl = "; NCCL's messages are in the run's logs/nccl-HOST-PID.log"
-    return [f"--debug: torch logs more{nccl if accelerator == 'cuda' else ''}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hpcrun.errors import Problem
+from hpcrun.plan.job import Findings
 from hpcrun.plan.types import Section
 from hpcrun.spec.cluster import Cluster, GpuType
 from hpcrun.spec.job import JobSpec
@@ -108,15 +108,14 @@ def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
     return answers.pop() if len(answers) == 1 else None
 
 
-def decide_precision(spec: JobSpec, cluster: Cluster, problems: list[Problem]) -> str:
+def decide_precision(spec: JobSpec, cluster: Cluster, found: Findings) -> str:
     """Decide the number format: the job's, else bf16, or fp16 on GPUs without bf16 units."""
     lacks = cluster.accelerator == "cuda" and _bf16_of(spec, cluster) is False
     if spec.precision is None:
         return "fp16" if lacks else "bf16"
     if spec.precision == "bf16" and lacks:
         kind = spec.resources.gpu_type or ", ".join(cluster.gpu_types)
-        message = f"bf16, and {kind} has no bf16 units; set fp16, or leave it out"
-        problems.append(Problem("precision", message))
+        found.refuse("precision", f"bf16, and {kind} has no bf16 units; set fp16, or leave it out")
     return spec.precision
 
 
@@ -129,15 +128,9 @@ def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
     return [f"{wanted}: torch 2.11 and later runs on it only as a build for CUDA 12.6 (cu126)"]
 
 
-def gpu_section(
-    spec: JobSpec, cluster: Cluster, *, precision: str, is_read: bool
-) -> Section | None:
-    """Have the harness check each node's GPUs where the plan does not know what they can do.
-
-    ``is_read``: something of the run trains in the plan's precision.
-    """
-    on_cpu = cluster.accelerator == "cpu"
-    if precision != "bf16" or on_cpu or not is_read or _bf16_of(spec, cluster):
+def gpu_section(spec: JobSpec, cluster: Cluster, precision: str) -> Section | None:
+    """Have the harness check each node's GPUs where the plan does not know what they can do."""
+    if precision != "bf16" or cluster.accelerator == "cpu" or _bf16_of(spec, cluster):
         return None
     return Section(
         block="environment",

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hpcrun.errors import Problem
 from hpcrun.plan.deepspeed import merge
+from hpcrun.plan.job import Findings, Job
 from hpcrun.plan.types import Section
 from hpcrun.spec.job import FrameworkName, JobSpec
 from hpcrun.spec.rules import settle_framework
@@ -71,17 +71,15 @@ def decide_launcher(spec: JobSpec, hosts: Sequence[str] = ()) -> Launcher:
     return LAUNCHERS[launcher.on_hosts] if hosts and launcher.on_hosts else launcher
 
 
-def check_launcher(spec: JobSpec) -> list[Problem]:
+def check_launcher(spec: JobSpec, found: Findings) -> None:
     """Refuse combinations of launcher and framework that cannot work."""
-    problems = []
     launcher = decide_launcher(spec).name
     if spec.accelerate is not None and launcher != "accelerate":
         message = f"launcher {launcher} does not read it; set launcher: accelerate, or leave it out"
-        problems.append(Problem("accelerate", message))
+        found.refuse("accelerate", message)
     if launcher == "none" and spec.framework == "accelerate":
         message = "accelerate, but the command is started as it is; set launcher: accelerate too"
-        problems.append(Problem("framework", message))
-    return problems
+        found.refuse("framework", message)
 
 
 # ---- frameworks --------------------------------------------------------------------------------
@@ -96,27 +94,25 @@ def decide_framework(spec: JobSpec) -> FrameworkName:
     return settle_framework(spec).framework or "torch"
 
 
-def framework_section(
-    spec: JobSpec, run_id: str, *, precision: str, deepspeed_config: str | None
-) -> Section | None:
+def framework_section(job: Job) -> Section | None:
     """Set what the framework reads, alike under every launcher.
 
     Accelerate's variables are those that ``accelerate launch`` sets (utils/launch.py). Lightning
     takes RANK and WORLD_SIZE only where it finds torchrun's variable; else it counts Slurm's
     tasks, one a node (accelerator_connector.py, _choose_and_init_cluster_environment).
     """
-    framework, launcher = decide_framework(spec), decide_launcher(spec)
+    framework, launcher = job.framework, job.launcher
     variables: dict[str, str] = {}
     if framework in ON_ACCELERATE:
-        variables["ACCELERATE_MIXED_PRECISION"] = "no" if precision == "fp32" else precision
-        if deepspeed_config is not None:
+        variables["ACCELERATE_MIXED_PRECISION"] = _mixed_precision(job)
+        if "deepspeed_config" in job.values:
             variables["ACCELERATE_USE_DEEPSPEED"] = "true"
-            variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = deepspeed_config
+            variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = job.values["deepspeed_config"]
         if framework == "accelerate":
-            steps = str(spec.batch.gradient_accumulation_steps)
+            steps = str(job.spec.batch.gradient_accumulation_steps)
             variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = steps
     if framework == "lightning" and launcher.task != "command" and not launcher.is_torchelastic:
-        variables["TORCHELASTIC_RUN_ID"] = run_id
+        variables["TORCHELASTIC_RUN_ID"] = job.place.run_id
     if not variables:
         return None
     title = {"accelerate": "Accelerate", "transformers": "The Trainer's Accelerate"}
@@ -133,16 +129,20 @@ def framework_section(
     )
 
 
-def framework_notes(spec: JobSpec, *, accelerator: str, world_size: int) -> list[str]:
+def _mixed_precision(job: Job) -> str:
+    return "no" if job.precision == "fp32" else job.precision
+
+
+def framework_notes(job: Job) -> list[str]:
     """Warn where the Trainer takes each rank for the only one.
 
     Without GPUs Accelerate 1.15 chooses no backend (state.py, _prepare_backend) and assumes one
     process while DeepSpeed has joined them all: the Trainer stops at the batch size. For scripts
     that use Accelerate itself see script_notes.backend_notes().
     """
-    alone = accelerator == "cpu" and world_size > 1 and spec.deepspeed is not None
-    own = (spec.script, spec.module, spec.command) != (None, None, None)
-    if not (alone and own and decide_framework(spec) == "transformers"):
+    spec, on_cpus = job.spec, job.cluster.accelerator == "cpu"
+    alone = on_cpus and job.topology.world_size > 1 and spec.deepspeed is not None
+    if not alone or job.program == "reference" or job.framework != "transformers":
         return []
     if spec.precision == "fp32" and _passes_backend(spec.args):
         return []
@@ -227,54 +227,35 @@ STARTS_ALL = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "MULTI_GPU", "MULTI_HPU", "MUL
               "MULTI_MUSA", "MULTI_NEURON", "MULTI_NPU", "MULTI_SDAA", "MULTI_XPU")  # fmt: skip
 
 
-def build_accelerate_config(
-    spec: JobSpec,
-    *,
-    precision: str,
-    nodes: int,
-    ranks_per_node: int,
-    deepspeed_config: str | None,
-    problems: list[Problem],
-) -> dict[str, Any]:
+def build_accelerate_config(job: Job) -> dict[str, Any]:
     """Build the YAML; the user's ``accelerate.config`` merges last and wins.
 
     MULTI_GPU is right on CPUs too: it makes ``accelerate launch`` start all ranks by torchrun, and
     each rank finds its own device. With a DeepSpeed JSON neither precision nor anything else of
     it may stand here. The multi-node launcher ``standard`` is torchrun once more: any other would
     start a ``deepspeed`` of its own and append the whole environment to ./.deepspeed_env. Keys
-    that Accelerate does not know, or that contradict the job, are added to ``problems``.
-
-    >>> made = build_accelerate_config(
-    ...     JobSpec(),
-    ...     precision="bf16",
-    ...     nodes=2,
-    ...     ranks_per_node=4,
-    ...     deepspeed_config=None,
-    ...     problems=[],
-    ... )
-    >>> made["distributed_type"], made["num_processes"]
-    ('MULTI_GPU', 8)
+    that Accelerate does not know, or that contradict the job, are refused.
     """
     config: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE"}
-    if deepspeed_config is None:
+    if "deepspeed_config" not in job.values:
         config["distributed_type"] = "MULTI_GPU"
-        config["mixed_precision"] = "no" if precision == "fp32" else precision
+        config["mixed_precision"] = _mixed_precision(job)
     else:
         config["distributed_type"] = "DEEPSPEED"
         config["deepspeed_config"] = {
-            "deepspeed_config_file": deepspeed_config,
+            "deepspeed_config_file": job.values["deepspeed_config"],
             "deepspeed_multinode_launcher": "standard",
         }
-    config["num_machines"] = nodes
-    config["num_processes"] = nodes * ranks_per_node
-    over = spec.accelerate.config if spec.accelerate else {}
-    _check(config, over, problems)
+    config["num_machines"] = job.topology.nodes
+    config["num_processes"] = job.topology.world_size
+    over = job.spec.accelerate.config if job.spec.accelerate else {}
+    _check(config, over, job.found)
     return merge(config, over)
 
 
-def _check(decided: Mapping[str, Any], over: Mapping[str, Any], problems: list[Problem]) -> None:
+def _check(decided: Mapping[str, Any], over: Mapping[str, Any], found: Findings) -> None:
     def refuse(key: str, message: str) -> None:
-        problems.append(Problem(f"accelerate.config.{key}", message))
+        found.refuse(f"accelerate.config.{key}", message)
 
     for key, value in over.items():
         if key not in KNOWN_KEYS:
@@ -300,19 +281,19 @@ def _check(decided: Mapping[str, Any], over: Mapping[str, Any], problems: list[P
         refuse("mixed_precision", f"{precision}: set precision instead")
     if over.get("use_cpu"):
         refuse("use_cpu", "the cluster profile sets it, as accelerator: cpu")
-    _check_deepspeed(over.get("deepspeed_config"), with_deepspeed, problems)
+    _check_deepspeed(over.get("deepspeed_config"), with_deepspeed, found)
 
 
-def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Problem]) -> None:
+def _check_deepspeed(section: object, with_deepspeed: bool, found: Findings) -> None:
     if section is None:
         return
     path = "accelerate.config.deepspeed_config"
     if not with_deepspeed:
         message = "the job has no deepspeed section: set deepspeed: {} instead"
-        problems.append(Problem(path, message))
+        found.refuse(path, message)
         return
     if not isinstance(section, Mapping):
-        problems.append(Problem(path, "not a map"))
+        found.refuse(path, "not a map")
         return
     for key, value in section.items():
         if key in IN_THE_JSON:
@@ -326,4 +307,4 @@ def _check_deepspeed(section: object, with_deepspeed: bool, problems: list[Probl
             message = "nothing reads it: Slurm starts the nodes"
         else:
             continue
-        problems.append(Problem(f"{path}.{key}", message))
+        found.refuse(f"{path}.{key}", message)

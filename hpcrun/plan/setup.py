@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from hpcrun.errors import Problem
-from hpcrun.plan.environment import LOCAL_DIR, fill
-from hpcrun.plan.types import ContainerPlan, Place, SetupPlan
+from hpcrun.plan.job import LOCAL_DIR, Findings, Job
+from hpcrun.plan.types import ContainerPlan, SetupPlan
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import Container, ContainerRuntime, JobSpec, Setup
 
@@ -64,33 +64,27 @@ def check_setup(chosen: Chosen) -> list[Problem]:
     return [Problem(chosen.where.rstrip("."), message)]
 
 
-def build_setup(
-    spec: JobSpec,
-    cluster: Cluster,
-    place: Place,
-    values: Mapping[str, str],
-    problems: list[Problem],
-) -> SetupPlan:
+def build_setup(job: Job) -> SetupPlan:
     """Decide what the nodes do first; the profile's modules and commands go before the job's."""
+    spec, cluster = job.spec, job.cluster
     chosen = choose_setup(spec, cluster, f"cluster {cluster.name}")
-    _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", problems)
+    _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", job.found)
     container = None
     if chosen.setup.container is not None:
-        where = f"{chosen.where}container"
-        container = _container(chosen.setup.container, where, cluster, place, problems)
+        container = _container(chosen.setup.container, f"{chosen.where}container", job)
     return SetupPlan(
         modules=[*cluster.setup.modules, *spec.setup.modules],
-        venv=place.venv,
-        conda=place.conda,
+        venv=job.place.venv,
+        conda=job.place.conda,
         uv=chosen.setup.uv,
         offline=not cluster.internet,
         commands=[*cluster.setup.commands, *spec.setup.commands],
         node_commands=[*cluster.setup.node_commands, *spec.setup.node_commands],
-        stage=_stage(spec, place, values, problems),
+        stage=_stage(job),
         local_dir=cluster.local_dir,
         own_files=[
             value.rpartition("/")[2]
-            for name, value in values.items()
+            for name, value in job.values.items()
             if name.endswith("_config") and value.startswith(LOCAL_DIR)
         ],
         container=container,
@@ -116,27 +110,23 @@ def chosen_image(spec: JobSpec, cluster: Cluster) -> str:
 # ---- Staging -----------------------------------------------------------------------------------
 
 
-def _stage(
-    spec: JobSpec, place: Place, values: Mapping[str, str], problems: list[Problem]
-) -> list[tuple[str, str]]:
+def _stage(job: Job) -> list[tuple[str, str]]:
     """List pairs of source and target; a target lies in the run's own folder on each node."""
     pairs: list[tuple[str, str]] = []
-    for source, target in spec.stage.items():
+    for source, target in job.spec.stage.items():
         where = f"stage.{source}"
-        filled = fill(source, values, where, problems)
-        _check_expanded(filled, where, problems)
-        inside = posixpath.normpath(
-            fill(target, values, where, problems).removeprefix(LOCAL_DIR).lstrip("/")
-        )
+        filled = job.fill(source, where)
+        _check_expanded(filled, where, job.found)
+        inside = posixpath.normpath(job.fill(target, where).removeprefix(LOCAL_DIR).lstrip("/"))
         if target.startswith("/") or inside.split("/")[0] in ("..", ".", ".hpcrun"):
             message = f"{target}: a copy goes below {{local_dir}}: give a folder or name in it"
-            problems.append(Problem(where, message))
+            job.found.refuse(where, message)
         elif any(len(part.encode()) > MAX_PART for part in f"{inside}.part".split("/")):
             message = f"{inside[:40]}...: a name may have {MAX_PART} bytes, .part included"
-            problems.append(Problem(where, message))
+            job.found.refuse(where, message)
         elif any(_within(inside, other) or _within(other, inside) for _, other in pairs):
-            problems.append(Problem(where, f"{target}: another copy has this place"))
-        pairs.append((_absolute(filled, place.project_dir), inside))
+            job.found.refuse(where, f"{target}: another copy has this place")
+        pairs.append((_absolute(filled, job.place.project_dir), inside))
     return pairs
 
 
@@ -160,10 +150,10 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _check_expanded(text: str, where: str, problems: list[Problem]) -> None:
+def _check_expanded(text: str, where: str, found: Findings) -> None:
     if "$" in _EXPANDED.sub("", text):
         message = f"{text}: $NAME and ${{NAME}} are filled on the node, and $$ is a dollar"
-        problems.append(Problem(where, message))
+        found.refuse(where, message)
 
 
 # ---- Containers --------------------------------------------------------------------------------
@@ -193,16 +183,15 @@ def decide_runtime(container: Container, cluster: Cluster) -> ContainerRuntime |
     return runtime or ("apptainer" if is_apptainers else None)
 
 
-def _container(
-    container: Container, where: str, cluster: Cluster, place: Place, problems: list[Problem]
-) -> ContainerPlan:
+def _container(container: Container, where: str, job: Job) -> ContainerPlan:
+    cluster, place, found = job.cluster, job.place, job.found
     runtime = decide_runtime(container, cluster)
     if runtime is None:
         message = "apptainer or pyxis? Set it here, or as container_runtime in the profile"
-        problems.append(Problem(f"{where}.runtime", message))
+        found.refuse(f"{where}.runtime", message)
     image = container.image
     if is_image_file(image):
-        _check_expanded(image, f"{where}.image", problems)
+        _check_expanded(image, f"{where}.image", found)
         image = _absolute(image, place.project_dir)
     else:
         image = literal(image)
@@ -212,17 +201,16 @@ def _container(
     mounts.append(f"{local}:{local}")
     for index, mount in enumerate(container.mounts):
         path = f"{where}.mounts[{index}]"
-        _check_expanded(mount, path, problems)
+        _check_expanded(mount, path, found)
         source, _, rest = mount.partition(":")
         source = _absolute(source, place.project_dir)
         mounts.append(f"{source}:{rest or source}")
     for option in container.options:
         if option in ("-e", "--cleanenv", "-C", "--containall"):
             message = f"{option} removes what the ranks need; environment: clean keeps your"
-            message += " shell's variables out"
-            problems.append(Problem(f"{where}.options", message))
+            found.refuse(f"{where}.options", f"{message} shell's variables out")
     for folder in [*own, *container.mounts]:
-        _check_mount(folder, runtime, where, problems, own=folder in own)
+        _check_mount(folder, runtime, where, found, own=folder in own)
     return ContainerPlan(
         runtime=runtime or "apptainer", image=image, mounts=mounts, options=container.options
     )
@@ -238,7 +226,7 @@ def _outermost(folders: Sequence[str]) -> list[str]:
 
 
 def _check_mount(
-    folder: str, runtime: str | None, where: str, problems: list[Problem], *, own: bool
+    folder: str, runtime: str | None, where: str, found: Findings, *, own: bool
 ) -> None:
     """Refuse characters that neither runtime can write in a mount."""
     bad = [char for char in folder if char in (",:" if own else ",")]
@@ -246,4 +234,4 @@ def _check_mount(
         bad += re.findall(r"\s", folder)
     if bad:
         message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
-        problems.append(Problem(where, message))
+        found.refuse(where, message)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
-from hpcrun.plan.environment import fill_known
+from hpcrun.plan.job import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
 from hpcrun.spec.dump import dump_job

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hpcrun.errors import Problem
+from hpcrun.plan.job import Findings
 
 On = r"(?i)(1|true|yes|on|y)"
 
@@ -172,20 +172,12 @@ RULES = [
 _SPELLED = re.compile(r"(NCCL|TORCH_NCCL|TORCH_FR|FI_(CXI|EFA|MR|HMEM|PROVIDER))_?[A-Z0-9_]*")
 
 
-def check_variables(
-    env: Mapping[str, str],
-    path: str,
-    *,
-    fabric: str,
-    problems: list[Problem],
-    notes: list[str],
-) -> None:
+def check_variables(env: Mapping[str, str], path: str, fabric: str, found: Findings) -> None:
     """Report what is wrong with the user's own variables; ``path`` is where they are set.
 
-    >>> notes = []
-    >>> check_variables({"NCCL_SOCKET_IFNAMES": "eth0"}, "env", fabric="auto", problems=[],
-    ...                 notes=notes)
-    >>> notes
+    >>> found = Findings()
+    >>> check_variables({"NCCL_SOCKET_IFNAMES": "eth0"}, "env", "auto", found)
+    >>> found.notes
     ['env.NCCL_SOCKET_IFNAMES: nothing reads it; did you mean NCCL_SOCKET_IFNAME?']
     """
     for name, value in env.items():
@@ -193,13 +185,13 @@ def check_variables(
         if rule is None:
             meant = misspelt(name)
             if meant:
-                notes.append(f"{path}.{name}: {NOTHING}; did you mean {meant}?")
+                found.notes.append(f"{path}.{name}: {NOTHING}; did you mean {meant}?")
             continue
         message = rule.message.replace("NAME", name)
         if rule.severity == "error":
-            problems.append(Problem(f"{path}.{name}", message))
+            found.refuse(f"{path}.{name}", message)
         else:
-            notes.append(f"{path}.{name}: {message}")
+            found.notes.append(f"{path}.{name}: {message}")
 
 
 def inherited_notes(environ: Mapping[str, str], fabric: str) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from hpcrun.plan.job import NODE_REFERENCE
 from hpcrun.slurm.commands import quote_directive
 
-_NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE))\}")
 _EXPANDED = re.compile(r"(\$\$|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
@@ -54,7 +54,7 @@ def quote_word(value: str) -> str:
     >>> print(quote_word("--data=${HPCRUN_LOCAL_DIR}/a b"), quote_word("$HOME"))
     --data="$HPCRUN_LOCAL_DIR"'/a b' '$HOME'
     """
-    parts = _NODE_REFERENCE.split(value)
+    parts = NODE_REFERENCE.split(value)
     quoted = [quote_bash(part) if part else "" for part in parts[::2]]
     filled = [f'"${name}"' for name in parts[1::2]]
     words = [word for pair in zip(quoted, [*filled, ""], strict=True) for word in pair]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.errors import Problem, SpecError
-from hpcrun.plan.environment import fill, fill_known
+from hpcrun.errors import SpecError
+from hpcrun.plan.job import Findings, fill, fill_known
 from hpcrun.plan.types import Dependency
 from tests.plan.making import plan, variables
 
@@ -28,9 +28,9 @@ VALUES = {"run_dir": "/r", "precision": "bf16", "odd": "{precision}"}
     ],
 )
 def test_fill(text: str, filled: str) -> None:
-    problems: list[Problem] = []
-    assert fill(text, VALUES, "args[0]", problems) == filled
-    assert problems == []
+    found = Findings()
+    assert fill(text, VALUES, "args[0]", found) == filled
+    assert found.problems == []
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_fill(text: str, filled: str) -> None:
     ],
 )
 def test_a_mistake_is_told(text: str, said: str) -> None:
-    problems: list[Problem] = []
-    fill(text, VALUES, "args[0]", problems)
-    assert str(problems[0]) == f"args[0]: {said}"
+    found = Findings()
+    fill(text, VALUES, "args[0]", found)
+    assert str(found.problems[0]) == f"args[0]: {said}"
 
 
 @given(st.text())
 def test_doubled_braces_give_any_text_back(text: str) -> None:
-    problems: list[Problem] = []
+    found = Findings()
     escaped = text.replace("{", "{{").replace("}", "}}")
-    assert fill(escaped, VALUES, "x", problems) == text
-    assert problems == []
+    assert fill(escaped, VALUES, "x", found) == text
+    assert found.problems == []
 
 
 @pytest.mark.parametrize(

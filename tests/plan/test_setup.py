@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.errors import SpecError
-from hpcrun.plan.environment import LOCAL_DIR, node_sections
+from hpcrun.plan.environment import node_sections
+from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
 from hpcrun.render.files import pyxis_options

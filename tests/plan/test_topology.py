@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.errors import Problem, SpecError
+from hpcrun.errors import SpecError
 from hpcrun.plan.directives import DEFAULT_CPUS_PER_GPU, Topology, build_topology, parse_memory_mb
+from hpcrun.plan.job import Findings
 from tests.plan.making import cluster, job
 
 NODES = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T}}\n"
 
 
 def topology(resources: str, profile: str = NODES, rest: str = "script: a.py") -> Topology:
-    problems: list[Problem] = []
-    made = build_topology(job(f"{rest}\nresources: {{{resources}}}"), cluster(profile), problems)
-    if problems:
-        raise SpecError(problems)
+    found = Findings()
+    made = build_topology(job(f"{rest}\nresources: {{{resources}}}"), cluster(profile), found)
+    if found.problems:
+        raise SpecError(found.problems)
     return made
 
 

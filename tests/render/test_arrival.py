@@ -17,7 +17,7 @@ from msgspec import structs
 from hpcrun.assets import Templates
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.environment import LOCAL_DIR
+from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import literal
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files, srun_argv

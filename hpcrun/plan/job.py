@@ -1,0 +1,130 @@
+"""A job on its cluster as far as it is decided, and the placeholders that its texts may hold."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
+
+from hpcrun.errors import Problem
+from hpcrun.plan.types import Place
+from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import FrameworkName, JobSpec
+
+if TYPE_CHECKING:
+    from hpcrun.plan.directives import Topology
+    from hpcrun.plan.launchers import Launcher
+
+# What only the node knows, in the text and variables of a job: bash fills these two there.
+LOCAL_DIR = "${HPCRUN_LOCAL_DIR}"
+ARCHITECTURE = "${HPCRUN_ARCHITECTURE}"
+NODE_REFERENCE = re.compile(r"\$\{(HPCRUN_(?:LOCAL_DIR|ARCHITECTURE))\}")
+
+# Placeholders that not every run has, and what they come with.
+_ONLY_WITH = {
+    "accelerate_config": "launcher: accelerate",
+    "after_checkpoint_dir": "--after RUN, one run of hpcrun's",
+    "deepspeed_config": "a deepspeed: block",
+    "zero_stage": "a deepspeed: block",
+}
+# ${HPCRUN_LOCAL_DIR} is no placeholder: bash fills it, on each node.
+_TOKEN = re.compile(r"\$\{HPCRUN_LOCAL_DIR\}|\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
+_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Findings(Struct):
+    """What is wrong with a job, and what its user should know."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, path: str, message: str) -> None:
+        """Add a problem with the value at a path of the job."""
+        self.problems.append(Problem(path, message))
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job on its cluster, with what is decided first: all parts of its plan read this.
+
+    ``program`` is what the job names of script, module and command. ``values`` are those of the
+    placeholders, and of the HPCRUN_* variables; configurations are added as they are made.
+    """
+
+    spec: JobSpec
+    cluster: Cluster
+    place: Place
+    topology: Topology
+    launcher: Launcher
+    framework: FrameworkName
+    program: Literal["script", "module", "command", "reference"]
+    precision: str
+    fabric: str
+    effective_batch: int
+    code_dir: str
+    values: dict[str, str]
+    found: Findings
+
+    def fill(self, text: str, path: str) -> str:
+        """Fill the placeholders of a text, as ``fill`` does."""
+        return fill(text, self.values, path, self.found)
+
+
+def fill(text: str, values: Mapping[str, str], path: str, found: Findings) -> str:
+    """Fill ``{name}`` in a job file's text; ``{{`` and ``}}`` are braces.
+
+    Anything else with a brace is refused: a typo must not reach the script.
+
+    >>> found = Findings()
+    >>> fill("--out={run_dir}/{{x}}", {"run_dir": "/r"}, "args[0]", found)
+    '--out=/r/{x}'
+    >>> _ = fill("{precison}", {"precision": "bf16"}, "args[1]", found)
+    >>> print(found.problems[0])
+    args[1]: {precison}: no such placeholder; did you mean {precision}?
+    """
+
+    def one(match: re.Match[str]) -> str:
+        token, name = match[0], match[1]
+        if token in ("{{", "}}"):
+            return token[0]
+        if token.startswith("$"):
+            return token
+        if name in values:
+            return values[name]
+        if name is None:
+            message = f"a lone {token} in {text!r}; write {token * 2} for a brace"
+        elif name in _ONLY_WITH:
+            message = f"{{{name}}}: there is one only with {_ONLY_WITH[name]}"
+        else:
+            close = difflib.get_close_matches(name, values, 1)
+            hint = "there are " + " ".join(f"{{{known}}}" for known in sorted(values))
+            hint = f"did you mean {{{close[0]}}}?" if close else hint
+            message = f"{{{name}}}: no such placeholder; {hint}"
+        found.refuse(path, message)
+        return token
+
+    return _TOKEN.sub(one, text)
+
+
+def fill_known(text: str, values: Mapping[str, str]) -> str:
+    """Fill the known ``{name}`` in a word from the command line and leave all else as typed.
+
+    >>> fill_known('{"batch": {micro_batch_per_gpu}}', {"micro_batch_per_gpu": "4"})
+    '{"batch": 4}'
+    """
+    return _NAME.sub(lambda match: values.get(match[1], match[0]), text)
+
+
+def double_braces(text: str, keep: Collection[str]) -> str:
+    """Write a word of the command line as a job file has it: fill() gives what fill_known() gives.
+
+    >>> double_braces('{"nodes": {nodes}}', {"nodes"})
+    '{{"nodes": {nodes}}}'
+    """
+
+    def one(match: re.Match[str]) -> str:
+        return match[0] if match[1] in keep else re.sub("[{}]", r"\g<0>\g<0>", match[0])
+
+    return re.sub(rf"{_NAME.pattern}|[{{}}]", one, text)
