@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcrun.cli.output import encodable, is_terminal, look, width_and_height
 from hpcrun.cli.show_status import Found, Query, find_out, print_found
 from hpcrun.controller.context import Context
-from hpcrun.controller.monitor import CALM, CALMEST, Monitor, Pace, Target
+from hpcrun.controller.monitor import CALM, CALMEST, Monitor, Pace, Watched
 from hpcrun.controller.status import Memory
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.report.live import Screen
@@ -24,7 +24,7 @@ from hpcrun.views.table import clip
 _FILES_EVERY, _SLICE = 2.0, 0.1
 
 
-class _Asked(Target):
+class _Asked(Watched):
     """What a query asks for, looked up again each time: later other runs may be the newest."""
 
     def __init__(self, query: Query) -> None:

@@ -27,9 +27,9 @@ from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import is_final, parse_exit_code
 
 # The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER
-# seconds at least; it is asked about so often a minute at most. After lines that a job ends with it
-# is asked about SOON seconds after the last question.
-SILENT_AFTER, SILENT_FACTOR, ASKED_A_MINUTE = 3.0, 3.0, 4
+# seconds at least, or after lines that a job ends with. Then it is asked about SOON seconds after
+# the last question at the earliest.
+SILENT_AFTER, SILENT_FACTOR = 3.0, 3.0
 SOON = 5.0
 _LAST_LINES = (b"slurmstepd: error: ***", b"srun: Job step aborted", b"Terminated")
 # How late the last lines may come from the nodes, in seconds.
@@ -59,11 +59,9 @@ class JobOutput(Jobs):
     def look(self, context: Context, pace: Pace) -> None:
         """Look whether the job has written nothing for long, since Slurm was asked."""
         now = time.monotonic()
-        silence = now - self._written_at
         long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
-        may_ask = pace.asked_lately(now) < ASKED_A_MINUTE
-        if may_ask and self._written_at > pace.last and silence > long:
-            pace.news(now)
+        if self._written_at > pace.last and now - self._written_at > long:
+            pace.news(now, apart=SOON)
 
     def note_output(self, data: bytes | None, pace: Pace) -> None:
         """Learn how long the job is silent at times, and whether these lines may be its last."""
@@ -71,7 +69,7 @@ class JobOutput(Jobs):
         self._longest_silence = max(self._longest_silence, now - self._written_at)
         self._written_at = now
         if data is None or any(line in data for line in _LAST_LINES):
-            pace.news(max(now, pace.last + SOON))
+            pace.news(now, apart=SOON)
 
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:
         """Wait for the last lines."""
@@ -91,10 +89,10 @@ class JobOutput(Jobs):
         self.jobs += [job for job in guessed if job is not None and job.job_id not in known]
         return statuses
 
-    def _note_silence(self, silence: OutOfReach) -> None:
+    def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
         if self._is_first:  # nobody knows what to read
             raise silence
-        super()._note_silence(silence)
+        super()._note_silence(silence, job_ids)
 
 
 def _as_shown(job: SlurmJob) -> JobStatus:

@@ -103,10 +103,6 @@ class Pace:
         """The time of the last question; 0 before the first."""
         return self._asked[-1] if self._asked else 0.0
 
-    def asked_lately(self, now: float) -> int:
-        """Count the questions of the last minute; FREE means as many or more."""
-        return sum(now - at < 60 for at in self._asked)
-
     def fetch(self, context: Context, runs: Sequence[RunFolder]) -> None:
         """Bring what runs have written, if it is time; where the cluster is here that is free."""
         begun = time.monotonic()
@@ -134,10 +130,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     is_over: bool
 
 
-class Target:
+class Watched:
     """Some jobs that are watched: how Slurm is asked about them, and what else shows that to do.
 
-    When that is done is the Monitor's to decide: a target does no more than make its pace hurry.
+    When that is done is the Monitor's to decide: they do no more than make its pace hurry.
     """
 
     # More jobs may come when all that are known are over.
@@ -172,21 +168,21 @@ class Monitor:
     def __init__(
         self,
         context: Context,
-        targets: Sequence[Target],
+        watched: Sequence[Watched],
         *,
         deadline: float | None = None,
         calmest: float = CALM,
     ) -> None:
         """Nothing is looked at yet."""
         self.context = structs.replace(context, deadline=deadline)
-        self._targets = targets
+        self._watched = watched
         self._pace = Pace(calmest)
         self._deadline = deadline
         self._first_deadline = None if deadline is None else max(deadline, time.monotonic() + FAIR)
         self._is_asked = False
         # All by the names of the jobs.
         self._known: dict[str, JobStatus] = {}
-        self._target_of: dict[str, Target] = {}
+        self._owner: dict[str, Watched] = {}
         self._over_since: dict[str, float] = {}
         self._reported: dict[str, tuple[str, str]] = {}
 
@@ -210,24 +206,24 @@ class Monitor:
         """For how many seconds nothing is to be looked at."""
         if any(not self._is_reported(name) for name in self._over_since if name in self._known):
             return LATE_EVERY
-        due = min(self._pace.next, *(target.next_look for target in self._targets))
+        due = min(self._pace.next, *(each.next_look for each in self._watched))
         return max(0.01, due - time.monotonic())
 
     def poll(self, *, last: bool = False) -> Snapshot:
         """Look at the files, ask Slurm if it is time, and report what has changed.
 
         An end is reported once, when what the nodes write of it is there, or late; with ``last`` at
-        once. Raises what the targets' questions raise.
+        once. Raises what their questions raise.
         """
-        for target in self._targets:
-            self._take(target, target.look(self.context, self._pace))
+        for each in self._watched:
+            self._take(each, each.look(self.context, self._pace))
         if self._pace.is_due(time.monotonic()) and not last and not self._is_known_over():
             self.ask()
         changed = []
         for name in [name for name in self._known if not self._is_reported(name)]:
             status: JobStatus | None = self._known[name]
             if self._known[name].final and not last:
-                status = self._target_of[name].settle(self._known[name], self._over_since[name])
+                status = self._owner[name].settle(self._known[name], self._over_since[name])
             if status is not None:
                 self._known[name] = status
                 self._reported[name] = (status.state, status.reason)
@@ -239,40 +235,38 @@ class Monitor:
         limit = self._deadline if self._known else self._first_deadline
         is_short = limit is not None and limit - time.monotonic() < FAIR
         context = structs.replace(self.context, deadline=limit)
-        for target in self._targets:
-            self._take(target, target.ask(context, self._pace), is_short=is_short)
+        for each in self._watched:
+            self._take(each, each.ask(context, self._pace), is_short=is_short)
         self._pace.asked(time.monotonic())
         self._is_asked = True
 
     def note_output(self, data: bytes | None) -> None:
         """Take notice of new lines of a log; None: a file was begun again."""
-        for target in self._targets:
-            target.note_output(data, self._pace)
+        for each in self._watched:
+            each.note_output(data, self._pace)
 
     def _take(
-        self, target: Target, found: Sequence[JobStatus] | None, *, is_short: bool = False
+        self, owner: Watched, found: Sequence[JobStatus] | None, *, is_short: bool = False
     ) -> None:
-        """Take the jobs of a target in place of those that it had."""
+        """Take jobs in place of those that their owner had."""
         if found is None:
             return
-        before = {name: self._known.pop(name) for name in self._names_of(target)}
+        names = [name for name in self._known if self._owner[name] is owner]
+        before = {name: self._known.pop(name) for name in names}
         for status in found:
             name = name_of(status)
             if is_short and name in before and status.state == UNKNOWN:
                 status = before[name]
-            self._known[name], self._target_of[name] = status, target
+            self._known[name], self._owner[name] = status, owner
             if status.final:
                 self._over_since.setdefault(name, time.monotonic())
             else:
                 self._over_since.pop(name, None)
 
-    def _names_of(self, target: Target) -> list[str]:
-        return [name for name in self._known if self._target_of[name] is target]
-
     def _is_known_over(self) -> bool:
-        is_open = any(target.is_open for target in self._targets)
-        known = self._known.values()
-        return self._is_asked and not is_open and all(status.final for status in known)
+        is_open = any(each.is_open for each in self._watched)
+        all_over = all(status.final for status in self._known.values())
+        return self._is_asked and not is_open and all_over
 
     def _is_reported(self, name: str) -> bool:
         status = self._known[name]
@@ -312,7 +306,7 @@ def poll_all(
 # ---- runs: their own files show when a question is worth it
 
 
-class Runs(Target):
+class Runs(Watched):
     """Runs of hpcrun's. ``alive`` returns of a run of this machine whether its script is there."""
 
     def __init__(
@@ -414,7 +408,7 @@ def _signs(run: RunFolder) -> tuple[int, bool, bool]:
 # ---- jobs that hpcrun did not submit: Slurm alone knows them
 
 
-class Jobs(Target):
+class Jobs(Watched):
     """Other jobs by their ids, of an array named as a whole all tasks.
 
     What Slurm shows no more keeps its end, or is lost. ask() raises InputError for a job that Slurm
@@ -422,47 +416,38 @@ class Jobs(Target):
     """
 
     def __init__(self, job_ids: Sequence[str], *, strict: bool = True) -> None:
-        self._jobs: dict[str, list[JobStatus]] = {job_id: [] for job_id in job_ids}
-        # As they are reported, by the ids that name them: UNKNOWN while Slurm is silent.
-        self.shown = dict(self._jobs)
+        # By the ids that name them.
+        self.known: dict[str, list[JobStatus]] = {job_id: [] for job_id in job_ids}
         self._strict = strict
         self._is_first = True
 
     def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
         """Ask about those that are not over; Slurm's silence is UNKNOWN."""
+        live = [job_id for job_id, known in self.known.items() if _live(known) or not known]
         try:
-            self._find(context, pace)
-            self.shown = dict(self._jobs)
+            if live:
+                self._find(context, live, pace)
         except OutOfReach as silence:
-            self._note_silence(silence)
-        return [status for known in self.shown.values() for status in known]
+            self._note_silence(silence, live)
+        return [status for known in self.known.values() for status in known]
 
-    def _note_silence(self, silence: OutOfReach) -> None:
-        unknown = Verdict(state=UNKNOWN, final=False, source="squeue", reason=silence.message)
-        for job_id, known in self._jobs.items():
-            nothing = _with(_nothing_of(job_id), unknown)
-            live = [each if each.final else _with(each, unknown) for each in known]
-            self.shown[job_id] = live or [nothing]
-
-    def _find(self, context: Context, pace: Pace) -> None:
-        live = [job_id for job_id, known in self._jobs.items() if _live(known) or not known]
-        if not live:
-            return
-        answer = self._answer(context, live, is_first=self._is_first)
-        if not self._is_first and any(_vanished(self._jobs[each], answer[each]) for each in live):
-            answer = status_of_jobs(context, live, ended=True)
-        for job_id in live:
-            if self._is_first and not answer[job_id]:
+    def _find(self, context: Context, job_ids: Sequence[str], pace: Pace) -> None:
+        answer = self._answer(context, job_ids, is_first=self._is_first)
+        if not self._is_first and any(_gone(self.known[each], answer[each]) for each in job_ids):
+            answer = status_of_jobs(context, job_ids, ended=True)
+        for job_id in job_ids:
+            # Until Slurm's first answer there is but the word that names the job.
+            known, found = [] if self._is_first else self.known[job_id], answer[job_id]
+            if not known and not found:
                 if self._strict:
                     raise unknown_job(job_id)
-                del self._jobs[job_id]
+                del self.known[job_id]
                 continue
-            known, found = self._jobs[job_id], answer[job_id]
             names = {status.job_id for status in found}
-            gone = _vanished(known, found) if found or known else [_nothing_of(job_id)]
             over = [each for each in known if each.final and each.job_id not in names]
-            self._jobs[job_id] = [*over, *found, *(_with(status, _FORGOTTEN) for status in gone)]
-            if _states(known) != _states(self._jobs[job_id]):
+            lost = [_with(status, _FORGOTTEN) for status in _gone(known, found)]
+            self.known[job_id] = [*over, *found, *lost]
+            if _states(known) != _states(self.known[job_id]):
                 pace.hurry(AFTER_CHANGE)
         self._is_first = False
 
@@ -472,12 +457,19 @@ class Jobs(Target):
         """Ask Slurm; of a job that it does not know an empty list. Raises OutOfReach."""
         return status_of_jobs(context, job_ids, ended=is_first)
 
+    def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
+        unknown = Verdict(state=UNKNOWN, final=False, source="squeue", reason=silence.message)
+        for job_id in job_ids:
+            nothing = JobStatus.of_job(job_id, unknown)
+            known = [each if each.final else _with(each, unknown) for each in self.known[job_id]]
+            self.known[job_id] = known or [nothing]
+
 
 def _live(known: Iterable[JobStatus]) -> list[JobStatus]:
     return [status for status in known if not status.final]
 
 
-def _vanished(known: Sequence[JobStatus], found: Sequence[JobStatus]) -> list[JobStatus]:
+def _gone(known: Sequence[JobStatus], found: Sequence[JobStatus]) -> list[JobStatus]:
     """What was live a while ago and is shown no more; of an array not the row of what waits."""
     names = {status.job_id for status in found}
     return [
@@ -493,8 +485,3 @@ def _states(known: Sequence[JobStatus]) -> list[tuple[str | None, str]]:
 
 def _with(status: JobStatus, verdict: Verdict) -> JobStatus:
     return structs.replace(status, verdict=verdict)
-
-
-def _nothing_of(job_id: str) -> JobStatus:
-    """A job of which nothing is known yet."""
-    return JobStatus.of_job(job_id, _FORGOTTEN)

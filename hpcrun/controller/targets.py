@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.find import Lookup, find, is_job_id, no_runs_in, plain_id
@@ -110,6 +109,8 @@ def _names_of_tasks(context: Context, job_ids: Sequence[str]) -> dict[str, str]:
     asked = [job_id for job_id in job_ids if job_id.isdigit() and is_possible(job_id)]
     if not asked or not any(name.endswith(ARRAY) for name in _names(context)):
         return {}
+    from hpcrun import scheduler  # here: seldom asked
+
     try:
         jobs = scheduler.queue(slurm_transport(context), asked)
     except OutOfReach:

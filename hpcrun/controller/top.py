@@ -19,7 +19,7 @@ from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.growing import GrowingLog
 from hpcrun.controller.curves.parse import Source
-from hpcrun.controller.monitor import Monitor, Pace, Target
+from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
 from hpcrun.controller.targets import job_of_another
 from hpcrun.controller.usage import UsageStep, close_all
@@ -75,7 +75,7 @@ class Top:
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
         self._mine = _Mine(job_ids)
         self._monitor = Monitor(context, [self._mine])
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _Shown] = {}
 
     @property
     def out_of_reach(self) -> str:
@@ -129,7 +129,7 @@ class Top:
             job = _job_of(status)
             watched = before.get(job.job_id)
             if watched is None or _job_of(watched.known).number != job.number:
-                watched = _Watched(status)
+                watched = _Shown(status)
             else:
                 del before[job.job_id]
             watched.known = status
@@ -140,7 +140,7 @@ class Top:
                 self._add_step(watched, job, steps)
         close_all([each.step for each in before.values() if each.step is not None])
 
-    def _add_step(self, watched: _Watched, job: SlurmJob, order: int) -> None:
+    def _add_step(self, watched: _Shown, job: SlurmJob, order: int) -> None:
         if watched.step is not None:
             return
         if order > MOST_STEPS:
@@ -154,7 +154,7 @@ class Top:
             watched.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
 
 
-class _Mine(Target):
+class _Mine(Watched):
     """The user's jobs that wait or run, or some by their ids: those that Slurm lists each time.
 
     It is asked on a thread, for an answer may take a minute. ``outputs``: where the output goes of
@@ -234,7 +234,7 @@ def _status(job: SlurmJob) -> JobStatus:
     )
 
 
-class _Watched:
+class _Shown:
     """One job, its log and its usage step."""
 
     def __init__(self, known: JobStatus) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.growing import GrowingLog
-from hpcrun.controller.curves.parse import STDIN, Source, find_sources, own_formats
+from hpcrun.controller.curves.parse import STDIN, find_sources, own_formats
 from hpcrun.controller.monitor import Jobs, Monitor, Runs
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
@@ -58,7 +58,10 @@ class CurveFollower:
         sources = find_sources(context, words, is_awaited=True)
         self.has_pipe = any(STDIN in source.files for source in sources)
         self._logs = [GrowingLog(source, self._own) for source in sources]
-        self._states = _States(context, sources)
+        runs = [each.run for each in sources if each.run is not None]
+        # What Slurm has forgotten is a log file like any other.
+        self._jobs = Jobs([each.job for each in sources if each.job is not None], strict=False)
+        self._monitor = Monitor(context, [Runs(runs), self._jobs])
         self._sleep = sleep
         self._has_news = True
         self._pause = FILES_EVERY[0]
@@ -72,7 +75,7 @@ class CurveFollower:
         while True:
             due = [log for log in self._logs if every is not None or log.is_pipe]
             grew = sum(log.look() for log in due)
-            changed = self._states.look()
+            changed = bool(self._monitor.poll().changed)
             if changed:
                 self._find_outputs()
             self._has_news |= bool(grew) or changed
@@ -86,7 +89,7 @@ class CurveFollower:
 
     def now(self, *, is_over: bool = False) -> Followed:
         """Return what is known now, without a look."""
-        return Followed([log.run() for log in self._logs], self._states.statuses, is_over)
+        return Followed([log.run() for log in self._logs], self._statuses(), is_over)
 
     def has_all(self) -> bool:
         """Tell whether there is something to read of each; a job's output may never come."""
@@ -107,41 +110,16 @@ class CurveFollower:
             seconds -= _SLICE
 
     def _is_over(self) -> bool:
-        known = zip(self._logs, self._states.statuses, strict=True)
-        ends = (log.is_over or (job is not None and self._states.is_over) for log, job in known)
-        return all(ends)
+        are_over = self._monitor.is_over
+        known = zip(self._logs, self._statuses(), strict=True)
+        return all(log.is_over or (status is not None and are_over) for log, status in known)
 
-
-class _States:
-    """Knows the states of the jobs whose logs are followed: one question for all of them."""
-
-    def __init__(self, context: Context, sources: Sequence[Source]) -> None:
-        self._sources = sources
-        runs = [each.run for each in sources if each.run is not None]
-        jobs = dict.fromkeys(each.job for each in sources if each.job is not None)
-        # What Slurm has forgotten is a log file like any other.
-        self._jobs = Jobs([*jobs], strict=False)
-        self._monitor = Monitor(context, [Runs(runs), self._jobs])
-
-    def look(self) -> bool:
-        """Ask where it is time to; return whether a state is another than before."""
-        return bool(self._monitor.poll().changed)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all jobs are over, and all of their output has arrived."""
-        return self._monitor.is_over
-
-    @property
-    def statuses(self) -> list[JobStatus | None]:
-        """What is known now, for each source; of an array one of its tasks, if any is not over."""
-        of_runs = {each.run: each for each in self._monitor.statuses}
+    def _statuses(self) -> list[JobStatus | None]:
+        """What is known of each log's job; of an array one of its tasks, if any is not over."""
+        of_runs = {each.run: [each] for each in self._monitor.statuses if each.run is not None}
         found: list[JobStatus | None] = []
-        for source in self._sources:
-            if source.run is not None:
-                found.append(of_runs.get(source.run))
-                continue
-            known = self._jobs.shown.get(source.job or "", [])
-            live = [status for status in known if not status.final]
-            found.append(next(iter(live or known), None))
+        for source in (log.source for log in self._logs):
+            of_job = self._jobs.known.get(source.job or "", [])
+            known = of_job if source.run is None else of_runs.get(source.run, [])
+            found.append(next((each for each in known if not each.final), next(iter(known), None)))
         return found
