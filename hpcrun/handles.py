@@ -12,7 +12,7 @@ from hpcrun.errors import HpcrunError, InputError, WaitTimeout
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.controller.logs import Event
+    from hpcrun.controller.logs import Lines
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
     from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -99,7 +99,7 @@ class Run:
         logs = JobLogs(self._context, [self._folder], query)
         if not follow:
             logs.check()
-        events: Iterator[Event] = logs.follow() if follow else logs.read()
+        events: Iterator[JobStatus | Lines] = logs.follow() if follow else logs.read()
         masker = None if raw else masker_of(self._context, [self._folder])
         return _lines(events, masker, with_prefix=rank is None)
 
@@ -239,7 +239,9 @@ def _cancel(
     return any(each.done for each in outcomes)
 
 
-def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool) -> Iterator[str]:
+def _lines(
+    events: Iterable[JobStatus | Lines], masker: Masker | None, *, with_prefix: bool
+) -> Iterator[str]:
     """Give what comes of logs line by line; a long line may come in pieces."""
     from hpcrun.controller.logs import Lines
     from hpcrun.secrets.mask import FileMasker
@@ -247,7 +249,7 @@ def _lines(events: Iterable[Event], masker: Masker | None, *, with_prefix: bool)
     maskers: dict[Path, FileMasker] = {}
     begun: dict[Path, tuple[bytes, str]] = {}
     for event in events:
-        if not isinstance(event, Lines):
+        if not isinstance(event, Lines) or not event.data:
             continue
         prefix = event.file.prefix if with_prefix else ""
         shown = event.data

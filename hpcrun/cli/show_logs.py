@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
-from hpcrun.controller.logs import Heading, Lines
+from hpcrun.controller.logs import Lines
 from hpcrun.logs.files import LogFile
-from hpcrun.logs.terminal import RESET, for_terminal
 from hpcrun.secrets.mask import FileMasker, Masker
 
+_RESET = b"\x1b[0m"
 # Of a progress bar each state is a line, where lines are counted one by one.
 _STATES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
@@ -39,13 +39,14 @@ class LogPrinter:
         self._last: Path | None = None
         self._end = b"\n"
 
-    def show(self, event: Lines | Heading) -> None:
-        """Show lines, or a heading between them."""
-        if isinstance(event, Heading):
+    def show(self, event: Lines) -> None:
+        """Show lines, under their heading if they have one."""
+        if event.heading:
             self.pause()
             if not self._as_json:
                 whose = f"task {event.file.task}: " if event.file.task else ""
-                emit_bytes(f"==> {whose}{event.text} <==\n".encode("utf-8", "surrogateescape"))
+                emit_bytes(f"==> {whose}{event.heading} <==\n".encode("utf-8", "surrogateescape"))
+        if not event.data:
             return
         data = self._masked(event.file, event.data)
         if self._as_json:
@@ -61,12 +62,14 @@ class LogPrinter:
             self._end_line(ends=b"\n\r")
         self._last = event.file.path
         if self._masker is not None and self._is_terminal:
+            from hpcrun.logs.terminal import for_terminal  # here: in a pipe nothing is cleaned
+
             data = for_terminal(data, colours=self._colours)
         if data:
             emit_bytes(prefixed(data, event.file.prefix))
             self._end = data[-1:]
 
-    def show_all(self, events: Iterable[Lines | Heading]) -> bool:
+    def show_all(self, events: Iterable[Lines]) -> bool:
         """Show what comes, to its end; return whether anything came."""
         has_any = False
         try:
@@ -83,7 +86,7 @@ class LogPrinter:
 
     def _end_line(self, *, ends: bytes) -> None:
         if self._last is not None and self._is_terminal and self._colours and self._masker:
-            emit_bytes(RESET)
+            emit_bytes(_RESET)
         if self._end not in ends:
             emit_bytes(b"\n")
             self._end = b"\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from hpcrun.controller.logs import Heading, JobLogs, Lines
+from hpcrun.controller.logs import JobLogs, Lines
 from hpcrun.logs.errors import (
     error_lines,
     is_launchers,
@@ -29,7 +29,7 @@ _LAST_WORDS = 20
 
 def read_errors(
     logs: JobLogs, files: Sequence[LogFile], attempt: int | None = None
-) -> Iterator[Lines | Heading]:
+) -> Iterator[Lines]:
     """Yield what went wrong, each piece with a heading of whose it is; nothing where nothing did.
 
     It is the last attempt's; ``attempt``: that of the files, so nothing of a later one counts.
@@ -72,7 +72,7 @@ def _of_one(
     files: Sequence[LogFile],
     failure: Failure | None,
     ours: Callable[[bytes], bytes],
-) -> Iterator[Lines | Heading]:
+) -> Iterator[Lines]:
     """Yield what one job's files show; ``ours`` takes of the batch script's log what counts."""
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
@@ -92,11 +92,10 @@ def _of_one(
             continue
         if key in reported:
             # Ranks that fail alike say the same; one of them is enough.
-            yield Heading(file, f"rank {file.rank} ended like {reported[key]}")
+            yield Lines(file, heading=f"rank {file.rank} ended like {reported[key]}")
             continue
         reported[key] = f"rank {file.rank}"
-        yield Heading(file, words)
-        yield Lines(file, found)
+        yield Lines(file, found, words)
     silent: list[LogFile] = []
     for file in files:
         if file.rank is not None:
@@ -110,10 +109,9 @@ def _of_one(
         if is_less:
             silent.append(file)
         if found:
-            yield Heading(file, _whose(file))
-            yield Lines(file, found)
+            yield Lines(file, found, _whose(file))
     if silent:
-        yield Heading(silent[0], _only_that(silent))
+        yield Lines(silent[0], heading=_only_that(silent))
 
 
 def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:

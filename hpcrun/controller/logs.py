@@ -24,12 +24,12 @@ from hpcrun.logs.files import LogFile, end_in, log_files, part_of
 from hpcrun.logs.tail import Tail, start_of_last
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End, History
-from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
 
 if TYPE_CHECKING:
     from hpcrun.controller.job_output import JobOutput
     from hpcrun.controller.monitor import Monitor
+    from hpcrun.runs.status import JobStatus
 
 # A line shows this much after it is written at most, in seconds; also after hours of silence.
 LOOK_EVERY = 0.1
@@ -43,23 +43,12 @@ LIST_EACH = 0.003
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-class Lines:
-    """New lines of a log."""
+class Lines(Struct, frozen=True):
+    """New lines of a log, if any; ``heading`` says where they come from another attempt or file."""
 
-    def __init__(self, file: LogFile, data: bytes) -> None:
-        self.file = file
-        self.data = data
-
-
-class Heading:
-    """What follows is another attempt's, or the file was rewritten: ``text`` says which."""
-
-    def __init__(self, file: LogFile, text: str) -> None:
-        self.file = file
-        self.text = text
-
-
-Event = JobStatus | Lines | Heading
+    file: LogFile
+    data: bytes = b""
+    heading: str = ""
 
 
 # ---- what is wanted
@@ -334,11 +323,11 @@ class JobLogs:
             if start:
                 self._tail.start(file, start)
 
-    def read(self) -> Iterator[Lines | Heading]:
+    def read(self) -> Iterator[Lines]:
         """Yield what the files hold now, with a heading where another attempt begins."""
         for file in self.chosen():
             if self._is_new_attempt(file):
-                yield Heading(file, self._attempt_text(file))
+                yield Lines(file, heading=self._attempt_text(file))
             for data in self._tail.lines(file, is_last=True):
                 if data is not None:
                     yield Lines(file, data)
@@ -347,7 +336,7 @@ class JobLogs:
 
     def follow(
         self, *, with_lines: bool = True, sleep: Callable[[float], None] = time.sleep
-    ) -> Iterator[Event]:
+    ) -> Iterator[JobStatus | Lines]:
         """Follow until all is over: new lines, and statuses that changed; final ones come last.
 
         While Slurm is out of reach the state is UNKNOWN and the following goes on.
@@ -361,7 +350,7 @@ class JobLogs:
                 return
             sleep(LOOK_EVERY)
 
-    def _new_events(self, *, is_last: bool) -> Iterator[Lines | Heading]:
+    def _new_events(self, *, is_last: bool) -> Iterator[Lines]:
         """Yield what is new in the files whose turn it is; at last in all, to the very end."""
         if is_last or time.monotonic() >= self._next_list:
             files = self.chosen()
@@ -374,7 +363,7 @@ class JobLogs:
                     for old in self._known:
                         if old.job_id == file.job_id and old.attempt not in (None, file.attempt):
                             yield from self._events_of(old)
-                    yield Heading(file, self._attempt_text(file))
+                    yield Lines(file, heading=self._attempt_text(file))
                 yield from self._events_of(file)
             self._known = files
             self._next_list = time.monotonic() + max(LIST_EVERY, LIST_EACH * len(files))
@@ -384,15 +373,12 @@ class JobLogs:
             if rest := self._tail.rest(file):
                 yield Lines(file, rest)
 
-    def _events_of(self, file: LogFile, *, is_last: bool = False) -> Iterator[Lines | Heading]:
+    def _events_of(self, file: LogFile, *, is_last: bool = False) -> Iterator[Lines]:
         for data in self._tail.lines(file, is_last=is_last):
             self.monitor.note_output(data)
-            if data is None:
-                yield Heading(file, f"{file.path} was rewritten")
-                continue
             if file not in self._lively[:1]:
                 self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
-            yield Lines(file, data)
+            yield Lines(file, data or b"", "" if data else f"{file.path} was rewritten")
 
     def _is_new_attempt(self, file: LogFile) -> bool:
         """Note a file's attempt; return whether files of an earlier one were there before."""

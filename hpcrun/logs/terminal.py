@@ -21,7 +21,6 @@ _SEQUENCE = re.compile(
 )
 # Colours, and "erase the rest of the line", which progress bars need.
 _PASSES = re.compile(rb"\x1b\[[0-9;:]*[mK]")
-RESET = b"\x1b[0m"
 
 
 def for_terminal(data: bytes, *, colours: bool = True) -> bytes:

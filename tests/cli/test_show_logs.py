@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.cli.show_logs import LogPrinter
-from hpcrun.controller.logs import Heading, Lines
+from hpcrun.controller.logs import Lines
 from hpcrun.logs.files import LogFile
 
 ZERO, ONE = LogFile(Path("/0"), 0, rank=0), LogFile(Path("/1"), 0, rank=1)
@@ -21,14 +21,14 @@ ZERO, ONE = LogFile(Path("/0"), 0, rank=0), LogFile(Path("/1"), 0, rank=1)
         ([Lines(ZERO, b"loss 1\n"), None], b"loss 1\n|"),
         ([Lines(ZERO, b"lo"), Lines(ZERO, b"ss\n"), None], b"loss\n|"),
         ([Lines(ZERO, b"a"), Lines(ONE, b"b\n")], b"a\n[rank1]: b\n"),
-        ([Lines(ZERO, b"a"), Heading(ONE, "attempt 1")], b"a\n==> attempt 1 <==\n"),
+        ([Lines(ZERO, b"a"), Lines(ONE, heading="attempt 1")], b"a\n==> attempt 1 <==\n"),
         # Words would stand in the same row as a bar; bars of two ranks may.
         ([Lines(ZERO, b"1%\r2%\r"), None], b"1%\r2%\r\n|"),
         ([Lines(ZERO, b"1%\r"), Lines(ONE, b"1%\r")], b"1%\r[rank1]: 1%\r"),
     ],
 )
 def test_nothing_joins_a_line_that_is_open(
-    events: list[Lines | Heading | None], shown: bytes, capsysbinary: pytest.CaptureFixture[bytes]
+    events: list[Lines | None], shown: bytes, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """None: words for standard error, shown as |."""
     printer, found = LogPrinter(None), b""

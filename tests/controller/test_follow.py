@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hpcrun.controller.context import load_context
-from hpcrun.controller.logs import Heading, JobLogs, Lines
+from hpcrun.controller.logs import JobLogs, Lines
 from hpcrun.controller.monitor import Monitor, Snapshot
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.records import History
@@ -64,7 +64,7 @@ def test_before_a_new_attempt_its_own_run_alone_is_read(
     for name in ("0-a", "0-b", "1-a"):
         (tmp_path / name).write_text(f"{name}\n")
     shown = [
-        each.text[:9] if isinstance(each, Heading) else each.data.decode().strip()
+        each.heading[:9] or each.data.decode().strip()
         for each in events
         if not isinstance(each, JobStatus)
     ]
