@@ -37,9 +37,7 @@ _PLAIN_KEY = r'[^\s".=\[\]]+'
 
 # What YAML calls unprintable, and the three line breaks that YAML 1.2 took out of the grammar and
 # the parser still breaks lines at.
-_NOT_ALLOWED = re.compile(
-    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
-)
+_NOT_ALLOWED = "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 _PLAINER = {
     "but found another document": "a second document starts here; one file holds one",
     "found undefined alias": "no anchor (&) of this name before this alias (*)",
@@ -265,7 +263,9 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     if len(text) > MAX_CHARACTERS:
         raise SpecError([Problem("", f"more than {MAX_CHARACTERS} characters", source)])
     text = text.removeprefix("\ufeff")
-    if bad := _NOT_ALLOWED.search(text):
+    # Nearly all text is printable: then the pattern is not compiled.
+    is_plain = text.replace("\n", "").isprintable()
+    if not is_plain and (bad := re.search(_NOT_ALLOWED, text)):
         before = re.split(r"\r\n|\r|\n", text[: bad.start()])
         raise _error_at(source, len(before), len(before[-1]) + 1, _not_allowed(bad.group()))
     loader = _Loader(text)

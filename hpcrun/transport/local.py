@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +105,7 @@ def _set_aside(folders: Sequence[Path]) -> Path:
 
     A signal waits for it. Raises OSError.
     """
-    trash = folders[0].parent / f"{TRASH}{secrets.token_hex(8)}"
+    trash = folders[0].parent / f"{TRASH}{os.urandom(8).hex()}"
     moved: list[Path] = []
     with signals_wait():
         trash.mkdir(mode=0o700)
@@ -126,6 +124,8 @@ def _set_aside(folders: Sequence[Path]) -> Path:
 
 def _empty(trash: Path) -> None:
     """Remove a folder for good; folders without write permission too. Links are not followed."""
+    import shutil  # here: it imports three libraries of compression, and most calls remove nothing
+
     shutil.rmtree(trash, ignore_errors=True)
     if not trash.exists():
         return
