@@ -1,7 +1,12 @@
-"""Asks and commands Slurm over a transport; its answers come back as jobs or as errors."""
+"""Asks and commands Slurm over a transport; its answers come back as jobs or as errors.
+
+Silence is OutOfReach, whatever was asked or ordered; who can go on without an answer suppresses it.
+That there is nothing, no such job or no accounting, is an answer: an empty list or None.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -41,23 +46,19 @@ _NO_CLUSTER = "try again later; or, to try hpcrun without a cluster: hpcrun sand
 _WRAPPER = "does squeue work in your shell? It may be the site's wrapper, or a broken Slurm"
 
 
-def _run(transport: Transport, argv: Sequence[str]) -> Result:
-    result = transport.run(argv, timeout=TIMEOUT)
-    if result.exit_code != 0 and is_silence(result.stderr):
+def _run(transport: Transport, argv: Sequence[str], *, changes: bool = False) -> Result:
+    """Run a command; the OutOfReach of one that ``changes`` something says if it was sent."""
+    try:
+        result = transport.run(argv, timeout=TIMEOUT)
+        if result.exit_code == 0 or not is_silence(result.stderr):
+            return result
         raise OutOfReach(
             f"{argv[0]}: Slurm does not answer: {_last_line(result.stderr)}",
             fix="nothing is known until it does; running jobs go on without it: try again later",
+            maybe_done=changes and not was_never_sent(result.stderr),
         )
-    return result
-
-
-def _order(transport: Transport, argv: Sequence[str]) -> Result:
-    """Run a command that changes something; its OutOfReach says if that may have happened."""
-    try:
-        return _run(transport, argv)
     except OutOfReach as silence:
-        was_sent = "does not answer" in silence.message and not was_never_sent(silence.message)
-        if not (silence.maybe_done or was_sent):
+        if not (changes and silence.maybe_done):
             raise
         raise OutOfReach(
             f"{silence.message}; it may have happened anyway",
@@ -179,21 +180,16 @@ def queue(
     return parse_squeue(result.stdout)
 
 
-def accounting(
-    transport: Transport, job_ids: Sequence[str], *, strict: bool = False
-) -> list[SlurmJob] | None:
-    """Ask sacct once; None where there is no accounting or it does not answer.
-
-    ``strict``: something depends on it knowing no such job; then its silence is OutOfReach.
-    """
+def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:
+    """Ask sacct once; None where there is no accounting. Raises OutOfReach."""
     if not job_ids:
         return []
     try:
         result = transport.run(sacct_argv(job_ids), timeout=TIMEOUT)
     except OutOfReach as silence:
-        if strict and silence.maybe_done:
+        if silence.maybe_done:
             raise
-        return None
+        return None  # there is no sacct here
     if result.exit_code != 0 or is_sacct_garbled(result.stdout):
         return None
     return parse_sacct(result.stdout)
@@ -206,7 +202,9 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
     """
     # Slurm takes a list of any length; a site's wrapper may not.
     for start in range(0, len(job_ids), 500):
-        result = _order(transport, scancel_argv(*job_ids[start : start + 500], pending=pending))
+        result = _run(
+            transport, scancel_argv(*job_ids[start : start + 500], pending=pending), changes=True
+        )
         is_over = is_unknown_job(result.stderr) or "already complet" in result.stderr
         if "ermission" in result.stderr or "ccess" in result.stderr:
             raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
@@ -215,8 +213,10 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
 
 
 def version(transport: Transport) -> tuple[int, int] | None:
-    """Ask which Slurm is installed, as (22, 5); None where srun does not say."""
-    return parse_version(show(transport, version_argv()))
+    """Ask which Slurm is installed, as (22, 5); None where srun, a program here, does not say."""
+    with contextlib.suppress(OutOfReach):
+        return parse_version(ask(transport, version_argv()) or "")
+    return None
 
 
 def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
@@ -245,17 +245,8 @@ def show_each(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
 
 
 def pending(transport: Transport, partition: str) -> list[SlurmJob]:
-    """Ask squeue for all jobs that wait in a partition; empty where it does not answer."""
-    return parse_squeue(show(transport, squeue_argv(partition=partition)))
-
-
-def show(transport: Transport, argv: Sequence[str]) -> str:
-    """Return the answer to a question that may stay open; "" where Slurm gives none."""
-    try:
-        result = transport.run(argv, timeout=TIMEOUT)
-    except OutOfReach:
-        return ""
-    return result.stdout if result.exit_code == 0 else ""
+    """Ask squeue for all jobs that wait in a partition. Raises OutOfReach."""
+    return parse_squeue(ask(transport, squeue_argv(partition=partition)) or "")
 
 
 def requeue(transport: Transport, job_ids: Sequence[str], *, hold: bool = False) -> dict[str, str]:
@@ -269,7 +260,7 @@ def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> d
 
 
 def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
-    result = _order(transport, argv)
+    result = _run(transport, argv, changes=True)
     messages = parse_refusals(result.stderr)
     refused = {job_id: messages[job_id] for job_id in job_ids if job_id in messages}
     if result.exit_code != 0 and not refused:
@@ -278,9 +269,6 @@ def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> 
 
 
 def ask(transport: Transport, argv: Sequence[str]) -> str | None:
-    """Return the answer to a question that changes nothing; None where Slurm refuses it.
-
-    Raises OutOfReach when Slurm does not answer.
-    """
+    """Return the answer to any other question; None where Slurm refuses it. Raises OutOfReach."""
     result = _run(transport, argv)
     return result.stdout if result.exit_code == 0 else None

@@ -164,11 +164,25 @@ def test_accounting() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [captured("sacct", "no-accounting"), OutOfReach("sacct gave no answer in 60 s")],
-    ids=["disabled", "timeout"],
+    [captured("sacct", "no-accounting"), OutOfReach("sacct: command not found")],
+    ids=["disabled", "absent"],
 )
 def test_no_accounting_is_none_and_no_error(answer: Exception | tuple[int, str, str]) -> None:
     assert scheduler.accounting(ScriptedTransport({"sacct": answer}), ["1"]) is None
+
+
+def test_silence_is_out_of_reach_whatever_is_asked() -> None:
+    silent = OutOfReach("no answer in 60 s", maybe_done=True)
+    transport = ScriptedTransport(dict.fromkeys(("squeue", "sacct", "scontrol"), silent))
+    for question in (
+        lambda: scheduler.queue(transport),
+        lambda: scheduler.accounting(transport, ["1"]),
+        lambda: scheduler.show_jobs(transport, "1"),
+        lambda: scheduler.pending(transport, "gpu"),
+        lambda: scheduler.ask(transport, ["scontrol", "show", "assoc_mgr"]),
+    ):
+        with pytest.raises(OutOfReach):
+            question()
 
 
 def test_how_a_job_stands_and_where_its_output_goes() -> None:
@@ -207,6 +221,15 @@ def test_cancel(answer: tuple[int, str, str]) -> None:
     scheduler.cancel_all(transport, ["9"], pending=True)
     scheduler.cancel_all(transport, [])
     assert transport.asked == [["scancel", "7", "8_3"], ["scancel", "--state=PENDING", "9"]]
+
+
+def test_an_order_without_an_answer_says_whether_it_was_sent() -> None:
+    asked = {"no-controller": captured("scancel", "no-controller"), "late": (1, "", TIMED_OUT)}
+    for case, answer in asked.items():
+        with pytest.raises(OutOfReach) as caught:
+            scheduler.cancel_all(ScriptedTransport({"scancel": answer}), ["7"])
+        assert caught.value.maybe_done == ("it may have happened" in caught.value.message)
+        assert caught.value.maybe_done == (case == "late")
 
 
 @pytest.mark.parametrize(

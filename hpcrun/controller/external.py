@@ -45,8 +45,12 @@ def status_of_jobs(
         if not queued[job_id]
         or (ended and not is_part(job_id) and any(map(is_part, queued[job_id])))
     ]
-    is_needed = any(not queued[job_id] for job_id in missing)
-    accounts = scheduler.accounting(transport, missing, strict=is_needed)
+    accounts = None
+    try:
+        accounts = scheduler.accounting(transport, missing)
+    except OutOfReach:
+        if any(not queued[job_id] for job_id in missing):
+            raise
     accounted = _by_job(accounts or [], missing)
     found: dict[str, list[JobStatus]] = {}
     for job_id in job_ids:

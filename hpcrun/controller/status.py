@@ -154,7 +154,9 @@ def ask(
     if missing and not conf_is_gone and not is_slow:
         wanted = _whole_arrays(missing)
         for start in range(0, len(wanted), _AT_ONCE):
-            answer = scheduler.accounting(transport, wanted[start : start + _AT_ONCE])
+            answer = None
+            with contextlib.suppress(OutOfReach):
+                answer = scheduler.accounting(transport, wanted[start : start + _AT_ONCE])
             if answer is None:
                 break
             accounts |= {row.job_id: row for row in answer}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ from msgspec import structs
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import Memory
+from hpcrun.errors import OutOfReach
 from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.reasons import (
@@ -135,7 +137,9 @@ class _Limits:
         if key not in self.texts:
             if len(self.texts) >= _LIMITS:
                 return None
-            self.texts[key] = scheduler.show(self.transport, argv)
+            self.texts[key] = ""
+            with contextlib.suppress(OutOfReach):
+                self.texts[key] = scheduler.ask(self.transport, argv) or ""
         return find_numbers(self.texts[key], limit, user=job.user, uid=job.uid, account=job.account)
 
 
@@ -144,7 +148,9 @@ def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
     in_line = job.reason in ("Priority", "Resources")
     if not in_line or not job.priority.isdigit() or not job.partition:
         return None
-    others = scheduler.pending(transport, partition=job.partition)
+    others: list[SlurmJob] = []
+    with contextlib.suppress(OutOfReach):
+        others = scheduler.pending(transport, partition=job.partition)
     priorities = [int(other.priority) for other in others if other.priority.isdigit()]
     is_seen = any(other.array == job.array for other in others)
     return sum(each > int(job.priority) for each in priorities) if is_seen else None
