@@ -15,6 +15,8 @@ from hpcrun.errors import HpcrunError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from hpcrun.transport import Connect
+
 # section of --help -> verb -> its help. Verb X is the command `command` of hpcrun.cli.verb_X.
 SECTIONS = {
     "Train": {
@@ -114,10 +116,13 @@ def hpcrun() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line and end the process with the documented exit code."""
+def main(connect: Connect | None = None) -> None:
+    """Run the command line and end the process with the documented exit code.
+
+    ``connect`` makes the transport to the cluster, if not the usual one.
+    """
     try:
-        code = hpcrun.main(prog_name="hpcrun", standalone_mode=False)
+        code = hpcrun.main(prog_name="hpcrun", standalone_mode=False, obj=connect)
         if sys.stdout:  # None where the caller has closed it
             sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt) as error:

@@ -60,14 +60,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def context(cluster: str | None, *, debug: bool = False) -> Context:
-    """Find project and cluster from where hpcrun is called."""
+    """Find project and cluster from where hpcrun is called; what main() was given connects."""
     from msgspec import structs
 
     from hpcrun.cli.output import Patience
     from hpcrun.controller.context import load_context
 
     found = load_context(os.environ, Path.cwd(), cluster)
-    return structs.replace(found, debug=debug, waiting=Patience().waiting)
+    connect = click.get_current_context().obj or found.connect
+    return structs.replace(found, debug=debug, waiting=Patience().waiting, connect=connect)
 
 
 class ArgsAfterDashes(click.Command):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -48,7 +49,8 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         if asked:
             words = list(dict.fromkeys(_word(job, whole) for job in asked))
             try:
-                scheduler.cancel_all(slurm_transport(context, conf), words, pending=pending)
+                transport = slurm_transport(context, conf)
+                scheduler.cancel_all(transport, words, pending=pending)
             except HpcrunError as failure:
                 error = failure
         # Those that began before scancel came: it spared them.
@@ -61,6 +63,10 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
                 job.outcome = structs.replace(job.outcome, left=f"it is {state}, not PENDING")
             else:
                 _record(job, error)
+        runs = [job.status.run for job in asked if job.outcome.done]
+        if records := [run.cancelled for run in runs if run is not None]:
+            with contextlib.suppress(OutOfReach):
+                transport.send(records)
 
     look = partial(_look_at, pending=pending)
     return act_on(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)

@@ -34,7 +34,7 @@ from hpcrun.runs.records import History
 from hpcrun.runs.store import read_seen, read_submitted, read_task, successors_of
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
-from hpcrun.transport import TRASH, Transport, connect
+from hpcrun.transport import TRASH, Transport
 
 # Runs in one question to Slurm.
 _AT_ONCE = 500
@@ -260,7 +260,7 @@ def remove(context: Context, units: Sequence[Unit]) -> Iterator[tuple[Unit, Hpcr
     between leaves no half run, and what is left is removed by the next call. What has changed
     since it was looked at stays.
     """
-    transport = connect(context.environ)
+    transport = context.transport()
     going = {path for unit in units for path in unit.paths}
     live = LiveJobs(context)
     for unit in units:

@@ -16,7 +16,7 @@ from hpcrun.errors import InputError
 from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
-from hpcrun.transport import Transport, connect
+from hpcrun.transport import Connect, Transport, connect_here
 
 PROFILE = "hpcrun.yaml"
 
@@ -56,7 +56,7 @@ class Context(Struct, frozen=True, kw_only=True):
     ``debug``: a run that is started gets diagnosis switches. ``code``: it gets this copy of the
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
-    so to a user who waits.
+    so to a user who waits. ``connect`` makes the transport to the cluster, for transport() alone.
     """
 
     environ: dict[str, str]
@@ -71,6 +71,12 @@ class Context(Struct, frozen=True, kw_only=True):
     code: Path | None = None
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    connect: Connect = connect_here
+
+    def transport(self, slurm_conf: str | None = None) -> Transport:
+        """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""
+        env = slurm_environment(self, slurm_conf)
+        return self.connect(env, deadline=self.deadline, waiting=self.waiting)
 
 
 def find_project(cwd: Path) -> Path:
@@ -259,9 +265,7 @@ def check_slurm_conf(context: Context) -> None:
 
 
 def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands. Raises InputError."""
-    if slurm_conf is None:
-        check_slurm_conf(context)
+    """Return the environment of Slurm's commands."""
     inherited = job_environment(context)
     env = {name: inherited[name] for name in inherited if not name.startswith(_ASKING_PREFIXES)}
     if slurm_conf is not None:
@@ -271,5 +275,6 @@ def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[s
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
     """Reach the context's Slurm, or the one whose slurm.conf is named. Raises InputError."""
-    env = slurm_environment(context, slurm_conf)
-    return connect(env, deadline=context.deadline, waiting=context.waiting)
+    if slurm_conf is None:
+        check_slurm_conf(context)
+    return context.transport(slurm_conf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import structs
 
@@ -126,35 +127,45 @@ def _start_again(
     """
     errors: dict[str, HpcrunError] = {}
     again: dict[str, str] = {}
+    written: list[Path] = []
     for job in jobs:
         job_id = job.status.job_id or ""
         try:
-            _give_secrets(context, job.status)
+            written += _give_secrets(context, job.status)
             again[job_id] = _again(job.status)
         except HpcrunError as failure:
             errors[job_id] = failure
-    errors |= _ask(transport, again, hold=hold) if again else {}
+    try:
+        transport.send(written)
+        errors |= _ask(transport, again, hold=hold) if again else {}
+    except OutOfReach as silence:
+        errors |= dict.fromkeys(again, silence)
+    gone: list[Path] = []
     for job in jobs:
         error = errors.get(job.status.job_id or "")
         job.outcome = structs.replace(job.outcome, done=error is None, error=error)
         if job.status.run is not None:
-            _tidy(job.status, error)
+            gone += _tidy(job.status, error)
             # Who asked Slurm just before that may have taken them away.
             if error is None and not job.status.run.secrets.exists():
                 with contextlib.suppress(HpcrunError):
-                    _give_secrets(context, job.status)
+                    gone += _give_secrets(context, job.status)
+    with contextlib.suppress(OutOfReach):
+        transport.send(gone)
 
 
-def _give_secrets(context: Context, known: JobStatus) -> None:
-    """Write the secrets of a run that is over. Raises InputError."""
+def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
+    """Write the secrets of a run that is over; return the files, if any. Raises InputError."""
     if known.run is not None and known.final and known.plan is not None:
-        write_secrets(context, known.plan, known.run)
+        return write_secrets(context, known.plan, known.run)
+    return []
 
 
-def _tidy(status: JobStatus, error: HpcrunError | None) -> None:
+def _tidy(status: JobStatus, error: HpcrunError | None) -> list[Path]:
     """Forget the end that was seen of the last attempt; or take the secrets of no next one away.
 
-    Where Slurm was silent it may have started it all the same: then they stay.
+    Where Slurm was silent it may have started it all the same: then they stay. Returns the files
+    that are gone.
     """
     run, task = status.run, status.history.task
     assert run is not None
@@ -167,6 +178,7 @@ def _tidy(status: JobStatus, error: HpcrunError | None) -> None:
     for path in gone:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+    return gone
 
 
 def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:

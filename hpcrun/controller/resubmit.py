@@ -188,12 +188,15 @@ def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bo
     cluster = submitted.cluster if submitted else context.cluster.name
     if not named_cluster and cluster != context.cluster.name:
         try:
-            return load_context(context.environ, project, cluster)
+            where = load_context(context.environ, project, cluster)
         except InputError as error:
             raise InputError(
                 f"{status.run_id} ran on {cluster}: {error.message}",
                 fix="--cluster NAME takes it to another cluster",
             ) from error
+        return structs.replace(
+            where, debug=context.debug, waiting=context.waiting, connect=context.connect
+        )
     return structs.replace(context, project=project)
 
 

@@ -213,15 +213,17 @@ def running(
     Raises InputError.
     """
     check_place(context, prepared.plan)
-    run = write_run(context, prepared)
+    written: list[Path] = []
     try:
+        run = write_run(context, prepared, written)
         # Whatever outlives its parent becomes our child, so that stop_all() finds it.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         process = _start(context, prepared, run)
     except BaseException:
-        end_children()
-        shutil.rmtree(run.path, ignore_errors=True)
+        for folder in written:
+            end_children()
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
         write_record(run.submitted, submitted_record(context, None, prepared.plan))

@@ -21,7 +21,7 @@ from hpcrun.controller.context import (
     slurm_transport,
 )
 from hpcrun.controller.prepare import Prepared, PreparedSweep, runs_in
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
@@ -48,21 +48,23 @@ _OF_THIS_LOGIN = ("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS
 _AT_ONCE = 120.0
 
 
-def write_run(context: Context, prepared: Prepared) -> RunFolder:
-    """Make the run folder with everything that the job gets.
+def write_run(context: Context, prepared: Prepared, written: list[Path]) -> RunFolder:
+    """Make the run folder with everything that the job gets; it is added to ``written``.
 
-    Whole or not at all: whatever goes wrong, Ctrl-C included, the folder is taken away again.
     Raises InputError.
     """
     check_secrets(context, prepared.plan)
-    run = create_run_folder(Path(prepared.plan.run_dir))
-    try:
-        write_code(context, prepared.plan, run.code)
-        fill_run(context, prepared, run, run.code)
-    except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
+    run = _make_folder(prepared, written)
+    write_code(context, prepared.plan, run.code)
+    fill_run(context, prepared, run, run.code)
     return run
+
+
+def _make_folder(prepared: Prepared, written: list[Path]) -> RunFolder:
+    path = Path(prepared.plan.run_dir)
+    if not path.exists():  # another's would not be taken away
+        written.append(path)
+    return create_run_folder(path)
 
 
 def check_secrets(context: Context, plan: Plan) -> None:
@@ -100,14 +102,16 @@ def fill_run(context: Context, prepared: Prepared, run: RunFolder, code: Path) -
     write_secrets(context, prepared.plan, run)
 
 
-def write_secrets(context: Context, plan: Plan, run: RunFolder) -> None:
-    """Write the values of the job's secrets for the job alone; nothing where it has none."""
-    if plan.secrets:
-        lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
-        write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
-        from hpcrun.controller.secrets import write_marks  # here: few jobs have any
+def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
+    """Write the values of the job's secrets for the job alone; return the files, if any."""
+    if not plan.secrets:
+        return []
+    lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
+    write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
+    from hpcrun.controller.secrets import write_marks  # here: few jobs have any
 
-        write_marks(run, {name: os.fsencode(context.environ[name]) for name in plan.secrets})
+    write_marks(run, {name: os.fsencode(context.environ[name]) for name in plan.secrets})
+    return [run.secrets, run.secret_marks]
 
 
 def _check_copied(prepared: Prepared, code: Path) -> None:
@@ -129,20 +133,21 @@ def submit_job(context: Context, made: Prepared | PreparedSweep) -> str:
     """
     check_slurm_conf(context)
     check_secrets(context, made.plan)
-    folder, runs = made.folder.path, runs_in(made)
-    written = list(dict.fromkeys([folder, *(run.folder.path for run in runs)]))
+    runs = runs_in(made)
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
-    with whole_or_nothing(folder, written), notes:
+    with notes, whole_or_nothing(context, made.folder.path) as written:
         if isinstance(made, PreparedSweep):
             _write_sweep(context, made, written)
         else:
-            write_run(context, made)
+            write_run(context, made, written)
         return hand_over(context, made.plan, written)
 
 
-def _write_sweep(context: Context, sweep: PreparedSweep, written: Sequence[Path]) -> None:
+def _write_sweep(context: Context, sweep: PreparedSweep, written: list[Path]) -> None:
     """Make the array's folder, by which the names of its runs' folders are taken too."""
     folder = sweep.folder
+    if not folder.path.exists():
+        written.append(folder.path)
     try:
         folder.path.mkdir(parents=True)
     except OSError as error:
@@ -150,16 +155,11 @@ def _write_sweep(context: Context, sweep: PreparedSweep, written: Sequence[Path]
             f"{error.filename}: cannot make the sweep's folder: {error.strerror}",
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
-    try:
-        for file in sweep.files:
-            write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
-        write_code(context, sweep.plan, folder.code)
-        for prepared in sweep.runs:
-            run = create_run_folder(Path(prepared.plan.run_dir))
-            fill_run(context, prepared, run, folder.code)
-    except BaseException:
-        take_away(written)
-        raise
+    for file in sweep.files:
+        write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+    write_code(context, sweep.plan, folder.code)
+    for prepared in sweep.runs:
+        fill_run(context, prepared, _make_folder(prepared, written), folder.code)
 
 
 @contextlib.contextmanager
@@ -189,11 +189,10 @@ def linked(
                 if not reads:
                     _check_alone(context, note)
         yield
-    except BaseException as error:
-        if not (isinstance(error, OutOfReach) and error.maybe_done):
-            for note, run in notes:
-                if not run.folder.path.is_dir():  # it is there on Ctrl-C after Slurm's answer
-                    note.unlink(missing_ok=True)
+    except BaseException:
+        for note, run in notes:
+            if not run.folder.path.is_dir():  # it is there where Slurm has the job, or may have it
+                note.unlink(missing_ok=True)
         raise
 
 
@@ -228,30 +227,43 @@ def named_after(plan: Plan) -> str | None:
 
 
 @contextlib.contextmanager
-def whole_or_nothing(folder: Path, written: Sequence[Path]) -> Iterator[None]:
-    """Take all away when Ctrl-C comes before Slurm has taken the job, at whatever moment.
+def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
+    """Take away what the block has added to the list, if it does not end well.
 
-    hand_over() holds it back while it is not known; ``folder`` has Slurm's answer after that, and
-    the KeyboardInterrupt says which job it is that runs all the same.
+    hand_over() empties the list when Slurm has the job. ``folder`` has Slurm's answer then: the
+    KeyboardInterrupt says which job it is that runs all the same.
     """
+    written: list[Path] = []
     try:
-        yield
-    except KeyboardInterrupt as error:
-        if not (folder / SUBMITTED).exists():
-            take_away(written)
-            raise
-        taken = read_record(folder / SUBMITTED, Submitted)
-        name = (taken and taken.job_id) or folder.name
-        raise KeyboardInterrupt(
-            f"Slurm had taken the job already: {name}; hpcrun cancel {name} ends it"
-        ) from error
+        yield written
+    except BaseException as error:
+        take_away(context, written)
+        if isinstance(error, KeyboardInterrupt) and (folder / SUBMITTED).exists():
+            taken = read_record(folder / SUBMITTED, Submitted)
+            name = (taken and taken.job_id) or folder.name
+            raise KeyboardInterrupt(
+                f"Slurm had taken the job already: {name}; hpcrun cancel {name} ends it"
+            ) from error
+        raise
 
 
-def hand_over(context: Context, plan: Plan, written: Sequence[Path]) -> str:
+def take_away(context: Context, folders: Sequence[Path]) -> None:
+    """Remove what was written for a submission that did not come about, as far as that is possible.
+
+    On a full disk the folders cannot be moved out of sight first.
+    """
+    if folders:
+        with contextlib.suppress(OSError, HpcrunError):
+            context.transport().remove(folders)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def hand_over(context: Context, plan: Plan, written: list[Path]) -> str:
     """Hand what was written to Slurm, record the answer in its folder, return the job id.
 
-    ``written`` are that folder, with job.sbatch, and those of a sweep's runs; where Slurm refuses
-    they are taken away again. Raises as submit_job().
+    ``written`` are that folder, with job.sbatch, and those of a sweep's runs; it is emptied where
+    Slurm has the job, or may have it. Ctrl-C waits until that is known. Raises as submit_job().
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
@@ -261,18 +273,17 @@ def hand_over(context: Context, plan: Plan, written: Sequence[Path]) -> str:
             job_id = scheduler.submit(transport, written, env)
         except OutOfReach as error:
             if not error.maybe_done:
-                take_away(written)
                 raise
+            written.clear()
             raise OutOfReach(
                 error.message,
                 fix=f"Slurm may have accepted the job: hpcrun status {plan.run_id} shows whether",
                 maybe_done=True,
             ) from error
-        except BaseException:
-            take_away(written)
-            raise
+        folder = written[0]
+        written.clear()
         record = structs.replace(record, job_id=job_id, submitted_at=time.time())
-        write_record(written[0] / SUBMITTED, record)
+        write_record(folder / SUBMITTED, record)
     return job_id
 
 
@@ -297,12 +308,6 @@ def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
     for name in (*plan.secrets, *_OF_THIS_LOGIN):
         env.pop(name, None)
     return env
-
-
-def take_away(folders: Sequence[Path]) -> None:
-    """Remove what was written for a submission that did not come about."""
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submitted:

@@ -64,6 +64,12 @@ class Transport(Protocol):
         Where the command fails, nothing of the folders stays there. Raises OutOfReach, as run().
         """
 
+    def send(self, paths: Sequence[Path]) -> None:
+        """Make files of delivered folders the same there as here: the copy of one, or gone.
+
+        Raises OutOfReach.
+        """
+
     def remove(self, run_dirs: Sequence[Path]) -> None:
         """Remove folders for good, here and on the cluster: all of them or none.
 
@@ -72,17 +78,30 @@ class Transport(Protocol):
         """
 
 
-def connect(
+class Connect(Protocol):
+    """Makes the transport to a cluster; a Context has one, so that a test can hand in its own."""
+
+    def __call__(
+        self,
+        env: Mapping[str, str],
+        *,
+        deadline: float | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Transport:
+        """Return the transport, whose commands run with this environment.
+
+        At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit; each
+        runs inside ``waiting``.
+        """
+
+
+def connect_here(
     env: Mapping[str, str],
     *,
     deadline: float | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Transport:
-    """Return the transport to the cluster, whose commands run with this environment.
-
-    At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit; each runs
-    inside ``waiting``.
-    """
+    """Return the transport to a cluster that is here; see Connect."""
     from hpcrun.transport.local import LocalTransport  # here: it imports this module
 
     return LocalTransport(env, deadline=deadline, waiting=waiting)

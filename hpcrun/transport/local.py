@@ -95,6 +95,9 @@ class LocalTransport:
         """Run a command in the first of some folders, which lie on the cluster already."""
         return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
 
+    def send(self, paths: Sequence[Path]) -> None:
+        """Do nothing: the files are the cluster's own."""
+
     def remove(self, run_dirs: Sequence[Path]) -> None:
         """Move folders out of sight at once, then remove them; see Transport."""
         _empty(_set_aside(run_dirs))

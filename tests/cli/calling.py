@@ -18,11 +18,12 @@ import tempfile
 import termios
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from hpcrun.cli.main import main
+from hpcrun.transport import Connect
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -53,6 +54,7 @@ class Caller:
         self.runs = folder / "runs"
         self.tools = folder / "bin"
         self.environ = {**environ, "PATH": f"{self.tools}:{_tools()}"}
+        self.connect: Connect | None = None  # the usual one
         # Whatever a run starts is found by it, in whatever session.
         self.mark = uuid.uuid4().hex
         self.environ["HPCRUN_TEST"] = self.environ["TEST_MARK"] = self.mark
@@ -66,7 +68,7 @@ class Caller:
         path.write_text(text)
         return path
 
-    def __call__(self, *argv: str, entry: Callable[[], object] = main) -> Done:
+    def __call__(self, *argv: str, entry: Callable[[], object] | None = None) -> Done:
         """Call hpcrun in this process: quick, for what starts no processes that stay.
 
         ``entry``: or another function that reads the command line.
@@ -76,7 +78,7 @@ class Caller:
         with _standing_in(self.environ, self.project, ["hpcrun", *argv]):
             try:
                 with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-                    entry()
+                    (entry or partial(main, self.connect))()
             except SystemExit as end:
                 code = end.code
         texts = []

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from hpcrun.assets import home_dir
-from hpcrun.controller.context import find_project, job_environment, load_context, slurm_environment
+from hpcrun.controller.context import (
+    find_project,
+    job_environment,
+    load_context,
+    slurm_environment,
+    slurm_transport,
+)
 from hpcrun.errors import InputError
+from hpcrun.transport.local import LocalTransport
 from tests.needs import require_root
 
 Environ = dict[str, str]
@@ -174,7 +181,9 @@ def test_a_clean_environment_is_that_of_any_login(tmp_path: Path, clean_environ:
 
 def test_which_slurm_conf(tmp_path: Path, clean_environ: Environ) -> None:
     def conf(*given: str) -> str | None:
-        return slurm_environment(load_context(clean_environ, tmp_path), *given).get("SLURM_CONF")
+        transport = slurm_transport(load_context(clean_environ, tmp_path), *given)
+        assert isinstance(transport, LocalTransport)
+        return transport.env.get("SLURM_CONF")
 
     assert conf() is None
     clean_environ["SLURM_CONF"] = "/mine/slurm.conf"

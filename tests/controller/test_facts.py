@@ -29,7 +29,7 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 
 def written(context: Context, text: str) -> RunFolder:
-    return write_run(context, prepare(context, job(text)))
+    return write_run(context, prepare(context, job(text)), [])
 
 
 DEEPSPEED = """\

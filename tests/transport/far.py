@@ -61,19 +61,29 @@ class FarTransport:
             self._remove(run_dirs)
         return done
 
+    def send(self, paths: Sequence[Path]) -> None:
+        """Copy files to the cluster, or remove them there."""
+        if paths:
+            self.trips.append("send")
+        for path in paths:
+            if path.exists():
+                shutil.copy2(path, self._far(path))
+            else:
+                self._far(path).unlink(missing_ok=True)
+
     def remove(self, run_dirs: Sequence[Path]) -> None:
         """Remove the folders on both sides."""
         self.trips.append("remove")
         self._remove(run_dirs)
         for run_dir in run_dirs:
-            shutil.rmtree(run_dir)
+            shutil.rmtree(run_dir, ignore_errors=True)
 
     def _far(self, run_dir: Path) -> Path:
         return self.cluster / run_dir.relative_to(self.mirror)
 
     def _remove(self, run_dirs: Sequence[Path]) -> None:
         for run_dir in run_dirs:
-            shutil.rmtree(self._far(run_dir))
+            shutil.rmtree(self._far(run_dir), ignore_errors=True)
 
     def _answer(self, argv: Sequence[str], cwd: str) -> Result:
         return Result(list(argv), *self.slurm[argv[0]](argv, cwd))

@@ -62,6 +62,9 @@ class ScriptedTransport:
         """Give the scripted answer, as to a command in the first folder."""
         return self.run(argv, cwd=str(run_dirs[0]), env=env, timeout=timeout)
 
+    def send(self, paths: Sequence[Path]) -> None:
+        """Do nothing: there is one side."""
+
     def remove(self, run_dirs: Sequence[Path]) -> None:
         """Remember which folders were to be removed."""
         self.removed.append(list(run_dirs))

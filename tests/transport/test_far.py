@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from hpcrun.controller import clean, context
+from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.monitor import Monitor, Runs
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
@@ -70,12 +71,17 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 @pytest.fixture
-def far(hpcrun: Caller, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> FarTransport:
+def far(hpcrun: Caller, cluster: Cluster) -> FarTransport:
     hpcrun.write("job.yaml", "command: [hostname]\nresources: {gpus_per_node: 0}\n")
     slurm = {"sbatch": cluster.sbatch, "squeue": cluster.squeue, "scancel": lambda *_: (0, "", "")}
     transport = FarTransport(hpcrun.runs, cluster.folder, slurm)
-    monkeypatch.setattr(context, "connect", lambda env, **options: transport)
+    hpcrun.connect = lambda env, **options: transport
     return transport
+
+
+def context_of(hpcrun: Caller, far: FarTransport) -> Context:
+    context = load_context(hpcrun.environ, hpcrun.project)
+    return structs.replace(context, connect=lambda env, **options: far)
 
 
 def submitted(hpcrun: Caller) -> Path:
@@ -96,7 +102,68 @@ def test_a_run_is_delivered_in_one_trip(
 def test_a_refused_run_is_nowhere(hpcrun: Caller, far: FarTransport, cluster: Cluster) -> None:
     cluster.refusal = "sbatch: error: invalid partition specified: nowhere\n"
     assert hpcrun("submit", "job.yaml").code != 0
-    assert [*cluster.folder.iterdir()] == [*hpcrun.runs.glob("2*")] == []
+    assert [*cluster.folder.iterdir()] == [*hpcrun.runs.iterdir()] == []
+    assert far.trips == ["deliver", "remove"]
+
+
+def test_what_cannot_be_removed_there_is_removed_here(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OutOfReach("no route to the cluster")
+
+    monkeypatch.setattr(far, "remove", away)
+    cluster.refusal = "sbatch: error: invalid partition specified: nowhere\n"
+    done = hpcrun("submit", "job.yaml")
+    assert done.code == 3 and "nowhere" in done.err, done
+    assert [*hpcrun.runs.iterdir()] == []
+
+
+def test_a_run_that_slurm_may_have_stays_on_both_sides(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    far.slurm["sbatch"] = lambda *_: (0, "no id\n", "")
+    assert hpcrun("submit", "job.yaml").code == 4
+    (run,) = hpcrun.runs.glob("2*")
+    assert [there.name for there in cluster.folder.iterdir()] == [run.name]
+    assert far.trips == ["deliver", "squeue"]
+
+
+def test_records_that_are_written_here_are_sent(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    run = submitted(hpcrun)
+    cluster.begin()
+    far.trips.clear()
+    assert hpcrun("cancel", "7").code == 0
+    assert far.trips[-2:] == ["scancel", "send"]
+    sent = (cluster.work_dir / "cancelled.json").read_bytes()
+    assert sent == (run / "cancelled.json").read_bytes()
+
+
+def test_the_next_attempt_finds_its_secrets_on_the_cluster(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    job = "command: [hostname]\nresources: {gpus_per_node: 0}\nsecrets: [A_SECRET]\n"
+    hpcrun.write("job.yaml", job)
+    hpcrun.environ["A_SECRET"] = "of mine"
+    run = submitted(hpcrun)
+    cluster.begin()
+    cluster.end()
+    for file in (run, cluster.work_dir):
+        (file / "secrets.env").unlink()  # as at the end of a job
+        (file / "cancelled.json").write_text("{}")
+    seen: list[bool] = []
+
+    def scontrol(argv: Sequence[str], cwd: str) -> tuple[int, str, str]:
+        seen.append((cluster.work_dir / "secrets.env").exists())
+        return 0, "", ""
+
+    far.slurm["scontrol"] = scontrol
+    done = hpcrun("requeue", "7")
+    assert done.code == 0, done
+    assert seen == [True] and (cluster.work_dir / "secrets.env").exists()
+    assert not (cluster.work_dir / "cancelled.json").exists()
 
 
 def test_a_lost_reply_is_settled_by_the_folder_on_the_cluster(
@@ -167,9 +234,7 @@ def test_a_watcher_refreshes_once_for_each_question(
     run = submitted(hpcrun)
     cluster.begin()
     far.trips.clear()
-    monitor = Monitor(
-        context.load_context(hpcrun.environ, hpcrun.project), [Runs([RunFolder(run)])]
-    )
+    monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
     (status,) = monitor.poll().statuses
     assert (status.state, len(status.history.attempts)) == ("RUNNING", 1)
     monitor.poll()
@@ -203,8 +268,7 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
 
     monkeypatch.setattr(far, "refresh", take_a_trip)
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    watched = context.load_context(hpcrun.environ, hpcrun.project)
-    monitor = Monitor(watched, [Runs([RunFolder(run)])])
+    monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
     monitor.poll()
     far.trips.clear()
     cluster.write("step 2 loss 2.0\n")
@@ -234,18 +298,15 @@ def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
 
     monkeypatch.setattr(far, "refresh", away)
     monkeypatch.setattr(far, "run", away)
-    monitor = Monitor(
-        context.load_context(hpcrun.environ, hpcrun.project), [Runs([RunFolder(run)])]
-    )
+    monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
     (status,) = monitor.poll().statuses
     assert (status.state, status.out_of_reach) == ("UNKNOWN", "no route to the cluster")
 
 
 def test_what_is_removed_is_removed_on_both_sides(
-    hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)
-    monkeypatch.setattr(clean, "connect", lambda env: far)
     cluster.state = "CANCELLED"
     far.trips.clear()
     done = hpcrun("clean", run.name, "--yes")
