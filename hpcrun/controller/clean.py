@@ -128,7 +128,7 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             alone.append((sweep_id or entry.name, sweep_id is not None, entry))
     for name, is_sweep, entry in sorted(alone, key=lambda one: one[0], reverse=True):
         with contextlib.suppress(OSError, ValueError):
-            created_at(name)  # a name with the form of a run id may hold no date
+            created_at(name)  # a name with the form of a run id that holds no date is no run's
             info = entry.stat(follow_symlinks=False)
             if info.st_uid != own or not stat.S_ISDIR(info.st_mode):
                 continue

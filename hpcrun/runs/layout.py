@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 from msgspec import Struct
@@ -65,26 +66,14 @@ def array_of(run_id: str) -> str:
 
 
 def created_at(run_id: str) -> float:
-    """Return when a run id was made, in seconds since the epoch.
+    """Return when a run id was made, in seconds since the epoch. Raises ValueError for no date.
 
     >>> created_at("20261120-081455-zero2-4gpu-7k3q")
     1795162495.0
     """
-    days = _days(int(run_id[:4]), int(run_id[4:6]), int(run_id[6:8]))
-    hours, minutes = int(run_id[9:11]), int(run_id[11:13])
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + int(run_id[13:15]))
-
-
-def _days(year: int, month: int, day: int) -> int:
-    """Count the days since 1970-01-01 (Gregorian). calendar.timegm() takes long to import.
-
-    >>> _days(1970, 1, 1), _days(2000, 2, 29), _days(2026, 11, 20)
-    (0, 11016, 20777)
-    """
-    # Years begin in March, so that the day of a leap year is the last of one.
-    years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
-    before = years * 365 + years // 4 - years // 100 + years // 400
-    return before + (153 * months + 2) // 5 + day - 1 - 719468
+    date = int(run_id[:4]), int(run_id[4:6]), int(run_id[6:8])
+    time = int(run_id[9:11]), int(run_id[11:13]), int(run_id[13:15])
+    return datetime(*date, *time, tzinfo=timezone.utc).timestamp()
 
 
 class RunFolder(Struct, frozen=True):

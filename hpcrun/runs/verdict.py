@@ -181,7 +181,10 @@ def _last_sign(evidence: Evidence) -> float:
         return last.begin.begun_at
     if history.submitted is not None:
         return history.submitted.submitted_at
-    return created_at(history.run_id)
+    try:
+        return created_at(history.run_id)
+    except ValueError:  # a folder that is only named like a run's
+        return 0.0
 
 
 def _local(evidence: Evidence, submitted: Submitted) -> Verdict:

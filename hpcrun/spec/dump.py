@@ -27,10 +27,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def text(self, data: str) -> yaml.Node:
-        """Write text plain, as a block of lines, or in double quotes."""
+        """Write text plain, as a block of lines, or in double quotes; a value always in quotes."""
         lines = data.removesuffix("\n").split("\n")
         style: str | None = '"'
-        if re.fullmatch(_PLAIN, data) and data.lower() not in _OLD_BOOLEANS:
+        if self.default_flow_style:
+            pass
+        elif re.fullmatch(_PLAIN, data) and data.lower() not in _OLD_BOOLEANS:
             style = None
         elif len(lines) > 1 and all(map(_is_plain_line, lines)):
             style = "|"
@@ -95,7 +97,7 @@ def yaml_of(value: object, source: str, path: str = "") -> str:
     SpecError naming the place (``source``, ``path``) of anything else.
 
     >>> print(yaml_of({"a": [1, 2.5, True, None], "b c": "yes\t"}, "job"))
-    {a: [1, 2.5, true, null], b c: "yes\t"}
+    {"a": [1, 2.5, true, null], "b c": "yes\t"}
     """
     in_list = _dump([_plain(value, source, path, 0)], flow=True)
     return in_list.strip()[1:-1]

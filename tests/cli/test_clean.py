@@ -31,7 +31,9 @@ def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> 
     (used / "successors/x.json").write_text(json.dumps({"run_dir": str(later)}))
     link.rename(hpcrun.project / "moved")
     link.symlink_to(hpcrun.project / "moved")
-    (hpcrun.runs / "99999999-999999-x-abcd").mkdir()
+    dateless = ["99999999-999999-x-abcd", "20261399-000000-x-abcd", "00000101-000000-x-abcd"]
+    for name in dateless:
+        (hpcrun.runs / name).mkdir()
     (hpcrun.runs / "notes").mkdir()
     locked = over / "logs" / "locked"
     locked.mkdir()
@@ -58,7 +60,7 @@ def test_clean_removes_what_is_over_for_certain(hpcrun: Caller, tools: Path) -> 
     left = {path.name for path in hpcrun.runs.iterdir()}
     assert left == {
         *(live.name, used.name, later.name, link.name),
-        *("99999999-999999-x-abcd", "notes"),
+        *(*dateless, "notes"),
     }
 
 

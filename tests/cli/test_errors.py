@@ -44,7 +44,7 @@ def a_project(hpcrun: Caller) -> None:
         (["submit", "no/such.py"], ["no/such.py: no such job file"]),
         (["submit", "good.yaml", "--nodes", "0"], ["--nodes"]),
         (["submit", "good.yaml", "--nodes", "two"], ["--nodes"]),
-        (["submit", "good.yaml", "--time", "soon"], ["error: --time: expected "]),
+        (["submit", "good.yaml", "--time", "soon"], ["error: --time: expected ", 'got "soon"']),
         (["submit", "good.yaml", "--time", "-5"], ["error: --time: expected "]),
         (["submit", "good.yaml", "--name", ""], ["error: --name: "]),
         (["submit", "good.yaml", "--name", "a\nb"], ["error: --name: "]),
