@@ -28,7 +28,6 @@ _SHARE = 0.1
 _MOST_SHARE = 0.5
 _MOST_BLOCKS = 10
 _LARGEST = 1e100  # its square is finite
-_UNEVEN = 0.01
 # Student's t by degrees of freedom, for 95% between -t and t; fewer blocks tell nothing.
 _T = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
@@ -82,7 +81,7 @@ def even_points(series: Series) -> tuple[list[float], list[float]] | None:
 
     All of them; of a series that was thinned evenly spaced ones: lows and highs are kept on
     purpose, and would pull every mean towards the longer tail of the noise. None for a thinned
-    series whose steps are not evenly spaced, so that nobody knows where its sample stands.
+    series whose steps do not rise.
 
     >>> from hpcrun.metrics.curve import build_series
     >>> even_points(build_series([1, 2], [3.0, 2.5]))
@@ -91,19 +90,10 @@ def even_points(series: Series) -> tuple[list[float], list[float]] | None:
     if not series.thinned:
         return [float(index) for index in range(len(series.values))], series.values
     steps = [float(step) for step in series.steps if step is not None]
-    if not series.sample or len(steps) < len(series.values):
+    at = [float(step) for step in series.sample_steps or () if step is not None]
+    if not series.sample or len(at) < len(series.sample) or any(b <= a for a, b in pairwise(steps)):
         return None
-    spacing = (steps[-1] - steps[0]) / (series.summary.count - 1)
-    newer = next(  # points at the end of which none is left out
-        (n for n in range(1, len(steps)) if steps[-n] - steps[-n - 1] > (1 + _UNEVEN) * spacing), 1
-    )
-    older = len(steps) - newer
-    halfway = steps[0] + spacing * (series.summary.count - newer) / 2
-    if newer == 1 or abs(steps[older // 2] - halfway) > 0.1 * (steps[older] - steps[0]):
-        return None
-    stride = 1 << max(0, math.ceil(math.log2(series.summary.count / len(series.sample))))
     indices = [float(index) for index in range(len(steps))]
-    at = [steps[0] + spacing * stride * number for number in range(len(series.sample))]
     return (
         [*(interpolate(steps, indices, step) for step in at), indices[-1]],
         [*series.sample, series.values[-1]],

@@ -35,7 +35,7 @@ class Series(Struct, frozen=True):
     ``steps``: all None where the log has none. ``times``: seconds since 1970 by the log's own time
     stamps, None where it has none. ``summary`` is of all points; of a very long log ``steps``,
     ``values`` and ``times`` hold only so many, lows and highs among them, and ``sample`` evenly
-    spaced values, for what lows and highs would distort.
+    spaced values, at ``sample_steps``, for what lows and highs would distort.
     """
 
     steps: list[int | None]
@@ -43,6 +43,7 @@ class Series(Struct, frozen=True):
     times: list[float] | None
     summary: Summary
     sample: list[float] | None = None
+    sample_steps: list[int | None] | None = None
 
     @property
     def thinned(self) -> bool:

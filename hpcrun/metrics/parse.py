@@ -5,19 +5,19 @@ The caller opens the files; here come their bytes, or the frames that a Reader m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
 from hpcrun.metrics.columns import curve_columns
 from hpcrun.metrics.curve import Curve
-from hpcrun.metrics.curves.build import CurveBuilder
+from hpcrun.metrics.derive import derive
 from hpcrun.metrics.health.find import find_warnings
 from hpcrun.metrics.lines.tables import LARGEST_DOCUMENT, may_be_document
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.reading.read import Reader, read_document_frames
 from hpcrun.metrics.row import Frame, Placed
-from hpcrun.metrics.sample import Samples
+from hpcrun.metrics.store import Samples, Store
 
 
 class ParsedRun(Struct, frozen=True):
@@ -55,70 +55,39 @@ class ParsedRun(Struct, frozen=True):
         return curve_columns(self.curve)
 
 
-class RunParser:
-    """Makes one run of the frames of its logs, which come file by file.
+def parse_stored(
+    source: str,
+    store: Store,
+    *,
+    limit: int | None = None,
+    keep_samples: bool = False,
+    files: int = 1,
+    lines: int = 0,
+    size: int = 0,
+    notes: Sequence[str] = (),
+) -> ParsedRun:
+    """Derive a run from what is stored of its logs; ``size`` is how many bytes were read.
 
-    >>> parser = RunParser()
-    >>> reader = Reader()
-    >>> parser.begin(0)
-    >>> parser.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
-    >>> parser.run("a.log").points
+    Of a long metric ``limit`` points are kept, None for all.
+
+    >>> store, reader = Store(), Reader()
+    >>> store.begin(0)
+    >>> store.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
+    >>> parse_stored("a.log", store).points
     2
     """
-
-    def __init__(self, *, limit: int | None = None, keep_samples: bool = False) -> None:
-        """Keep ``limit`` points of each metric, None for all; the samples only if asked for."""
-        self._builder = CurveBuilder(limit, keep_samples)
-        self._formats: dict[str, int] = {}
-
-    def begin(self, attempt: int, file: int = 0) -> None:
-        """Begin a log file, or go on with it; an attempt may have several."""
-        self._builder.begin(attempt, file)
-
-    def add(self, pieces: Sequence[Frame | Placed]) -> None:
-        """Take what stands next in the file."""
-        for piece in pieces:
-            if isinstance(piece, Frame):
-                name = piece.layout.format
-                self._formats[name] = self._formats.get(name, 0) + len(piece)
-        self._builder.add(pieces)
-
-    def end(self) -> None:
-        """The file is over."""
-        self._builder.end()
-
-    def curve(self) -> Curve:
-        """Return the curve as it is known so far."""
-        return self._builder.curve()
-
-    def run(
-        self,
-        source: str,
-        *,
-        files: int = 1,
-        lines: int = 0,
-        size: int = 0,
-        facts: Mapping[str, str] | None = None,
-        gpus: int | None = None,
-        seconds: float | None = None,
-        notes: Sequence[str] = (),
-    ) -> ParsedRun:
-        """Return the run as it is known so far; ``size`` is how many bytes were read."""
-        curve = self._builder.curve()
-        curve = structs.replace(curve, notes=(*curve.notes, *notes))
-        return ParsedRun(
-            source=source,
-            formats=tuple(sorted(self._formats, key=lambda name: -self._formats[name])),
-            samples=self._builder.samples,
-            curve=curve,
-            warnings=find_warnings(curve),
-            files=files,
-            lines=lines,
-            bytes=size,
-            facts=dict(facts or {}),
-            gpus=gpus,
-            seconds=seconds,
-        )
+    curve = derive(store, limit)
+    curve = structs.replace(curve, notes=(*curve.notes, *notes))
+    return ParsedRun(
+        source=source,
+        formats=store.formats(),
+        samples=Samples(store if keep_samples else Store()),
+        curve=curve,
+        warnings=find_warnings(curve),
+        files=files,
+        lines=lines,
+        bytes=size,
+    )
 
 
 def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:

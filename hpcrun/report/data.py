@@ -26,7 +26,7 @@ from msgspec import structs, to_builtins
 from hpcrun.metrics.columns import column_names, curve_rows
 from hpcrun.metrics.curve import Series, Summary
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.metrics.sample import Sample
+from hpcrun.metrics.store import Sample
 from hpcrun.report.files import whole_file
 from hpcrun.views.numbers import number
 
@@ -115,14 +115,15 @@ def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> N
 def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str]:
     """Yield the CSV line by line, the header first.
 
-    >>> from hpcrun.metrics.parse import RunParser, read_pieces
+    >>> from hpcrun.metrics.parse import parse_stored, read_pieces
     >>> from hpcrun.metrics.reading.read import Reader
+    >>> from hpcrun.metrics.store import Store
     >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"
-    >>> parser = RunParser()
-    >>> parser.begin(0)
+    >>> store = Store()
+    >>> store.begin(0)
     >>> for pieces in read_pieces(Reader(), [log]):
-    ...     parser.add(pieces)
-    >>> print("".join(csv_pieces([parser.run("a.log")])), end="")
+    ...     store.add(pieces)
+    >>> print("".join(csv_pieces([parse_stored("a.log", store)])), end="")
     step,loss,eval_loss,lr
     1,2.5,,0.1
     2,nan,2.0,0.1

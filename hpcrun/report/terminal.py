@@ -353,9 +353,10 @@ def nothing_found(run: ParsedRun, head: bytes | None = None) -> list[str]:
 def reason(run: ParsedRun, head: bytes | None) -> str:
     """Return why a log holds no metric, as far as its first bytes show; else "".
 
-    >>> from hpcrun.metrics.parse import RunParser
+    >>> from hpcrun.metrics.parse import parse_stored
+    >>> from hpcrun.metrics.store import Store
     >>> pointer = b"version https://git-lfs.github.com/spec/v1\\noid sha256:00\\nsize 9\\n"
-    >>> reason(RunParser().run("a.log", size=len(pointer)), pointer)
+    >>> reason(parse_stored("a.log", Store(), size=len(pointer)), pointer)
     'it is a git-lfs pointer, not the log; git lfs pull fetches that'
     """
     if not run.bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpcrun.metrics.parse import ParsedRun, RunParser, read_pieces
+from hpcrun.metrics.parse import ParsedRun, parse_stored, read_pieces
 from hpcrun.metrics.reading.read import Reader
+from hpcrun.metrics.store import Store
 
 
 def parse_chunks(
@@ -17,14 +18,13 @@ def parse_chunks(
     >>> run.points, run.formats, run.warnings
     (2, ('key=value',), ('loss is nan at step 2',))
     """
-    parser = RunParser(limit=limit)
+    store = Store()
     lines = size = 0
     for file, (attempt, chunks) in enumerate(logs):
         reader, known = Reader(), list(chunks)
-        parser.begin(attempt, file)
+        store.begin(attempt, file)
         for pieces in read_pieces(reader, known):
-            parser.add(pieces)
-        parser.end()
+            store.add(pieces)
         lines += reader.lines_read
         size += sum(map(len, known))
-    return parser.run(source, files=len(logs), lines=lines, size=size)
+    return parse_stored(source, store, limit=limit, files=len(logs), lines=lines, size=size)

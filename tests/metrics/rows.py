@@ -9,8 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.metrics.curve import Curve
-from hpcrun.metrics.curves.build import CurveBuilder
+from hpcrun.metrics.derive import derive
 from hpcrun.metrics.row import Frame, Layout, Mark, Placed
+from hpcrun.metrics.store import Store
 
 
 class Line(Struct, frozen=True):
@@ -81,19 +82,18 @@ def build(
     limit: int | None = None,
 ) -> Curve:
     """Build the curve of lines; ``cuts`` are the indices at which a new piece begins."""
-    builder = CurveBuilder(limit)
+    store = Store()
     logs: dict[tuple[int, int], list[Line]] = {(attempt, 0): [] for attempt in attempts}
     for line in lines:
         logs.setdefault((line.attempt, line.file), []).append(line)
     for (attempt, file), log in sorted(logs.items()):
-        builder.begin(attempt, file)
+        store.begin(attempt, file)
         ends = sorted({*(cut for cut in cuts if 0 < cut < len(log)), len(log)})
         start = 0
         for end in ends:
-            builder.add(pieces_of(log[start:end], start))
+            store.add(pieces_of(log[start:end], start))
             start = end
-        builder.end()
-    return builder.curve()
+    return derive(store, limit)
 
 
 def both(curve: Curve, name: str) -> tuple[list[int | None], list[float]]:

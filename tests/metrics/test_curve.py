@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Curve, Restart, quantile
-from hpcrun.metrics.curves.build import CurveBuilder
-from hpcrun.metrics.curves.tracks import MOST_COLUMNS
+from hpcrun.metrics.derive import derive
 from hpcrun.metrics.row import Mark
+from hpcrun.metrics.store import MOST_METRICS, Store
 from tests.metrics.rows import Line, at, both, build, pieces_of
 
 
@@ -192,7 +192,7 @@ class TestOneLog:
             for step in range(120)
         ]
         curve = build([*lines, *losses(range(120, 130))])
-        assert len(curve.metrics) == MOST_COLUMNS + 1 and len(curve.steps("loss")) == 10
+        assert len(curve.metrics) == MOST_METRICS + 1 and len(curve.steps("loss")) == 10
         assert ["10,000 metrics and more" in note for note in curve.notes] == [True]
 
     def test_a_closing_summary_without_a_step_is_left_out(self) -> None:
@@ -254,17 +254,17 @@ class TestRanksAndFiles:
         assert build(lines).restarts == (Restart(1, lost_at=8, resumed_at=0, replayed=9),)
 
     def test_logs_may_grow_side_by_side(self) -> None:
-        builder = CurveBuilder()
+        store = Store()
         for first in (0, 3):
             for file in (0, 1):
                 name = "loss" if file else "lr"
-                builder.begin(0, file)
-                builder.add(pieces_of([at(0, step, 1.0, name=name) for step in range(first, 3)]))
-        assert builder.curve().steps("loss") == builder.curve().steps("lr") == [0, 1, 2]
+                store.begin(0, file)
+                store.add(pieces_of([at(0, step, 1.0, name=name) for step in range(first, 3)]))
+        assert derive(store).steps("loss") == derive(store).steps("lr") == [0, 1, 2]
 
     def test_a_log_must_be_begun(self) -> None:
         with pytest.raises(ValueError, match="begin"):
-            CurveBuilder().add([])
+            Store().add([])
 
 
 def test_summary() -> None:
@@ -284,13 +284,12 @@ def test_summary_of_nothing() -> None:
 
 def test_a_look_at_a_growing_log_changes_nothing() -> None:
     lines = losses(range(9)) + losses([3, 4, 5], 20.0) + losses([6, 7, 8, 9], 30.0)
-    watched = CurveBuilder()
+    watched = Store()
     watched.begin(0)
     for index, line in enumerate(lines):
         watched.add(pieces_of([line], index))
-        watched.curve()
-    watched.end()
-    assert watched.curve() == build(lines)
+        derive(watched)
+    assert derive(watched) == build(lines)
 
 
 @pytest.mark.slow

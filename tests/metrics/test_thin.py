@@ -1,4 +1,4 @@
-"""Thinned columns: what stays exact, what is representative, what becomes approximate."""
+"""Thinned series: what stays exact, and what is representative."""
 
 from __future__ import annotations
 
@@ -13,36 +13,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Series, build_series
-from hpcrun.metrics.curves.build import CurveBuilder
-from hpcrun.metrics.curves.column import Column
-from hpcrun.metrics.curves.passes import Pass
-from hpcrun.metrics.curves.thin import pick
+from hpcrun.metrics.derive import derive
 from hpcrun.metrics.row import Frame, Layout
+from hpcrun.metrics.store import Store
 from tests.metrics.rows import at, build
 
-_FIRST = Pass()
+
+def frame(values: Sequence[float], *names: str, first: int = 0) -> Frame:
+    """Log a value at each step, under each name."""
+    steps, column = array("q", range(first, first + len(values))), array("d", values)
+    layout = Layout("x", "train", None, None, names)
+    return Frame(layout, steps, steps, None, None, (column,) * len(names))
 
 
-def thinned(
-    values: Sequence[float], limit: int, pieces: int = 7, steps: Sequence[int] | None = None
-) -> Series:
-    """Put values in a column with a limit, piece by piece."""
-    column = Column(limit)
-    steps = range(len(values)) if steps is None else steps
-    for start in range(0, len(values), pieces):
-        end = start + pieces
-        column.extend(_FIRST, steps[start:end], values[start:end], None)
-        column.compact()
-    return column.series()
+def thinned(values: Sequence[float], limit: int) -> Series:
+    """Derive a curve of values with a limit."""
+    store = Store()
+    store.begin(0)
+    store.add([frame(values, "loss")])
+    return derive(store, limit).metrics["loss"]
 
 
-@given(
-    st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=800),
-    st.integers(16, 100),
-    st.integers(1, 900),
-)
-def test_the_summary_of_rising_steps_is_exact(values: list[float], limit: int, pieces: int) -> None:
-    series = thinned(values, limit, pieces)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=800), st.integers(16, 100))
+def test_the_summary_is_exact(values: list[float], limit: int) -> None:
+    series = thinned(values, limit)
     assert series.summary == build_series([*range(len(values))], values).summary
     assert len(series.values) <= limit
     assert series.thinned == (len(values) > len(series.values))
@@ -60,7 +54,7 @@ def test_what_is_kept_stands_in_the_log(values: list[float], limit: int) -> None
 def test_a_nan_and_a_spike_are_kept() -> None:
     values = [1.0] * 100_000
     values[12_345], values[23_456], values[34_567] = 99.0, math.nan, -math.inf
-    series = thinned(values, limit=200, pieces=5000)
+    series = thinned(values, limit=200)
     kept = dict(zip(series.steps, series.values, strict=True))
     assert kept[12_345] == 99.0
     assert math.isnan(kept[23_456])
@@ -68,39 +62,24 @@ def test_a_nan_and_a_spike_are_kept() -> None:
 
 
 def test_no_stretch_of_the_log_is_left_out() -> None:
-    series = thinned([math.sin(step / 50) for step in range(100_000)], limit=400, pieces=999)
+    series = thinned([math.sin(step / 50) for step in range(100_000)], limit=400)
     steps = [step for step in series.steps if step is not None]
     assert max(high - low for low, high in pairwise(steps)) < 3000
 
 
 def test_quantiles_are_of_evenly_spaced_values_and_not_of_extremes() -> None:
     values = [10.0 if step % 100 == 0 else 1.0 + step % 10 / 100 for step in range(200_000)]
-    frame = Frame(
-        Layout("x", "train", None, None, ("step_seconds",)),
-        array("q", range(len(values))),
-        array("q", range(len(values))),
-        None,
-        None,
-        (array("d", values),),
-    )
-    builder = CurveBuilder(limit=400)
-    builder.begin(0)
-    builder.add([frame])
-    curve = builder.curve()
+    store = Store()
+    store.begin(0)
+    store.add([frame(values, "step_seconds")])
+    curve = derive(store, 400)
     assert curve.metrics["step_seconds"].thinned
     assert curve.quantile("step_seconds", 0.5) == pytest.approx(1.05, abs=0.02)
     assert curve.quantile("step_seconds", 0.95) == pytest.approx(1.09, abs=0.02)
 
 
-def test_buckets_that_are_joined_lose_no_extreme() -> None:
-    values = [3.0, 9.0, 4.0, 5.0, 5.0, 1.0, 6.0, 7.0]
-    once = pick(values, range(8), 4, 0, 8)
-    twice = [once[index] for index in pick([values[i] for i in once], once, 8, 0, len(once))]
-    assert twice == pick(values, range(8), 8, 0, 8) == [0, 1, 5, 7]
-
-
 @pytest.mark.parametrize("limit", [None, 64])
-def test_a_replay_into_the_thinned_part(limit: int | None) -> None:
+def test_a_replay(limit: int | None) -> None:
     lines = [at(0, step, 1.0) for step in range(0, 10_000, 2)]
     lines += [at(1, step, 2.0) for step in range(3000, 12_000, 2)]
     curve = build(lines, limit=limit, cuts=range(0, 5000, 700))
@@ -113,26 +92,11 @@ def test_a_replay_into_the_thinned_part(limit: int | None) -> None:
     assert curve.restarts[0].replayed == 7000 - 1
 
 
-def test_a_value_that_comes_late_among_the_newest_points_is_exact() -> None:
-    column = Column(100)
-    column.extend(_FIRST, range(1000), [1.0] * 1000)
-    column.compact()
-    column.extend(_FIRST, [990, 999], [5.0, 6.0])
-    series = column.series()
-    assert (series.steps[-10], series.values[-10]) == (990, 5.0)
-    assert series.summary.last == (999, 6.0)
-    assert series.summary.count == 1000
-
-
-def test_a_value_that_comes_very_late_replaces_a_kept_point_or_is_left_out() -> None:
-    column = Column(100)
-    column.extend(_FIRST, range(1000), [1.0] * 1000)
-    column.compact()
-    column.extend(_FIRST, [0, 3], [5.0, 6.0])
-    series = column.series()
-    assert series.summary.first == (0, 5.0)
-    assert series.summary.count == 1000
-    assert 6.0 not in series.values
+def test_a_value_that_comes_late_is_exact() -> None:
+    lines = [at(0, step, 1.0) for step in range(1000)] + [at(0, 3, 6.0), at(0, 999, 5.0)]
+    series = build(lines, limit=100).metrics["loss"]
+    assert series.summary.max == (3, 6.0)
+    assert (series.summary.count, series.summary.last) == (1000, (999, 5.0))
 
 
 def test_attempts_are_joined_within_the_limit() -> None:
@@ -156,22 +120,34 @@ def test_a_counter_that_falls_at_each_row_takes_no_more_than_linear_time() -> No
     assert len(build(lines).steps("lr")) == 40_000
 
 
-@pytest.mark.slow
-def test_memory_is_bounded_however_long_the_log() -> None:
-    names = tuple(f"metric_{index}" for index in range(20))
-    rows = 10_000
-    builder = CurveBuilder(limit=4000)
-    builder.begin(0)
-    tracemalloc.start()
-    for piece in range(10):
-        offsets = array("q", range(piece * rows, (piece + 1) * rows))
-        values = array("d", [float(offset % 977) for offset in offsets])
-        layout = Layout("x", "train", None, None, names)
-        builder.add([Frame(layout, offsets, offsets, None, None, (values,) * len(names))])
-        if piece == 4:
-            half = tracemalloc.get_traced_memory()[0]
-    whole = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert whole < 20e6
-    assert whole < 1.2 * half
-    assert builder.curve().metrics["metric_7"].summary.count == 10 * rows
+class TestMemory:
+    def test_a_value_takes_at_most_16_bytes(self) -> None:
+        names, rows = tuple(f"metric_{index}" for index in range(8)), 10_000
+        values = [float(number) for number in range(rows)]
+        tracemalloc.start()
+        store = Store()
+        store.begin(0)
+        for piece in range(10):
+            store.add([frame(values, *names, first=piece * rows)])
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert held <= 16 * 8 * 10 * rows
+
+    def test_beyond_the_bound_every_kth_row_is_kept_and_a_note_says_so(self) -> None:
+        store = Store(most_bytes=150_000)
+        store.begin(0)
+        for piece in range(10):
+            values = [float(piece * 1000 + number) for number in range(1000)]
+            store.add([frame(values, "loss", "lr", "grad_norm", first=piece * 1000)])
+        curve = derive(store)
+        assert curve.steps("loss") == [*range(0, 10_000, 4)]
+        assert curve.values("loss") == curve.values("lr") == [*range(0, 10_000, 4)]
+        assert ["every 4th" in note for note in curve.notes] == [True]
+
+    def test_every_kth_row_on_request_is_no_note(self) -> None:
+        store = Store(every=3)
+        store.begin(0)
+        for piece in range(4):
+            store.add([frame([1.0] * 10, "loss", first=piece * 10)])
+        curve = derive(store)
+        assert (curve.steps("loss"), curve.notes) == ([*range(0, 40, 3)], ())

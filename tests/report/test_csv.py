@@ -13,7 +13,7 @@ from msgspec import structs
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve, build_series
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.metrics.sample import Sample
+from hpcrun.metrics.store import Sample
 from hpcrun.report.data import csv_pieces, write_csv
 from tests.report import runs
 

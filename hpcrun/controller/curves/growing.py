@@ -19,9 +19,12 @@ from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.logs.tail import read_at
 from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.derive import derive
 from hpcrun.metrics.lines.line import FORMATS, Format
-from hpcrun.metrics.parse import ParsedRun, RunParser
+from hpcrun.metrics.names import LOSS
+from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.reading.read import Reader
+from hpcrun.metrics.store import Store
 
 _CHUNK = 1 << 20
 # While no rank has logged a loss, the ranks are compared again when the logs are longer by this.
@@ -75,8 +78,13 @@ class GrowingLog:
     def run(self) -> ParsedRun:
         """Return the run as it is known so far."""
         lines = sum(reader.lines_read for reader in self._readers.values())
-        parsed = self._parser.run(
-            self.source.name, files=len(self._readers), lines=lines, size=self._size
+        parsed = parse_stored(
+            self.source.name,
+            self._store,
+            limit=POINTS,
+            files=len(self._readers),
+            lines=lines,
+            size=self._size,
         )
         if self.source.run is None:
             return parsed
@@ -84,10 +92,10 @@ class GrowingLog:
 
     def curve(self) -> Curve:
         """Return the curve as it is known so far."""
-        return self._parser.curve()
+        return derive(self._store, POINTS)
 
     def _begin(self) -> None:
-        self._parser = RunParser(limit=POINTS)
+        self._store = Store()
         self._attempt = 0
         self._readers: dict[Path, Reader] = {}
         self._offsets: dict[Path, int] = {}
@@ -109,8 +117,8 @@ class GrowingLog:
                     self._readers[path] = Reader(formats=self._formats)
                     self._attempt = attempt
                 self._offsets[path] = self._offsets.get(path, 0) + len(data)
-                self._parser.begin(attempt, list(self._readers).index(path))
-                self._parser.add(self._readers[path].feed(data))
+                self._store.begin(attempt, list(self._readers).index(path))
+                self._store.add(self._readers[path].feed(data))
         return grew
 
     def _files(self) -> list[tuple[int, Path]]:
@@ -151,7 +159,7 @@ class GrowingLog:
         if not data:
             self.is_over = True
             for reader in self._readers.values():
-                self._parser.add(reader.finish())
+                self._store.add(reader.finish())
         return data
 
     def _decide(self) -> None:
@@ -164,7 +172,7 @@ class GrowingLog:
                 self._choice = choice
                 self._begin()
                 self._read_on()
-            if self._parser.run("").points:
+            if LOSS in derive(self._store, POINTS).metrics:
                 self._is_decided = True
                 break
         self._asked_at = self._size

@@ -17,7 +17,8 @@ from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
 from hpcrun.metrics.lines.formats import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
-from hpcrun.metrics.parse import ParsedRun, RunParser
+from hpcrun.metrics.parse import ParsedRun, parse_stored
+from hpcrun.metrics.store import Store
 from hpcrun.plan.types import label
 from hpcrun.runs.find import find, no_runs_in
 from hpcrun.runs.layout import RunFolder
@@ -147,20 +148,28 @@ def formats_of(run: RunFolder) -> tuple[Format, ...]:
 def _parse(
     name: str, logs: Sequence[tuple[int, Path]], own: Sequence[Format], *, full: bool
 ) -> ParsedRun:
-    parser = RunParser(limit=None if full else POINTS, keep_samples=full)
+    store = Store()
     formats = (*own, *FORMATS) if own else FORMATS
     lines = size = 0
     notes: list[str] = []
     for number, (attempt, path) in enumerate(logs):
         log = LogFileReader(path, formats=formats)
-        parser.begin(attempt, number)
+        store.begin(attempt, number)
         for pieces in log:
-            parser.add(pieces)
-        parser.end()
+            store.add(pieces)
         lines += log.lines
         size += log.bytes
         notes += log.notes
-    return parser.run(name, files=len(logs), lines=lines, size=size, notes=notes)
+    return parse_stored(
+        name,
+        store,
+        limit=None if full else POINTS,
+        keep_samples=full,
+        files=len(logs),
+        lines=lines,
+        size=size,
+        notes=notes,
+    )
 
 
 def find_sources(

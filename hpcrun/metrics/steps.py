@@ -1,0 +1,494 @@
+"""Steps: which steps the rows of a log belong to.
+
+Many lines say what was measured but not at which step: the dictionaries of the HF Trainer, between
+the drawings of a progress bar; ``validation loss: 2.9`` between the lines of the steps. The rows
+that *count* are those of the training with steps of their own, or the drawings of the training bar:
+those by which more of the losses without a step are told apart. A row without a step is placed
+
+- BEFORE: at the last step that was counted before it;
+- AFTER: at the next one. Of the two the one is right in which steps grow as the epochs that the
+  rows print, or that lies at regular steps: an evaluation every 250 steps that stands between 249
+  and 250 belongs to 250. A row before the first step, or after the last one, has one neighbour;
+- by epoch: if there is one for each whole epoch, printed or marked, where no counter counts through
+  all epochs;
+- by its order alone, where the rows come in lumps, several to a step: a log written by a process
+  that buffers its output does not say which row belongs to which drawing of the bar.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, compress, islice, pairwise, repeat
+from operator import ge, itemgetter, lt, ne
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcrun.metrics.bars import Bar, Drawings, resumptions, training_bars
+from hpcrun.metrics.names import EPOCH, LOSS, LR, STEP_SECONDS
+from hpcrun.metrics.store import Form, Log
+
+T = TypeVar("T")
+# How rows have found their steps: they have their own, stand before or after a row that counts, or
+# are drawn on a bar.
+OWN, BEFORE, AFTER, DRAWN = "", "before", "after", "drawn"
+BY_EPOCH, IN_ORDER = "epoch", "order"
+# How well rows tell the training's progress: any of the training, losses by the steps of other
+# rows, losses drawn on a bar, losses with steps of their own.
+LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
+# This share of a metric's rows must have steps of their own for these to be believed.
+_ENOUGH = 0.9
+# Steps lie in proportion to the epochs if they are less than this away from it on average. Epochs
+# that are rounded too much do not tell.
+_STRAYS = 0.25
+_TELLING = 4
+# An epoch beyond this is none.
+_LARGEST = 1 << 53
+_TRAIN = "train"
+_EVALUATED = ("eval", "val", "test")
+
+
+class Rows(Struct, eq=False):
+    """Rows of one form, in the order of the log.
+
+    ``side`` is how they found their steps; ``level`` how well these tell the training's progress,
+    0 not at all. ``epochs``: nan where unknown; ``says_epochs``: they are not those of other rows.
+    ``moved``: whether rows that were given steps stand at another one than the row before.
+    ``total``: how many steps there will be, where they tell.
+    """
+
+    names: tuple[str, ...]
+    columns: Sequence[Sequence[float]]
+    offsets: Sequence[int]
+    steps: Sequence[int]
+    epochs: Sequence[float] | None
+    times: Sequence[float] | None
+    side: str
+    level: int
+    rank: int | None
+    format: str
+    bar: Bar | None
+    total: int | None
+    says_epochs: bool = True
+    moved: Sequence[bool] = ()
+
+    def only(self, indices: Sequence[int]) -> Rows:
+        """Return the rows at some indices, which rise."""
+        if len(indices) == len(self.offsets):
+            return self
+        return replace(
+            self,
+            columns=[pick(column, indices) for column in self.columns],
+            offsets=pick(self.offsets, indices),
+            steps=pick(self.steps, indices) if self.steps else self.steps,
+            epochs=None if self.epochs is None else pick(self.epochs, indices),
+            times=None if self.times is None else pick(self.times, indices),
+        )
+
+    def of(self, names: Sequence[str]) -> Rows:
+        """Return the rows with some of their columns."""
+        if len(names) == len(self.names):
+            return self
+        columns = [self.columns[self.names.index(name)] for name in names]
+        return replace(self, names=tuple(names), columns=columns)
+
+
+class Counted(NamedTuple):
+    """The steps that a log counts, the bytes at which their lines begin, and their epochs."""
+
+    offsets: Sequence[int]
+    steps: Sequence[int]
+    epochs: Sequence[float] | None
+
+
+class Steps(Struct, eq=False):
+    """The rows of a log with all the steps that they may have.
+
+    ``by_step``: rows with steps, those without one both BEFORE and AFTER. ``by_epoch``: those that
+    have no step but a whole epoch, as their step; ``loose``: the ones without a step, bars aside.
+    ``training`` is the bar that counts the training; ``resumed`` where it was resumed.
+    """
+
+    log: Log
+    by_step: list[Rows]
+    by_epoch: list[Rows]
+    loose: list[Rows]
+    training: Bar | None
+    resumed: list[int]
+
+
+def find_steps(log: Log) -> Steps:
+    """Find the steps of the rows of a log.
+
+    >>> from hpcrun.metrics.row import Frame, Layout
+    >>> from hpcrun.metrics.store import Store
+    >>> bar = Frame(Layout("tqdm", "train", None, "", ()), [0, 20], [1, 2], None, None, (), 9)
+    >>> layout = Layout("dict", "train", None, None, ("loss",))
+    >>> losses = Frame(layout, [10, 30], None, None, None, ([3.0, 2.5],))
+    >>> store = Store()
+    >>> store.begin(0)
+    >>> store.add([bar, losses])
+    >>> [(rows.side, [*rows.steps]) for rows in find_steps(store.logs[0]).by_step if rows.names]
+    [('before', [1, 2]), ('after', [2, 2])]
+    """
+    rows = [_rows(form, log) for form in log.forms.values()]
+    own = [each for each in rows if each.steps and each.bar is None]
+    drawn = [each for each in rows if each.steps and each.bar is not None]
+    loose = [_without_summary(each) for each in rows if not each.steps or not _is_placed(each)]
+    trained = [each for each in (*own, *loose) if each.level and LOSS in each.names]
+    bars = [
+        each
+        for each in drawn
+        if each.bar and each.level and (each.side == DRAWN or each.bar.may_train)
+    ]
+    drawings = _drawings(bars)
+    offsets = sorted(chain.from_iterable(each.offsets for each in trained))
+    evaluated = sorted(each.offsets[0] for each in loose if not each.level)
+    found = training_bars(drawings, offsets, evaluated)
+    resumed: list[int] = []
+    for number, indices in found:
+        bar = drawings[number]
+        places, steps = pick(bar.offsets, indices), pick(bar.steps, indices)
+        if any(map(lt, islice(steps, 1, None), steps)):
+            resumed += resumptions(places, steps, bar.bar.total)
+    counts = _counts(own, [_counted_by(drawings[n], bars, indices) for n, indices in found], loose)
+    by_step = [*own, *_fresh([each for each in drawn if each.side == DRAWN])]
+    for each in bars:
+        if each.side != DRAWN and each.names and each.bar is not None:
+            by_step.append(replace(each, side=side_of(each.bar), level=0))
+    by_epoch = []
+    for each in loose:
+        if each.names:
+            by_epoch += _at_epochs(each)
+            by_step += _among(each, counts)
+    return Steps(
+        log,
+        by_step,
+        by_epoch,
+        [each for each in loose if each.names and each.bar is None],
+        drawings[found[-1][0]].bar if found else None,
+        sorted(resumed),
+    )
+
+
+def _is_placed(rows: Rows) -> bool:
+    return rows.bar is None or rows.level > 0
+
+
+def side_of(bar: Bar) -> str:
+    """Name the side of what a bar tells of its own."""
+    return f"bar {bar.description} {bar.total}"
+
+
+def _rows(form: Form, log: Log) -> Rows:
+    layout, names = form.layout, form.layout.names
+    columns: tuple[Sequence[float], ...] = form.columns
+    bar = None if layout.bar is None else Bar(layout.bar, form.total)
+    level, side = LEVEL_OF_TRAINING, OWN
+    if layout.split != _TRAIN:
+        level = 0
+    elif LOSS in names:
+        level, side = (LEVEL_OF_DRAWN_LOSS, DRAWN) if bar else (LEVEL_OF_OWN_LOSS, OWN)
+    epochs: Sequence[float] | None = form.epochs
+    if epochs is None:
+        epochs = _marked_epochs(form.offsets, log)
+    elif level and bar is None and EPOCH not in names:
+        names, columns = (*names, EPOCH), (*columns, epochs)
+    return Rows(
+        names,
+        columns,
+        form.offsets,
+        form.steps or (),
+        epochs,
+        form.times,
+        side,
+        level,
+        layout.rank,
+        layout.format,
+        bar,
+        form.total,
+    )
+
+
+def _marked_epochs(offsets: Sequence[int], log: Log) -> Sequence[float] | None:
+    """Return the epoch of the last mark before each row, nan before the first."""
+    marks = [(each.offset, each.mark.epoch) for each in log.marks if each.mark.epoch is not None]
+    if not marks or marks[0][0] > offsets[-1]:
+        return None
+    epochs = array("d")
+    for (_, epoch), (end, _) in pairwise([(0, math.nan), *marks, (offsets[-1] + 1, 0.0)]):
+        epochs.extend(repeat(epoch, bisect_left(offsets, end) - len(epochs)))
+    return epochs
+
+
+def _without_summary(rows: Rows) -> Rows:
+    """Leave out what is no measurement at a step.
+
+    That is the mean loss that closes a training, beside how long it ran, and how long the steps of
+    a bar take that is not the training's. With a learning rate beside it the loss is that of a
+    step: a Trainer that counts tokens tells how long it has run at each.
+    """
+    sums_up = any(name.endswith("runtime") for name in rows.names) and LR not in rows.names
+    return rows.of(
+        [
+            name
+            for name in rows.names
+            if not (sums_up and name == LOSS)
+            and not (rows.bar is not None and name.endswith(STEP_SECONDS))
+        ]
+    )
+
+
+def _drawings(bars: Sequence[Rows]) -> list[Drawings]:
+    """Join the drawings of each bar, whatever it shows."""
+    of_bar: dict[Bar, list[Rows]] = {}
+    for each in bars:
+        if each.bar is not None:
+            of_bar.setdefault(each.bar, []).append(each)
+    found = []
+    for bar, rows in of_bar.items():
+        order = merged_order([each.offsets for each in rows])
+        offsets = merged(order, [each.offsets for each in rows])
+        steps = merged(order, [each.steps for each in rows])
+        shows_loss = any(each.side == DRAWN for each in rows)
+        found.append(Drawings(bar, offsets, steps, shows_loss))
+    return found
+
+
+def _counted_by(drawings: Drawings, bars: Sequence[Rows], indices: Sequence[int]) -> Counted:
+    rows = [each for each in bars if each.bar == drawings.bar]
+    epochs = None
+    if all(each.epochs is not None for each in rows):
+        order = merged_order([each.offsets for each in rows])
+        epochs = pick(merged(order, [each.epochs or () for each in rows]), indices)
+    return Counted(pick(drawings.offsets, indices), pick(drawings.steps, indices), epochs)
+
+
+def _counts(own: Sequence[Rows], by_bars: Sequence[Counted], loose: Sequence[Rows]) -> Counted:
+    """Choose the steps that count: of rows that have their own, or of the training bar."""
+    by_rows = join_steps(
+        [Counted(each.offsets, each.steps, each.epochs) for each in own if each.level]
+    )
+    by_bar = join_steps(by_bars)
+    losses = [each for each in loose if each.level and LOSS in each.names and each.bar is None]
+    if not by_rows.steps or not by_bar.steps or not losses:
+        return by_rows if by_rows.steps else by_bar
+    apart = [
+        sum(len({*map(bisect_right, repeat(counts.offsets), each.offsets)}) for each in losses)
+        for counts in (by_rows, by_bar)
+    ]
+    return by_bar if apart[1] > apart[0] else by_rows
+
+
+def join_steps(parts: Sequence[Counted]) -> Counted:
+    """Join steps in the order of the log."""
+    if len(parts) == 1:
+        return parts[0]
+    order = merged_order([each.offsets for each in parts])
+    epochs = None
+    if any(each.epochs is not None for each in parts):
+        unknown = (each.epochs or [math.nan] * len(each.steps) for each in parts)
+        epochs = merged(order, [*unknown])
+    return Counted(
+        merged(order, [each.offsets for each in parts]),
+        merged(order, [each.steps for each in parts]),
+        epochs,
+    )
+
+
+def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
+    """Leave out what a bar of the training still shows from before.
+
+    That is the results of an evaluation, until the next one; and all that it shows at 0 with the
+    loss of the epoch before.
+    """
+    found = []
+    evaluated = {name for rows in drawn for name in rows.names if name.startswith(_EVALUATED)}
+    for name in sorted(evaluated):
+        showing = [rows for rows in drawn if name in rows.names]
+        for rows, new in zip(showing, _changed(showing, name), strict=True):
+            found.append(replace(rows.of([name]).only(new), level=0))
+    losses = _changed(drawn, LOSS) if any(0 in rows.steps for rows in drawn) else []
+    for number, rows in enumerate(drawn):
+        kept = rows.of([name for name in rows.names if name not in evaluated])
+        if 0 in rows.steps:
+            known = {*losses[number]}
+            kept = kept.only([at for at, step in enumerate(rows.steps) if step or at in known])
+        found.append(kept)
+    return [rows for rows in found if rows.steps]
+
+
+def _changed(drawn: Sequence[Rows], name: str) -> list[list[int]]:
+    """Find where a metric is another than in the drawing before, for each of the rows."""
+    values = [rows.columns[rows.names.index(name)] for rows in drawn]
+    order = merged_order([rows.offsets for rows in drawn])
+    which = merged(order, [[number] * len(rows.offsets) for number, rows in enumerate(drawn)])
+    index = merged(order, [range(len(rows.offsets)) for rows in drawn])
+    changed: list[list[int]] = [[] for _ in drawn]
+    shown: float | None = None
+    for number, at, value in zip(which, index, merged(order, values), strict=True):
+        if value != shown:
+            changed[number].append(at)
+            shown = value
+    return changed
+
+
+def _at_epochs(rows: Rows) -> list[Rows]:
+    """Return the rows with their epochs as steps, if all that have any have whole ones."""
+    if rows.epochs is None:
+        return []
+    epochs = rows.epochs
+    if math.isnan(sum(epochs)):
+        known = [index for index, epoch in enumerate(epochs) if not math.isnan(epoch)]
+        rows, epochs = rows.only(known), pick(epochs, known)
+    if not epochs or not all(map(float.is_integer, epochs)) or max(map(abs, epochs)) > _LARGEST:
+        return []
+    side, level = (OWN, rows.level) if rows.bar is None else (DRAWN, 0)
+    steps = array("q", map(int, epochs))
+    moved = [True, *map(ne, steps, islice(steps, 1, None))]
+    return [replace(rows, steps=steps, side=side, level=level, moved=moved)]
+
+
+def _among(rows: Rows, counts: Counted) -> list[Rows]:
+    """Give rows the steps before them and after them."""
+    count = len(counts.steps)
+    if not count:
+        return []
+    places = [*map(bisect_right, repeat(counts.offsets), rows.offsets)]
+    early = bisect_right(places, 0)
+    if rows.bar is not None:
+        rows, places = rows.only(range(early, len(places))), places[early:]
+        early = 0
+        if not places:
+            return []
+    before = [place - 1 for place in places]
+    before[:early] = [0] * early
+    offsets = array("q", rows.offsets)
+    offsets[:early] = array("q", [counts.offsets[0]]) * early
+    epochs = rows.epochs
+    if epochs is None and counts.epochs is not None:
+        epochs = pick(counts.epochs, before)
+    level = LEVEL_OF_LOSS if rows.level and LOSS in rows.names else 0
+    placed = replace(
+        rows,
+        offsets=offsets,
+        steps=pick(counts.steps, before),
+        epochs=epochs,
+        says_epochs=rows.epochs is not None,
+        moved=_moved(counts, before),
+        side=BEFORE if rows.bar is None else DRAWN,
+        level=level if rows.bar is None else 0,
+    )
+    if rows.bar is not None:
+        return [placed]
+    late = bisect_left(places, count)
+    after = [*places[:late], *repeat(count - 1, len(places) - late)]
+    offsets = array("q", pick(counts.offsets, after))
+    offsets[late:] = array("q", rows.offsets[late:])
+    steps = pick(counts.steps, after)
+    moved = _moved(counts, after)
+    # The last row has nothing after it: that its step is that of the one before shows nothing.
+    moved[-1] |= late < len(places)
+    return [placed, replace(rows, offsets=offsets, steps=steps, side=AFTER, level=0, moved=moved)]
+
+
+def _moved(counts: Counted, places: Sequence[int]) -> list[bool]:
+    """Find which rows stand at another step than the row before, or at the same one a lap later."""
+    steps: Sequence[object] = pick(counts.steps, places)
+    if any(map(lt, islice(counts.steps, 1, None), counts.steps)):
+        laps = [0, *accumulate(map(lt, islice(counts.steps, 1, None), counts.steps))]
+        steps = list(zip(pick(laps, places), steps, strict=True))
+    return [True, *map(ne, steps, islice(steps, 1, None))]
+
+
+def choose_way(name: str, logs: Iterable[Steps], *, counts_all: bool) -> str:
+    """Choose how to place a metric's rows without a step: BEFORE, AFTER, BY_EPOCH or IN_ORDER.
+
+    ``counts_all``: the counter of steps does not start again within the run.
+    """
+    rows: dict[str, list[Rows]] = {BEFORE: [], AFTER: [], BY_EPOCH: []}
+    needed = 1.0
+    for log in logs:
+        needed += _ENOUGH * sum(len(each.offsets) for each in log.loose if name in each.names)
+        for each in log.by_step:
+            if name in each.names and each.side in (BEFORE, AFTER):
+                rows[each.side].append(each)
+        rows[BY_EPOCH] += [each for each in log.by_epoch if name in each.names and each.bar is None]
+    needed = max(1.0, needed - 1.0)
+    moves = {way: sum(sum(each.moved) for each in placed) for way, placed in rows.items()}
+    good = {way for way in moves if moves[way] >= needed}
+    if BY_EPOCH in good and not counts_all:
+        return BY_EPOCH
+    if {BEFORE, AFTER} <= good:
+        strays = {way: _strays(rows[way]) for way in (BEFORE, AFTER)}
+        better, worse = sorted(strays, key=lambda way: strays[way])
+        if strays[better] < _STRAYS and strays[better] + 0.1 < strays[worse]:
+            return better
+        regular = {way: _regularity(rows[way]) for way in (BEFORE, AFTER)}
+        return AFTER if regular[AFTER] > regular[BEFORE] + 0.25 else BEFORE
+    return next((way for way in (BEFORE, AFTER, BY_EPOCH) if way in good), IN_ORDER)
+
+
+def _strays(placed: Iterable[Rows]) -> float:
+    """Return how far steps lie from where the printed epochs have them on average, in steps.
+
+    >>> def rows(steps, epochs):
+    ...     moved = [True] * len(steps)
+    ...     places = (steps, steps, epochs, None)
+    ...     return Rows((), (), *places, "", 0, None, "", None, None, moved=moved)
+    >>> epochs = [0.125, 0.25, 0.375, 0.5]
+    >>> _strays([rows([0, 1, 2, 3], epochs)]), _strays([rows([1, 2, 3, 4], epochs)])
+    (0.375, 0.0)
+    """
+    told = [
+        pair
+        for rows in placed
+        if rows.epochs is not None and rows.says_epochs
+        for pair in compress(zip(rows.epochs, rows.steps, strict=True), rows.moved)
+        if not math.isnan(pair[0])
+    ]
+    if len(told) < _TELLING or not max(told)[0] > 0:
+        return math.inf
+    last_epoch, last = max(told)
+    return sum(abs(step - last * epoch / last_epoch) for epoch, step in told) / len(told)
+
+
+def _regularity(placed: Iterable[Rows]) -> float:
+    """Return the share of steps that are multiples of their usual distance.
+
+    All are if it is the same step each time: the last one of each epoch.
+    """
+    steps = [step for rows in placed for step in compress(rows.steps, rows.moved)]
+    gaps = Counter(high - low for low, high in pairwise(steps) if high > low)
+    if not gaps:
+        return float(len({*steps}) == 1)
+    usual = gaps.most_common(1)[0][0]
+    return sum(step % usual == 0 for step in steps) / len(steps)
+
+
+def merged_order(offsets: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return in which order the rows of several forms stand in the log, counted through."""
+    joined = [*chain.from_iterable(offsets)]
+    if all(map(ge, islice(joined, 1, None), joined)):
+        return range(len(joined))
+    return sorted(range(len(joined)), key=joined.__getitem__)
+
+
+def merged(order: Sequence[int], columns: Sequence[Sequence[T]]) -> Sequence[T]:
+    """Join columns in an order that ``merged_order`` found."""
+    if len(columns) == 1:
+        return columns[0]
+    return pick([*chain.from_iterable(columns)], order)
+
+
+def pick(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
+    """Return the values at some indices, in the kind of column that they stand in."""
+    if isinstance(indices, range):
+        return column[indices.start : indices.stop : indices.step]
+    values: Any = itemgetter(*indices)(column) if len(indices) > 1 else [column[i] for i in indices]
+    return array(column.typecode, values) if isinstance(column, array) else list(values)
