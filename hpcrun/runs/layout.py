@@ -76,107 +76,63 @@ def created_at(run_id: str) -> float:
     return datetime(*date, *time, tzinfo=timezone.utc).timestamp()
 
 
-class RunFolder(Struct, frozen=True):
-    """Where everything of a run lies. Each file has one writer, named here.
+class Part:
+    """A file or folder below the path of another, as a property of it."""
 
-    submit: spec.yaml plan.json job.sbatch node.sh harness.sh deepspeed.json code/ submitted.json
-    secrets.env secret_marks.json (both 0600);
-    for a run of a sweep task.json, and code/ and submitted.json lie in the sweep's folder
-    the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
-    Slurm: logs/batch.log; cancel: cancelled.json; readers: cache/seen.json
-    resubmit: resubmitted.json; it and submit --after: successors/NEW_RUN.json in the earlier run
-    """
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder | SweepFolder, owner: type) -> Path:
+        """Return its path."""
+        return folder.path / self.name
+
+
+class RunFolder(Struct, frozen=True):
+    """Where everything of a run lies. Each file has one writer, named here."""
 
     path: Path
+
+    # submit; of a run of a sweep code/ and submitted.json lie in the sweep's folder
+    code = Part("code")
+    plan = Part("plan.json")
+    script = Part("job.sbatch")
+    task = Part("task.json")
+    submitted = Part(SUBMITTED)
+    secrets = Part(SECRETS)  # 0600
+    secret_marks = Part("secret_marks.json")  # 0600; no values: secrets/marks.py
+    # the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
+    attempts = Part("attempts")
+    logs = Part("logs")
+    # Slurm
+    batch_log = Part("logs/batch.log")
+    # cancel
+    cancelled = Part("cancelled.json")
+    # readers
+    seen = Part("cache/seen.json")
+    # resubmit, and submit --after, in the earlier run: NEW_RUN.json for each that uses this one's
+    # checkpoints; resubmit also writes resubmitted.json in the new one
+    successors = Part("successors")
 
     @property
     def run_id(self) -> str:
         return self.path.name
 
-    @property
-    def code(self) -> Path:
-        return self.path / "code"
-
-    @property
-    def attempts(self) -> Path:
-        return self.path / "attempts"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def batch_log(self) -> Path:
-        return self.logs / "batch.log"
-
-    @property
-    def secrets(self) -> Path:
-        return self.path / SECRETS
-
-    @property
-    def secret_marks(self) -> Path:
-        """What recognises the secrets in a log (0600; no values): secrets/marks.py."""
-        return self.path / "secret_marks.json"
-
-    @property
-    def submitted(self) -> Path:
-        return self.path / SUBMITTED
-
-    @property
-    def cancelled(self) -> Path:
-        return self.path / "cancelled.json"
-
-    @property
-    def seen(self) -> Path:
-        return self.path / "cache" / "seen.json"
-
-    @property
-    def successors(self) -> Path:
-        """A record for each later run that uses this one's checkpoints."""
-        return self.path / "successors"
-
-    @property
-    def task(self) -> Path:
-        return self.path / "task.json"
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def script(self) -> Path:
-        return self.path / "job.sbatch"
-
 
 class SweepFolder(Struct, frozen=True):
-    """Where the array of a sweep lies: beside its runs. Submit writes here.
-
-    spec.yaml sweep.json job.sbatch code/ submitted.json; it is the WorkDir of all tasks. Readers
-    write cache/seen.json.
-    """
+    """Where the array of a sweep lies, beside its runs; it is the WorkDir of all tasks."""
 
     path: Path
+
+    # submit
+    record = Part("sweep.json")
+    code = Part("code")
+    submitted = Part(SUBMITTED)
+    # readers, of its end
+    seen = Part("cache/seen.json")
 
     @property
     def sweep_id(self) -> str:
         return self.path.name.removesuffix(ARRAY)
-
-    @property
-    def record(self) -> Path:
-        return self.path / "sweep.json"
-
-    @property
-    def code(self) -> Path:
-        return self.path / "code"
-
-    @property
-    def submitted(self) -> Path:
-        return self.path / SUBMITTED
-
-    @property
-    def seen(self) -> Path:
-        """What readers have recorded of its end."""
-        return self.path / "cache" / "seen.json"
 
     def run(self, index: int) -> RunFolder:
         """The folder of one task's run."""

@@ -7,9 +7,8 @@ are a mirror there: each verb below is made to cost one trip.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -78,30 +77,14 @@ class Transport(Protocol):
         """
 
 
-class Connect(Protocol):
-    """Makes the transport to a cluster; a Context has one, so that a test can hand in its own."""
-
-    def __call__(
-        self,
-        env: Mapping[str, str],
-        *,
-        deadline: float | None = None,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> Transport:
-        """Return the transport, whose commands run with this environment.
-
-        At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit; each
-        runs inside ``waiting``.
-        """
+# Makes the transport to a cluster of the environment of its commands. ``deadline`` (by
+# time.monotonic): every command is cut off then, whatever its own limit. ``waiting``: each runs
+# inside it. A Context has one, so that a test can hand in its own.
+Connect = Callable[..., Transport]
 
 
-def connect_here(
-    env: Mapping[str, str],
-    *,
-    deadline: float | None = None,
-    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Transport:
+def connect_here(env: Mapping[str, str], **options: Any) -> Transport:
     """Return the transport to a cluster that is here; see Connect."""
     from hpcrun.transport.local import LocalTransport  # here: it imports this module
 
-    return LocalTransport(env, deadline=deadline, waiting=waiting)
+    return LocalTransport(env, **options)
