@@ -24,6 +24,13 @@ from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, 
 @click.option("--tensorboard", type=DIR, help="Write TensorBoard event files.")
 @json_option
 @click.option("--full", is_flag=True, help="With --json every point; with --csv every sample.")
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Keep every Nth line of a kind, of logs too long for the memory.",
+)
 @cluster_option
 def command(
     logs: tuple[str, ...],
@@ -32,6 +39,7 @@ def command(
     patterns: tuple[str, ...],
     as_json: bool,
     full: bool,
+    every: int,
     cluster: str | None,
     **files: str | None,
 ) -> int:
@@ -58,12 +66,18 @@ def command(
         from hpcrun.cli.watch_curve import watch_curve
 
         runs, ok = watch_curve(
-            where, logs, patterns=patterns, metric=metric, full=full, is_quiet=as_json
+            where,
+            logs,
+            patterns=patterns,
+            metric=metric,
+            full=full,
+            every=every,
+            is_quiet=as_json,
         )
     else:
         from hpcrun.controller.curves.parse import parse
 
-        runs, ok = parse(where, logs, patterns=patterns, full=full), True
+        runs, ok = parse(where, logs, patterns=patterns, full=full, every=every), True
     show(where, runs, metric=metric, as_json=as_json, full=full)
     write(where, runs, files, full=full)
     return 0 if ok and any(run.curve.metrics for run in runs) else 1

@@ -32,6 +32,7 @@ def watch_curve(
     patterns: Sequence[str],
     metric: str | None,
     full: bool,
+    every: int,
     is_quiet: bool,
 ) -> tuple[list[ParsedRun], bool]:
     """Follow what the words name to its end; return the runs, and whether all ended well.
@@ -42,7 +43,7 @@ def watch_curve(
     is_drawn = is_terminal() and not is_quiet
     if is_drawn:
         context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
-    follower = CurveFollower(context, words, patterns=patterns)
+    follower = CurveFollower(context, words, patterns=patterns, every=every)
     try:
         last = _draw_on(context, follower, metric) if is_drawn else follower.wait(None)
     except KeyboardInterrupt:
@@ -59,7 +60,7 @@ def watch_curve(
     if not follower.has_all():
         return follower.wait(0.0).runs, last.ok
     # Once more from the start: what came late from the nodes has its place now.
-    return parse(context, words, patterns=patterns, full=full), last.ok
+    return parse(context, words, patterns=patterns, full=full, every=every), last.ok
 
 
 def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> Followed:

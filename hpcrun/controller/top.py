@@ -17,8 +17,7 @@ from msgspec import structs
 from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
-from hpcrun.controller.curves.growing import GrowingLog
-from hpcrun.controller.curves.parse import Source
+from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
 from hpcrun.controller.targets import job_of_another
@@ -311,10 +310,10 @@ class _Log:
     def __init__(self, source: Source) -> None:
         """Nothing is read yet."""
         self.progress = Progress()
-        self._log: GrowingLog | None = None
+        self._log: CurveLog | None = None
         self._seen: deque[tuple[float, int]] = deque(maxlen=500)
         try:
-            self._log = GrowingLog(source, tail=TAIL)
+            self._log = CurveLog(source, tail=TAIL)
         except InputError:  # a run's own pattern that this hpcrun cannot read
             return
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.curves.growing import GrowingLog
-from hpcrun.controller.curves.parse import STDIN, find_sources, own_formats
+from hpcrun.controller.curves.parse import STDIN, CurveLog, find_sources, own_formats
 from hpcrun.controller.monitor import Jobs, Monitor, Runs
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
@@ -23,6 +22,8 @@ from hpcrun.runs.status import JobStatus
 FILES_EVERY = (0.1, 1.0)
 # So often it is looked whether the caller wants to draw for another reason.
 _SLICE = 0.1
+# So many times what it took to derive the curves they are left as they are: a share of one CPU.
+_SHARE = 10
 
 
 class Followed(Struct, frozen=True):
@@ -50,14 +51,16 @@ class CurveFollower:
         words: Sequence[str],
         *,
         patterns: Sequence[str] = (),
+        every: int = 1,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Find the logs. Raises InputError when there is no such thing."""
+        """Find the logs, as ``parse`` does. Raises InputError when there is no such thing."""
         self._context = context
+        self._every = every
         self._own = own_formats(patterns, "--pattern")
         sources = find_sources(context, words, is_awaited=True)
         self.has_pipe = any(STDIN in source.files for source in sources)
-        self._logs = [GrowingLog(source, self._own) for source in sources]
+        self._logs = [CurveLog(source, self._own, every=every) for source in sources]
         runs = [each.run for each in sources if each.run is not None]
         # What Slurm has forgotten is a log file like any other.
         self._jobs = Jobs([each.job for each in sources if each.job is not None], strict=False)
@@ -65,13 +68,16 @@ class CurveFollower:
         self._sleep = sleep
         self._has_news = True
         self._pause = FILES_EVERY[0]
+        self._took = 0.0
 
     def wait(self, every: float | None, wake: Callable[[], bool] = lambda: False) -> Followed:
         """Wait until there is something new, for ``every`` seconds at least, or until the end.
 
+        Long curves, which take long to derive, are waited for longer.
         None waits for the end, and reads nothing but a pipe. ``wake`` may cut the waiting short.
         """
         begun = time.monotonic()
+        least = 0.0 if every is None else max(every, _SHARE * self._took)
         while True:
             due = [log for log in self._logs if every is not None or log.is_pipe]
             grew = sum(log.look() for log in due)
@@ -80,7 +86,7 @@ class CurveFollower:
                 self._find_outputs()
             self._has_news |= bool(grew) or changed
             is_over = self._is_over()
-            waited = every is not None and time.monotonic() - begun >= every
+            waited = every is not None and time.monotonic() - begun >= least
             if is_over or wake() or (waited and self._has_news):
                 self._has_news = False
                 return self.now(is_over=is_over)
@@ -89,7 +95,10 @@ class CurveFollower:
 
     def now(self, *, is_over: bool = False) -> Followed:
         """Return what is known now, without a look."""
-        return Followed([log.run() for log in self._logs], self._statuses(), is_over)
+        begun = time.monotonic()
+        runs = [log.run() for log in self._logs]
+        self._took = time.monotonic() - begun
+        return Followed(runs, self._statuses(), is_over)
 
     def has_all(self) -> bool:
         """Tell whether there is something to read of each; a job's output may never come."""
@@ -102,7 +111,7 @@ class CurveFollower:
                 with suppress(InputError):
                     (source,) = find_sources(self._context, [log.source.job], is_awaited=True)
                     if source != log.source:
-                        self._logs[index] = GrowingLog(source, self._own)
+                        self._logs[index] = CurveLog(source, self._own, every=self._every)
 
     def _doze(self, seconds: float, wake: Callable[[], bool]) -> None:
         while seconds > 0 and not wake():

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+import select
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.curves.read_log import LogFileReader
+from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_from
 from hpcrun.controller.secrets import masker_of
 from hpcrun.controller.targets import find_target
 from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, log_files
+from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.derive import derive
 from hpcrun.metrics.lines.formats import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, parse_stored
@@ -27,6 +31,11 @@ from hpcrun.runs.store import read_plan, read_task, runs_of
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.
 POINTS = 4000
+_CHUNK = 1 << 20
+# While no rank has logged a loss, the ranks are compared again when the logs are longer by this.
+_LONGER = 1.2
+# Where only the ends of logs are read, at most this many are read at once.
+_FEW = 16
 # The part of a file's name that differs between a job's standard output and error: 7.out and
 # 7.err, run.o7 and run.e7 (PBS, SGE), stdout and stderr; output and errors.
 _STREAM = re.compile(
@@ -55,17 +64,18 @@ def parse(
     *,
     patterns: Sequence[str] = (),
     full: bool = False,
+    every: int = 1,
 ) -> list[ParsedRun]:
     """Read what the arguments name (``find_sources``), a run for each; without: the newest run.
 
     ``patterns`` are line formats of the user's own, tried before the known ones. ``full`` keeps
-    every point and every sample; else a long log costs no more memory than a short one. Raises
-    InputError.
+    every point and every sample; else a long metric is thinned. ``every``: keep only each so
+    manieth row of a form. Raises InputError.
     """
     own = own_formats(patterns, "--pattern")
     sources = find_sources(context, arguments)
     return [
-        _without_secrets(context, source, parse_source(source, own=own, full=full))
+        _without_secrets(context, source, parse_source(source, own=own, full=full, every=every))
         for source in sources
     ]
 
@@ -84,24 +94,187 @@ def _without_secrets(context: Context, source: Source, parsed: ParsedRun) -> Par
     return structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=shown))
 
 
-def parse_source(source: Source, *, own: Sequence[Format] = (), full: bool = False) -> ParsedRun:
-    """Read one source.
+class CurveLog:
+    """The logs of one curve, and how far they were read: to their ends, or as they grow.
+
+    ``is_over``: nothing can follow (the end of a pipe). A file that became shorter is read from its
+    start again, and with it the whole curve. What an attempt writes after the next one has begun
+    is left out, while it grows.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        own: Sequence[Format] = (),
+        *,
+        tail: int | None = None,
+        every: int = 1,
+    ) -> None:
+        """Begin at the start of the logs, or ``tail`` bytes before their ends; nothing is read yet.
+
+        With ``tail`` it leaves out what needs many files, so that a look at a run stays cheap.
+        ``every``: keep only each so manieth row of a form.
+        """
+        self.source = source
+        self._tail, self._every = tail, every
+        self.is_over = False
+        self.is_pipe = STDIN in source.files
+        if source.run is not None:
+            own = (*own, *formats_of(source.run))
+        self._formats = (*own, *FORMATS) if own else FORMATS
+        # Which of a run's files are read (file_choices), and at what size that was asked last.
+        self._choice = 0
+        self._is_decided = source.run is None
+        self._asked_at = 0.0
+        self._begin()
+
+    def read(self) -> None:
+        """Read all of the logs, to the choice of files that has the loss."""
+        for choice in range(1 if self.source.run is None else len(self._choices())):
+            self._choice = choice
+            self._begin()
+            for number, (attempt, path) in enumerate(self._files()):
+                self._readers[path] = LogFileReader(path, formats=self._formats)
+                self._store.begin(attempt, number)
+                for pieces in self._readers[path]:
+                    self._store.add(pieces)
+            if self.source.run is None or self._parsed().points:
+                break
+
+    def look(self) -> bool:
+        """Read what is new; return whether there was anything."""
+        grew = self._read_on()
+        if not self._is_decided and self._size >= self._asked_at * _LONGER:
+            before = self._size
+            self._decide()
+            grew |= self._size != before
+        return grew
+
+    def is_missing(self) -> bool:
+        """Return whether none of its files is there: a job's, that waits or never began."""
+        return self.source.run is None and not any(path.exists() for path in self.source.files)
+
+    def run(self, *, full: bool = False) -> ParsedRun:
+        """Return the run as it is known so far; ``full``: with all points, and the samples."""
+        parsed = self._parsed(full=full)
+        return parsed if self.source.run is None else _with_facts(parsed, self.source.run)
+
+    def curve(self) -> Curve:
+        """Return the curve as it is known so far."""
+        return derive(self._store, POINTS)
+
+    def _begin(self) -> None:
+        self._store = Store(every=self._every)
+        self._attempt = 0
+        self._readers: dict[Path, LogFileReader] = {}
+        self._known: ParsedRun | None = None
+
+    @property
+    def _size(self) -> int:
+        return sum(reader.bytes for reader in self._readers.values())
+
+    def _parsed(self, *, full: bool = False) -> ParsedRun:
+        if self._known is not None and not full:
+            return self._known
+        readers = self._readers.values()
+        parsed = parse_stored(
+            self.source.name,
+            self._store,
+            limit=None if full else POINTS,
+            keep_samples=full,
+            files=len(readers),
+            lines=sum(reader.lines for reader in readers),
+            size=self._size,
+            notes=[note for reader in readers for note in reader.notes],
+        )
+        if not full:
+            self._known = parsed
+        return parsed
+
+    def _read_on(self) -> bool:
+        """Read to the present ends of the files."""
+        before = self._size
+        for attempt, path in self._files():
+            if attempt < self._attempt:
+                continue
+            for pieces in self._read_pipe() if path == STDIN else self._read_file(path):
+                self._attempt = attempt
+                self._store.begin(attempt, list(self._readers).index(path))
+                self._store.add(pieces)
+        if self._size != before:
+            self._known = None
+        return self._size != before
+
+    def _choices(self) -> list[list[LogFile]]:
+        return [] if self.source.run is None else file_choices(log_files(self.source.run))
+
+    def _files(self) -> list[tuple[int, Path]]:
+        if self.source.run is None:
+            return [(0, path) for path in self.source.files]
+        return [(file.attempt or 0, file.path) for file in self._choices()[self._choice]]
+
+    def _read_file(self, path: Path) -> Iterator[Pieces]:
+        try:
+            reader = self._readers.get(path)
+            size = path.stat().st_size
+            if reader is not None and size < reader.bytes:
+                self._begin()
+                reader = None
+            if reader is None and size:
+                start = self._start(path, size)
+                reader = LogFileReader(path, formats=self._formats, offset=start)
+                self._readers[path] = reader
+            if reader is not None and size > reader.bytes:
+                yield from reader.read_on()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+
+    def _start(self, path: Path, size: int) -> int:
+        """Return where to begin: at a line's start."""
+        if self._tail is None or size <= self._tail:
+            return 0
+        with path.open("rb") as file:
+            return line_from(file, size - self._tail)
+
+    def _read_pipe(self) -> Iterator[Pieces]:
+        reader = self._readers.setdefault(STDIN, LogFileReader(STDIN, formats=self._formats))
+        while not self.is_over and select.select([0], [], [], 0)[0]:
+            data = os.read(0, _CHUNK)
+            self.is_over = not data
+            reader.bytes += len(data)
+            yield reader.reader.feed(data) if data else reader.reader.finish()
+
+    def _decide(self) -> None:
+        """Find which files have the loss, as ``read`` does; until then all are read."""
+        for choice, files in enumerate(self._choices()):
+            if self._tail is not None and len(files) > _FEW:
+                continue
+            if choice != self._choice:
+                self._choice = choice
+                self._begin()
+                self._read_on()
+            if self._parsed().points:
+                self._is_decided = True
+                break
+        self._asked_at = self._size
+
+
+def parse_source(
+    source: Source, *, own: Sequence[Format] = (), full: bool = False, every: int = 1
+) -> ParsedRun:
+    """Read one source to its end.
 
     Of a run's ranks the first prints the loss nearly always, the last in Megatron's family; else
-    the files of all are read.
+    the files of all are read. Raises InputError.
     """
-    if source.run is None:
-        return _parse(source.name, [(0, path) for path in source.files], own, full=full)
-    own = (*own, *formats_of(source.run))
-    for chosen in file_choices(log_files(source.run)):
-        logs = [(file.attempt or 0, file.path) for file in chosen]
-        parsed = _parse(source.name, logs, own, full=full)
-        if parsed.points:
-            break
-    return with_facts(parsed, source.run)
+    log = CurveLog(source, own, every=every)
+    log.read()
+    return log.run(full=full)
 
 
-def with_facts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
+def _with_facts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
     """Add what is known of a run beside its log."""
     from hpcrun.controller.curves.facts import run_facts  # here: YAML takes 20 ms, files need none
 
@@ -143,33 +316,6 @@ def formats_of(run: RunFolder) -> tuple[Format, ...]:
     """Return the line formats that a run's job names."""
     plan = read_plan(run)
     return own_formats(plan.log_patterns, "log_patterns") if plan is not None else ()
-
-
-def _parse(
-    name: str, logs: Sequence[tuple[int, Path]], own: Sequence[Format], *, full: bool
-) -> ParsedRun:
-    store = Store()
-    formats = (*own, *FORMATS) if own else FORMATS
-    lines = size = 0
-    notes: list[str] = []
-    for number, (attempt, path) in enumerate(logs):
-        log = LogFileReader(path, formats=formats)
-        store.begin(attempt, number)
-        for pieces in log:
-            store.add(pieces)
-        lines += log.lines
-        size += log.bytes
-        notes += log.notes
-    return parse_stored(
-        name,
-        store,
-        limit=None if full else POINTS,
-        keep_samples=full,
-        files=len(logs),
-        lines=lines,
-        size=size,
-        notes=notes,
-    )
 
 
 def find_sources(

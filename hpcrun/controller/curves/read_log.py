@@ -55,12 +55,20 @@ class LogFileReader:
     """
 
     def __init__(
-        self, path: Path, *, formats: Sequence[Format] = FORMATS, processes: int | None = None
+        self,
+        path: Path,
+        *,
+        formats: Sequence[Format] = FORMATS,
+        processes: int | None = None,
+        offset: int = 0,
     ) -> None:
-        """Read with this many processes; None: one for each CPU that we may use, at most 4."""
+        """Read with this many processes; None: one for each CPU that we may use, at most 4.
+
+        ``offset``: the byte to begin at, where a line begins.
+        """
         self.path = path
-        self.reader = Reader(formats=formats)
-        self.bytes = 0
+        self.reader = Reader(offset, formats)
+        self.bytes = offset
         self.notes: tuple[str, ...] = ()
         if processes is None:
             processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
@@ -71,11 +79,27 @@ class LogFileReader:
         """How many lines were read before the first that measures something."""
         return self.reader.lines_read
 
+    def read_on(self) -> Iterator[Pieces]:
+        """Yield the frames of what the file has more than was read; a last line may grow.
+
+        Raises OSError; InputError for a compressed file.
+        """
+        with open_log(self.path) as file:
+            if not isinstance(file, io.BufferedReader):
+                fix = f"hpcrun parse {self.path}"
+                raise InputError(f"{self.path}: compressed, so it does not grow", fix=fix)
+            file.seek(self.bytes)
+            yield from self._read_lines(file)
+
     def __iter__(self) -> Iterator[Pieces]:
         """Yield the frames of each stretch of the file. Raises InputError for a file that fails."""
         try:
             with open_log(self.path) as file:
-                yield from self._read(file)
+                if isinstance(file, io.BufferedReader) and not may_be_document(file.peek(_HEAD)):
+                    yield from self._read_lines(file)
+                    yield self.reader.finish()
+                else:
+                    yield from read_pieces(self.reader, self._chunks(file))
         except _DAMAGES as error:
             if not self.bytes:
                 raise InputError(f"{self.path}: {error}") from error
@@ -85,21 +109,14 @@ class LogFileReader:
         except OSError as error:
             raise InputError(f"{self.path}: {error.strerror or error}") from error
 
-    def _read(self, file: _File) -> Iterator[Pieces]:
-        if not isinstance(file, io.BufferedReader) or not self._is_worth_sharing(file):
-            yield from read_pieces(self.reader, self._chunks(file))
-            return
-        yield from map(self.reader.feed, self._chunks(file, THOROUGH))
-        if not self.reader.in_table:
-            yield from self._read_ranges(file, os.fstat(file.fileno()).st_size)
+    def _read_lines(self, file: io.BufferedReader) -> Iterator[Pieces]:
+        """Read to the end, by several processes where that is faster."""
+        size = os.fstat(file.fileno()).st_size
+        if not self.bytes and size >= _LONG and self._processes > 1 and can_fork():
+            yield from map(self.reader.feed, self._chunks(file, THOROUGH))
+            if not self.reader.in_table:
+                yield from self._read_ranges(file, size)
         yield from map(self.reader.feed, self._chunks(file))
-        yield self.reader.finish()
-
-    def _is_worth_sharing(self, file: io.BufferedReader) -> bool:
-        """Return whether several processes may read the file, and would be faster."""
-        is_long = os.fstat(file.fileno()).st_size >= _LONG
-        may_share = is_long and self._processes > 1 and can_fork()
-        return may_share and not may_be_document(file.peek(_HEAD))
 
     def _chunks(self, file: _File, size: int = sys.maxsize) -> Iterator[bytes]:
         """Yield what comes next in a file, ``size`` bytes at most."""
