@@ -12,11 +12,8 @@ from msgspec import Struct, structs
 
 from hpcrun.cli.output import emit_json, look, note, say
 from hpcrun.controller.context import Context
-from hpcrun.controller.external import status_of_job
-from hpcrun.controller.listing import list_rows
 from hpcrun.controller.status import Memory, status_of
 from hpcrun.controller.targets import find_target, no_such_run
-from hpcrun.controller.why import with_whys
 from hpcrun.runs.find import no_runs_in
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
@@ -103,29 +100,36 @@ def find_out(context: Context, query: Query, memory: Memory | None = None) -> Fo
     """
     memory = Memory() if memory is None else memory
     context = structs.replace(context, deadline=time.monotonic() + TIMEOUT)
+    found = _find(context, query, memory)
+    silence = next((status.out_of_reach for status in found.statuses if status.out_of_reach), "")
+    statuses = found.statuses
+    if not silence and any(status.is_waiting for status in statuses):
+        from hpcrun.controller.why import with_whys
+
+        is_one = found.kind != "listing" and found.sweep is None and len(statuses) == 1
+        statuses = with_whys(context, statuses, memory, count_ahead=is_one)
+    return structs.replace(found, statuses=statuses, silence=silence)
+
+
+def _find(context: Context, query: Query, memory: Memory) -> Found:
     if query.word is None:
-        found = list_rows(context, query.count, each_task=query.each_task, memory=memory)
-        return Found(
-            kind="listing",
-            statuses=found.rows,
-            silence=found.out_of_reach,
-            older=found.older,
-            nothing=f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted",
-        )
+        from hpcrun.controller.listing import list_rows
+
+        nothing = f"{no_runs_in(context.runs_dir)}; hpcrun jobs lists what can be submitted"
+        rows, older = list_rows(context, query.count, each_task=query.each_task, memory=memory)
+        return Found(kind="listing", statuses=rows, older=older, nothing=nothing)
     target = memory.once("target", partial(find_target, context, query.word))
     if target is None:
         raise no_such_run(context, query.word)
     if isinstance(target, str):
+        from hpcrun.controller.external import status_of_job
+
         statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
-        statuses = with_whys(context, statuses, memory, count_ahead=len(statuses) == 1)
         return Found(kind="job", statuses=statuses)
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None
     level: Level = "detail" if sweep is None else "row"
     statuses = status_of(context, runs_of(target), memory, level=level)
-    silence = next((status.out_of_reach for status in statuses if status.out_of_reach), "")
-    if not silence:
-        statuses = with_whys(context, statuses, memory, count_ahead=sweep is None)
-    return Found(kind="run", statuses=statuses, silence=silence, sweep=sweep)
+    return Found(kind="run", statuses=statuses, sweep=sweep)
 
 
 def _local_time(seconds: float) -> str:

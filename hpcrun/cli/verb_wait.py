@@ -36,8 +36,7 @@ def command(
     from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
     from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
-    from hpcrun.views.lines import end_line
-    from hpcrun.views.status import ended_json
+    from hpcrun.views.status import end_line, ended_json
     from hpcrun.views.table import Look
 
     limit = None if timeout is None else seconds(timeout)
@@ -81,7 +80,7 @@ def command(
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
     """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
     from hpcrun.cli.output import is_terminal, note
-    from hpcrun.views.lines import state_line
+    from hpcrun.views.status import state_line
     from hpcrun.views.table import Look
 
     was = before.state if before is not None else ""

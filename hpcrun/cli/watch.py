@@ -14,7 +14,7 @@ from hpcrun.controller.secrets import masker_of
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of
-from hpcrun.views.lines import state_line, verdict_lines
+from hpcrun.views.status import state_line, verdict_lines
 from hpcrun.views.table import Look
 
 _LOOK = Look(colour=True)  # where standard error has none, they are taken out again

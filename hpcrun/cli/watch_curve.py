@@ -17,7 +17,7 @@ from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.live import Screen
-from hpcrun.views.lines import reason_text, verdict_lines
+from hpcrun.views.status import reason_text, verdict_lines
 from hpcrun.views.table import Look, shorten
 
 # The least seconds between two drawings, and how often what one takes: a share of one CPU.

@@ -12,16 +12,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
-
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.outcomes import (
-    Job,
     Outcome,
     act_on,
     not_mine,
-    outcome_of,
     states_of,
     user_name,
 )
@@ -43,7 +39,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
     """
     whole = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
-    def cancel(conf: str | None, jobs: Sequence[Job]) -> None:
+    def cancel(conf: str | None, jobs: Sequence[Outcome]) -> None:
         asked = [job for job in jobs if not job.status.is_local]
         error: HpcrunError | None = None
         if asked:
@@ -56,14 +52,14 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         # Those that began before scancel came: it spared them.
         states = states_of(context, targets) if pending and asked and error is None else {}
         for job in jobs:
-            state = states.get(job.outcome.job_id)
+            state = states.get(job.job_id)
             if job.status.is_local:
                 _record(job, _end_here(job.status))
             elif state in ACTIVE | {"CONFIGURING"}:
-                job.outcome = structs.replace(job.outcome, left=f"it is {state}, not PENDING")
+                job.left = f"it is {state}, not PENDING"
             else:
                 _record(job, error)
-        runs = [job.status.run for job in asked if job.outcome.done]
+        runs = [job.status.run for job in asked if job.done]
         if records := [run.cancelled for run in runs if run is not None]:
             with contextlib.suppress(OutOfReach):
                 transport.send(records)
@@ -72,32 +68,33 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
     return act_on(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
 
 
-def _look_at(status: JobStatus, *, pending: bool) -> Outcome:
+def _look_at(job: Outcome, *, pending: bool) -> None:
     """Look whether a job is to be cancelled, or why not."""
-    first = outcome_of(status)
-    if (copied := job_of_another(status.history, "cancel")) is not None:
-        return structs.replace(first, over=False, error=copied)
-    if first.over:
-        return first
-    error: HpcrunError | None = not_mine(status, "ask OWNER to cancel it")
-    if error is None and pending and status.out_of_reach:
-        error = OutOfReach(f"{first.name}: {status.out_of_reach}", fix="try again later")
-    if error is None and pending and first.state != "PENDING":
-        return structs.replace(first, left=f"it is {first.state}, not PENDING")
-    if error is None and first.job_id is None and not status.is_local:
-        error = InputError(
-            f"{first.name}: no Slurm job of it is known", fix="hpcrun status shows when it is"
+    status = job.status
+    job.error = job_of_another(status.history, "cancel")
+    if job.error is not None:
+        return
+    job.over = status.final
+    if job.over:
+        return
+    job.error = not_mine(status, "ask OWNER to cancel it")
+    if job.error is None and pending and status.out_of_reach:
+        job.error = OutOfReach(f"{job.name}: {status.out_of_reach}", fix="try again later")
+    if job.error is None and pending and job.state != "PENDING":
+        job.left = f"it is {job.state}, not PENDING"
+    elif job.error is None and job.job_id is None and not status.is_local:
+        job.error = InputError(
+            f"{job.name}: no Slurm job of it is known", fix="hpcrun status shows when it is"
         )
-    return structs.replace(first, error=error)
 
 
-def _word(job: Job, whole: set[str]) -> str:
+def _word(job: Outcome, whole: set[str]) -> str:
     """Name arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks."""
     run = job.status.run
     return array_id(job.word) if run is not None and run.run_id in whole else job.word
 
 
-def _record(job: Job, error: HpcrunError | None) -> None:
+def _record(job: Outcome, error: HpcrunError | None) -> None:
     """Record what is being cancelled; where the disk is full the job ends all the same."""
     done = error is None
     if done and job.status.run is not None:
@@ -106,7 +103,7 @@ def _record(job: Job, error: HpcrunError | None) -> None:
             write_record(job.status.run.cancelled, record)
         except HpcrunError as failure:
             error = HpcrunError(f"it is being cancelled, but: {failure.message}", fix=failure.fix)
-    job.outcome = structs.replace(job.outcome, done=done, error=error)
+    job.done, job.error = done, error
 
 
 def _end_here(status: JobStatus) -> InputError | None:

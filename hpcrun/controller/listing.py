@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import (
@@ -26,7 +26,6 @@ from hpcrun.controller.status import (
     refresh,
     remember,
 )
-from hpcrun.controller.why import with_whys
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.find import list_names
 from hpcrun.runs.layout import (
@@ -66,36 +65,24 @@ from hpcrun.slurm.states import UNKNOWN, is_final
 SETTLED = 86400.0
 
 
-class Listing(Struct, frozen=True):
-    """Rows, newest first; ``older`` counts those left out; ``out_of_reach`` why Slurm is silent."""
-
-    rows: list[JobStatus]
-    older: int
-    out_of_reach: str
-
-
 def list_rows(
     context: Context,
     count: int | None,
     *,
     each_task: bool = False,
-    memory: Memory | None = None,
-) -> Listing:
+    memory: Memory,
+) -> tuple[list[JobStatus], int]:
     """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
 
-    ``each_task`` gives the runs of sweeps rows of their own. Silence of Slurm is reported, never
-    raised. With ``memory`` a Slurm whose answer it holds is not asked again.
+    ``each_task`` gives the runs of sweeps rows of their own. A Slurm whose answer ``memory`` holds
+    is not asked again; its silence is no error. Returns the rows, newest first, and how many runs
+    are older.
     """
-    memory = Memory() if memory is None else memory
     names = list_names(context.runs_dir)
     chosen = _entries(names, each_task=each_task)
     is_run = (name for name in chosen if RUN_ID.fullmatch(name.removesuffix(ARRAY)))
     shown = [context.runs_dir / name for name in islice(is_run, count)]
-    rows = _with_short_ids(_find_rows(context, shown, memory))
-    silence = next((row.out_of_reach for row in rows if row.out_of_reach), "")
-    if not silence:
-        rows = with_whys(context, rows, memory)
-    return Listing(rows, len(chosen) - len(shown), silence)
+    return _with_short_ids(_find_rows(context, shown, memory)), len(chosen) - len(shown)
 
 
 def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> list[JobStatus]:

@@ -14,24 +14,39 @@ from hpcrun.controller.status import status_of
 from hpcrun.controller.targets import Targets, unknown_job
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.status import JobStatus
+from hpcrun.runs.verdict import Verdict
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.states import UNKNOWN
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What was done about one job: ``state`` is the one before.
+class Outcome(Struct, kw_only=True):
+    """What was done about a job that is named by ``word``; ``status`` is the one before.
 
     ``left`` is why it was left alone, ``over``: since it is over already; ``error`` is what went
     wrong.
     """
 
-    run_id: str | None
-    job_id: str | None
-    state: str
+    word: str
+    status: JobStatus
     over: bool = False
     done: bool = False
     left: str = ""
     error: HpcrunError | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id; None for a job that hpcrun did not submit."""
+        return self.status.run.run_id if self.status.run is not None else None
+
+    @property
+    def job_id(self) -> str | None:
+        """Slurm's id."""
+        return self.status.job_id
+
+    @property
+    def state(self) -> str:
+        """The state before anything was done."""
+        return self.status.state
 
     @property
     def name(self) -> str:
@@ -39,35 +54,27 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return f"job {self.job_id}" if self.job_id else self.run_id or ""
 
 
-class Job(Struct, kw_only=True):
-    """A job that is named by ``word``, and what was done about it."""
-
-    word: str
-    status: JobStatus
-    outcome: Outcome
-
-
 def act_on(
     context: Context,
     targets: Targets,
-    look: Callable[[JobStatus], Outcome],
-    act: Callable[[str | None, Sequence[Job]], None],
+    look: Callable[[Outcome], None],
+    act: Callable[[str | None, Sequence[Outcome]], None],
     *,
     done: str,
     at_once: int,
 ) -> list[Outcome]:
     """Look at all that is named; act on what is left of it, with the jobs of one Slurm together.
 
-    ``act`` takes a slurm.conf and ``at_once`` jobs at most, sets their outcomes, and is not
-    interrupted by Ctrl-C, which then says what is ``done``. Raises OutOfReach where nothing at all
-    could be done.
+    ``look`` sets why a job is not to be acted on. ``act`` takes a slurm.conf and ``at_once`` jobs
+    at most, sets what became of them, and is not interrupted by Ctrl-C, which then says what is
+    ``done``. Raises OutOfReach where nothing at all could be done.
     """
-    known, unknown = _find_known(context, targets)
-    jobs = [Job(word=word, status=one, outcome=look(one)) for word, one in known]
-    wanted: dict[str | None, list[Job]] = {}
+    jobs = _find_all(context, targets)
+    wanted: dict[str | None, list[Outcome]] = {}
     for job in jobs:
-        first = job.outcome
-        if not (first.over or first.left or first.error):
+        if job.error is None:
+            look(job)
+        if not (job.over or job.left or job.error):
             wanted.setdefault(job.status.slurm_conf, []).append(job)
     try:
         for conf, due in wanted.items():
@@ -75,52 +82,39 @@ def act_on(
                 with signals_wait():
                     act(conf, due[start : start + at_once])
     except KeyboardInterrupt as pressed:
-        names = [job.outcome.name for job in jobs if job.outcome.done]
+        names = [job.name for job in jobs if job.done]
         if not names:
             raise
         rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
         raise KeyboardInterrupt(
             f"Slurm had the order already: {', '.join(names[:5])}{rest}: {done} anyway"
         ) from pressed
-    return [job.outcome for job in jobs] + unknown
+    return jobs
 
 
 def states_of(context: Context, targets: Targets) -> dict[str | None, str]:
     """Ask again for the states of all that is named, by job id; none where Slurm is silent."""
     try:
-        known, _ = _find_known(context, targets)
+        return {job.job_id: job.state for job in _find_all(context, targets)}
     except OutOfReach:
         return {}
-    return {one.job_id: one.verdict.state for _, one in known}
 
 
-def _find_known(
-    context: Context, targets: Targets
-) -> tuple[list[tuple[str, JobStatus]], list[Outcome]]:
+def _find_all(context: Context, targets: Targets) -> list[Outcome]:
     """Ask about all that is named: runs by their ids, other jobs by the words that name them.
 
-    Returns also those that nobody knows. Raises OutOfReach.
+    Those that nobody knows come last. Raises OutOfReach.
     """
     runs = targets.all_runs()
     statuses = status_of(context, runs) if runs else []
-    known = [(status.job_id or "", status) for status in statuses]
+    known = [Outcome(word=status.job_id or "", status=status) for status in statuses]
     unknown: list[Outcome] = []
     for word, found in status_of_jobs(context, targets.jobs).items():
-        known += [(word, status) for status in found]
+        known += [Outcome(word=word, status=status) for status in found]
         if not found:
-            error = unknown_job(word)
-            unknown.append(Outcome(run_id=None, job_id=word, state=UNKNOWN, error=error))
-    return known, unknown
-
-
-def outcome_of(status: JobStatus) -> Outcome:
-    """How a job stands before anything was done about it."""
-    return Outcome(
-        run_id=status.run.run_id if status.run is not None else None,
-        job_id=status.job_id,
-        state=status.state,
-        over=status.final,
-    )
+            status = JobStatus.of_job(word, Verdict(state=UNKNOWN))
+            unknown.append(Outcome(word=word, status=status, error=unknown_job(word)))
+    return known + unknown
 
 
 def not_mine(status: JobStatus, fix: str) -> InputError | None:

@@ -6,11 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import structs
-
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.outcomes import Job, Outcome, act_on, not_mine, outcome_of
+from hpcrun.controller.outcomes import Outcome, act_on, not_mine
 from hpcrun.controller.submit import check_secrets, write_secrets
 from hpcrun.controller.targets import Targets, job_of_another
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
@@ -36,12 +34,12 @@ def requeue_all(
     """
     inside = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
-    def look(status: JobStatus) -> Outcome:
-        first = structs.replace(outcome_of(status), over=False)
-        left = _left_alone(status, failed=failed, hold=hold, in_sweep=first.run_id in inside)
-        return structs.replace(first, left=left, error=None if left else _obstacle(context, status))
+    def look(job: Outcome) -> None:
+        in_sweep = job.run_id in inside
+        job.left = _left_alone(job.status, failed=failed, hold=hold, in_sweep=in_sweep)
+        job.error = None if job.left else _obstacle(context, job.status)
 
-    def start_again(conf: str | None, jobs: Sequence[Job]) -> None:
+    def start_again(conf: str | None, jobs: Sequence[Outcome]) -> None:
         _start_again(context, slurm_transport(context, conf), jobs, hold=hold)
 
     return act_on(context, targets, look, start_again, done="started again", at_once=_AT_ONCE)
@@ -119,7 +117,7 @@ def _secrets_error(context: Context, status: JobStatus, name: str) -> HpcrunErro
 
 
 def _start_again(
-    context: Context, transport: Transport, jobs: Sequence[Job], *, hold: bool
+    context: Context, transport: Transport, jobs: Sequence[Outcome], *, hold: bool
 ) -> None:
     """Have one Slurm start jobs again.
 
@@ -143,7 +141,7 @@ def _start_again(
     gone: list[Path] = []
     for job in jobs:
         error = errors.get(job.status.job_id or "")
-        job.outcome = structs.replace(job.outcome, done=error is None, error=error)
+        job.done, job.error = error is None, error
         if job.status.run is not None:
             gone += _tidy(job.status, error)
             # Who asked Slurm just before that may have taken them away.

@@ -33,7 +33,7 @@ from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
 from hpcrun.transport import Transport
-from hpcrun.views.lines import failure_text
+from hpcrun.views.status import failure_text
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0

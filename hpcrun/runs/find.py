@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError, InputError
@@ -209,11 +209,14 @@ def list_names(runs_dir: Path) -> list[str]:
         return []
     # There may be thousands: as text they are sorted at once, and only those of one second need
     # their exact order.
-    found: list[str] = []
-    for _, group in groupby(sorted(names, reverse=True), key=lambda name: name[:_STAMP]):
-        same = list(group)
-        found += sorted(same, key=_newness, reverse=True) if len(same) > 1 else same
-    return found
+    same = Counter(name[:_STAMP] for name in names)
+    if len(same) == len(names):
+        return sorted(names, reverse=True)
+
+    def key(name: str) -> tuple[str | int, ...]:
+        return (name,) if same[name[:_STAMP]] == 1 else _newness(name)
+
+    return sorted(names, key=key, reverse=True)
 
 
 def no_runs_in(runs_dir: Path) -> str:

@@ -10,7 +10,6 @@ from msgspec import to_builtins
 
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse
 from hpcrun.slurm.reasons import explain
-from hpcrun.views.lines import CYAN, GREEN, RED, YELLOW, duration
 from hpcrun.views.numbers import (
     count_of,
     format_duration,
@@ -19,6 +18,7 @@ from hpcrun.views.numbers import (
     number,
     sparkline,
 )
+from hpcrun.views.status import CYAN, GREEN, RED, YELLOW, duration
 from hpcrun.views.table import (
     Column,
     Look,
