@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -77,6 +78,7 @@ def command(
         parse_pattern,
         parse_ranks,
     )
+    from hpcrun.controller.seconds import parse_when
     from hpcrun.controller.secrets import masker_of
 
     query = LogQuery(
@@ -86,7 +88,7 @@ def command(
         err=err,
         lines=parse_count(lines),
         pattern=parse_pattern(grep),
-        since=_parse_since(since),
+        since=None if since is None else parse_when(since, time.time()),
     )
     where = context(cluster)
     logs = logs_of(where, job, query)
@@ -96,17 +98,6 @@ def command(
         keeps=query.keeps if query.pattern is not None else None,
     )
     return _show(logs, printer, job, follow=follow, is_cut=lines is None)
-
-
-def _parse_since(text: str | None) -> float | None:
-    """Read a time, in seconds since the epoch; None for none. Raises InputError."""
-    if text is None:
-        return None
-    import time
-
-    from hpcrun.controller.since import parse_when  # here: it needs the reader of time stamps
-
-    return parse_when(text, time.time())
 
 
 def _show(

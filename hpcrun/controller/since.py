@@ -4,41 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcrun.errors import InputError
 from hpcrun.metrics.lines.prefixes import find_time, read_time
 
 _BLOCK = 1 << 16
 _DAY = 86400.0
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY}
-_SPAN = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhdw])+", re.IGNORECASE)
-
-
-def parse_when(text: str, now: float) -> float:
-    """Read 10m, 1h30m, 2026-11-20, 2026-11-20T08:00 or 08:00 (today): seconds since the epoch.
-
-    A time without a zone is local. Raises InputError.
-
-    >>> parse_when("1h30m", 10000.0)
-    4600.0
-    """
-    word = text.strip()
-    if _SPAN.fullmatch(word):
-        parts = re.findall(r"([0-9.]+)([smhdw])", word.lower())
-        return now - sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", word):
-        word = f"{datetime.fromtimestamp(now):%Y-%m-%d}T{word:0>5}"
-    try:
-        # Python 3.10 reads no Z.
-        return datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word)).timestamp()
-    except (ValueError, OverflowError, OSError) as error:
-        raise InputError(
-            f"--since {text}: no time",
-            fix="as in 10m, 2h, 1d, 08:00, 2026-11-20 or 2026-11-20T08:00",
-        ) from error
 
 
 def start_since(path: Path, since: float) -> int:
