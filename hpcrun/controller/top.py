@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -30,7 +31,7 @@ from hpcrun.report.facts import seconds_per_step, steps_left
 from hpcrun.runs.find import find, is_job_id
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import History
-from hpcrun.runs.status import JobStatus, NodeUse, Progress
+from hpcrun.runs.status import JobStatus, Progress
 from hpcrun.runs.store import read_history, read_task
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob
@@ -234,27 +235,39 @@ def _status(job: SlurmJob) -> JobStatus:
 
 
 class _Shown:
-    """One job, its log and its usage step."""
+    """One job, its log, however long, and its usage step."""
 
     def __init__(self, known: JobStatus) -> None:
         self.known = known
         self.step: UsageStep | None = None
         self.why_no_use = ""
         self.next_look = 0.0
-        self._log: _Log | None = None
+        self._log: CurveLog | None = None
+        self._has_log = False
+        self._progress = Progress()
         self._history = known.history
         self._records_at = 0.0
+        # When the log showed which step.
+        self._seen: deque[tuple[float, int]] = deque(maxlen=500)
 
     def add_log(self, outputs: Sequence[str]) -> None:
-        """Take up the log, once it is known where it is."""
-        if self._log is None and (self.known.run is not None or outputs):
+        """Take up the log, once it is known where it is: its end is read, then what is new."""
+        if not self._has_log and (self.known.run is not None or outputs):
             files = tuple(map(Path, outputs))
-            self._log = _Log(Source(self.known.job_id or "", files, self.known.run))
+            with suppress(InputError):  # a run's own pattern that this hpcrun cannot read
+                source = Source(self.known.job_id or "", files, self.known.run)
+                self._log = CurveLog(source, tail=TAIL)
+            self._has_log = True
             self.next_look = 0.0
 
     def look_at_files(self, now: float) -> bool:
-        """Read on in the log and the records."""
-        news = self._log is not None and self._log.look(now)
+        """Read on in the log and the records; return whether there is news."""
+        news = False
+        try:
+            if self._log is not None and self._log.look():
+                self._progress, news = self._now(self._log.curve(), now), True
+        except InputError:  # one that cannot be read
+            self._log, self._progress, news = None, Progress(), True
         if self.known.run is not None and now >= self._records_at:
             self._records_at = now + _RECORDS_EVERY
             before, self._history = self._history, read_history(self.known.run)
@@ -264,21 +277,14 @@ class _Shown:
 
     def has_all(self) -> bool:
         """Return whether the log was read, and the use is known or will not be."""
-        # A use is a difference between two looks; a step that failed once has had its chance.
-        uses = self._uses()
-        nodes = _job_of(self.known).nodes
-        has_use = (
-            self.step is None
-            or self.step.has_failed
-            or (
-                len(uses) >= (int(nodes) if nodes.isdigit() else 0)
-                and all(use.cpus_busy is not None for use in uses)
-            )
-        )
-        return has_use and (self.next_look > 0 or self._log is None)
-
-    def _uses(self) -> list[NodeUse]:
-        return [] if self.step is None else self.step.uses()
+        if self._has_log and not self.next_look:
+            return False
+        if self.step is None or self.step.has_failed:
+            return True  # a step that failed once has had its chance
+        # A use is a difference between two looks.
+        uses, nodes = self.step.uses(), _job_of(self.known).nodes
+        is_whole = len(uses) >= (int(nodes) if nodes.isdigit() else 0)
+        return is_whole and all(use.cpus_busy is not None for use in uses)
 
     def status(self, seconds_since: float) -> JobStatus:
         """What is known, ``seconds_since`` Slurm answered."""
@@ -289,10 +295,47 @@ class _Shown:
             self.known,
             history=self._history,
             elapsed=elapsed,
-            progress=Progress() if self._log is None else self._log.progress,
-            uses=self._uses(),
+            progress=self._progress,
+            uses=[] if self.step is None else self.step.uses(),
             why_no_use=self.why_no_use or ("" if self.step is None else self.step.trouble),
         )
+
+    def _now(self, curve: Curve, now: float) -> Progress:
+        metric = next((name for name in (LOSS, EVAL_LOSS) if name in curve.metrics), None)
+        lasts = {name: series.summary.last for name, series in curve.metrics.items()}
+        last = lasts[metric] if metric is not None else None
+        step = max((each.step for each in lasts.values() if each.step is not None), default=None)
+        if last is not None and last.step is not None:
+            step = last.step
+        observed = self._observed(now, step)
+        pace = seconds_per_step(curve) or observed
+        rate, unit = _rate(curve, pace)
+        left = steps_left(curve)
+        return Progress(
+            step=step,
+            total_steps=curve.total_steps,
+            metric=metric,
+            value=last.value if last is not None else None,
+            recent=curve.values(metric)[-RECENT:] if metric else [],
+            steps=curve.steps(metric)[-RECENT:] if metric else [],
+            rate=rate,
+            unit=unit,
+            seconds_left=None if left is None or pace is None else left * pace,
+        )
+
+    def _observed(self, now: float, step: int | None) -> float | None:
+        """Note a step; return the seconds of one, as they were seen to pass."""
+        if step is None or (self._seen and step < self._seen[-1][1]):
+            self._seen.clear()
+        if step is not None:
+            self._seen.append((now, step))
+        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
+            self._seen.popleft()
+        if len(self._seen) < 3:
+            return None
+        # The first look found what had been there already.
+        (begun, first), (ended, last) = self._seen[1], self._seen[-1]
+        return (ended - begun) / (last - first) if ended - begun > _LEAST and last > first else None
 
 
 def _job_of(status: JobStatus) -> SlurmJob:
@@ -302,69 +345,6 @@ def _job_of(status: JobStatus) -> SlurmJob:
 
 def _has_ended(history: History) -> bool:
     return history.last is not None and history.last.end is not None
-
-
-class _Log:
-    """The log of one job, however long: its end is read, and then what is new."""
-
-    def __init__(self, source: Source) -> None:
-        """Nothing is read yet."""
-        self.progress = Progress()
-        self._log: CurveLog | None = None
-        self._seen: deque[tuple[float, int]] = deque(maxlen=500)
-        try:
-            self._log = CurveLog(source, tail=TAIL)
-        except InputError:  # a run's own pattern that this hpcrun cannot read
-            return
-
-    def look(self, now: float) -> bool:
-        """Read on; return whether there is news. A log that cannot be read has none."""
-        try:
-            if self._log is None or not self._log.look():
-                return False
-        except InputError:
-            self._log, self.progress = None, Progress()
-            return True
-        self.progress = self._now(self._log.curve(), now)
-        return True
-
-    def _now(self, curve: Curve, now: float) -> Progress:
-        metric = next((name for name in (LOSS, EVAL_LOSS) if name in curve.metrics), None)
-        lasts = [series.summary.last.step for series in curve.metrics.values()]
-        step = max((last for last in lasts if last is not None), default=None)
-        if metric is not None and curve.metrics[metric].summary.last.step is not None:
-            step = curve.metrics[metric].summary.last.step
-        self._note(now, step)
-        pace = seconds_per_step(curve) or self._observed()
-        rate, unit = _rate(curve, pace)
-        left = steps_left(curve)
-        return Progress(
-            step=step,
-            total_steps=curve.total_steps,
-            metric=metric,
-            value=None if metric is None else curve.metrics[metric].summary.last.value,
-            recent=curve.values(metric)[-RECENT:] if metric else [],
-            steps=curve.steps(metric)[-RECENT:] if metric else [],
-            rate=rate,
-            unit=unit,
-            seconds_left=None if left is None or pace is None else left * pace,
-        )
-
-    def _note(self, now: float, step: int | None) -> None:
-        if step is None or (self._seen and step < self._seen[-1][1]):
-            self._seen.clear()
-        if step is not None:
-            self._seen.append((now, step))
-        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
-            self._seen.popleft()
-
-    def _observed(self) -> float | None:
-        """The seconds of a step, as they were seen to pass."""
-        if len(self._seen) < 3:
-            return None
-        # The first look found what had been there already.
-        (begun, first), (ended, last) = self._seen[1], self._seen[-1]
-        return (ended - begun) / (last - first) if ended - begun > _LEAST and last > first else None
 
 
 def _rate(curve: Curve, seconds: float | None) -> tuple[float | None, str | None]:
