@@ -11,15 +11,15 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.context import Context
 from hpcrun.controller.external import status_of_jobs
+from hpcrun.controller.status import refresh as fetch
 from hpcrun.controller.status import status_of
 from hpcrun.controller.targets import unknown_job
-from hpcrun.errors import InputError, OutOfReach
+from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, refresh
@@ -106,12 +106,10 @@ class Pace:
     def fetch(self, context: Context, runs: Sequence[RunFolder]) -> None:
         """Bring what runs have written, if it is time; where the cluster is here that is free."""
         begun = time.monotonic()
-        if not runs or begun < self.next_trip:
-            return
-        with suppress(OutOfReach, InputError):  # whoever asks Slurm reports it
-            slurm_transport(context).refresh([run.path for run in runs])
-        now = time.monotonic()
-        self.next_trip = now + TRIP_PAUSE * (now - begun)
+        if begun >= self.next_trip:
+            fetch(context, runs)
+            now = time.monotonic()
+            self.next_trip = now + TRIP_PAUSE * (now - begun)
 
     def _earliest(self, now: float) -> float:
         if len(self._asked) < FREE or now - self._asked[0] >= WINDOW:
@@ -379,7 +377,7 @@ class Runs(Watched):
         self._read_again[run] = now + LATE_EVERY
         refresh(run)
         history = read_history(run)
-        end = history.last.end if history.last else None
+        end = history.end
         if end is not None and status.exit_code is None:
             verdict = structs.replace(status.verdict, exit_code=end.exit_code)
             self._known[run] = status = structs.replace(status, history=history, verdict=verdict)

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.assets import name_of_user
-from hpcrun.controller.context import Context, job_environment, slurm_transport
+from hpcrun.controller.context import Context, job_environment
 from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
@@ -149,7 +149,7 @@ class Top:
             watched.why_no_use = f"the job is {job.user}'s"
         elif job.nodes.isdigit():
             if isinstance(self._version, str):
-                self._version = scheduler.version(slurm_transport(self._context))
+                self._version = scheduler.version(self._context.transport())
             watched.why_no_use = ""
             watched.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
 
@@ -177,7 +177,7 @@ class _Mine(Watched):
         """Begin to ask; look() has the answer."""
         if self._thread is not None and self._thread.is_alive():
             return
-        transport = slurm_transport(context)
+        transport = context.transport()
         self._thread = threading.Thread(target=self._find, args=[transport], daemon=True)
         try:
             self._thread.start()
@@ -271,7 +271,7 @@ class _Shown:
         if self.known.run is not None and now >= self._records_at:
             self._records_at = now + _RECORDS_EVERY
             before, self._history = self._history, read_history(self.known.run)
-            news |= _has_ended(before) != _has_ended(self._history)
+            news |= before.end != self._history.end
         self.next_look = time.monotonic() + (0.5 if news else 1.0)
         return news
 
@@ -289,7 +289,7 @@ class _Shown:
     def status(self, seconds_since: float) -> JobStatus:
         """What is known, ``seconds_since`` Slurm answered."""
         elapsed = self.known.elapsed
-        if elapsed is not None and self.known.state == "RUNNING" and not _has_ended(self._history):
+        if elapsed is not None and self.known.state == "RUNNING" and self._history.end is None:
             elapsed += seconds_since
         return structs.replace(
             self.known,
@@ -341,10 +341,6 @@ class _Shown:
 def _job_of(status: JobStatus) -> SlurmJob:
     assert status.job is not None  # it is from the queue
     return status.job
-
-
-def _has_ended(history: History) -> bool:
-    return history.last is not None and history.last.end is not None
 
 
 def _rate(curve: Curve, seconds: float | None) -> tuple[float | None, str | None]:
