@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from hpcrun.controller.context import load_context
+from hpcrun.controller.top import Top
 from hpcrun.runs.records import History
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse, Progress
 from hpcrun.runs.verdict import Verdict
@@ -16,7 +20,7 @@ from hpcrun.views.table import Look, cells
 from hpcrun.views.top import top_blocks
 from tests.cli.calling import Caller, replay
 from tests.json_schemas import check_json
-from tests.slurm_answers import squeue_row
+from tests.slurm_answers import show_job, squeue_row
 
 # srun where the job's only node is this machine: it runs the words that follow its options.
 SRUN = """\
@@ -83,6 +87,31 @@ def test_one_look(hpcrun: Caller, tools: Path) -> None:
     assert "--jobid=703 --overlap --mem=0" in (tools / "srun.calls").read_text()
     assert asked.read_text().count("--me") == 1
     assert hpcrun.left() == []
+
+
+@pytest.mark.slow
+def test_the_output_of_other_jobs_is_one_question(
+    hpcrun: Caller, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is not asked again; the states are, twice a minute."""
+    monkeypatch.setenv("PATH", hpcrun.environ["PATH"])
+    asked = replay(tools, "squeue", (0, "".join(row("/x", job_id) for job_id in "789"), ""))
+    known = {job_id: show_job(job_id, StdOut=str(tmp_path / job_id)) for job_id in "79"}
+    shown = replay(tools, "scontrol", (1, "".join(known.values()), "Invalid job id specified\n"))
+    for job_id in known:
+        (tmp_path / job_id).write_text(f"step=3 loss={job_id}.5\n")
+    top, now = Top(load_context(hpcrun.environ, hpcrun.project), usage=False), time.monotonic()
+    while not top.has_all():
+        top.look(time.monotonic())
+    values = {job.job_id: job.progress.value for job in top.jobs(now)}
+    assert values == {"9": 9.5, "8": None, "7": 7.5}
+    for clock in range(121):
+        monkeypatch.setattr(time, "monotonic", lambda clock=clock: now + clock)
+        top.look(now + clock)
+        for thread in set(threading.enumerate()) - {threading.current_thread()}:
+            thread.join(60)
+    assert shown.read_text().count("--details") == 1
+    assert 4 <= asked.read_text().count("--me") <= 5
 
 
 def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
