@@ -62,7 +62,7 @@ _LINE_FEED = 0x0A
 _EVERY_LINE = (b"\n",)
 
 _ENDS_IN_SECONDS = re.compile(rb"[T _-]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?$")
-_MOST_MINUTES = 1 << 16
+_MOST_STAMPS = 1 << 16
 _MOST_KEYS = 1 << 12
 
 ReadTime = Callable[[str], float | None]
@@ -220,44 +220,47 @@ class Reader:
         scan, block, last, table = self._scans, self._block, self._last, self._table
         find, rfind = folded.find, folded.rfind
         sought, places = [*needles], [-1] * len(needles)
+        follows = False  # whether the last line that was read stood right behind the one before it
         while start < end:
             if folded[start] == _LINE_FEED:
                 start += 1
                 continue
-            if (
-                last is not None
-                and last.next.scan == scan
-                and (found := last.next.match(block, start)) is not None
-            ):
-                last = last.next
-                last.found.append(found)
-                start = found.end() + 1
-                continue
-            nearest = end
-            for index, place in enumerate(places):
-                if place < start:
-                    place = find(sought[index], start, end)
-                    places[index] = place = end if place < 0 else place
-                if place < nearest:
-                    nearest = place
-            if nearest == end:
-                break
-            begin = rfind(b"\n", start, nearest) + 1 or start
-            stop = find(b"\n", nearest, end)
-            start = stop + 1
-            if last is not None and (found := last.next.match(block, begin)) is not None:
-                shape: Shape | None = last.next
-                last.next.found.append(found)
+            begin = start
+            if not follows:
+                nearest = end
+                for index, place in enumerate(places):
+                    if place < start:
+                        place = find(sought[index], start, end)
+                        places[index] = place = end if place < 0 else place
+                    if place < nearest:
+                        nearest = place
+                if nearest == end:
+                    break
+                begin = rfind(b"\n", start, nearest) + 1 or start
+            known: Shape | None = None
+            for shape in () if last is None else last.followers:
+                if shape.scan == scan or not follows:
+                    found = shape.match(block, begin)
+                    if found is not None:
+                        shape.found.append(found)
+                        known, stop = shape, found.end()
+                        break
             else:
-                shape = self._look_up(begin, stop)
-            if shape is not None:
-                if shape.scan != scan:
-                    shape.scan = scan
-                    self._note_needles(shape.needles)
-                self._strangers = 0
-                if last is not None:
-                    last.next = shape
-                last = shape
+                if follows:
+                    follows = False
+                    continue
+                stop = find(b"\n", nearest, end)
+                known = self._look_up(begin, stop)
+                if known is not None and last is not None:
+                    last.followers = (known, last.followers[0])
+            follows, start = begin == start, stop + 1
+            if known is not None:
+                if known.scan != scan:
+                    known.scan = scan
+                    self._note_needles(known.needles)
+                if table is not None:
+                    self._strangers = 0
+                last = known
             elif self._table is not table:
                 return start
         self._last = last
@@ -414,8 +417,8 @@ class Shape:
         # Matches in the block at hand, and the scan in which such a line was found by a needle.
         self.found: list[re.Match[bytes]] = []
         self.scan = 0
-        # The shape that followed last time: tried first on the line after this one.
-        self.next = self
+        # The shapes that followed last: tried first on the line after this one.
+        self.followers: tuple[Shape, ...] = (self,)
         # What the template's keys spell -> what such a line says; None: it is read for itself.
         self.rows: dict[object, Row | None] = {}
 
@@ -429,7 +432,8 @@ class Gatherer:
         # What rows have in common -> their frame; and those whose rows are not in order.
         self._frames: dict[object, Frame] = {}
         self._unordered: set[object] = set()
-        # Up to the minute -> its seconds; a log has few minutes beside its lines.
+        # A time stamp, and one up to the minute -> its seconds: lines share them.
+        self._seconds: dict[bytes, float] = {}
         self._minutes: dict[bytes, float] = {}
 
     def add_shape(self, shape: Shape) -> None:
@@ -545,10 +549,12 @@ class Gatherer:
         ends_in_seconds = _ENDS_IN_SECONDS.search(stamps[0]) is not None
         tail = len(stamps[0]) - stamps[0].rfind(b":") - 1 if ends_in_seconds else 0
         minutes = self._minutes
-        if len(minutes) > _MOST_MINUTES:
+        if len(minutes) > _MOST_STAMPS:
             minutes.clear()
-        seconds = dict.fromkeys(stamps, 0.0)
-        for stamp in seconds:
+        seconds = self._seconds
+        if len(seconds) > _MOST_STAMPS:
+            seconds.clear()
+        for stamp in set(stamps).difference(seconds):
             minute = stamp[:-tail] if tail else stamp
             begun = minutes.get(minute)
             if begun is None:
