@@ -1,7 +1,6 @@
 """Plan: every decision about a run, before anything happens."""
 
-from __future__ import annotations
-
+# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 

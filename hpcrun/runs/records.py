@@ -1,7 +1,6 @@
 """The records of a run and its attempts, as they stand in their files."""
 
-from __future__ import annotations
-
+# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 from msgspec import Struct, field
 
 from hpcrun.runs.layout import ARRAY

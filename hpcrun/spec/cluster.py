@@ -1,7 +1,6 @@
 """Cluster: what a profile says about the place where jobs run."""
 
-from __future__ import annotations
-
+# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field

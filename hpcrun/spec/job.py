@@ -1,7 +1,6 @@
 """JobSpec: a training job as its file describes it."""
 
-from __future__ import annotations
-
+# Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
