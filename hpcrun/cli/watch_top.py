@@ -40,9 +40,9 @@ def print_snapshot(
                 raise OutOfReach(top.out_of_reach)
             if top.is_known and time.monotonic() - begun > _PATIENCE:
                 break
-            if not top.look(time.monotonic()):
+            if not top.poll():
                 time.sleep(_LOOK / 2)
-        jobs = top.jobs(time.monotonic())
+        jobs = top.jobs()
         _insist(words, is_empty=not jobs)
         if as_json:
             name = context.cluster.name
@@ -68,12 +68,12 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
             was_there, drawn = False, 0.0
             while True:
                 now = time.monotonic()
-                news = top.look(now)
+                news = top.poll()
                 is_due = news or screen.is_stale or now - drawn >= _DRAW
                 if is_due and (top.is_known or top.out_of_reach):
-                    screen.draw([as_wide(row) for row in _picture(context, top, now)])
+                    screen.draw([as_wide(row) for row in _picture(context, top)])
                     drawn = now
-                is_empty = top.is_known and not top.jobs(now)
+                is_empty = top.is_known and not top.jobs()
                 if words and is_empty:
                     break
                 was_there |= top.is_known
@@ -110,11 +110,11 @@ def _insist(words: Sequence[str], *, is_empty: bool) -> None:
         )
 
 
-def _picture(context: Context, top: Top, now: float) -> list[str]:
+def _picture(context: Context, top: Top) -> list[str]:
     """The rows of the window; what does not fit is counted in the last."""
     look = window()
     look, height = structs.replace(look, width=max(1, look.width - 1)), look.height
-    jobs = top.jobs(now)
+    jobs = top.jobs()
     blocks = top_blocks(jobs, look)
     rows: list[str] = []
     shown = 0

@@ -54,8 +54,14 @@ _RATES = 5
 _WINDOW, _LEAST = 120.0, 5.0
 
 
-class Top:
-    """The jobs that wait or run, and what is known of them; ``look`` now and then."""
+class Top(Watched):
+    """The jobs that wait or run, as Slurm lists them each time, and what is known of them.
+
+    Slurm is asked on a thread, for an answer may take a minute. ``out_of_reach``: why nothing new
+    is known of the states; empty while Slurm answers.
+    """
+
+    is_open = True
 
     def __init__(
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
@@ -64,7 +70,7 @@ class Top:
 
         Raises InputError, OutOfReach.
         """
-        job_ids, context = _named(context, words)
+        self._job_ids, context = _named(context, words)
         self._context = context
         self._count = count
         self._usage = usage
@@ -73,105 +79,57 @@ class Top:
         self._env["PATH"] = context.environ.get("PATH") or self._env["PATH"]
         self._version: tuple[int, int] | str | None = "unasked"
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
-        self._mine = _Mine(job_ids)
-        self._monitor = Monitor(context, [self._mine])
-        self._watched: dict[str, _Shown] = {}
-
-    @property
-    def out_of_reach(self) -> str:
-        """Why nothing new is known of the jobs' states; empty while Slurm answers."""
-        return self._mine.out_of_reach
+        self.out_of_reach = ""
+        self._answered_at: float | None = None
+        self._has_news = False
+        self._thread: threading.Thread | None = None
+        self._answer: list[JobStatus] | HpcrunError | None = None
+        # Where the output goes of jobs that are not hpcrun's.
+        self._outputs: dict[str, list[str]] = {}
+        self._monitor = Monitor(context, [self])
+        self._shown: dict[str, _Shown] = {}
 
     @property
     def is_known(self) -> bool:
         """Whether Slurm has answered at all."""
-        return self._mine.answered_at is not None
+        return self._answered_at is not None
 
     @property
     def left_out(self) -> int:
         """How many jobs there are beyond the ``count`` first."""
         return max(0, len(self._monitor.statuses) - self._count)
 
-    def look(self, now: float) -> bool:
-        """Do what is due at a time of the monotonic clock; return whether there is news.
+    def poll(self) -> bool:
+        """Do what is due; return whether there is news.
 
-        A look is short: a thread waits for Slurm, and one log is read at a time.
+        It is short: a thread waits for Slurm, and one log is read at a time.
         """
         statuses = self._monitor.poll().statuses
-        news, self._mine.has_news = self._mine.has_news, False
+        now = time.monotonic()
+        news, self._has_news = self._has_news, False
         if news:
             self._sort(statuses)
-        for watched in self._watched.values():
-            news |= watched.step is not None and watched.step.look(now)
-        due = min(self._watched.values(), key=lambda each: each.next_look, default=None)
+        for shown in self._shown.values():
+            news |= shown.step is not None and shown.step.look(now)
+        due = min(self._shown.values(), key=lambda each: each.next_look, default=None)
         if due is not None and due.next_look <= now:
             news |= due.look_at_files(now)
         return news
 
-    def jobs(self, now: float) -> list[JobStatus]:
+    def jobs(self) -> list[JobStatus]:
         """List the jobs as they are known: those that run, then those that wait; newest first."""
-        answered_at = now if self._mine.answered_at is None else self._mine.answered_at
-        return [each.status(now - answered_at) for each in self._watched.values()]
+        seconds = time.monotonic() - (self._answered_at or 0.0)
+        return [each.status(seconds) for each in self._shown.values()]
 
     def has_all(self) -> bool:
         """Return whether each log was read, and each node has reported its use or will not."""
-        return self.is_known and all(each.has_all() for each in self._watched.values())
+        return self.is_known and all(each.has_all() for each in self._shown.values())
 
     def close(self) -> None:
         """End the usage steps."""
-        close_all([each.step for each in self._watched.values() if each.step is not None])
+        close_all([each.step for each in self._shown.values() if each.step is not None])
 
-    def _sort(self, statuses: Sequence[JobStatus]) -> None:
-        """Follow Slurm's last answer."""
-        before, self._watched = self._watched, {}
-        steps = 0
-        for status in sorted(statuses, key=_order)[: self._count]:
-            job = _job_of(status)
-            watched = before.get(job.job_id)
-            if watched is None or _job_of(watched.known).number != job.number:
-                watched = _Shown(status)
-            else:
-                del before[job.job_id]
-            watched.known = status
-            watched.add_log(self._mine.outputs.get(job.job_id, ()))
-            self._watched[job.job_id] = watched
-            if self._usage and job.state == "RUNNING":
-                steps += 1
-                self._add_step(watched, job, steps)
-        close_all([each.step for each in before.values() if each.step is not None])
-
-    def _add_step(self, watched: _Shown, job: SlurmJob, order: int) -> None:
-        if watched.step is not None:
-            return
-        if order > MOST_STEPS:
-            watched.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
-        elif job.user not in self._me:
-            watched.why_no_use = f"the job is {job.user}'s"
-        elif job.nodes.isdigit():
-            if isinstance(self._version, str):
-                self._version = scheduler.version(self._context.transport())
-            watched.why_no_use = ""
-            watched.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
-
-
-class _Mine(Watched):
-    """The user's jobs that wait or run, or some by their ids: those that Slurm lists each time.
-
-    It is asked on a thread, for an answer may take a minute. ``outputs``: where the output goes of
-    those that are not hpcrun's. ``answered_at``: by the monotonic clock; None: it has not.
-    """
-
-    is_open = True
-
-    def __init__(self, job_ids: Sequence[str]) -> None:
-        """Watch some jobs, or all of the user's."""
-        self.outputs: dict[str, list[str]] = {}
-        self.answered_at: float | None = None
-        self.out_of_reach = ""
-        self.has_news = False
-        self._job_ids = list(job_ids)
-        self._thread: threading.Thread | None = None
-        self._answer: list[JobStatus] | HpcrunError | None = None
+    # ---- what Slurm answers
 
     def ask(self, context: Context, pace: Pace) -> None:
         """Begin to ask; look() has the answer."""
@@ -190,11 +148,11 @@ class _Mine(Watched):
         answer, self._answer = self._answer, None
         if answer is None:  # what was known holds
             return None
-        self.has_news = True
+        self._has_news = True
         if isinstance(answer, HpcrunError):
             self.out_of_reach = answer.message
             return None
-        self.answered_at, self.out_of_reach = time.monotonic(), ""
+        self._answered_at, self.out_of_reach = time.monotonic(), ""
         return answer
 
     def _find(self, transport: Transport) -> None:
@@ -204,19 +162,50 @@ class _Mine(Watched):
         except HpcrunError as error:
             self._answer = error
             return
-        found = [_status(job) for job in jobs if not is_final(job.state)]
+        live = [job for job in jobs if not is_final(job.state)]
         unknown = [
             job.job_id
-            for status in found
-            if (job := _job_of(status)).state == "RUNNING"
+            for job in live
+            if job.state == "RUNNING"
             and not (RUN_ID.fullmatch(job.folder) or sweep_id_of(job.folder))
-            and job.job_id not in self.outputs
-        ]
+            and job.job_id not in self._outputs
+        ][:MOST_OUTPUTS]
         if unknown:
-            shown = scheduler.show_each(transport, unknown[:MOST_OUTPUTS])
-            outputs = {job.job_id: job.outputs for job in shown}
-            self.outputs |= {job_id: outputs.get(job_id, []) for job_id in unknown[:MOST_OUTPUTS]}
-        self._answer = found
+            found = {job.job_id: job.outputs for job in scheduler.show_each(transport, unknown)}
+            self._outputs |= {job_id: found.get(job_id, []) for job_id in unknown}
+        self._answer = [_status(job) for job in live]
+
+    def _sort(self, statuses: Sequence[JobStatus]) -> None:
+        """Follow Slurm's last answer."""
+        before, self._shown = self._shown, {}
+        steps = 0
+        for status in sorted(statuses, key=_order)[: self._count]:
+            job = _job_of(status)
+            shown = before.get(job.job_id)
+            if shown is None or _job_of(shown.known).number != job.number:
+                shown = _Shown(status)
+            else:
+                del before[job.job_id]
+            shown.known = status
+            shown.add_log(self._outputs.get(job.job_id, ()))
+            self._shown[job.job_id] = shown
+            if self._usage and job.state == "RUNNING":
+                steps += 1
+                self._add_step(shown, job, steps)
+        close_all([each.step for each in before.values() if each.step is not None])
+
+    def _add_step(self, shown: _Shown, job: SlurmJob, order: int) -> None:
+        if shown.step is not None:
+            return
+        if order > MOST_STEPS:
+            shown.why_no_use = f"use is shown of {MOST_STEPS} jobs at once: name the job"
+        elif job.user not in self._me:
+            shown.why_no_use = f"the job is {job.user}'s"
+        elif job.nodes.isdigit():
+            if isinstance(self._version, str):
+                self._version = scheduler.version(self._context.transport())
+            shown.why_no_use = ""
+            shown.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
 
 
 def _status(job: SlurmJob) -> JobStatus:

@@ -102,12 +102,12 @@ def test_the_output_of_other_jobs_is_one_question(
         (tmp_path / job_id).write_text(f"step=3 loss={job_id}.5\n")
     top, now = Top(load_context(hpcrun.environ, hpcrun.project), usage=False), time.monotonic()
     while not top.has_all():
-        top.look(time.monotonic())
-    values = {job.job_id: job.progress.value for job in top.jobs(now)}
+        top.poll()
+    values = {job.job_id: job.progress.value for job in top.jobs()}
     assert values == {"9": 9.5, "8": None, "7": 7.5}
     for clock in range(121):
         monkeypatch.setattr(time, "monotonic", lambda clock=clock: now + clock)
-        top.look(now + clock)
+        top.poll()
         for thread in set(threading.enumerate()) - {threading.current_thread()}:
             thread.join(60)
     assert shown.read_text().count("--details") == 1
