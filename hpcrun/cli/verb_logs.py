@@ -180,7 +180,7 @@ def _nothing(logs: JobLogs) -> str:
             return f"{logs.runs[0].run_id}: no output yet"
         return f"none of the {len(logs.runs)} runs of the sweep has output yet"
     statuses = logs.monitor.statuses
-    paths = [str(file.path) for file in logs.paths()]
+    paths = [str(file.path) for file in (logs.output.files() if logs.output else ())]
     where = f" ({paths[0]})" if paths else ""
     states = ", ".join(dict.fromkeys(status.state for status in statuses))
     yet = "" if all(status.final for status in statuses) else " yet"

@@ -51,24 +51,25 @@ class JobOutput(Jobs):
         self.jobs: list[SlurmJob] = []
         self._longest_silence = 0.0
         self._written_at = time.monotonic()
+        self._may_be_over = False
 
     def files(self) -> list[LogFile]:
         """List where the output goes, whether something is there yet or not."""
         return _output_files(self.jobs)
 
-    def look(self, context: Context, pace: Pace) -> None:
-        """Look whether the job has written nothing for long, since Slurm was asked."""
-        now = time.monotonic()
-        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
-        if self._written_at > pace.last and now - self._written_at > long:
-            pace.news(now, apart=SOON)
-
-    def note_output(self, data: bytes | None, pace: Pace) -> None:
-        """Learn how long the job is silent at times, and whether these lines may be its last."""
+    def note(self, data: bytes | None) -> None:
+        """Take notice of new lines; None: a file was begun again."""
         now = time.monotonic()
         self._longest_silence = max(self._longest_silence, now - self._written_at)
         self._written_at = now
-        if data is None or any(line in data for line in _LAST_LINES):
+        self._may_be_over = data is None or any(line in data for line in _LAST_LINES)
+
+    def look(self, context: Context, pace: Pace) -> None:
+        """Look whether the job may have ended since Slurm was asked."""
+        now = time.monotonic()
+        long = max(SILENT_AFTER, SILENT_FACTOR * self._longest_silence)
+        is_silent = self._may_be_over or now - self._written_at > long
+        if self._written_at > pace.last and is_silent:
             pace.news(now, apart=SOON)
 
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:

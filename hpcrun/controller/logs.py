@@ -175,7 +175,7 @@ class JobLogs:
         self.runs = list(runs)
         self.query = query = query or LogQuery()
         self._context = context
-        self._output = output
+        self.output = output
         self._alive = alive
         if output is not None and (query.ranks or query.nodes):
             option = "--rank" if query.ranks else "--node"
@@ -199,18 +199,14 @@ class JobLogs:
         """The jobs' states; nobody asks for them but who follows."""
         from hpcrun.controller.monitor import Monitor, Runs
 
-        return Monitor(self._context, [self._output or Runs(self.runs, alive=self._alive)])
+        return Monitor(self._context, [self.output or Runs(self.runs, alive=self._alive)])
 
     # ---- which files
 
-    def paths(self) -> list[LogFile]:
-        """List where the output goes, whether something is there yet or not."""
-        return self.files() if self._output is None else self._output.files()
-
     def files(self) -> list[LogFile]:
         """List the log files that are there, in the order in which they are shown."""
-        if self._output is not None:
-            return [file for file in self._output.files() if file.path.is_file()]
+        if self.output is not None:
+            return [file for file in self.output.files() if file.path.is_file()]
         found = []
         for run in self.runs:
             task = str(getattr(read_task(run), "index", "")) if len(self.runs) > 1 else ""
@@ -238,7 +234,7 @@ class JobLogs:
             if (wanted is None or file.attempt in (wanted, None))
             and (not query.ranks or file.rank in query.ranks)
             and (not query.nodes or self._names_of_node(file) & self._nodes)
-            and (not query.err or self._output is None or file.is_err)
+            and (not query.err or self.output is None or file.is_err)
         ]
 
     def _names_of_node(self, file: LogFile) -> set[str]:
@@ -375,7 +371,8 @@ class JobLogs:
 
     def _events_of(self, file: LogFile, *, is_last: bool = False) -> Iterator[Lines]:
         for data in self._tail.lines(file, is_last=is_last):
-            self.monitor.note_output(data)
+            if self.output is not None:
+                self.output.note(data)
             if file not in self._lively[:1]:
                 self._lively = [file, *(each for each in self._lively if each != file)][:LIVELY]
             yield Lines(file, data or b"", "" if data else f"{file.path} was rewritten")
@@ -411,7 +408,7 @@ class JobLogs:
         """Say which attempt a file belongs to, where that runs and why the last one ended."""
         if (run := self._by_id.get(file.job_id or "")) is not None:
             return attempt_text(read_history(run), file.attempt or 0)
-        jobs = self._output.jobs if self._output is not None else []
+        jobs = self.output.jobs if self.output is not None else []
         nodes = next((job.node_list for job in jobs if job.job_id == file.job_id), "")
         where = f" on {nodes}" if nodes else ""
         return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"

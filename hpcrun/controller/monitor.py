@@ -38,10 +38,9 @@ APART = 15.0
 # the pauses after a change are longer. In seconds.
 AFTER_END = (0.3, 0.7, 1.5, 3.0, 6.0, 12.0)
 AFTER_CHANGE = (2.0, 4.0, 8.0, 15.0)
-# How often the folders of the runs are looked at, in seconds: soon after news and new lines, more
-# seldom while nothing happens; and no more runs a second, each is a request to the file server.
-FILES_EVERY = (0.2, 1.0)
-FILES_SLOWER = 1.3
+# How often the folders of the runs are looked at, in seconds; and no more runs a second, each is a
+# request to the file server.
+FILES_EVERY = 0.5
 RUNS_A_SECOND = 100
 # What runs have written on a cluster that is another machine is fetched as often as they are looked
 # at, but such trips take a share of the time: the pause is so many times as long as the trip.
@@ -147,9 +146,6 @@ class Watched:
         """Look at what is here, without a question to Slurm; return as ask() does."""
         return None
 
-    def note_output(self, data: bytes | None, pace: Pace) -> None:
-        """Take notice of new lines of a log; None: a file was begun again."""
-
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:
         """Complete the status of a job that has been over ``since`` then; None: more is to come."""
         return status
@@ -238,11 +234,6 @@ class Monitor:
         self._pace.asked(time.monotonic())
         self._is_asked = True
 
-    def note_output(self, data: bytes | None) -> None:
-        """Take notice of new lines of a log; None: a file was begun again."""
-        for each in self._watched:
-            each.note_output(data, self._pace)
-
     def _take(
         self, owner: Watched, found: Sequence[JobStatus] | None, *, is_short: bool = False
     ) -> None:
@@ -317,7 +308,6 @@ class Runs(Watched):
         self._signs: dict[RunFolder, tuple[int, bool, bool]] = {}
         self._read_again: dict[RunFolder, float] = {}
         self._settled: set[RunFolder] = set()
-        self._every = FILES_EVERY[0]
 
     def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
         """Ask about those that are not over; Slurm's silence is UNKNOWN."""
@@ -357,17 +347,10 @@ class Runs(Watched):
                 begun = begun or before is not None
                 ended = ended or signs[1] or (before is not None and signs[2])
         if begun or ended:
-            self._every = FILES_EVERY[0]
             # That one of many runs has begun is no news whose answer somebody waits for.
             apart = 0.0 if ended else min(APART, len(live) / 10)
             pace.news(now, then=AFTER_END if ended else (), apart=apart)
-        self.next_look = now + max(self._every, len(live) / RUNS_A_SECOND)
-        self._every = min(self._every * FILES_SLOWER, FILES_EVERY[1])
-
-    def note_output(self, data: bytes | None, pace: Pace) -> None:
-        """Look at the files soon: a job that writes may begin and end."""
-        self._every = FILES_EVERY[0]
-        self.next_look = min(self.next_look, time.monotonic() + self._every)
+        self.next_look = now + max(FILES_EVERY, len(live) / RUNS_A_SECOND)
 
     def settle(self, status: JobStatus, since: float) -> JobStatus | None:
         """Wait for the record of the end."""

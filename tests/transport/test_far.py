@@ -246,7 +246,7 @@ def test_a_watcher_refreshes_once_for_each_question(
     assert far.trips == ["refresh", "squeue"]
 
 
-@pytest.mark.parametrize(("trip", "fewest", "most"), [(0.0, 50, 70), (0.25, 8, 14), (5.0, 1, 3)])
+@pytest.mark.parametrize(("trip", "fewest", "most"), [(0.0, 90, 130), (0.25, 8, 14), (5.0, 1, 3)])
 def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     hpcrun: Caller,
     far: FarTransport,
