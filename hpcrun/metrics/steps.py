@@ -59,7 +59,7 @@ class Rows(Struct, eq=False):
     ``side`` is how they found their steps; ``level`` how well these tell the training's progress,
     0 not at all. ``epochs``: nan where unknown; ``says_epochs``: they are not those of other rows.
     ``moved``: whether rows that were given steps stand at another one than the row before.
-    ``total``: how many steps there will be, where they tell.
+    ``total``: how many steps there will be, where they tell; ``length``: how many an epoch has.
     """
 
     names: tuple[str, ...]
@@ -74,6 +74,7 @@ class Rows(Struct, eq=False):
     format: str
     bar: Bar | None
     total: int | None
+    length: int | None = None
     says_epochs: bool = True
     moved: Sequence[bool] = ()
 
@@ -120,6 +121,7 @@ class Steps(Struct, eq=False):
     loose: list[Rows]
     training: Bar | None
     resumed: list[int]
+    through_epochs: bool
 
 
 def find_steps(log: Log) -> Steps:
@@ -138,6 +140,7 @@ def find_steps(log: Log) -> Steps:
     """
     rows = [_rows(form, log) for form in log.forms.values()]
     own = [each for each in rows if each.steps and each.bar is None]
+    own = _through_epochs(own if _names_epochs(own) else _with_closing_epochs(own, rows))
     drawn = [each for each in rows if each.steps and each.bar is not None]
     loose = [_without_summary(each) for each in rows if not each.steps or not _is_placed(each)]
     trained = [each for each in (*own, *loose) if each.level and LOSS in each.names]
@@ -173,6 +176,7 @@ def find_steps(log: Log) -> Steps:
         [each for each in loose if each.names and each.bar is None],
         drawings[found[-1][0]].bar if found else None,
         sorted(resumed),
+        any(each.length for each in own),
     )
 
 
@@ -213,6 +217,79 @@ def _rows(form: Form, log: Log) -> Rows:
         bar,
         form.total,
     )
+
+
+def _names_epochs(own: Sequence[Rows]) -> bool:
+    """Whether lines of the training have an epoch, or stand below the heading of one."""
+    return any(each.level and each.epochs is not None for each in own)
+
+
+def _with_closing_epochs(own: Sequence[Rows], rows: Sequence[Rows]) -> list[Rows]:
+    """Give lines the epoch of the line that closes it: its mean loss, and the epoch's number."""
+    closing = sorted(
+        (offset, epoch)
+        for each in rows
+        if each.level and not each.steps and each.bar is None and each.epochs is not None
+        for offset, epoch in zip(each.offsets, each.epochs, strict=True)
+    )
+    if not closing or any(b[1] <= a[1] for a, b in pairwise(closing)):
+        return [*own]
+    offsets = [offset for offset, _ in closing]
+    epochs = [*(epoch for _, epoch in closing), closing[-1][1] + 1]
+    return [
+        replace(each, epochs=[epochs[at] for at in map(bisect_left, repeat(offsets), each.offsets)])
+        if each.level
+        else each
+        for each in own
+    ]
+
+
+def _through_epochs(own: Sequence[Rows]) -> list[Rows]:
+    """Count steps through all epochs where lines name the epoch, the step in it, and its length.
+
+    That is epoch x length + step where the step starts again as the epoch grows. Epochs count from
+    0 or from 1, as the first one shows.
+    """
+    lengths = [
+        each
+        for each in own
+        if each.level and each.total and each.epochs is not None and max(each.steps) <= each.total
+    ]
+    if not lengths or not _starts_again(lengths):
+        return [*own]
+    first = min(min(filter(math.isfinite, each.epochs or ()), default=0.0) for each in lengths)
+    base = 0 if first < 1 else 1
+    usual = max(lengths, key=lambda each: len(each.steps)).total
+    counted = []
+    for each in own:
+        length = each.total if each in lengths else usual
+        if not each.level or each.epochs is None or not length or max(each.steps) > length:
+            counted.append(each)
+            continue
+        if 0 in each.steps and length in each.steps:
+            length += 1  # both ends are printed
+        pairs = zip(each.epochs, each.steps, strict=True)
+        steps = (
+            (int(epoch) - base) * length + step if math.isfinite(epoch) else step
+            for epoch, step in pairs
+        )
+        counted.append(replace(each, steps=array("q", steps), total=None, length=length))
+    return counted
+
+
+def _starts_again(rows: Sequence[Rows]) -> bool:
+    """Whether steps fall where whole epochs grow, at half of the places at least."""
+    order = merged_order([each.offsets for each in rows])
+    epochs = merged(order, [each.epochs or () for each in rows])
+    steps = merged(order, [each.steps for each in rows])
+    if not all(map(float.is_integer, filter(math.isfinite, epochs))):
+        return False
+    falls = [
+        after < before
+        for (epoch, before), (later, after) in pairwise(zip(epochs, steps, strict=True))
+        if later > epoch
+    ]
+    return 2 * sum(falls) >= len(falls) > 0
 
 
 def _marked_epochs(offsets: Sequence[int], log: Log) -> Sequence[float] | None:
@@ -406,7 +483,7 @@ def _moved(counts: Counted, places: Sequence[int]) -> list[bool]:
     return [True, *map(ne, steps, islice(steps, 1, None))]
 
 
-def choose_way(name: str, logs: Iterable[Steps], *, counts_all: bool) -> str:
+def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
     """Choose how to place a metric's rows without a step: BEFORE, AFTER, BY_EPOCH or IN_ORDER.
 
     ``counts_all``: the counter of steps does not start again within the run.
@@ -424,6 +501,8 @@ def choose_way(name: str, logs: Iterable[Steps], *, counts_all: bool) -> str:
     good = {way for way in moves if moves[way] >= needed}
     if BY_EPOCH in good and not counts_all:
         return BY_EPOCH
+    if {BEFORE, AFTER} <= good and any(log.through_epochs for log in logs):
+        return BEFORE  # what stands between two epochs is of the one that ends
     if {BEFORE, AFTER} <= good:
         strays = {way: _strays(rows[way]) for way in (BEFORE, AFTER)}
         better, worse = sorted(strays, key=lambda way: strays[way])

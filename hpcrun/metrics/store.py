@@ -119,7 +119,8 @@ class Store:
             epochs = array("d", [epoch]) * len(frame.offsets)
         has = (frame.steps is not None, epochs is not None, frame.times is not None)
         # Bars are told apart by their descriptions without numbers, and their totals.
-        key: tuple[object, ...] = (layout, *has)
+        # Beside an epoch the total may be its length.
+        key: tuple[object, ...] = (layout, *has, None if epochs is None else frame.total)
         if bar is not None:
             name = bar_name(bar)
             key = (name, frame.total, layout.format, layout.split, layout.rank, layout.names, *has)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from hpcrun.metrics.curve import Curve, Restart
 from hpcrun.metrics.row import Mark
 from tests.metrics.rows import Line, at, both, build
@@ -217,7 +219,7 @@ class TestStepLines:
             for batch in (4, 8, 12, 16):
                 lines += [Line((), batch, float(epoch), total=16), at(0, None, 1.0)]
         curve = build(lines)
-        assert curve.steps("loss") == [4, 8, 12, 16] * 3
+        assert curve.steps("loss") == [*range(4, 52, 4)]
         assert (curve.restarts, curve.notes) == ((), ())
 
     def test_a_last_evaluation_that_nothing_follows(self) -> None:
@@ -227,6 +229,62 @@ class TestStepLines:
             lines += [at(0, step, 1.0)]
         lines.append(at(0, None, 2.0, name="eval_loss"))
         assert both(build(lines), "eval_loss") == ([0, 25, 50, 75], [1.0, 1.0, 1.0, 2.0])
+
+
+class TestTwoCounters:
+    """The epoch, the step within it, and its length on one line."""
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_the_step_is_that_through_all_epochs(self, first: int) -> None:
+        lines = [
+            at(0, step, 1.0, epoch=float(epoch), total=15)
+            for epoch in range(first, first + 4)
+            for step in range(0, 15, 5)
+        ]
+        curve = build(lines)
+        assert curve.steps("loss") == [*range(0, 60, 5)]
+        assert (curve.restarts, curve.notes) == ((), ())
+
+    def test_by_the_heading_of_an_epoch(self) -> None:
+        lines = []
+        for epoch in (1, 2):
+            lines.append(Line(mark=Mark(epoch=epoch)))
+            lines += [at(0, step, 1.0, total=9) for step in (3, 6, 9)]
+        assert build(lines).steps("loss") == [*range(3, 21, 3)]
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_by_the_line_that_closes_an_epoch(self, first: int) -> None:
+        lines = []
+        for epoch in range(first, first + 3):
+            lines += [at(0, step, 1.0, total=8) for step in (0, 4, 8)]
+            lines.append(Line((("ppl", 9.0),), epoch=float(epoch)))
+        curve = build(lines)
+        assert curve.steps("loss") == [0, 4, 8, 9, 13, 17, 18, 22, 26]
+        assert curve.steps("ppl") == [8, 17, 26]
+
+    def test_a_counter_that_goes_on_is_that_of_the_run(self) -> None:
+        lines = [at(0, step, 1.0, epoch=float(step // 10), total=40) for step in range(40)]
+        curve = build(lines)
+        assert (curve.steps("loss"), curve.total_steps) == ([*range(40)], 40)
+
+    def test_an_evaluation_has_the_step_of_the_training(self) -> None:
+        lines = []
+        for epoch in range(3):
+            lines += [at(0, step, 1.0, epoch=float(epoch), total=10) for step in (0, 5)]
+            lines.append(at(0, None, epoch / 10, name="eval_loss"))
+        assert both(build(lines), "eval_loss") == ([5, 15, 25], [0.0, 0.1, 0.2])
+
+    def test_a_resumption_in_an_earlier_epoch(self) -> None:
+        def epochs(*numbers: int) -> list[Line]:
+            return [
+                at(0, step, float(number), epoch=float(number), total=10)
+                for number in numbers
+                for step in range(10)
+            ]
+
+        curve = build(epochs(0, 1, 2, 3) + epochs(2, 3, 4))
+        assert curve.steps("loss") == [*range(50)]
+        assert curve.restarts == (Restart(0, lost_at=39, resumed_at=20, replayed=20),)
 
 
 class TestEpochs:

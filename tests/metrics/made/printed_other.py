@@ -10,7 +10,7 @@ from tests.metrics.made.printed import Log, bar, printed
 @printed(
     "mmcv_text",
     "open-mmlab/mmcv mmcv/runner/hooks/logger/text.py v1.7.1",
-    note="the counter starts again with each epoch; a comma stands within the eta",
+    note="the counter starts again with each epoch, of 400 steps; a comma stands within the eta",
 )
 def mmcv_text(out: Log) -> None:
     """Print mmcv's lines of three epochs."""
@@ -25,7 +25,8 @@ def mmcv_text(out: Log) -> None:
                 f"eta: 1 day, 14:05:50, time: 0.421, data_time: 0.012, memory: 3868, {parts}, "
                 f"grad_norm: {loss * 2:.4f}"
             )
-            out.note(step, loss=f"{loss:.4f}", lr="2.000e-02", grad_norm=f"{loss * 2:.4f}")
+            whole = (epoch - 1) * 400 + step
+            out.note(whole, loss=f"{loss:.4f}", lr="2.000e-02", grad_norm=f"{loss * 2:.4f}")
         out.line(f"{out.stamp()} - mmdet - INFO - Epoch(val) [{epoch}][625]\tbbox_mAP: 0.3120")
 
 
@@ -182,7 +183,7 @@ def open_clip(out: Log) -> None:
 @printed(
     "timm_train",
     "huggingface/pytorch-image-models train.py aa4b585 (2026-08)",
-    note="the counter starts again with each epoch; Test lines are no training",
+    note="the counter starts again with each epoch, of 500 steps; Test lines are no training",
 )
 def timm_train(out: Log) -> None:
     """Print timm's lines."""
@@ -197,7 +198,7 @@ def timm_train(out: Log) -> None:
                 f"Loss: {loss:#.3g} ({mean:#.3g})  Time: 0.412s, {1242.7:>7.2f}/s  (0.421s, "
                 f"{1216.2:>7.2f}/s)  LR: 1.000e-03  Data: 0.012 (0.020)"
             )
-            out.note(update, loss=f"{loss:#.3g}", lr="1.000e-03")
+            out.note(epoch * 500 + update, loss=f"{loss:#.3g}", lr="1.000e-03")
         out.line(
             f"Test: [  48/48]  Time: 0.211 (0.250)  Loss: {3.012:>7.3f} ({3.1:>6.3f})  Acc@1: "
             f"{41.2:>7.3f} ({40.8:>7.3f})  Acc@5: {66.7:>7.3f} ({66.0:>7.3f})"
@@ -238,7 +239,7 @@ def axolotl_dicts(out: Log) -> None:
     "examples_mnist",
     "pytorch/examples mnist/main.py 77f55b9 (2025-08)",
     ambiguous=("eval_loss",),
-    note="the step counts samples within the epoch; the test's loss is its mean",
+    note="the step counts samples, here through both epochs; the test's loss is its mean",
 )
 def examples_mnist(out: Log) -> None:
     """Print the lines of the MNIST example."""
@@ -248,7 +249,7 @@ def examples_mnist(out: Log) -> None:
             loss, seen = abs(next(losses)), index * 6400
             head = f"Train Epoch: {epoch} [{seen}/60000 ({100 * seen / 60000:.0f}%)]"
             out.line(f"{head}\tLoss: {loss:.6f}")
-            out.note(seen, loss=f"{loss:.6f}")
+            out.note((epoch - 1) * 60000 + seen, loss=f"{loss:.6f}")
         out.line(f"\nTest set: Average loss: {loss + 0.01:.4f}, Accuracy: 9801/10000 (98%)\n")
         out.note(None, eval_loss=f"{loss + 0.01:.4f}")
 
@@ -274,7 +275,7 @@ def examples_imagenet(out: Log) -> None:
                 "Acc@5   6.25 (  4.30)",
             ]
             out.line("\t".join([f"Epoch: [{epoch}][{batch:3d}/100]", *meters]))
-            out.note(batch, loss=f"{loss:.4e}")
+            out.note(epoch * 100 + batch, loss=f"{loss:.4e}")
         out.line("Test: [ 1/10]\tTime  1.2 ( 1.2)\tLoss 3.1012e+00 (3.1012e+00)\tAcc@1  30.08")
         out.line(" *   Acc@1 30.080 Acc@5 55.110")
 
@@ -294,7 +295,7 @@ def examples_word_language_model(out: Log) -> None:
                 f"| epoch {epoch:3d} | {batch:5d}/ 2983 batches | lr {20:02.2f} | ms/batch "
                 f"{12.31:5.2f} | loss {loss:5.2f} | ppl {2.718**loss:8.2f}"
             )
-            out.note(batch, loss=f"{loss:5.2f}", lr="20.00")
+            out.note((epoch - 1) * 2983 + batch, loss=f"{loss:5.2f}", lr="20.00")
         out.line("-" * 89)
         out.line(
             f"| end of epoch {epoch:3d} | time: {38.2:5.2f}s | valid loss {loss:5.2f} | "
@@ -319,7 +320,7 @@ def deit_meters(out: Log) -> None:
                 f"Epoch: [{epoch}]  [{batch:4d}/1251]  eta: 0:10:22  lr: 0.000001  loss: "
                 f"{loss:.4f} ({loss + 0.1:.4f})  time: 0.4912  data: 0.0101  max mem: 9911"
             )
-            out.note(batch, loss=f"{loss:.4f}", lr="0.000001")
+            out.note(epoch * 1251 + batch, loss=f"{loss:.4f}", lr="0.000001")
         out.line(f"Epoch: [{epoch}] Total time: 0:10:14 (0.4911 s / it)")
         out.line(f"Averaged stats: lr: 0.000001  loss: {loss:.4f} ({loss + 0.1:.4f})")
 

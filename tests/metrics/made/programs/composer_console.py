@@ -37,7 +37,7 @@ class Told(Callback):
         """Note a batch; the first one is printed too."""
         batch = int(state.timestamp.batch)
         if batch % EVERY == 0 or batch == 1:
-            note(int(state.timestamp.batch_in_epoch), loss=f"{state.loss.item():.4f}")
+            note(int(state.timestamp.batch), loss=f"{state.loss.item():.4f}")
 
 
 def main() -> None:

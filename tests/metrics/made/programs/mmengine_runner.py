@@ -35,13 +35,11 @@ class Told(Hook):
 
     def after_train_iter(self, runner: Any, batch_idx: int, *rest: Any, **more: Any) -> None:
         """Note a line."""
-        by_epoch = sys.argv[1] == "epochs"
-        number = batch_idx if by_epoch else runner.iter
-        if (number + 1) % EVERY:
+        if (runner.iter + 1) % EVERY:
             return
         window = runner.message_hub.get_scalar("train/loss")
         lr = runner.optim_wrapper.get_lr()["lr"][0]
-        note(number + 1, loss=f"{window.mean(EVERY):.4f}", lr=f"{lr:.4e}")
+        note(runner.iter + 1, loss=f"{window.mean(EVERY):.4f}", lr=f"{lr:.4e}")
 
 
 def main() -> None:
