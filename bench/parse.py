@@ -1,33 +1,37 @@
 """How fast `hpcrun parse` is, beside the loop that people write; and what memory it takes.
 
-    python -m bench.parse                 the figures of the README; a minute
-    python -m bench.parse --gigabytes 10  the same, and memory on a log of that size
+    python -m bench.parse                 the figures of the README; some minutes
+    python -m bench.parse --share 0.1     the same of logs a tenth as long, for every day
+    python -m bench.parse --one-core      as on a machine with one core
+    python -m bench.parse --gigabytes 10  and memory on a log of that size
 
-Each figure is the median of runs that alternate with what it is compared with, whole processes,
-the log in the page cache.
+There are two logs, since one alone would be tuned to: one of noise with one metric line in eight,
+and one in which every line measures something. Each figure is the median of runs that alternate
+with what it is compared with, whole processes, the log in the page cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from bench.make_log import write_log
+from bench.make_log import A_STEP, write_dense_log, write_log
 from bench.measure import measure
 
 PLAIN_LOOP = str(Path(__file__).parent / "plain_loop.py")
 LINES, METRIC_LINES, BYTES_A_LINE = 2_400_000, 300_000, 150
 
 
-def speed(log: Path, rounds: int) -> dict[str, float]:
+def speed(log: Path, rounds: int, points: int) -> dict[str, float]:
     """Measure the whole command and the plain loop in turns, seconds."""
     ours = [sys.executable, "-m", "hpcrun", "parse", str(log)]
     answer = json.loads(measure([*ours, "--json"]).output)
-    assert answer["runs"][0]["points"] == METRIC_LINES, answer["runs"][0]["points"]
+    assert answer["runs"][0]["points"] == points, answer["runs"][0]["points"]
     seconds: dict[str, list[float]] = {"hpcrun parse": [], "hpcrun parse --json": [], "loop": []}
     for _ in range(rounds):
         seconds["loop"].append(measure([sys.executable, PLAIN_LOOP, str(log)]).seconds)
@@ -52,15 +56,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--gigabytes", type=float, default=0.0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the length of the logs")
+    parser.add_argument("--one-core", action="store_true")
     given = parser.parse_args()
+    if given.one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    lines, metric_lines = int(LINES * given.share), int(METRIC_LINES * given.share)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        log = Path(name) / "train.log"
-        write_log(log, LINES, METRIC_LINES)
-        size = log.stat().st_size / 1e6
-        print(f"{size:.0f} MB, {LINES} lines, {METRIC_LINES} of them metric lines")
-        seconds = speed(log, given.rounds)
-        for what, each in seconds.items():
-            print(f"{what:22} {each:6.2f} s   {each / seconds['loop']:.2f} x the plain loop")
+        log, dense = Path(name) / "train.log", Path(name) / "dense.log"
+        write_log(log, lines, metric_lines)
+        write_dense_log(dense, lines)
+        for path, measured, points in (
+            (log, metric_lines, metric_lines),
+            (dense, lines, lines // A_STEP),
+        ):
+            size = path.stat().st_size / 1e6
+            print(f"{size:.0f} MB, {lines} lines, {measured} of them metric lines")
+            seconds = speed(path, given.rounds, points)
+            for what, each in seconds.items():
+                print(f"{what:22} {each:6.2f} s   {each / seconds['loop']:.2f} x the plain loop")
         if given.gigabytes:
             read, held = memory(given.gigabytes, Path(name))
             print(f"hpcrun parse --json    {read:.1f} GB read, {held:.0f} MB held at most")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,8 @@ import click
 from hpcrun.errors import HpcrunError, SpecError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpcrun.views.table import Look
 
 
@@ -270,3 +273,62 @@ class Patience:
         if not self._is_reported:
             self._is_reported = True
             note("Slurm is slow to answer; still waiting ...")
+
+
+# A read that takes longer than this is shown, in seconds.
+LONG_READ = 1.0
+
+
+@contextlib.contextmanager
+def reading_bar(*, is_quiet: bool) -> Iterator[Callable[[Path, int], None] | None]:
+    """Show how far a long read has come, where standard error is a terminal; leave no trace.
+
+    Yields what is called with a file and how many of its bytes were read.
+    """
+    if is_quiet or not (sys.stderr and sys.stderr.isatty()):
+        yield None
+        return
+    bar = _ReadingBar()
+    try:
+        yield bar.show
+    finally:
+        bar.clear()
+
+
+class _ReadingBar:
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._began = time.time()
+        self._rate = 0.0
+        self._bar: Any = None
+        self._is_drawn = False
+
+    def show(self, path: Path, position: int) -> None:
+        """Draw how much of a file was read, once that has taken a while."""
+        if path != self._path:
+            self._began = time.time() if self._path else self._began
+            self._path, self._bar = path, None
+        seconds = time.time() - self._began
+        if seconds < LONG_READ or not path.is_file():
+            return
+        bar = self._bar or click.progressbar(
+            length=path.stat().st_size,
+            label="reading",
+            width=24,
+            item_show_func=self._describe,
+            file=sys.stderr,
+        )
+        if self._bar is None:
+            self._bar, bar.start = bar, self._began
+        self._rate = position / max(seconds, 1e-3) / 1e6
+        bar.update(position - bar.pos)
+        self._is_drawn = True
+
+    def _describe(self, _: object) -> str:
+        return f"{self._bar.pos / 1e6:.0f} MB, {self._rate:.0f} MB/s"
+
+    def clear(self) -> None:
+        """Empty the line of the bar, and bring the cursor back."""
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[K\x1b[?25h")
+            sys.stderr.flush()

@@ -73,7 +73,8 @@ def command(
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
     where, files = context(cluster), {"plot": plot, "html": html}
     check_files(where.cwd, logs, files)
-    runs = _with_gpus(parse(where, logs), gpus)
+    with output.reading_bar(is_quiet=as_json) as progress:
+        runs = _with_gpus(parse(where, logs, progress=progress), gpus)
     if len(runs) < 2:
         raise InputError(
             f"{' '.join(logs)}: one run; two or more can be compared",

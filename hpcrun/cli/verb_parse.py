@@ -75,9 +75,12 @@ def command(
             is_quiet=as_json,
         )
     else:
+        from hpcrun.cli.output import reading_bar
         from hpcrun.controller.curves.parse import parse
 
-        runs, ok = parse(where, logs, patterns=patterns, full=full, every=every), True
+        with reading_bar(is_quiet=as_json) as progress:
+            runs = parse(where, logs, patterns=patterns, full=full, every=every, progress=progress)
+        ok = True
     show(where, runs, metric=metric, as_json=as_json, full=full)
     write(where, runs, files, full=full)
     return 0 if ok and any(run.curve.metrics for run in runs) else 1

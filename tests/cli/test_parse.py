@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli import output
+from hpcrun.controller.curves.read_log import LogFileReader
 from tests.cli.calling import ROOT, Caller
 from tests.json_schemas import check_json
 from tests.report.runs import trainer_log
@@ -234,3 +238,47 @@ def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
     )
     drawing = {"hpcrun.report", "hpcrun.report.data", "hpcrun.report.files"}
     assert set(ast.literal_eval(done.stderr)) == drawing
+
+
+class Terminal(io.StringIO):
+    """Standard error on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class TestReadingBar:
+    """A read that lasts shows how far it has come, on a terminal, and leaves no trace."""
+
+    def read(self, paths: list[Path], *, is_quiet: bool = False) -> None:
+        with output.reading_bar(is_quiet=is_quiet) as progress:
+            for path in paths:
+                for pieces in (reader := LogFileReader(path, processes=1)):
+                    assert pieces is not None
+                    if progress is not None:
+                        progress(path, reader.position)
+
+    def test_a_long_read_shows_a_bar(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
+        log.write_bytes(trainer_log(1, 200) * 100)
+        packed.write_bytes(gzip.compress(log.read_bytes()))
+        monkeypatch.setattr(output, "LONG_READ", 0.0)
+        monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+        self.read([log, packed])
+        drawn = stderr.getvalue()
+        assert drawn.count("100%") == 2 and " MB/s" in drawn
+        # The line is empty again, and the cursor is there.
+        assert drawn.endswith("\r\x1b[K\x1b[?25h") and "\n" not in drawn
+
+    def test_a_short_read_a_pipe_and_json_show_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = tmp_path / "a.log"
+        log.write_bytes(trainer_log(1, 200))
+        monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+        self.read([log])
+        monkeypatch.setattr(output, "LONG_READ", 0.0)
+        self.read([log], is_quiet=True)
+        monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+        self.read([log])
+        assert stderr.getvalue() == pipe.getvalue() == ""

@@ -170,6 +170,43 @@ def test_texts_made_of_metric_letters_are_survived(text: str) -> None:
     assert all(row.layout.names for row in in_one(text.encode() + b"\n"))
 
 
+PIECES = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [b"step=", b"loss: ", b"epoch ", b"{'loss': ", b'{"step": 1, "loss": ', b"it/s]"]
+    ),
+    st.sampled_from([b"12/100 [00:10<01:20, ", b"[2026-11-20 08:04:09] ", b"[rank3]: ", b"\x1b[A"]),
+    st.sampled_from(
+        [b"epoch,train_loss,val_loss\n", b"| step | loss |\n", b"1,2.5,3\n", b"\r", b"\n"]
+    ),
+    st.sampled_from(
+        [b"(", b"[", b"{", b"'", b'"', b",", b" ", b"|", b"\0", b"1e400", b"nan", b"9" * 30]
+    ),
+)
+
+
+@pytest.mark.slow
+@given(st.lists(PIECES, max_size=40).map(b"".join), st.integers(1, 3000))
+@settings(max_examples=60, deadline=None)
+def test_fuzzed_bytes_end_in_an_answer_within_seconds(piece: bytes, times: int) -> None:
+    """Any bytes again and again: read in linear time, and in memory that what they say explains."""
+    log = (piece * times)[: 1 << 20]
+    reader = Reader()
+    tracemalloc.start()
+    try:
+        began = time.process_time()
+        kept = 0
+        for start in range(0, len(log), 1 << 16):
+            for found in reader.feed(log[start : start + (1 << 16)]):
+                kept += 1000 + 8 * len(found) * 50 if isinstance(found, Frame) else 1000
+        reader.finish()
+        seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seconds < 20 + 40 * len(log) / (1 << 20)
+    assert peak < (64 << 20) + kept
+
+
 class TestUnfinishedLine:
     def test_is_kept_until_the_rest_comes(self) -> None:
         reader = Reader()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -46,6 +46,10 @@ _STREAM = re.compile(
 )
 
 
+# Called with a file and how many of its bytes were read.
+Progress = Callable[[Path, int], None]
+
+
 class Source(Struct, frozen=True):
     """What becomes one curve: the files of one log, or a run; ``name`` is what the user typed.
 
@@ -65,19 +69,21 @@ def parse(
     patterns: Sequence[str] = (),
     full: bool = False,
     every: int = 1,
+    progress: Progress | None = None,
 ) -> list[ParsedRun]:
     """Read what the arguments name (``find_sources``), a run for each; without: the newest run.
 
     ``patterns`` are line formats of the user's own, tried before the known ones. ``full`` keeps
     every point and every sample; else a long metric is thinned. ``every``: keep only each so
-    manieth row of a form. Raises InputError.
+    manieth row of a form. ``progress`` is told how far each log was read. Raises InputError.
     """
     own = own_formats(patterns, "--pattern")
-    sources = find_sources(context, arguments)
-    return [
-        _without_secrets(context, source, parse_source(source, own=own, full=full, every=every))
-        for source in sources
-    ]
+    runs = []
+    for source in find_sources(context, arguments):
+        log = CurveLog(source, own, every=every)
+        log.read(progress)
+        runs.append(_without_secrets(context, source, log.run(full=full)))
+    return runs
 
 
 def _without_secrets(context: Context, source: Source, parsed: ParsedRun) -> ParsedRun:
@@ -128,7 +134,7 @@ class CurveLog:
         self._asked_at = 0.0
         self._begin()
 
-    def read(self) -> None:
+    def read(self, progress: Progress | None = None) -> None:
         """Read all of the logs, to the choice of files that has the loss."""
         for choice in range(1 if self.source.run is None else len(self._choices())):
             self._choice = choice
@@ -138,6 +144,8 @@ class CurveLog:
                 self._store.begin(attempt, number)
                 for pieces in self._readers[path]:
                     self._store.add(pieces)
+                    if progress is not None:
+                        progress(path, self._readers[path].position)
             if self.source.run is None or self._parsed().points:
                 break
 

@@ -51,7 +51,8 @@ class LogFileReader:
     """Reads a log file; iterate over it for its frames, in the order of the log.
 
     ``bytes`` and ``lines``: how much was read; lines are counted only up to the first that measures
-    something. ``notes``: what people should know of the file.
+    something. ``position``: how far that is in the file, which may be compressed. ``notes``: what
+    people should know of the file.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class LogFileReader:
         """
         self.path = path
         self.reader = Reader(offset, formats)
-        self.bytes = offset
+        self.bytes = self.position = offset
         self.notes: tuple[str, ...] = ()
         if processes is None:
             processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
@@ -84,7 +85,7 @@ class LogFileReader:
 
         Raises OSError; InputError for a compressed file.
         """
-        with open_log(self.path) as file:
+        with open_log(self.path) as (file, _):
             if not isinstance(file, io.BufferedReader):
                 fix = f"hpcrun parse {self.path}"
                 raise InputError(f"{self.path}: compressed, so it does not grow", fix=fix)
@@ -94,12 +95,14 @@ class LogFileReader:
     def __iter__(self) -> Iterator[Pieces]:
         """Yield the frames of each stretch of the file. Raises InputError for a file that fails."""
         try:
-            with open_log(self.path) as file:
+            with open_log(self.path) as (file, raw):
                 if isinstance(file, io.BufferedReader) and not may_be_document(file.peek(_HEAD)):
                     yield from self._read_lines(file)
                     yield self.reader.finish()
                 else:
-                    yield from read_pieces(self.reader, self._chunks(file))
+                    for pieces in read_pieces(self.reader, self._chunks(file)):
+                        self.position = raw.tell() if raw.seekable() else 0
+                        yield pieces
         except _DAMAGES as error:
             if not self.bytes:
                 raise InputError(f"{self.path}: {error}") from error
@@ -125,6 +128,7 @@ class LogFileReader:
         while size > 0 and (data := read(min(size, _CHUNK))):
             size -= len(data)
             self.bytes += len(data)
+            self.position = self.bytes
             yield data
 
     def _read_ranges(self, file: IO[bytes], size: int) -> Iterator[Pieces]:
@@ -143,7 +147,7 @@ class LogFileReader:
             for answer in answers:
                 if answer.in_table:
                     break
-                self.bytes = end = answer.end
+                self.bytes = self.position = end = answer.end
                 if not found:
                     self.reader.lines_read += answer.lines
                     found = any(answer.blocks)
@@ -153,10 +157,11 @@ class LogFileReader:
 
 
 @contextlib.contextmanager
-def open_log(path: Path) -> Iterator[_File]:
+def open_log(path: Path) -> Iterator[tuple[_File, io.BufferedReader]]:
     """Open a log file, a compressed one as what it holds; a pipe may be one too.
 
-    Raises OSError, InputError for a form of compression that Python lacks.
+    The second is the file as it lies on the disk. Raises OSError, InputError for a form of
+    compression that Python lacks.
     """
     with path.open("rb") as file:
         head = file.peek(6)
@@ -167,9 +172,9 @@ def open_log(path: Path) -> Iterator[_File]:
         for magic, decompress in _DECOMPRESS.items():
             if head.startswith(magic):
                 with decompress(file) as inside:
-                    yield inside
+                    yield inside, file
                 return
-        yield file
+        yield file, file
 
 
 class RangeRows(Struct, frozen=True):
