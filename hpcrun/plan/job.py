@@ -36,10 +36,14 @@ _NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Findings(Struct):
-    """What is wrong with a job, and what its user should know."""
+    """What is wrong with a job, and what its user should know.
+
+    ``fix`` is what to do about problems that are none.
+    """
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    fix: str = ""
 
     def refuse(self, path: str, message: str) -> None:
         """Add a problem with the value at a path of the job."""

@@ -21,7 +21,7 @@ from hpcrun.assets import home_dir
 from hpcrun.controller.checks.places import PATIENCE, Question
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
-from hpcrun.errors import Problem
+from hpcrun.plan.job import Findings
 from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.spec.job import JobSpec
 
@@ -42,19 +42,13 @@ class Reading(msgspec.Struct, frozen=True):
     line: int | None = None
 
 
-class Program(msgspec.Struct):
+class Program(Findings):
     """The file that Python starts with, as far as it is seen from here, and what was found."""
 
     path: Path | None = None
     name: str = ""
     reading: Reading | None = None
     reads_variables: bool = False
-    problems: list[Problem] = msgspec.field(default_factory=list)
-    notes: list[str] = msgspec.field(default_factory=list)
-
-    def refuse(self, path: str, message: str) -> None:
-        """Add a problem."""
-        self.problems.append(Problem(path, message))
 
 
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:

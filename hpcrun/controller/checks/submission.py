@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from hpcrun.controller.checks.places import Places
 from hpcrun.controller.checks.script import (
     Program,
@@ -23,6 +21,7 @@ from hpcrun.controller.checks.script import (
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter, seen
 from hpcrun.errors import Problem, SpecError
+from hpcrun.plan.job import Findings
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
 from hpcrun.plan.script_notes import (
     Script,
@@ -50,17 +49,6 @@ _WRITTEN = re.compile(
     re.I,
 )
 _ENDS = re.compile(r"\.(jsonl?|ya?ml|txt|csv|tsv|parquet|npy|npz|h5|arrow|toml|bin|gz|zst)$", re.I)
-
-
-class Findings(msgspec.Struct):
-    """What the checks found: problems, which stop a submission, and notes, which do not.
-
-    ``fix`` is what to do about problems that are none.
-    """
-
-    problems: list[Problem] = msgspec.field(default_factory=list)
-    notes: list[str] = msgspec.field(default_factory=list)
-    fix: str = ""
 
 
 class Checks:
@@ -152,7 +140,7 @@ class Checks:
             findings.fix += OVERRIDE if findings.problems else ""
             return findings
         ignored = [f"--no-check: {problem}" for problem in findings.problems]
-        return Findings([], [*ignored, *findings.notes])
+        return Findings(notes=[*ignored, *findings.notes])
 
 
 def check_staged(context: Context, plan: Plan) -> None:
