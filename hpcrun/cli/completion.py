@@ -17,6 +17,7 @@ from pathlib import Path
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
 from hpcrun.assets import shipped
+from hpcrun.runs.layout import ARRAY, RUN_ID, array_of
 
 
 def main() -> None:
@@ -171,8 +172,6 @@ _OPENED = 30
 _MOST = 200
 # The characters of a run id's time: YYYYMMDD-HHMMSS-.
 _STAMP = 16
-_RUN = re.compile(r"(\d{8}-\d{6})-([A-Za-z0-9._+-]+-[0-9a-z]{4})(\.array)?")
-_TASK = re.compile(r"(.+)\.(\d+)(-[0-9a-z]{4})")
 
 
 def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
@@ -204,7 +203,7 @@ def runs(current: str) -> list[CompletionItem]:
     by_date = bool(re.match(r"\d{5}", current))
     if not items or by_date:
         for name in islice(_newest(names, current), _MOST):
-            value = name.removesuffix(".array")
+            value = name.removesuffix(ARRAY)
             what = _what(runs_dir / name) if len(items) < _OPENED else ""
             items.append(CompletionItem(value if by_date else value[_STAMP:], help=what))
     return items
@@ -214,12 +213,8 @@ def _newest(names: Sequence[str], current: str) -> Iterator[str]:
     """The folders of runs whose id, or the end of it, begins so; a sweep stands for its tasks."""
     there = frozenset(names)
     for name in names:
-        if not (name.startswith(current) or name.startswith(current, _STAMP)):
-            continue
-        if not _RUN.fullmatch(name):
-            continue
-        task = _TASK.fullmatch(name)
-        if task is None or f"{task[1]}{task[3]}.array" not in there:
+        is_meant = name.startswith(current) or name.startswith(current, _STAMP)
+        if is_meant and RUN_ID.fullmatch(name.removesuffix(ARRAY)) and array_of(name) not in there:
             yield name
 
 
@@ -232,11 +227,10 @@ def _job_ids(runs_dir: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _what(folder: Path) -> str:
     """Describe a run by its name and the state that its own files show."""
-    match = _RUN.fullmatch(folder.name)
-    assert match is not None
-    stamp, name = match[1], match[2].rpartition("-")[0]
-    when = f"{stamp[4:6]}-{stamp[6:8]} {stamp[9:11]}:{stamp[11:13]} UTC"
-    state = "sweep" if match[3] else _state(folder)
+    run_id = folder.name.removesuffix(ARRAY)
+    when = f"{run_id[4:6]}-{run_id[6:8]} {run_id[9:11]}:{run_id[11:13]} UTC"
+    name = run_id[_STAMP:].rpartition("-")[0]
+    state = "sweep" if run_id != folder.name else _state(folder)
     return ", ".join(text for text in (name, state, when) if text)
 
 
