@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
 from hpcrun.handles import Run, Sweep, status_of, wait
+from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus as Status
 
 if TYPE_CHECKING:
     from hpcrun.controller.context import Context
-    from hpcrun.controller.prepare import Prepared, PreparedSweep
+    from hpcrun.controller.prepare import Prepared
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
     from hpcrun.render.files import RenderedFile
@@ -76,15 +77,14 @@ def submit(
     Raises SpecError with all that is wrong with the job, InputError, SchedulerRefused, OutOfReach;
     nothing is left behind but where OutOfReach says that Slurm may have taken it (maybe_done).
     """
-    from hpcrun.controller.prepare import PreparedSweep
     from hpcrun.controller.submit import submit_job
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
-    if isinstance(made, PreparedSweep):
+    if made.is_sweep:
         raise InputError(f"{made.plan.name}: a sweep", fix="hpcrun.submit_sweep(...)")
     submit_job(context, made)
-    return Run(made.folder, context)
+    return Run(RunFolder(made.path), context)
 
 
 def submit_sweep(
@@ -101,15 +101,14 @@ def submit_sweep(
 
     A job becomes a sweep here too, as in set={"sweep": {"args.lr": [1e-3, 1e-4]}}.
     """
-    from hpcrun.controller.prepare import PreparedSweep
     from hpcrun.controller.submit import submit_job
 
     context = _context(cluster, cwd)
     made = _prepared(context, job, set, args, after, check)
-    if not isinstance(made, PreparedSweep):
+    if not made.is_sweep:
         raise InputError(f"{made.plan.name}: no sweep", fix="hpcrun.submit(...)")
     submit_job(context, made)
-    return Sweep(made.folder, context)
+    return Sweep(SweepFolder(made.path), context)
 
 
 def dry_run(
@@ -126,10 +125,9 @@ def dry_run(
 
     Arguments and errors are submit()'s. Slurm is asked only about ``after``.
     """
-    from hpcrun.controller.prepare import PreparedSweep
 
     made = _prepared(_context(cluster, cwd), job, set, args, after, check)
-    if not isinstance(made, PreparedSweep):
+    if not made.is_sweep:
         return DryRun(made.plan, _texts(made.files))
     runs = tuple(
         DryRun(run.plan, _texts(run.files), values)
@@ -157,7 +155,6 @@ def find_sweep(
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
     from hpcrun.controller.targets import resolve
-    from hpcrun.runs.layout import SweepFolder
 
     context = _context(cluster, cwd)
     found = resolve(context, str(word))
@@ -232,7 +229,7 @@ def _prepared(
     args: Sequence[object],
     after: Run | Sweep | str | None,
     check: bool,
-) -> Prepared | PreparedSweep:
+) -> Prepared:
     from hpcrun.controller.asked import prepare_asked
 
     first = after.id if isinstance(after, (Run, Sweep)) else after

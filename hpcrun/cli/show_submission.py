@@ -10,22 +10,21 @@ from msgspec import structs
 
 from hpcrun.cli.output import done_anyway, emit_json, message, pairs, say, show_next, table
 from hpcrun.controller.context import Context
-from hpcrun.controller.prepare import Prepared, PreparedSweep
+from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError
 from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
+from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.views.numbers import count_of, sweep_size
 
 if TYPE_CHECKING:
     from hpcrun.slurm.commands import Estimate
 
 
-def describe(made: Prepared | PreparedSweep) -> list[tuple[str, str]]:
+def describe(made: Prepared) -> list[tuple[str, str]]:
     """Describe a run, or what is true of all runs of a sweep, in a few lines."""
     plan = made.plan
-    rows = [("run", plan.run_id)]
-    if isinstance(made, PreparedSweep):
-        rows = [("sweep", plan.run_id)]
+    rows = [("sweep" if made.is_sweep else "run", plan.run_id)]
     if plan.description:
         rows.append(("what", plan.description))
     what = "one process a node" if plan.launcher == "none" else f"{plan.launcher}, {plan.precision}"
@@ -34,26 +33,26 @@ def describe(made: Prepared | PreparedSweep) -> list[tuple[str, str]]:
         shape += " (CPUs stand in for them here)"
     rows.append(("shape", f"{shape}, {what}"))
     is_bare = made.spec.command is not None
-    if not is_bare and not (isinstance(made, PreparedSweep) and _has_several_batches(made)):
+    if not is_bare and not _has_several_batches(made):
         steps = f"{plan.gradient_accumulation_steps} accumulated"
         ranks = count_of(plan.world_size, "rank")
         batch = f"{plan.micro_batch_per_gpu} per GPU × {steps} × {ranks}"
         rows.append(("batch", f"{batch} = {plan.effective_batch} effective"))
-    rows.append(("folder", str(made.folder.path)))
+    rows.append(("folder", str(made.path)))
     return rows + [("note", text) for text in plan.notes]
 
 
-def _has_several_batches(sweep: PreparedSweep) -> bool:
+def _has_several_batches(sweep: Prepared) -> bool:
     return len({run.plan.effective_batch for run in sweep.runs}) > 1
 
 
 # ---- submitted ---------------------------------------------------------------------------------
 
 
-def submission_json(made: Prepared | PreparedSweep, job_id: str) -> dict[str, Any]:
+def submission_json(made: Prepared, job_id: str) -> dict[str, Any]:
     """Return the JSON of a submission."""
     plan = made.plan
-    if not isinstance(made, PreparedSweep):
+    if not made.is_sweep:
         return {
             "run_id": plan.run_id,
             "job_id": job_id,
@@ -65,7 +64,7 @@ def submission_json(made: Prepared | PreparedSweep, job_id: str) -> dict[str, An
     return {
         "sweep_id": plan.run_id,
         "job_id": job_id,
-        "sweep_dir": str(made.folder.path),
+        "sweep_dir": str(made.path),
         "cluster": plan.cluster,
         "notes": plan.notes,
         "runs": [
@@ -81,11 +80,11 @@ def submission_json(made: Prepared | PreparedSweep, job_id: str) -> dict[str, An
     }
 
 
-def show_submission(made: Prepared | PreparedSweep, job_id: str) -> None:
+def show_submission(made: Prepared, job_id: str) -> None:
     """Print what was submitted, and what to type next."""
     plan = made.plan
     head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
-    if not isinstance(made, PreparedSweep):
+    if not made.is_sweep:
         say(head)
         pairs(describe(made))
         show_next(
@@ -106,7 +105,7 @@ def show_submission(made: Prepared | PreparedSweep, job_id: str) -> None:
     )
 
 
-def _show_values(sweep: PreparedSweep) -> None:
+def _show_values(sweep: Prepared) -> None:
     batches = [str(run.plan.effective_batch) for run in sweep.runs]
     if not _has_several_batches(sweep):
         batches = []
@@ -120,7 +119,7 @@ def _show_values(sweep: PreparedSweep) -> None:
 
 def hand_in(
     context: Context,
-    made: Prepared | PreparedSweep,
+    made: Prepared,
     submit: Callable[[], str],
     to_json: Callable[[str], dict[str, Any]],
     *,
@@ -132,7 +131,7 @@ def hand_in(
 
     Returns 0, and 1 for what was watched and did not end well. Raises InputError.
     """
-    if follow and isinstance(made, PreparedSweep):
+    if follow and made.is_sweep:
         raise InputError(
             "--follow: a sweep has a log for each run", fix="--wait, or hpcrun logs -f of one run"
         )
@@ -146,9 +145,9 @@ def hand_in(
         return 0
     from hpcrun.cli.watch import wait_for_sweep, watch  # here: a submission needs none
 
-    if isinstance(made, PreparedSweep):
-        return wait_for_sweep(context, made.folder, quiet=as_json)
-    return watch(context, made.folder, logs=follow, quiet=as_json)
+    if made.is_sweep:
+        return wait_for_sweep(context, SweepFolder(made.path), quiet=as_json)
+    return watch(context, RunFolder(made.path), logs=follow, quiet=as_json)
 
 
 # ---- not submitted -----------------------------------------------------------------------------
@@ -180,14 +179,14 @@ def _start(estimate: Estimate) -> str:
     return estimate.start.replace("T", " ") if is_known else NOT_FORESEEN
 
 
-def show_files(made: Prepared | PreparedSweep, *, as_json: bool) -> None:
+def show_files(made: Prepared, *, as_json: bool) -> None:
     """Print what a submission would write: of a sweep the array's script and the first run's files.
 
     Notes go to where messages go; in JSON they are a key beside the files' names.
     """
     if as_json:
         answer: dict[str, Any] = {**_texts(made.files), "notes": made.plan.notes}
-        if isinstance(made, PreparedSweep):
+        if made.is_sweep:
             answer["runs"] = [
                 {"values": values, "files": _texts(run.files)}
                 for run, values in zip(made.runs, made.values, strict=True)
@@ -196,7 +195,7 @@ def show_files(made: Prepared | PreparedSweep, *, as_json: bool) -> None:
         return
     for text in made.plan.notes:
         message("note", text, dim=True)
-    if not isinstance(made, PreparedSweep):
+    if not made.is_sweep:
         _say_files(made.files)
         return
     _say_files([file for file in made.files if file.name == "job.sbatch"])

@@ -120,26 +120,23 @@ def _show_origin(again: Again) -> None:
 
 
 def _json(again: Again, job_id: str) -> dict[str, Any]:
-    from hpcrun.controller.prepare import PreparedSweep, runs_in
-
     made = again.prepared
-    is_sweep = isinstance(made, PreparedSweep)
     return {
         "job_id": job_id,
-        "sweep_id": made.plan.run_id if is_sweep else None,
+        "sweep_id": made.plan.run_id if made.is_sweep else None,
         "cluster": made.plan.cluster,
         "code": "then" if again.context.code is not None else "now",
         "runs": [
             {
                 "run_id": run.plan.run_id,
-                "job_id": f"{job_id}_{index}" if is_sweep else job_id,
+                "job_id": f"{job_id}_{index}" if made.is_sweep else job_id,
                 "run_dir": run.plan.run_dir,
                 "resubmitted_from": status.run_id,
                 "checkpoint_dir": run.plan.checkpoint_dir,
                 "goes_on": folder is not None,
             }
             for index, (run, status, folder) in enumerate(
-                zip(runs_in(made), again.earlier, again.checkpoint_dirs, strict=True)
+                zip(made.each(), again.earlier, again.checkpoint_dirs, strict=True)
             )
         ],
         "notes": again.notes,

@@ -12,7 +12,6 @@ from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import (
     Prepared,
-    PreparedSweep,
     dependency_on,
     load_spec,
     prepare_job,
@@ -35,7 +34,7 @@ def prepare_asked(
     args: Sequence[object],
     after: str | None,
     check: bool = True,
-) -> Prepared | PreparedSweep:
+) -> Prepared:
     """Plan and render a run or a sweep; nothing is changed.
 
     ``job`` is a name, a path or a dict with a job file's keys; ``changes`` are dotted keys with

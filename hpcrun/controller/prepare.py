@@ -27,7 +27,7 @@ from hpcrun.plan.sweep import SweepRun, build_array, build_runs, check_placehold
 from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_array, render_files
 from hpcrun.render.quoting import quote_comment
-from hpcrun.runs.layout import RunFolder, SweepFolder, make_run_id, sweep_folder, task_run_id
+from hpcrun.runs.layout import make_run_id, sweep_folder, task_run_id
 from hpcrun.runs.records import Sweep, Task
 from hpcrun.slurm.jobs import array_id
 from hpcrun.spec.dump import dump_job
@@ -36,34 +36,31 @@ from hpcrun.spec.load import Origin, command_job, load_job
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that could be submitted: what was asked, decided and written. Nothing happened yet."""
+    """A run, or a sweep with its runs, that could be submitted. Nothing happened yet.
+
+    What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own, and
+    each of its ``runs`` has ``values``.
+    """
 
     spec: JobSpec
     plan: Plan
     files: list[RenderedFile]
+    runs: list[Prepared] = []
+    values: list[dict[str, str]] = []
 
     @property
-    def folder(self) -> RunFolder:
-        return RunFolder(Path(self.plan.run_dir))
-
-
-class PreparedSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep that could be submitted; ``plan`` and ``files`` are the array's own."""
-
-    spec: JobSpec
-    plan: Plan
-    files: list[RenderedFile]
-    runs: list[Prepared]
-    values: list[dict[str, str]]
+    def is_sweep(self) -> bool:
+        return bool(self.runs)
 
     @property
-    def folder(self) -> SweepFolder:
-        return sweep_folder(Path(self.plan.run_dir).parent, self.plan.run_id)
+    def path(self) -> Path:
+        """The folder to come."""
+        path = Path(self.plan.run_dir)
+        return sweep_folder(path.parent, self.plan.run_id).path if self.is_sweep else path
 
-
-def runs_in(made: Prepared | PreparedSweep) -> list[Prepared]:
-    """Return the runs of a sweep, or the one run."""
-    return made.runs if isinstance(made, PreparedSweep) else [made]
+    def each(self) -> list[Prepared]:
+        """Return the runs of a sweep, or the one run."""
+        return self.runs or [self]
 
 
 # ---- the job -----------------------------------------------------------------------------------
@@ -131,7 +128,7 @@ def prepare_job(
     after: Dependency | None,
     origin: Origin,
     checks: Checks,
-) -> Prepared | PreparedSweep:
+) -> Prepared:
     """Plan and render a run, or a sweep where the job is one. Raises as prepare() does."""
     make = prepare_sweep if spec.sweep else prepare
     return make(context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
@@ -360,7 +357,7 @@ def prepare_sweep(
     origin: Origin | None = None,
     checks: Checks | None = None,
     made: Sequence[SweepRun] | None = None,
-) -> PreparedSweep:
+) -> Prepared:
     """Plan and render all runs of a sweep and its array; nothing is changed.
 
     ``checks`` say whether problems that the user may know better about are errors; ``made`` are the
@@ -414,7 +411,7 @@ def prepare_sweep(
         RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]
     values = [one.values for one in made]
-    return PreparedSweep(spec=spec, plan=plan, files=files, runs=runs, values=values)
+    return Prepared(spec=spec, plan=plan, files=files, runs=runs, values=values)
 
 
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:

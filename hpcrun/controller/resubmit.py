@@ -14,12 +14,10 @@ from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
 from hpcrun.controller.prepare import (
     Prepared,
-    PreparedSweep,
     prepare,
     prepare_sweep,
     read_spec,
     record_file,
-    runs_in,
 )
 from hpcrun.controller.status import status_of
 from hpcrun.controller.submit import linked, named_after, submit_job
@@ -47,7 +45,7 @@ class Again(Struct, frozen=True, kw_only=True):
     """
 
     context: Context
-    prepared: Prepared | PreparedSweep
+    prepared: Prepared
     earlier: list[JobStatus]
     checkpoint_dirs: list[str | None]
     notes: list[str]
@@ -89,7 +87,7 @@ def prepare_again(
     after = _after(where, plan)
     spec = _spec_of(where, found, overrides)
     origin = Origin(str(found.path / "spec.yaml"), tuple(overrides))
-    make: Callable[..., Prepared | PreparedSweep] = partial(prepare, checkpoint_dir=folders[0])
+    make: Callable[..., Prepared] = partial(prepare, checkpoint_dir=folders[0])
     if isinstance(found, SweepFolder):
         tasks = [
             SweepRun(
@@ -105,9 +103,9 @@ def prepare_again(
         ]
         make = partial(prepare_sweep, made=tasks)
     made = make(where, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
-    for run, status, folder in zip(runs_in(made), statuses, folders, strict=True):
+    for run, status, folder in zip(made.each(), statuses, folders, strict=True):
         run.files.append(_origin_file(status, folder, where))
-    _check_began_from(after, [run.plan for run in runs_in(made)])
+    _check_began_from(after, [run.plan for run in made.each()])
     if any(folders):
         notes += _run_dir_notes(made.spec)
     return Again(
@@ -121,7 +119,7 @@ def submit_again(again: Again) -> str:
     In the folder whose checkpoints it uses stands from now on that it does; else nothing of the
     earlier run is changed.
     """
-    with linked(again.context, runs_in(again.prepared), again.checkpoint_dirs):
+    with linked(again.context, again.prepared.each(), again.checkpoint_dirs):
         return submit_job(again.context, again.prepared)
 
 

@@ -20,13 +20,13 @@ from hpcrun.controller.context import (
     slurm_conf_of,
     slurm_transport,
 )
-from hpcrun.controller.prepare import Prepared, PreparedSweep, runs_in
+from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import SUBMITTED, RunFolder
+from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder
 from hpcrun.runs.records import Submitted, Successor
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import (
@@ -61,10 +61,9 @@ def write_run(context: Context, prepared: Prepared, written: list[Path]) -> RunF
 
 
 def _make_folder(prepared: Prepared, written: list[Path]) -> RunFolder:
-    path = Path(prepared.plan.run_dir)
-    if not path.exists():  # another's would not be taken away
-        written.append(path)
-    return create_run_folder(path)
+    if not prepared.path.exists():  # another's would not be taken away
+        written.append(prepared.path)
+    return create_run_folder(prepared.path)
 
 
 def check_secrets(context: Context, plan: Plan) -> None:
@@ -125,7 +124,7 @@ def _check_copied(prepared: Prepared, code: Path) -> None:
         )
 
 
-def submit_job(context: Context, made: Prepared | PreparedSweep) -> str:
+def submit_job(context: Context, made: Prepared) -> str:
     """Write the run, or the array and its runs, and submit it with one sbatch; return the job id.
 
     Raises SchedulerRefused (all folders are taken away again), and OutOfReach when it stays
@@ -133,19 +132,19 @@ def submit_job(context: Context, made: Prepared | PreparedSweep) -> str:
     """
     check_slurm_conf(context)
     check_secrets(context, made.plan)
-    runs = runs_in(made)
+    runs = made.each()
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
-    with notes, whole_or_nothing(context, made.folder.path) as written:
-        if isinstance(made, PreparedSweep):
+    with notes, whole_or_nothing(context, made.path) as written:
+        if made.is_sweep:
             _write_sweep(context, made, written)
         else:
             write_run(context, made, written)
         return hand_over(context, made.plan, written)
 
 
-def _write_sweep(context: Context, sweep: PreparedSweep, written: list[Path]) -> None:
+def _write_sweep(context: Context, sweep: Prepared, written: list[Path]) -> None:
     """Make the array's folder, by which the names of its runs' folders are taken too."""
-    folder = sweep.folder
+    folder = SweepFolder(sweep.path)
     if not folder.path.exists():
         written.append(folder.path)
     try:
@@ -183,15 +182,15 @@ def linked(
             if owner is not None:
                 with contextlib.suppress(FileExistsError):
                     owner.successors.mkdir()
-                note = owner.successors / f"{run.folder.run_id}.json"
+                note = owner.successors / f"{run.plan.run_id}.json"
                 notes.append((note, run))
-                write_record(note, Successor(run_dir=str(run.folder.path), reads=reads))
+                write_record(note, Successor(run_dir=str(run.path), reads=reads))
                 if not reads:
                     _check_alone(context, note)
         yield
     except BaseException:
         for note, run in notes:
-            if not run.folder.path.is_dir():  # it is there where Slurm has the job, or may have it
+            if not run.path.is_dir():  # it is there where Slurm has the job, or may have it
                 note.unlink(missing_ok=True)
         raise
 
