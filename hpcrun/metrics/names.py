@@ -11,14 +11,23 @@
     loss_scale           factor by which mixed precision scales the loss
     epoch                how far the passes over the data have come; with step, where a row stands
 
-How logs spell these is in ``hpcrun.metrics.lines.spellings``. Every other name stays as a log has
-it.
+Every other name stays as a log has it.
+
+Of how logs spell these, a key is taken apart into words: a word may name the split (``train/loss``,
+``loss_val``), some only say how the number was taken (``avg``, ``running``, ``step``), and what is
+left must be a spelling that the tables hold, whole. So ``loss_weight``, ``lm loss PPL`` and
+``min_lr`` are neither loss nor lr. Where a line has one metric in several spellings, the plainest
+is meant (``Spelling.rank``).
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+
+from msgspec import Struct
+
+from hpcrun.patterns import pattern_of
 
 LOSS = "loss"
 EVAL_LOSS = "eval_loss"
@@ -153,3 +162,248 @@ def like_a_score(name: str) -> bool:
     (True, True, False)
     """
     return not _SCORES.isdisjoint(fold(name).split("_"))
+
+
+class Spelling(Struct, frozen=True):
+    """What a spelling names.
+
+    The value in the metric's unit is the printed one times ``factor``, or ``factor`` divided by it
+    where ``inverse`` (steps per second). ``split`` is "" where the spelling does not say. Of
+    several spellings of one metric in a line the one of lowest ``rank`` is meant.
+    """
+
+    name: str
+    factor: float = 1.0
+    inverse: bool = False
+    split: str = ""
+    rank: int = 0
+
+    def scale(self, value: float) -> float:
+        """Bring a printed value to the metric's unit."""
+        if self.inverse:
+            return self.factor / value if value else float("inf")
+        return value * self.factor
+
+
+def _spell(name: str, spellings: str, *, inverse: bool = False) -> dict[str, Spelling]:
+    return {
+        spelling: Spelling(name, 1.0, inverse, rank=2 * place)
+        for place, spelling in enumerate(spellings.split())
+    }
+
+
+def _rates(name: str, nouns: str) -> dict[str, Spelling]:
+    """Spell a rate: tokens_per_second, tokens/s, tokens/s/gpu, tokens per gpu per second."""
+    seconds = ("per_second", "per_sec", "per_s", "s", "sec", "second")
+    devices = ("", "_gpu", "_device", "_per_gpu", "_per_device")
+    ends = [second + device for device in devices for second in seconds]
+    ends += [f"{device}_{second}" for device in devices[3:] for second in seconds[:2]]
+    return _spell(
+        name, " ".join(f"{noun}_{end.strip('_')}" for end in ends for noun in nouns.split())
+    )
+
+
+_OBJECTIVES = (
+    "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
+    "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss"
+)
+_STEP_UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    "ms": 1e-3,
+    "us": 1e-6,
+}
+
+# Folded spellings with all that they say; what varies freely (split, avg) is not in them.
+_TABLE: dict[str, Spelling] = {
+    **_spell(LOSS, "loss total_loss loss_total lm_loss lm_loss_value loss_value totalloss"),
+    # Objectives by their own name; in reinforcement learning the policy's.
+    **{
+        spelling: Spelling(LOSS, rank=100 + place)
+        for place, spelling in enumerate(_OBJECTIVES.split())
+    },
+    **_spell(LR, "lr learning_rate learningrate learn_rate lrate"),
+    **_spell(
+        GRAD_NORM,
+        "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm total_grad_norm "
+        "global_grad_norm grad_norm_total grad_global_norm norm_grad grad_norm_all gn norm",
+    ),
+    **_rates(TOKENS_PER_SECOND, "tokens token toks tok words"),
+    **_spell(TOKENS_PER_SECOND, "tps tgs wps tokens_per_gpu_per_second_tgs token_throughput"),
+    **_rates(
+        SAMPLES_PER_SECOND,
+        "samples sample images image imgs img examples sequences seqs",
+    ),
+    **{
+        f"{each}_{end}": Spelling(STEP_SECONDS, inverse=True)
+        for each in words("steps step its it iters iter iterations batches batch updates")
+        for end in ("per_second", "per_sec", "s", "sec")
+    },
+    **{
+        f"{unit}_{per}{each}": Spelling(STEP_SECONDS, factor)
+        for each in words("step it iter iteration batch update")
+        for per in ("", "per_")
+        for unit, factor in _STEP_UNITS.items()
+    },
+    **_spell(STEP_SECONDS, "step_seconds"),
+    **_spell(MEMORY_BYTES, "memory_bytes"),
+    **_spell(LOSS_SCALE, "loss_scale loss_scaler lossscale"),
+}
+
+# Spellings that say nothing of the unit: known where the value or a word behind carries one
+# ("312ms", "48GiB", step_time_ms). The plainest first, of memory the peak.
+_OPEN: dict[str, Spelling] = {
+    **_spell(
+        STEP_SECONDS,
+        "step_time iter_time iteration_time time_per_step time_per_iteration time_per_iter "
+        "elapsed_time_per_iteration train_step_time train_step_timing step_timing time_step "
+        "step_duration iteration_duration batch_time time_per_batch step dt time_iter "
+        "global_step_time optimizer_step_time duration_per_step step_avg per_step_time",
+    ),
+    **_spell(
+        MEMORY_BYTES,
+        "peak_memory max_memory max_memory_allocated peak_memory_allocated max_mem_allocated "
+        "peak_mem max_mem peak_gpu_memory peak_gpu_mem max_gpu_mem gpu_mem_max peak_vram "
+        "max_memory_usage memory mem memory_allocated mem_allocated allocated_memory gpu_memory "
+        "gpu_mem gpu_memory_allocated gpu_memory_usage memory_usage mem_usage cuda_memory "
+        "cuda_mem vram gpu_mem_used memory_used",
+    ),
+}
+# A plain "time" is a step's only in units that nothing longer is told in.
+_RANK_OF_TIME = 40
+
+# Words that only say how a number was taken, and how far they lead away from the plain metric.
+_MODIFIERS = {
+    **dict.fromkeys(words("cur curr current now step batch iter iteration local reduced"), 1),
+    **dict.fromkeys(words("set main"), 1),
+    **dict.fromkeys(
+        words("metrics minibatch optim optimizer opt perf trainer stats device gpu"), 1
+    ),
+    **dict.fromkeys(words("interval global window accum last"), 2),
+    **dict.fromkeys(words("avg avr average averaged mean running smooth smoothed ema moving"), 6),
+    **dict.fromkeys(words("epoch epochs"), 10),
+}
+# An lr may be that of an optimizer's first group.
+_OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler")
+
+# Splits that are named so only beside another word.
+_SHORT_SPLITS = {"tr": "train", "va": "eval"}
+_UNIT_IN_KEY = pattern_of(
+    r"^(?P<key>.*?\w)[ _]*(?:[(\[][ ]?(?P<unit>[\w/%]{1,16})[ ]?[)\]]|[ ]in[ ](?P<said>\w{1,8}))$"
+)
+# What the value is printed in units of: "train/lr(1e-3)".
+_FACTOR_IN_KEY = pattern_of(r"^(?P<key>.*\w) ?\((?P<factor>1[eE]-?\d{1,2})\)$")
+
+# Unit as printed, in lower case -> metric whose unit it scales to, factor. GB is 10**9 bytes and
+# GiB 2**30: many programs print GB for GiB, and nothing in the log tells; the text is taken at its
+# word.
+UNITS: dict[str, tuple[str, float]] = {
+    **{unit: (STEP_SECONDS, factor) for unit, factor in _STEP_UNITS.items()},
+    **dict.fromkeys(("msec", "msecs", "milliseconds"), (STEP_SECONDS, 1e-3)),
+    **dict.fromkeys(("µs", "μs", "usec"), (STEP_SECONDS, 1e-6)),
+    **dict.fromkeys(("m", "min", "mins", "minutes"), (STEP_SECONDS, 60.0)),
+    **dict.fromkeys(("b", "bytes"), (MEMORY_BYTES, 1.0)),
+    **{f"{prefix}b": (MEMORY_BYTES, 1e3 ** (i + 1)) for i, prefix in enumerate("kmgt")},
+    **{f"{prefix}ib": (MEMORY_BYTES, 1024.0 ** (i + 1)) for i, prefix in enumerate("kmgt")},
+}
+_MEMORY_LETTERS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9}
+
+
+@lru_cache(maxsize=8192)
+def spelling_of(key: str) -> Spelling | None:
+    """Return what a key names, None if it is no known spelling.
+
+    >>> spelling_of("train/loss").name, spelling_of("Avg Valid Loss").split
+    ('loss', 'eval')
+    >>> spelling_of("loss_weight"), spelling_of("lm loss PPL"), spelling_of("it/s").inverse
+    (None, None, True)
+    """
+    known = _look_up(fold(key), _TABLE)
+    if known and known.name == LOSS and "loss/value" in key.lower():
+        return None  # what a critic makes of it
+    # "step_s" may well be a step's seconds; "step/s" and "steps_per_s" are not.
+    return None if known and known.inverse and "/" not in key and "per" not in key else known
+
+
+def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
+    """Look for the words that are left when split and modifiers are gone."""
+    if known := table.get(folded):
+        return known
+    if folded == "cost":  # a "training cost" may well be in seconds
+        return Spelling(LOSS, rank=200)
+    parts = folded.split("_")
+    if len(parts) > 8:
+        return None
+    split, left, away = "", [], 0
+    for part in parts:
+        named = SPLITS.get(part)
+        if named is None and len(parts) > 1:
+            named = _SHORT_SPLITS.get(part)
+        if named is None:
+            left.append(part)
+        elif split not in ("", named):
+            return None  # what an evaluation found on the training data
+        else:
+            split, away = named, away + 1
+    known = table.get("_".join(left))
+    if known is None:
+        for part in [part for part in left if part in _MODIFIERS]:
+            left.remove(part)
+            away += _MODIFIERS[part]
+        known = table.get("_".join(left))
+    if known is None and (plain := [part for part in left if part not in _OPTIMIZERS]):
+        away += 2 * (len(left) - len(plain))
+        known = table.get("_".join(plain))
+        known = known if known and known.name == LR else None
+    if known is None:
+        return None
+    return Spelling(known.name, known.factor, known.inverse, split, known.rank + away)
+
+
+def _with_unit(key: str, unit: str) -> Spelling | None:
+    """Return what a key names whose value carries a unit, None if the two do not go together."""
+    if "/" in unit and (rate := spelling_of(unit)):
+        return rate
+    if unit[1:2] == " " and (rate := spelling_of(unit[2:])):  # 12.3K tokens/s
+        return Spelling(rate.name, _COUNTS[unit[0].lower()], rank=rate.rank)
+    lower, folded = unit.lower(), fold(key)
+    known = _look_up(folded, _TABLE)
+    if known and lower in _COUNTS and known.name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
+        return Spelling(known.name, _COUNTS[lower], split=known.split, rank=known.rank)
+    opened = _look_up(folded, _OPEN)
+    measured, factor = UNITS.get(lower, ("", 1.0))
+    if opened and opened.name == MEMORY_BYTES and lower in _MEMORY_LETTERS:
+        measured, factor = MEMORY_BYTES, _MEMORY_LETTERS[lower]
+    if opened and opened.name == measured:
+        return Spelling(opened.name, factor, split=opened.split, rank=opened.rank)
+    if folded == "time" and measured == STEP_SECONDS and factor < 1:
+        return Spelling(STEP_SECONDS, factor, rank=_RANK_OF_TIME)
+    if known and known.name == measured and not known.inverse:
+        return known
+    return None
+
+
+@lru_cache(maxsize=8192)
+def metric_of(key: str, unit: str = "") -> Spelling | None:
+    """Return what a key names; the unit may stand behind the value or in the key.
+
+    None if the key is unknown, or does not go together with the unit.
+
+    >>> metric_of("elapsed time per iteration (ms)").factor, metric_of("mem_gb").factor
+    (0.001, 1000000000.0)
+    >>> metric_of("step_time", "ms").factor, metric_of("memory", "GiB").factor
+    (0.001, 1073741824.0)
+    >>> metric_of("loss", "ms"), metric_of("Speed", "samples/sec").name, metric_of("step_time")
+    (None, 'samples_per_second', None)
+    """
+    if unit:
+        return _with_unit(key, unit)
+    if known := spelling_of(key):
+        return known
+    if (scaled := _FACTOR_IN_KEY.match(key)) and (known := spelling_of(scaled["key"])):
+        factor = known.factor * float(scaled["factor"])
+        return Spelling(known.name, factor, known.inverse, known.split, known.rank)
+    if found := _UNIT_IN_KEY.match(key):
+        return _with_unit(found["key"], found["unit"] or found["said"]) or spelling_of(found["key"])
+    bare, _, last = fold(key).rpartition("_")
+    return _with_unit(bare, last) if bare and last in UNITS and last != "m" else None

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
-from hpcrun.metrics.columns import curve_columns
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.health.find import find_warnings
-from hpcrun.metrics.lines.tables import LARGEST_DOCUMENT, may_be_document
+from hpcrun.metrics.lines.line import LARGEST_DOCUMENT, may_be_document
+from hpcrun.metrics.lines.read import Reader, read_document_frames
 from hpcrun.metrics.names import LOSS
-from hpcrun.metrics.reading.read import Reader, read_document_frames
 from hpcrun.metrics.row import Frame, Placed
 from hpcrun.metrics.store import Samples, Store
 
@@ -52,6 +51,8 @@ class ParsedRun(Struct, frozen=True):
 
     def columns(self) -> dict[str, list[float | None]]:
         """Return a table for pandas: a row per step, a column per metric (``curve_columns``)."""
+        from hpcrun.metrics.columns import curve_columns  # here: `hpcrun parse` needs none
+
         return curve_columns(self.curve)
 
 

@@ -116,7 +116,7 @@ def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str
     """Yield the CSV line by line, the header first.
 
     >>> from hpcrun.metrics.parse import parse_stored, read_pieces
-    >>> from hpcrun.metrics.reading.read import Reader
+    >>> from hpcrun.metrics.lines.read import Reader
     >>> from hpcrun.metrics.store import Store
     >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"
     >>> store = Store()

@@ -22,7 +22,7 @@ import pytest
 from hpcrun.controller.curves import read_log
 from hpcrun.controller.curves.read_log import LogFileReader, line_from
 from hpcrun.errors import InputError
-from hpcrun.metrics.reading import read as reader
+from hpcrun.metrics.lines import read as reader
 from hpcrun.metrics.row import Frame, Placed
 
 Row = tuple[object, ...]
@@ -217,7 +217,7 @@ LEAVING = """
 import os, signal, sys
 from pathlib import Path
 from hpcrun.controller.curves import read_log
-from hpcrun.metrics.reading import read
+from hpcrun.metrics.lines import read
 signal.signal(signal.SIGTERM, lambda *_: None)
 for module in (read, read_log):
     module.RANGE = 1 << 12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.parse import ParsedRun, parse_stored, read_pieces
-from hpcrun.metrics.reading.read import Reader
 from hpcrun.metrics.store import Store
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.metrics.lines.line import read_line
-from hpcrun.metrics.reading.read import Reader
+from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.row import Row
 
 # Line -> step, {name: value}.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.metrics.lines.spellings import metric_of
-from hpcrun.metrics.names import fold, name_in
+from hpcrun.metrics.names import fold, metric_of, name_in
 
 SPELLED = {
     "loss": "loss|Loss|LOSS|train_loss|train/loss|Training Loss|lm loss|loss/train|avg_loss|"

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcrun.metrics.lines import read
 from hpcrun.metrics.lines.line import NEEDLES, read_line, records
-from hpcrun.metrics.reading import read
-from hpcrun.metrics.reading.read import LONGEST_LINE, Reader, fold
+from hpcrun.metrics.lines.read import LONGEST_LINE, Reader, fold
 from hpcrun.metrics.row import Frame, Layout, Placed, Row
 
 NOISE = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.metrics.lines.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.lines.line import FORMATS, find_time, read_line
-from hpcrun.metrics.reading.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.row import Mark, Row, Table
 
 Answer = tuple[str, Row | Mark | Table] | None

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_from
 from hpcrun.controller.secrets import masker_of
@@ -355,6 +354,8 @@ def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list
     if name is None and target is None:
         raise InputError(no_runs_in(context.runs_dir), fix="hpcrun parse FILE")
     if isinstance(target, str):
+        from hpcrun import scheduler  # here: a log file needs no Slurm
+
         jobs = scheduler.show_jobs(slurm_transport(context), target)
         named = tuple(map(Path, jobs[0].outputs)) if jobs else ()
         there = named if is_awaited else tuple(path for path in named if path.is_file())

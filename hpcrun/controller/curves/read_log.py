@@ -22,10 +22,9 @@ from typing import IO
 from msgspec import Struct
 
 from hpcrun.errors import InputError
-from hpcrun.metrics.lines.line import FORMATS, Format
-from hpcrun.metrics.lines.tables import may_be_document
+from hpcrun.metrics.lines.line import FORMATS, Format, may_be_document
+from hpcrun.metrics.lines.read import BLOCK, RANGE, THOROUGH, Reader
 from hpcrun.metrics.parse import read_pieces
-from hpcrun.metrics.reading.read import BLOCK, RANGE, THOROUGH, Reader
 from hpcrun.metrics.row import Frame, Placed
 
 Pieces = list[Frame | Placed]

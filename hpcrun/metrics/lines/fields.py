@@ -22,7 +22,6 @@ import re
 
 from msgspec import Struct, structs
 
-from hpcrun.metrics.lines.spellings import metric_of
 from hpcrun.metrics.names import (
     EPOCH_RANK,
     EVAL_LOSS,
@@ -41,6 +40,7 @@ from hpcrun.metrics.names import (
     fold,
     like_a_loss,
     like_a_score,
+    metric_of,
     name_in,
     words,
 )

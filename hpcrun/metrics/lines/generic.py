@@ -33,7 +33,6 @@ from hpcrun.metrics.lines.fields import (
     named_losses,
     read_dict,
 )
-from hpcrun.metrics.lines.spellings import metric_of
 from hpcrun.metrics.names import (
     EPOCH_RANK,
     LOSS,
@@ -42,6 +41,7 @@ from hpcrun.metrics.names import (
     SPLITS,
     STEP_RANK,
     fold,
+    metric_of,
     words,
 )
 from hpcrun.metrics.row import Row

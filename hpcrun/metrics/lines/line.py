@@ -9,6 +9,14 @@ values. The readers of whole logs build on that.
 A mark measures nothing but says where the run stands: an epoch begins, or a run does again: Slurm
 requeues the job, or a program goes on from a checkpoint and says so. Only what cannot mean anything
 else counts: a job that its time limit ended is no restart, nor is an option of that name.
+
+A line is the head of a table if it is nothing but names, one of them a step or an epoch and one a
+loss (or a score). Its rows have as many cells, numbers where there are any; an empty cell, a dash
+or a word measures nothing. Whatever does not fit below a head is read as if there were none.
+
+A file may be one JSON document, too, with what was logged as a list inside. ``trainer_state.json``
+of the HF Trainer has it under ``log_history``; others are a list of objects, or columns of equal
+length (the ``history`` of Keras). Each object is read as a line of its own would be.
 """
 
 from __future__ import annotations
@@ -16,14 +24,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hpcrun.metrics.lines.fields import read_json
+from hpcrun.metrics.lines.fields import (
+    Field,
+    Shape,
+    build_row,
+    fields_of,
+    is_known,
+    number_or_word,
+    read_json,
+    read_json_list,
+)
 from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.general import GENERAL
 from hpcrun.metrics.lines.formats.language import LANGUAGE
 from hpcrun.metrics.lines.generic import find_meter, read_generic, read_meter
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
-from hpcrun.metrics.lines.tables import read_head, read_row
-from hpcrun.metrics.names import SPLITS
+from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, like_a_score
 from hpcrun.metrics.row import Mark, Row, Table
 from hpcrun.patterns import pattern_of
 
@@ -238,3 +254,220 @@ def read_mark(text: str) -> Mark | None:
     if _REQUEUED.match(text):
         return Mark(restart=True)
     return None
+
+
+_MOST_COLUMNS = 400
+_NAME = pattern_of(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}(?:\([\w ./%-]{1,20}\))?")
+_DRAWN = str.maketrans("│┃║", "|||")
+_BLANKS = pattern_of(r"[ ]{2,}|\t+")
+# The table that YOLO's trainers draw, the last columns a bar: epoch/epochs, memory, losses, counts.
+_YOLO_HEAD = pattern_of(r"\s{1,12}Epoch\s{1,12}(?:gpu_mem|GPU_mem)\s")
+_YOLO_ROW = pattern_of(
+    r"\s{0,12}(?P<epoch>\d{1,7})/(?P<of>\d{1,7})\s+(?P<memory>[\d.]{1,10})(?P<unit>[GMK]?)(?P<cells>(?:\s+[\w.+-]{1,14}){3,40})(?=:|\s*\Z|\s+\d+%)"
+)
+# spaCy: spacy/training/loggers.py (console_logger).
+_SPACY_HEAD = pattern_of(r"E\s{2,8}#\s{2,12}LOSS\s")
+
+
+def read_head(text: str) -> Table | None:
+    """Read the head of a table.
+
+    >>> read_head("epoch,train_loss,val_loss")
+    Table(kind='csv', columns=('epoch', 'train_loss', 'val_loss'))
+    >>> read_head("| step | loss |").kind, read_head("the step, the loss and a half")
+    ('pipes', None)
+    """
+    if _YOLO_HEAD.match(text):
+        return Table("yolo", tuple(text.split()))
+    text = text.strip().removeprefix("# ").lstrip()  # numpy's savetxt
+    if _SPACY_HEAD.match(text):
+        return Table("columns", ("epoch", "step", *_BLANKS.split(text)[2:]))
+    for kind, cells in _ways_to_part(text.translate(_DRAWN)):
+        if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
+            return Table(kind, tuple(cells))
+    return None
+
+
+def _ways_to_part(text: str) -> list[tuple[str, list[str]]]:
+    """Part a line into cells in every way that tables are written."""
+    if "=" in text or "{" in text:
+        return []
+    if text.startswith("|") and text.endswith("|"):
+        return [("pipes", _cells(text, "pipes"))]
+    if "," in text:
+        return [("csv", _cells(text, "csv"))]
+    if "\t" in text:
+        return [("tabs", _cells(text, "tabs"))]
+    return [("columns", _BLANKS.split(text)), ("words", text.split())]
+
+
+def _cells(text: str, kind: str) -> list[str]:
+    if kind == "csv":
+        return [_own_name(cell.strip().strip("\"'")) for cell in text.split(",")]
+    if kind == "pipes":
+        return [cell.strip() for cell in text.strip().strip("|").split("|")]
+    if kind == "tabs":
+        return [cell.strip() for cell in text.split("\t")]
+    return text.split() if kind == "words" else _BLANKS.split(text.strip())
+
+
+def _own_name(cell: str) -> str:
+    """Take off the name of the run that an export puts before a column's."""
+    return cell.rpartition(" - ")[2]
+
+
+def _are_names(cells: list[str], kind: str) -> bool:
+    if kind == "csv" and cells[0] in ("", "Unnamed: 0"):
+        cells = cells[1:]  # the index that pandas writes
+    if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
+        return False
+    folded = [fold(cell) for cell in cells]
+    placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
+    measured = any(like_a_loss(cell) or like_a_score(cell) for cell in cells)
+    if kind in ("csv", "tabs") and all(like_a_loss(cell) or like_a_score(cell) for cell in cells):
+        return True
+    if kind in ("words", "columns"):  # blanks part words of prose, too
+        odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
+        # Of single words, wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
+        wide = kind == "columns" and len(cells) > 3 and " " not in "".join(cells)
+        return placed and measured and len(odd) <= int(wide and "_" in "".join(cells))
+    return placed and measured and len(set(folded)) == len(folded)
+
+
+def read_row(text: str, table: Table) -> Row | None:
+    """Read a row of a table, None if the line is none.
+
+    >>> table = read_head("epoch,train_loss,val_loss,note")
+    >>> read_row("3,0.5,0.75,best", table).values, read_row("3,0.5", table)
+    ((('loss', 0.5), ('eval_loss', 0.75)), None)
+    """
+    if table.kind == "yolo":
+        return _read_yolo(text, table.columns)
+    cells = _cells(text.translate(_DRAWN), table.kind)
+    if table.kind == "tabs":  # blanks at the end of a line are gone
+        cells += [""] * (len(table.columns) - len(cells))
+    if len(cells) != len(table.columns):
+        return None
+    fields: list[Field] = []
+    for column, cell in zip(table.columns, cells, strict=True):
+        value = number_or_word(cell)
+        if isinstance(value, float):
+            if column:
+                fields.append(Field(column, value))
+        elif len(cell) > 40 or (cell and like_a_loss(column) and cell[0].isdigit()):
+            return None
+    return build_row(fields, Shape(), sure=any(like_a_loss(field.key) for field in fields))
+
+
+def _read_yolo(text: str, columns: tuple[str, ...]) -> Row | None:
+    found = _YOLO_ROW.match(text)
+    if found is None:
+        return None
+    cells = found["cells"].split()
+    if len(cells) < len(columns) - 2:
+        return None
+    # Redraws of an epoch count as one: its step is the epoch.
+    epoch = float(found["epoch"])
+    fields = [Field("epoch", epoch), Field("step", epoch, of=float(found["of"]))]
+    memory = number_or_word(found["memory"])
+    if isinstance(memory, float):
+        fields.append(Field("gpu_mem", memory, (found["unit"] or "G")))
+    for column, cell in zip(columns[2:], cells, strict=False):
+        value = number_or_word(cell)
+        if isinstance(value, float):
+            fields.append(Field("loss" if column == "total" else column, value))
+    return build_row(fields, Shape(), sure=True)
+
+
+# Where the list stands.
+_LISTS = ("log_history", "history", "logs", "metrics", "results", "train", "data")
+
+
+def read_document(text: str) -> list[Row] | None:
+    """Read a whole file that is one JSON document; None if it is none that logs anything.
+
+    >>> text = '{"best": null, "log_history": [{"step": 5, "loss": 2.5}, {"step": 9, "loss": 2.0}]}'
+    >>> [(row.step, row.values) for row in read_document(text)]
+    [(5, (('loss', 2.5),)), (9, (('loss', 2.0),))]
+    >>> read_document('{"loss": [2.5, 2.25], "val_loss": [2.0, 1.5]}')[1].values
+    (('loss', 2.25), ('eval_loss', 1.5))
+    >>> read_document('{"learning_rate": 0.1}') is None
+    True
+    """
+    text = text.strip().removeprefix("\ufeff")
+    if text.startswith("["):
+        rows = _rows_of(read_json_list(text))
+    elif text.startswith("{") and (read := read_json(text)) and read[1] == len(text):
+        rows = _rows_in(read[0])
+    else:
+        rows = []
+    return rows or None
+
+
+def _rows_in(document: dict[str, object], depth: int = 0) -> list[Row]:
+    """Find the list of what was logged."""
+    if rows := _rows_of_columns(document):
+        return rows
+    for name in _LISTS:
+        inside = document.get(name)
+        if isinstance(inside, list) and (rows := _rows_of(inside)):
+            return rows
+        if isinstance(inside, dict) and not depth and (rows := _rows_in(inside, 1)):
+            return rows
+    return []
+
+
+def _rows_of(objects: Sequence[object] | None) -> list[Row]:
+    rows: list[Row] = []
+    for each in objects or ():
+        if not isinstance(each, dict):
+            return []
+        fields = fields_of(each)
+        # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
+        # tokens it tells how long it has run at each step, too.
+        summary = "train_runtime" in each and "loss" not in each
+        row = build_row(fields, Shape(dict=True), sure=summary, verbatim=summary)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def _rows_of_columns(document: dict[str, object]) -> list[Row]:
+    """Read lists side by side; without a step or an epoch among them, they are one by epoch."""
+    columns = {
+        key: value
+        for key, value in document.items()
+        if isinstance(value, list) and value and all(isinstance(each, float) for each in value)
+    }
+    losses = [key for key in columns if like_a_loss(key)]
+    if not losses:
+        return []
+    length = len(columns[losses[0]])
+    columns = {key: value for key, value in columns.items() if len(value) == length}
+    placed = any(fold(key) in STEP_RANK or fold(key) in EPOCH_RANK for key in columns)
+    rows = []
+    for index in range(length):
+        fields = [Field(key, value[index]) for key, value in columns.items()]
+        if not placed:
+            fields.append(Field("epoch", float(index + 1)))
+        if row := build_row(fields, Shape(dict=True), sure=True):
+            rows.append(row)
+    return rows
+
+
+# A document is read whole, so it must fit into memory; JSON lines of any length begin like one.
+LARGEST_DOCUMENT = 1 << 26
+
+
+def may_be_document(head: bytes) -> bool:
+    """Tell by its first bytes whether a file may be one JSON document, not JSON lines.
+
+    >>> [may_be_document(head) for head in (b'{\\n "a', b'[{"a"', b'{"a": 1}\\n{', b"[2026-11")]
+    [True, True, False, False]
+    """
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    first, _, rest = head.partition(b"\n")
+    if head.startswith(b"{") and first.rstrip().endswith(b"}") and rest:
+        return False
+    inside = head[1:].lstrip()[:1]
+    return head[:1] in (b"{", b"[") and inside in (b"", b"{" if head[:1] == b"[" else b'"')

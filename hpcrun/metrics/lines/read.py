@@ -25,19 +25,20 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from hpcrun.metrics.lines.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.lines.line import (
     ALWAYS,
     COMMON,
     FORMATS,
+    LARGEST_DOCUMENT,
     NEEDLES,
     Format,
     find_time,
+    read_document,
     read_line,
     read_time,
     records,
 )
-from hpcrun.metrics.lines.tables import LARGEST_DOCUMENT, read_document
-from hpcrun.metrics.reading.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
 
 LONGEST_LINE = 1 << 16
