@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from hpcrun.plan.script_facts import OPEN_PARSERS, ScriptFacts
-from hpcrun.spec.yaml_edit import flow, scalar
+from hpcrun.spec.dump import flow
 
 # What a script's option takes, by its name: the placeholder, and the pattern of the names.
 _OPTIONS: Sequence[tuple[str, str]] = (
@@ -200,12 +200,12 @@ def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str
         f"# yaml-language-server: $schema={schema}",
         f"# A first draft by `hpcrun init`; what comes of it: hpcrun submit {name} --dry-run",
         f"description: {flow(f'{draft.script}, trained with {draft.framework}')}",
-        f"script: {scalar(draft.script)}",
+        f"script: {flow(draft.script)}",
     ]
     if draft.args:
         lines += ["# {placeholders} pass this file's values to your script.", "args:"]
         for option, placeholder in draft.args:
-            lines += [f"  - {scalar(option) if option[0] != '-' else option}"]
+            lines += [f"  - {flow(option)}"]
             lines += [f'  - "{{{placeholder}}}"']
     if draft.required:
         lines.append("# Your script stops without these; add them, with their values, to args:")

@@ -11,8 +11,9 @@ from hpcrun.errors import InputError, SpecError
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.site import Site
 from hpcrun.spec.cluster import Cluster, GpuType, Partition
+from hpcrun.spec.dump import flow
 from hpcrun.spec.load import load_cluster
-from hpcrun.spec.yaml_edit import CannotEdit, comment_out, drop, flow, put, scalar
+from hpcrun.spec.yaml_edit import CannotEdit, comment_out, drop, put
 
 # Facts of the whole cluster that are read from it; read_on is their date.
 READ_KEYS = ("slurm_version", "max_array_size")
@@ -226,7 +227,7 @@ def profile_text(
         lines.append(f"# slurm: {{qos: NAME}}  # yours: {named}; else your account's default")
     add({"fabric": "auto", **chosen}, "internet", "fabric", "setup", "python")
     if chosen.get("env"):
-        lines += ["env:", *(f"  {key}: {scalar(value)}" for key, value in chosen["env"].items())]
+        lines += ["env:", *(f"  {key}: {flow(value)}" for key, value in chosen["env"].items())]
     if facts is not None and site is not None:
         lines += ["", *_partitions(facts, site), *_gpu_types(facts)]
     return "\n".join(lines) + "\n"
@@ -242,7 +243,7 @@ def _partitions(facts: Facts, site: Site) -> list[str]:
     lines.append("partitions:")
     for name, partition in facts.partitions.items():
         lines += [f"  # {note}" for note in site.notes.get(name, [])]
-        lines.append(f"  {scalar(name)}:")
+        lines.append(f"  {flow(name)}:")
         lines += [f"    {key}: {flow(value)}" for key, value in given(partition).items()]
     return lines
 
@@ -250,7 +251,7 @@ def _partitions(facts: Facts, site: Site) -> list[str]:
 def _gpu_types(facts: Facts) -> list[str]:
     if not facts.gpu_types:
         return []
-    rows = [f"  {scalar(name)}: {flow(given(one))}" for name, one in facts.gpu_types.items()]
+    rows = [f"  {flow(name)}: {flow(given(one))}" for name, one in facts.gpu_types.items()]
     comment = "# GPU types: the name that a job uses (gpu_type: NAME), and Slurm's name for it."
     return ["", comment, "gpu_types:", *rows]
 

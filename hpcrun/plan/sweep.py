@@ -13,7 +13,7 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.job import fill_known
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
-from hpcrun.spec.dump import dump_job
+from hpcrun.spec.dump import dump_job, flow
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import SOURCE, load_job
 from hpcrun.spec.yaml12 import Place, Scalar, plain_value
@@ -198,11 +198,7 @@ def _as_yaml(value: str) -> str:
     core = plain_value(Scalar(value, True, Place("")))
     if core is not None and not isinstance(core, str):
         return value
-    text = "".join(
-        char if char.isprintable() and char not in '\\"' else f"\\U{ord(char):08x}"
-        for char in value
-    )
-    return f'"{text}"'
+    return flow(value, quoted=True)
 
 
 def _fill_names(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:

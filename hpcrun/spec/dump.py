@@ -1,4 +1,4 @@
-"""Jobs, and values of a program's own, as YAML that the reader of yaml12 reads back as they are."""
+"""Jobs and values as YAML that the reader of yaml12 reads back as they are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpcrun.spec.job import JobSpec
 from hpcrun.spec.yaml12 import MAX_DEPTH, join
 
 # Text that every YAML reader takes for text: a letter first, and nothing that has a meaning.
-_PLAIN = r"-{0,2}[A-Za-z_/](?:[A-Za-z0-9_/.+@%-]| (?=[A-Za-z0-9_/]))*"
-_OLD_BOOLEANS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+_PLAIN = r"-{0,2}[A-Za-z_/$~](?:[A-Za-z0-9_/.+@%$-]| (?=[A-Za-z0-9_/]))*"
+_OTHER_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -27,12 +27,10 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def text(self, data: str) -> yaml.Node:
-        """Write text plain, as a block of lines, or in double quotes; a value always in quotes."""
+        """Write text plain, as a block of lines, or in double quotes."""
         lines = data.removesuffix("\n").split("\n")
         style: str | None = '"'
-        if self.default_flow_style:
-            pass
-        elif re.fullmatch(_PLAIN, data) and data.lower() not in _OLD_BOOLEANS:
+        if re.fullmatch(_PLAIN, data) and data.lower() not in _OTHER_WORDS:
             style = None
         elif len(lines) > 1 and all(map(_is_plain_line, lines)):
             style = "|"
@@ -43,8 +41,17 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_dict(_given(data))
 
 
-_Dumper.add_representer(str, _Dumper.text)
+class _Quoter(_Dumper):
+    """Quotes all text, so that a message shows where a value begins and ends."""
+
+    def text(self, data: str) -> yaml.Node:
+        """Write text in double quotes."""
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"')
+
+
 _Dumper.add_multi_representer(Struct, _Dumper.struct)
+for _kind in (_Dumper, _Quoter):
+    _kind.add_representer(str, _kind.text)
 
 
 def _is_plain_line(line: str) -> bool:
@@ -64,10 +71,10 @@ def _given(value: Struct) -> dict[str, Any]:
     }
 
 
-def _dump(value: object, *, flow: bool = False) -> str:
+def _dump(value: object, dumper: type[_Dumper] = _Dumper, *, flow: bool = False) -> str:
     text: str = yaml.dump(
         value,
-        Dumper=_Dumper,
+        Dumper=dumper,
         default_flow_style=flow,
         sort_keys=False,
         allow_unicode=True,
@@ -90,6 +97,18 @@ def dump_job(spec: JobSpec) -> str:
     return _dump(spec)
 
 
+def flow(value: object, *, quoted: bool = False) -> str:
+    """Write a value of Python's own types on one line, so that every reader reads it back.
+
+    ``quoted``: all text is in quotes, not only what could be something else.
+
+    >>> print(flow({"a100": 4, "time": "1:00:00", "b": [True, "no", "~", "$TMPDIR"]}))
+    {a100: 4, time: "1:00:00", b: [true, "no", "~", $TMPDIR]}
+    """
+    # In a list, so that a value alone has no document's end behind it.
+    return _dump([value], _Quoter if quoted else _Dumper, flow=True).strip()[1:-1]
+
+
 def yaml_of(value: object, source: str, path: str = "") -> str:
     r"""Write a program's own value on one line, as it stands in a job.
 
@@ -99,8 +118,7 @@ def yaml_of(value: object, source: str, path: str = "") -> str:
     >>> print(yaml_of({"a": [1, 2.5, True, None], "b c": "yes\t"}, "job"))
     {"a": [1, 2.5, true, null], "b c": "yes\t"}
     """
-    in_list = _dump([_plain(value, source, path, 0)], flow=True)
-    return in_list.strip()[1:-1]
+    return flow(_plain(value, source, path, 0), quoted=True)
 
 
 def _plain(value: Any, source: str, path: str, depth: int) -> Any:

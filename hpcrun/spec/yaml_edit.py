@@ -6,17 +6,15 @@ it stays: comments, order, quotes, flow and block style.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from hpcrun.spec.dump import flow
+
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Text that every YAML reader takes for text, and nothing of a flow collection's grammar.
-_PLAIN = re.compile(r"[A-Za-z_/$~][A-Za-z0-9_/.+@%$-]*")
-_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"}
 
 Path = Sequence[str]
 
@@ -25,41 +23,11 @@ class CannotEdit(Exception):
     """The text is written in a way that cannot be changed value by value."""
 
 
-def scalar(value: str | int | bool) -> str:
-    """Write a value in one line, so that every reader takes it for what it is.
-
-    >>> scalar("2-00:00:00"), scalar("a100"), scalar(4), scalar("no"), scalar(True)
-    ('"2-00:00:00"', 'a100', '4', '"no"', 'true')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    # What JSON escapes with surrogate pairs YAML wants as it is, or by its own escape.
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
-
-
-def flow(value: Any) -> str:
-    """Write a value in flow style.
-
-    >>> flow({"a100": 4, "time": "1:00:00"})
-    '{a100: 4, time: "1:00:00"}'
-    """
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(flow(item) for item in value) + "]"
-    return scalar(value)
-
-
 def block(value: Mapping[str, Any], indent: int) -> list[str]:
     """Write a map in block style: maps of maps in lines of their own, plain maps in flow style."""
     lines = []
     for key, inner in value.items():
-        start = f"{' ' * indent}{scalar(key)}:"
+        start = f"{' ' * indent}{flow(key)}:"
         if indent < 2 and isinstance(inner, Mapping) and inner:
             lines += [start, *block(inner, indent + 2)]
         else:
@@ -200,7 +168,7 @@ def _replace(text: str, node: yaml.Node, value: Any) -> str:
 
 def _insert(text: str, parent: yaml.MappingNode, key: str, value: Any) -> str:
     if parent.flow_style:
-        entry = f"{scalar(key)}: {flow(value)}"
+        entry = f"{flow(key)}: {flow(value)}"
         if not parent.value:
             return f"{text[: parent.start_mark.index]}{{{entry}}}{text[parent.end_mark.index :]}"
         at = parent.value[-1][1].end_mark.index
@@ -220,5 +188,5 @@ def _block_entry(key: str, value: Any, indent: int) -> list[str]:
         inner = [
             line for name, below in value.items() for line in _block_entry(name, below, indent + 2)
         ]
-        return [f"{pad}{scalar(key)}:", *inner]
-    return [f"{pad}{scalar(key)}: {flow(value)}"]
+        return [f"{pad}{flow(key)}:", *inner]
+    return [f"{pad}{flow(key)}: {flow(value)}"]
