@@ -62,7 +62,7 @@ class JobOutput(Jobs):
         now = time.monotonic()
         self._longest_silence = max(self._longest_silence, now - self._written_at)
         self._written_at = now
-        self._may_be_over = data is None or any(line in data for line in _LAST_LINES)
+        self._may_be_over |= data is None or any(line in data for line in _LAST_LINES)
 
     def look(self, context: Context, pace: Pace) -> None:
         """Look whether the job may have ended since Slurm was asked."""
@@ -80,6 +80,7 @@ class JobOutput(Jobs):
         self, context: Context, job_ids: Sequence[str], *, is_first: bool
     ) -> dict[str, list[JobStatus]]:
         (job_id,) = job_ids
+        self._may_be_over = False
         jobs = scheduler.show_jobs(context.transport(), job_id)
         if jobs:
             self.jobs = jobs
