@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun import scheduler
-from hpcrun.controller.context import Context
+from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.external import status_of_jobs
 from hpcrun.controller.monitor import Jobs, Pace
 from hpcrun.errors import InputError, OutOfReach
@@ -81,7 +81,7 @@ class JobOutput(Jobs):
     ) -> dict[str, list[JobStatus]]:
         (job_id,) = job_ids
         self._may_be_over = False
-        jobs = scheduler.show_jobs(context.transport(), job_id)
+        jobs = scheduler.show_jobs(slurm_transport(context), job_id)
         if jobs:
             self.jobs = jobs
             return {job_id: [_as_shown(job) for job in jobs]}

@@ -14,7 +14,6 @@ from hpcrun.runs.find import Lookup, find, is_job_id, no_runs_in, plain_id
 from hpcrun.runs.layout import ARRAY, RunFolder, SweepFolder
 from hpcrun.runs.records import History
 from hpcrun.runs.store import read_sweep, runs_of
-from hpcrun.slurm.jobs import is_possible
 
 # Tasks that one word may name; MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MAX_TASKS = 100_000
@@ -106,13 +105,14 @@ def _names_of_tasks(context: Context, job_ids: Sequence[str]) -> dict[str, str]:
 
     Other ids are left out. Asks Slurm once, and only where there are sweeps; never raises.
     """
-    asked = [job_id for job_id in job_ids if job_id.isdigit() and is_possible(job_id)]
-    if not asked or not any(name.endswith(ARRAY) for name in _names(context)):
+    if not job_ids or not any(name.endswith(ARRAY) for name in _names(context)):
         return {}
-    from hpcrun import scheduler  # here: seldom asked
+    from hpcrun import scheduler  # here, as what it needs: most words name runs
+    from hpcrun.slurm.jobs import is_possible
 
+    asked = [job_id for job_id in job_ids if job_id.isdigit() and is_possible(job_id)]
     try:
-        jobs = scheduler.queue(slurm_transport(context), asked)
+        jobs = scheduler.queue(slurm_transport(context), asked) if asked else []
     except OutOfReach:
         return {}
     return {

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.assets import name_of_user
-from hpcrun.controller.context import Context, job_environment
+from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
@@ -135,7 +135,7 @@ class Top(Watched):
         """Begin to ask; look() has the answer."""
         if self._thread is not None and self._thread.is_alive():
             return
-        transport = context.transport()
+        transport = slurm_transport(context)
         self._thread = threading.Thread(target=self._find, args=[transport], daemon=True)
         try:
             self._thread.start()
@@ -203,7 +203,7 @@ class Top(Watched):
             shown.why_no_use = f"the job is {job.user}'s"
         elif job.nodes.isdigit():
             if isinstance(self._version, str):
-                self._version = scheduler.version(self._context.transport())
+                self._version = scheduler.version(slurm_transport(self._context))
             shown.why_no_use = ""
             shown.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
 
