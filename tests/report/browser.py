@@ -126,6 +126,12 @@ class Page:
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the page has taken; from the first call on."""
+        self.call("Performance.enable", timeDomain="threadTicks")
+        measured = self.call("Performance.getMetrics")["metrics"]
+        return next(each["value"] for each in measured if each["name"] == "TaskDuration")
+
     def wait_for(self, expression: str) -> Any:
         """Wait until an expression is true; return its value, of an element true."""
         expression = f"(found => found instanceof Node || found)({expression})"
