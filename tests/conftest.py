@@ -13,6 +13,7 @@ import jinja2
 import pytest
 
 from tests.order import long_first
+from tests.torch_extensions import clear_stale_locks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Let SIGHUP end what tests start: nohup, by which they may run, has every child ignore it."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    clear_stale_locks()
 
 
 @pytest.hookimpl(wrapper=True)

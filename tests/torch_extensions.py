@@ -2,11 +2,11 @@
 
 A build takes the better part of a minute of two cores: one does for all tests, those whose jobs
 hpcrun starts and those that start torch themselves.
-Effects: starts bash.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import zlib
@@ -30,3 +30,24 @@ def extensions() -> str:
     )
     kind = f"{zlib.crc32(sys.executable.encode()):08x}"
     return str(CACHE / "torch_extensions" / kind / done.stdout.strip())
+
+
+def clear_stale_locks(cache: Path = CACHE) -> None:
+    """Remove the locks of builds that were killed; who waits for one would wait for ever.
+
+    torch makes a lock by opening it, and has it open until the build is done.
+    """
+    for lock in cache.glob("torch_extensions/*/*/*/lock"):
+        if not any(_has_open(process, lock) for process in Path("/proc").glob("[0-9]*")):
+            lock.unlink(missing_ok=True)
+
+
+def _has_open(process: Path, path: Path) -> bool:
+    opened = []
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        opened = list((process / "fd").iterdir())
+    for one in opened:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if one.samefile(path):
+                return True
+    return False
