@@ -358,15 +358,10 @@ def write_files(layout: Layout, shape: Shape, version: tuple[int, int]) -> int:
     return ports[0]
 
 
-def start(
-    layout: Layout, programs: Mapping[str, str], environ: Mapping[str, str], nodes: int, port: int
-) -> None:
-    """Start the keeper and, through it, every daemon; raise HpcrunError when one does not start.
-
-    The daemons outlive the caller and its terminal.
-    """
-    munged = [
-        programs["munged"],
+def munged_argv(layout: Layout, program: str) -> list[str]:
+    """Write the command line of munged."""
+    return [
+        program,
         "--force",  # the folders above the sandbox may be open to others; the sandbox is not
         f"--key-file={layout.munge_key}",
         f"--socket={layout.munge_socket}",
@@ -374,7 +369,19 @@ def start(
         f"--pid-file={layout.pid('munged')}",
         f"--log-file={layout.log('munged')}",
     ]
-    commands = [("munged", munged, 0), ("slurmctld", [programs["slurmctld"]], port)]
+
+
+def start(
+    layout: Layout, programs: Mapping[str, str], environ: Mapping[str, str], nodes: int, port: int
+) -> None:
+    """Start the keeper and, through it, every daemon; raise HpcrunError when one does not start.
+
+    The daemons outlive the caller and its terminal.
+    """
+    commands = [
+        ("munged", munged_argv(layout, programs["munged"]), 0),
+        ("slurmctld", [programs["slurmctld"]], port),
+    ]
     commands += [(node, [programs["slurmd"], "-N", node], 0) for node in node_names(nodes)]
     request = {
         "pid_file": str(layout.pid("keeper")),

@@ -17,10 +17,11 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from hpcrun.sandbox.processes import wait_for
 
 COMMANDS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname", "env", "sleep")
 
@@ -96,7 +97,8 @@ class Network:
         """Make the switch and take a free /24 for it."""
         unshare = ["unshare", "--net", "sleep", "infinity"]
         self.switch = _spawn([*_DIE_WITH_PARENT, *unshare])
-        _wait_for(lambda: _left_namespace(self._switch_pid, "net"), "the switch's namespace")
+        if not wait_for(lambda: _left_namespace(self._switch_pid, "net"), 5):
+            raise HostError("the switch has no network of its own after 5 s")
         self._on_switch("link add br0 type bridge\nlink set br0 up")
         for _ in range(64):
             x, y = 64 + secrets.randbelow(192), secrets.randbelow(256)
@@ -211,14 +213,6 @@ def _spawn(argv: list[str]) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def _wait_for(condition: Callable[[], bool], what: str, timeout: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise HostError(f"waited {timeout:g} s for {what}")
-        time.sleep(0.01)
 
 
 def _namespace(pid: int | str, kind: str) -> str:

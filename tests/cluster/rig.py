@@ -48,7 +48,6 @@ class Daemon:
     name: str
     host: Host
     argv: list[str]
-    log: Path
     enter: subprocess.Popen[bytes]
 
 
@@ -173,7 +172,7 @@ class Rig:
         """Take a node's power: no process of it is left, nobody is told."""
         host = self._hosts[name]
         self.network.kill(host)
-        self.daemons.pop(f"slurmd {name}").enter.wait()
+        self.daemons.pop(name).enter.wait()
 
     def revive_node(self, name: str, timeout: float = 60) -> None:
         """Start a killed node anew, /tmp empty, and wait until Slurm calls it idle."""
@@ -192,11 +191,6 @@ class Rig:
         """Start slurmctld from its saved state and wait until it answers."""
         self._daemon("slurmctld", HEAD, ["slurmctld", "-D", "-f", str(self.conf)])
         self._wait(lambda: self._refusal("sinfo", "-h"), "slurmctld's answer", 20)
-
-    def node_states(self) -> dict[str, str]:
-        """State of each node as sinfo has it; empty if slurmctld does not answer."""
-        lines = self.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").stdout.splitlines()
-        return dict(line.split() for line in lines)
 
     def wait_idle(self, timeout: float = 60) -> None:
         """Wait until no job is left on any node and every node is idle."""
@@ -269,10 +263,9 @@ class Rig:
     def _daemon(
         self, name: str, host: str, argv: list[str], env: Mapping[str, str] | None = None
     ) -> None:
-        log = self.layout.output(name.replace(" ", "-"))
         # Nothing of the caller's environment: a daemon of a real host has never seen it.
         clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **(env or {})}
-        with log.open("ab") as out:
+        with self.layout.output(name).open("ab") as out:
             enter = subprocess.Popen(
                 self._hosts[host].argv(argv),
                 stdin=subprocess.DEVNULL,
@@ -281,18 +274,15 @@ class Rig:
                 env=clean,
                 start_new_session=True,
             )
-        self.daemons[name] = Daemon(name, self._hosts[host], argv, log, enter)
+        self.daemons[name] = Daemon(name, self._hosts[host], argv, enter)
 
     def _start_slurmd(self, name: str) -> None:
-        self._daemon(f"slurmd {name}", name, ["slurmd", "-D", "-f", str(self.conf)])
+        self._daemon(name, name, ["slurmd", "-D", "-f", str(self.conf)])
 
     def _start_munged(self) -> None:
-        layout = self.layout
-        argv = ["munged", "--foreground", "--force", "--num-threads=10"]
-        argv += [f"--key-file={layout.munge_key}", f"--seed-file={layout.munge_seed}"]
-        argv += [f"--pid-file={layout.pid('munged')}", f"--log-file={layout.log('munged')}"]
-        self._daemon("munged", HEAD, [*argv, f"--socket={layout.munge_socket}"])
-        self._wait(lambda: _missing(layout.munge_socket), "munged's socket", 10)
+        argv = [*lifecycle.munged_argv(self.layout, "munged"), "--foreground", "--num-threads=10"]
+        self._daemon("munged", HEAD, argv)
+        self._wait(lambda: _missing(self.layout.munge_socket), "munged's socket", 10)
 
     def _start_accounting(self) -> None:
         data, socket = self.root / "db", self.root / "state" / "mariadb.socket"
@@ -392,7 +382,11 @@ class Rig:
             ended = [d for d in self.daemons.values() if d.enter.poll() is not None]
             if ended or time.monotonic() > deadline:
                 why = f"{ended[0].name} ended" if ended else f"{reason} after {timeout:g} s"
-                raise RigError(f"waited for {what}: {why}\n{self._log_tails(ended)}")
+                tails = (
+                    f"{daemon.name}{lifecycle.log_tail(self.layout, daemon.name)}"
+                    for daemon in ended or self.daemons.values()
+                )
+                raise RigError("\n".join([f"waited for {what}: {why}", *tails]))
             time.sleep(0.1)
 
     def _refusal(self, *argv: str) -> str:
@@ -400,14 +394,8 @@ class Rig:
         return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
 
     def _not_idle(self, *names: str) -> str:
-        states = self.node_states()
-        others = [f"{name} is {states.get(name, 'unknown')}" for name in names]
-        return ", ".join(other for other in others if not other.endswith(" is idle"))
-
-    def _log_tails(self, ended: list[Daemon]) -> str:
-        logs = [daemon.log for daemon in ended or self.daemons.values()]
-        tails = ("\n".join(log.read_text(errors="replace").splitlines()[-15:]) for log in logs)
-        return "\n".join(f"--- {log}\n{tail}" for log, tail in zip(logs, tails, strict=True))
+        states = lifecycle.node_states("sinfo", {**os.environ, **self.env})
+        return ", ".join(lifecycle.unready(states, names))
 
 
 def why_not(accounting: bool = True) -> str | None:

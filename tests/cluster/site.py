@@ -23,7 +23,7 @@ def until(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
     deadline = time.monotonic() + timeout
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
-        time.sleep(0.2)
+        time.sleep(0.1)
     return answer
 
 

@@ -7,12 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.rig import Rig
+from tests.cluster.site import until
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "/usr/sbin/sshd"
 
@@ -67,7 +68,7 @@ def lab(rig: Rig) -> Iterator[Lab]:
             )
     try:
         for name in rig.node_names:
-            _wait_until_up(made, name)
+            until(partial(_is_up, made, name), f"sshd of {name}", 10)
         yield made
     finally:
         for name in rig.node_names:
@@ -103,12 +104,6 @@ def _write_keys(lab: Lab) -> None:
     wrapper.chmod(0o755)
 
 
-def _wait_until_up(lab: Lab, name: str, timeout: float = 10) -> None:
-    deadline = time.monotonic() + timeout
-    while True:
-        argv = [str(lab.folder / "bin" / "ssh"), "-n", "-o", "BatchMode=yes", name, "true"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
-        assert time.monotonic() < deadline, done.stderr + (lab.folder / "sshd.log").read_text()
-        time.sleep(0.1)
+def _is_up(lab: Lab, name: str) -> bool:
+    argv = [str(lab.folder / "bin" / "ssh"), "-n", "-o", "BatchMode=yes", name, "true"]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.rig import Rig, RigError
+from tests.cluster.site import until
 
 
 def test_each_node_has_a_name_an_address_and_a_tmp_of_its_own(rig: Rig) -> None:
@@ -34,7 +33,7 @@ def test_loopback_is_not_shared(rig: Rig) -> None:
     connect = "import socket, sys; print(socket.create_connection((sys.argv[1], 29500), 2).recv(9))"
     python = [sys.executable, "-c"]
     with subprocess.Popen(rig.argv_on(first, [*python, listen])):
-        _until(lambda: "29500" in rig.on_node(first, ["ss", "-ltn"]).stdout)
+        until(lambda: "29500" in rig.on_node(first, ["ss", "-ltn"]).stdout, "the socket")
         refused = rig.on_node(second, [*python, connect, "127.0.0.1"])
         reached = rig.on_node(second, [*python, connect, rig.addresses[first]])
     assert "ConnectionRefusedError" in refused.stderr
@@ -80,7 +79,7 @@ def test_gpus_are_counted_per_node(rig: Rig) -> None:
 def test_sacct_knows_an_ended_job(rig: Rig) -> None:
     job = _submit(rig, "-N2", "--wrap", "exit 3")
     ask = ["sacct", "-X", "-n", "-P", "-j", job, "-o", "State,ExitCode,AllocNodes"]
-    _until(lambda: rig.run(*ask).stdout.strip() == "FAILED|3:0|2")
+    until(lambda: rig.run(*ask).stdout.strip() == "FAILED|3:0|2", "sacct's record")
 
 
 def test_sacct_fails_without_accounting(bare_rig: Rig) -> None:
@@ -91,13 +90,13 @@ def test_sacct_fails_without_accounting(bare_rig: Rig) -> None:
 def test_squeue_forgets_an_ended_job(rig: Rig) -> None:
     job = _submit(rig, "--wrap", "true")
     assert _states(rig, job)
-    _until(lambda: not _states(rig, job), timeout=2 * rig.min_job_age + 15)
+    until(lambda: not _states(rig, job), "squeue to forget the job")
 
 
 def test_processes_lists_what_a_job_left_running(rig: Rig) -> None:
     first = rig.node_names[0]
     left = subprocess.Popen(rig.argv_on(first, ["setsid", "sleep", "4321"]))
-    _until(lambda: [c for _, c in rig.processes(first)] == ["sleep 4321"])
+    until(lambda: [c for _, c in rig.processes(first)] == ["sleep 4321"], "the process to show")
     assert rig.leftovers() == [f"{first}: process {rig.processes(first)[0][0]}: sleep 4321"]
     rig.clear()
     assert rig.leftovers() == []
@@ -109,10 +108,12 @@ def test_a_dead_node_requeues_its_job_within_a_minute(bare_rig: Rig) -> None:
     _, second = bare_rig.node_names
     requeued = _submit(bare_rig, "-N2", "-c1", "--mem=1", "--requeue", "--wrap", "sleep 600")
     failed = _submit(bare_rig, "-N2", "-c1", "--mem=1", "--no-requeue", "--wrap", "sleep 600")
-    _until(lambda: _states(bare_rig, requeued, failed) == ["RUNNING", "RUNNING"])
+    until(lambda: _states(bare_rig, requeued, failed) == ["RUNNING", "RUNNING"], "both jobs to run")
     bare_rig.kill_node(second)
     assert bare_rig.processes(second) == []
-    _until(lambda: _states(bare_rig, requeued, failed) == ["PENDING", "NODE_FAIL"], timeout=70)
+    until(
+        lambda: _states(bare_rig, requeued, failed) == ["PENDING", "NODE_FAIL"], "Slurm to notice"
+    )
     bare_rig.run("scancel", requeued)
     bare_rig.revive_node(second)
     assert _names_seen_by_srun(bare_rig) == set(bare_rig.node_names)
@@ -120,7 +121,7 @@ def test_a_dead_node_requeues_its_job_within_a_minute(bare_rig: Rig) -> None:
 
 def test_a_job_outlives_a_restart_of_the_controller(bare_rig: Rig) -> None:
     job = _submit(bare_rig, "--wrap", "sleep 600")
-    _until(lambda: _states(bare_rig, job) == ["RUNNING"])
+    until(lambda: _states(bare_rig, job) == ["RUNNING"], "the job to run")
     bare_rig.stop_controller()
     assert bare_rig.run("squeue").returncode == 1
     bare_rig.start_controller()
@@ -136,12 +137,12 @@ def test_a_cut_node_cannot_be_reached_until_it_is_joined(bare_rig: Rig) -> None:
     bare_rig.cut(second)
     assert bare_rig.on_node(first, knock).returncode != 0
     bare_rig.join(second)
-    _until(lambda: bare_rig.on_node(first, knock).returncode == 0)
+    until(lambda: bare_rig.on_node(first, knock).returncode == 0, "the cable")
 
 
 def test_a_failed_start_shows_the_daemons_log_and_leaves_nothing(fresh_root: Path) -> None:
     rig = Rig(fresh_root, accounting=False, settings={"KillWait": "-1"})
-    with pytest.raises(RigError, match=r"slurm(ctld|d \w+) ended[\s\S]*KillWait"):
+    with pytest.raises(RigError, match=r"(slurmctld|node\d) ended[\s\S]*KillWait"):
         rig.start()
     assert _traces(fresh_root) == []
 
@@ -154,7 +155,7 @@ def test_two_rigs_live_side_by_side_and_stop_leaves_nothing(
     assert _traces(fresh_root)
     assert other.network.link in Path("/proc/net/dev").read_text()
     _submit(other, "--job-name=elsewhere", "--wrap", "setsid sleep 600 & sleep 600")
-    _until(lambda: len(other.processes(other.node_names[0])) >= 3)
+    until(lambda: len(other.processes(other.node_names[0])) >= 3, "the job's processes")
     assert "elsewhere" not in bare_rig.run("squeue", "-h", "--states=all", "-o", "%j").stdout
     link = other.network.link
     other.stop()
@@ -174,14 +175,7 @@ def test_a_killed_test_run_takes_its_rig_along(fresh_root: Path) -> None:
         assert run.stdout
         assert run.stdout.readline() == "up\n"
         os.kill(run.pid, signal.SIGKILL)
-    _until(lambda: _traces(fresh_root) == [])
-
-
-def _until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s"
-        time.sleep(0.1)
+    until(lambda: _traces(fresh_root) == [], "the end of all")
 
 
 def _submit(rig: Rig, *options: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.trainer import Outcome, torchrun, train, write_deepspeed_config
+from tests.workloads.trainer import Outcome, train, train_on, write_deepspeed_config
 
 # 12 steps in fp32 with an effective batch of 8, however it is divided.
 COMMON = ("--steps", 12, "--precision", "fp32", "--eval-every", 6)
@@ -46,7 +46,7 @@ def on_two_ranks(strategy_arguments: Callable[[str], list[object]]) -> Callable[
 
     @cache
     def outcome(strategy: str) -> Outcome:
-        return torchrun(2, *strategy_arguments(strategy), "--parameter-hash")
+        return train_on(2, *strategy_arguments(strategy), "--parameter-hash")
 
     return outcome
 

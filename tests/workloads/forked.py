@@ -1,9 +1,8 @@
-"""Runs the reference trainer several times, each in a fork of one process that has imported torch.
+"""Runs the reference trainer, each rank in a fork of one process that has imported torch.
 
-A program: reads a JSON list of lists of arguments from its standard input and prints
-one of [exit code, stdout, stderr]. The import takes longer than all that the trainer does until it
-refuses its arguments.
-Effects: processes.
+A program: each line of its standard input is JSON, the environment of each rank and the arguments;
+each line that it prints is one of [exit code, stdout, stderr]. The import takes longer than most of
+what the trainer is asked for.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import torch.distributed.elastic.multiprocessing.errors as imported_once
 
@@ -37,20 +37,43 @@ def become(program: str, arguments: list[str]) -> NoReturn:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def outcome(program: str, arguments: list[str]) -> tuple[int, str, str]:
-    """Run the program once: its exit code and what it wrote."""
+def outcome(
+    program: str, ranks: list[dict[str, str]], arguments: list[str]
+) -> tuple[int, str, str]:
+    """Run the program once on these ranks: the exit code of the first that fails, and the output.
+
+    The others end with it.
+    """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        child = os.fork()
-        if child == 0:
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            become(program, arguments)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        running = {start(program, environ, arguments, out, err) for environ in ranks}
+        code = 0
+        while running:
+            child, status = os.wait()
+            running.remove(child)
+            if code == 0 and (code := os.waitstatus_to_exitcode(status)):
+                for other in running:
+                    os.kill(other, signal.SIGKILL)
         out.seek(0)
         err.seek(0)
         return code, out.read(), err.read()
 
 
+def start(
+    program: str, environ: dict[str, str], arguments: list[str], out: IO[str], err: IO[str]
+) -> int:
+    """Fork a rank; return its pid."""
+    child = os.fork()
+    if child == 0:
+        # Ranks share the files' offsets: what one writes comes after what another has written.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        os.environ.update(environ)
+        become(program, arguments)
+    return child
+
+
 if __name__ == "__main__":
     assert imported_once
-    print(json.dumps([outcome(sys.argv[1], case) for case in json.load(sys.stdin)]))
+    for line in sys.stdin:
+        print(json.dumps(outcome(sys.argv[1], *json.loads(line))), flush=True)

@@ -14,7 +14,6 @@ from tests.workloads.trainer import (
     environment,
     torchrun,
     train,
-    train_each,
     write_deepspeed_config,
 )
 
@@ -47,8 +46,8 @@ MISTAKES: list[tuple[list[str], str]] = [
 
 
 def test_a_mistake_is_refused() -> None:
-    outcomes = train_each(*(arguments for arguments, _ in MISTAKES))
-    for (arguments, message), outcome in zip(MISTAKES, outcomes, strict=True):
+    for arguments, message in MISTAKES:
+        outcome = train(*arguments)
         assert (outcome.returncode, outcome.stdout) == (2, ""), (arguments, outcome)
         (line,) = outcome.stderr.splitlines()
         assert line.startswith(f"train_gpt.py: error: {message}"), line
@@ -86,8 +85,8 @@ def test_the_json_must_agree(tmp_path: Path) -> None:
         write_deepspeed_config(tmp_path / f"{number}.json", {"stage": 2}, **other)
         for number, (other, _) in enumerate(DISAGREEMENTS)
     ]
-    outcomes = train_each(*([*arguments, path] for path in paths))
-    for path, (_, message), outcome in zip(paths, DISAGREEMENTS, outcomes, strict=True):
+    for path, (_, message) in zip(paths, DISAGREEMENTS, strict=True):
+        outcome = train(*arguments, path)
         assert (outcome.returncode, outcome.stdout) == (2, "")
         assert outcome.stderr == f"train_gpt.py: error: {path}: {message}\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.trainer import Outcome, torchrun, train
+from tests.workloads.trainer import Outcome, torchrun, train, train_on
 
 # DeepSpeed may have to compile its operators first.
 pytestmark = pytest.mark.timeout(1800)
@@ -30,7 +30,7 @@ def test_a_killed_run_continues(
     (tmp_path / "step-00000008.partial").mkdir()
     (tmp_path / "step-00000008.partial" / "state.pt").write_text("half a checkpoint")
 
-    resumed = torchrun(2, *arguments, "--fail-at", "7:1:kill")
+    resumed = train_on(2, *arguments, "--fail-at", "7:1:kill")
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.config()["resumed_from_step"] == 4
     # The same arithmetic on the same numbers: equal to the last bit.

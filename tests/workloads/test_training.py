@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.workloads.conftest import COMMON
-from tests.workloads.trainer import Outcome, torchrun, train
+from tests.workloads.trainer import Outcome, train, train_on
 
 # fp32 sums in another order. Measured: 2e-7 for losses and 2e-6 for norms over these 12 steps; a
 # wrong shard, sample or scale shows in the second digit.
@@ -40,7 +40,7 @@ def test_what_a_run_prints(alone: Outcome) -> None:
 
 
 def test_the_loss_falls() -> None:
-    outcome = torchrun(2, "--steps", 60, "--precision", "bf16", "--eval-every", 60)
+    outcome = train_on(2, "--steps", 60, "--precision", "bf16", "--eval-every", 60)
     assert outcome.returncode == 0, outcome.stderr
     loss = outcome.curve("loss", "eval_loss")
     assert loss[1, "loss"] == pytest.approx(5.545, abs=0.2)  # ln 256: nothing is known yet
@@ -54,7 +54,7 @@ def test_accumulation_is_a_larger_micro_batch(alone: Outcome) -> None:
 
 
 def test_four_ranks_are_one_process(alone: Outcome) -> None:
-    four = torchrun(4, *COMMON, "--micro-batch-per-gpu", 2, "--activation-checkpointing")
+    four = train_on(4, *COMMON, "--micro-batch-per-gpu", 2, "--activation-checkpointing")
     assert_same_curve(alone, four)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,45 +72,51 @@ def free_port() -> int:
                 return port
 
 
-def run(command: list[str], extra: Mapping[str, str] | None = None) -> Outcome:
-    """Run a command to its end; what it started ends with it."""
+@cache
+def _forks() -> subprocess.Popen[str]:
+    """Start the process that has imported torch, for as long as this one lives."""
+    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), str(PROGRAM)]
+    pipe = subprocess.PIPE
+    forks = subprocess.Popen(
+        argv, env=environment(), stdin=pipe, stdout=pipe, text=True, start_new_session=True
+    )
+    atexit.register(forks.communicate)
+    atexit.register(os.killpg, forks.pid, signal.SIGKILL)  # called before the other
+    return forks
+
+
+def _run(ranks: Sequence[Mapping[str, str]], arguments: Sequence[object]) -> Outcome:
+    forks = _forks()
+    assert forks.stdin and forks.stdout
+    print(json.dumps([ranks, [*map(str, arguments)]]), file=forks.stdin, flush=True)
+    return Outcome(*json.loads(forks.stdout.readline()))
+
+
+def train(*arguments: object, extra: Mapping[str, str] | None = None) -> Outcome:
+    """Train in one process, without a launcher."""
+    return _run([extra or {}], arguments)
+
+
+def train_on(ranks: int, *arguments: object) -> Outcome:
+    """Train on this many ranks, which are started as srun starts them."""
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    each = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
+    return _run(each, arguments)
+
+
+def torchrun(ranks: int, *arguments: object) -> Outcome:
+    """Train on this many ranks under torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     done = subprocess.run(
-        command,
-        env={**environment(), **(extra or {})},
+        [sys.executable, *launcher, *address, str(PROGRAM), *map(str, arguments)],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def train(*arguments: object, extra: Mapping[str, str] | None = None) -> Outcome:
-    """Train in one process, without a launcher."""
-    return run([sys.executable, str(PROGRAM), *map(str, arguments)], extra)
-
-
-def train_each(*cases: Sequence[object]) -> list[Outcome]:
-    """Train in one process with each of several arguments; torch is imported but once."""
-    argv = [sys.executable, str(Path(__file__).with_name("forked.py")), str(PROGRAM)]
-    done = subprocess.run(
-        argv,
-        env=environment(),
-        input=json.dumps([[*map(str, case)] for case in cases]),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [Outcome(*each) for each in json.loads(done.stdout)]
-
-
-def torchrun(ranks: int, *arguments: object) -> Outcome:
-    """Train on this many ranks."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    return run([sys.executable, *launcher, *address, str(PROGRAM), *map(str, arguments)])
 
 
 def write_deepspeed_config(path: Path, zero: dict[str, Any], **other: object) -> Path:
