@@ -23,6 +23,7 @@ is meant (``Spelling.rank``).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -93,8 +94,23 @@ _EPOCHS = (
     "epoch train_epoch epoch_num current_epoch ep trainer_epoch epoch_idx cur_epoch end_of_epoch "
     "epoch_loaded"
 )
-STEP_RANK = {spelling: rank for rank, spelling in enumerate(_STEPS.split())}
-EPOCH_RANK = {spelling: rank for rank, spelling in enumerate(_EPOCHS.split())}
+# A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
+_COUNTED = ("num", "no", "nr", "number", "id", "idx", "index", "i")
+
+
+def _ranked(spellings: Sequence[str]) -> dict[str, int]:
+    ranks = {spelling: rank for rank, spelling in enumerate(spellings)}
+    for rank, spelling in enumerate(spellings):
+        for longer in (
+            *(f"{spelling}_{word}" for word in _COUNTED),
+            *(f"{word}_{spelling}" for word in ("cur", "curr", "current")),
+        ):
+            ranks.setdefault(longer, rank)
+    return ranks
+
+
+STEP_RANK = _ranked([*_STEPS.split(), "n_iter", "n_step", "i"])
+EPOCH_RANK = _ranked(_EPOCHS.split())
 
 
 @lru_cache(maxsize=8192)
@@ -282,6 +298,7 @@ _MODIFIERS = {
     **dict.fromkeys(words("avg avr average averaged mean running smooth smoothed ema moving"), 6),
     **dict.fromkeys(words("epoch epochs"), 10),
 }
+_SETS = words("set data dataset split")
 # An lr may be that of an optimizer's first group.
 _OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler")
 
@@ -336,6 +353,8 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
         return None
     split, left, away = "", [], 0
     for part in parts:
+        if part == "on" or (part in _SETS and split):
+            continue  # "Loss on validation set"
         named = SPLITS.get(part)
         if named is None and len(parts) > 1:
             named = _SHORT_SPLITS.get(part)

@@ -103,7 +103,10 @@ def test_prose_yields_no_loss_that_it_does_not_name(words: list[str]) -> None:
         number = f"{value:g}"
         word = name.rpartition("_")[2].split(" ")[-1].split(".")[-1]
         # The split may stand between: "loss train 3".
-        between = r"[:.,]? (?:at |for |after )?(?:(?:train|validation) )?"
+        between = (
+            r"[:.,]? (?:is |was |(?:at |for |after |of )?"
+            r"(?:(?:step|epoch) [\d.]+:? (?:is |was )?)?)(?:(?:train|validation) )?"
+        )
         assert re.search(re.escape(word) + between + re.escape(number), line)
 
 

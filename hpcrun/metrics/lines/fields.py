@@ -338,12 +338,16 @@ def build_row(
 _OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
 
 
+_BATCH = ("batch", "batches", "batch_idx", "batch_id")
+
+
 class _Place(Struct, gc=False):
     step: int | None = None
     total: int | None = None
     epoch: float | None = None
     rank: int | None = None
     split: str = ""
+    in_evaluation: bool = False
 
 
 def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
@@ -352,6 +356,7 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
     What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
     """
     place = _Place(split=shape.split)
+    best = ""
     step_rank = epoch_rank = broken_rank = 1000
     for field in fields:
         key = fold(field.key)
@@ -360,7 +365,7 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
             if step is None:
                 broken_rank = min(broken_rank, STEP_RANK[key])
             elif STEP_RANK[key] < step_rank:
-                step_rank, place.step = STEP_RANK[key], step
+                step_rank, place.step, best = STEP_RANK[key], step, key
                 place.total = None if field.of is None else to_count(field.of)
             place.split = place.split or field.split
         elif key in EPOCH_RANK and not field.unit:
@@ -374,10 +379,13 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
             place.split = SPLITS.get(field.value.lower(), place.split)
     if broken_rank < step_rank:
         return None
+    if place.split not in ("", "train") and best.endswith(_BATCH):
+        # An evaluation counts its own batches.
+        place.step, place.total, place.in_evaluation = None, None, True
     counters = list(shape.counters)
-    if len(counters) > 1 and place.epoch is None:
-        place.epoch = float(counters[0][0])
-    # An evaluation counts its own batches.
+    own_total = place.total is not None and counters[:1] != [(place.step, place.total)]
+    if place.epoch is None and (len(counters) > 1 or (len(counters) == 1 and own_total)):
+        place.epoch = float(counters[0][0])  # "[1/100] batch 50/646"
     if counters and place.step is None and place.split in ("", "train"):
         place.step, place.total = counters[-1]
     if place.step is not None and place.total is None:
@@ -394,7 +402,11 @@ def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str
         value, key = field.value, fold(field.key)
         if not isinstance(value, float) or key in RANK_SPELLINGS:
             continue
-        if key in TOTAL_SPELLINGS or (not field.unit and (key in STEP_RANK or key in EPOCH_RANK)):
+        if (
+            key in TOTAL_SPELLINGS
+            or key in _NO_NAMES
+            or (not field.unit and (key in STEP_RANK or key in EPOCH_RANK))
+        ):
             continue
         if verbatim:
             values[field.key] = value
@@ -428,7 +440,8 @@ def _is_measured(
     names = values.keys()
     if shape.bar is not None:
         return True
-    if place.step is not None or place.epoch is not None or shape.counters:
+    placed = place.step is not None or place.epoch is not None or place.in_evaluation
+    if placed or shape.counters:
         measured = any(
             name in MEASURED or like_a_loss(name) or like_a_score(name) for name in names
         )
@@ -449,7 +462,7 @@ def _no_configuration(fields: list[Field]) -> bool:
 
 _SETTINGS = words(
     "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "
-    "num_layers hidden_size dropout patience lr_scheduler optimizer"
+    "num_layers hidden_size dropout lr_scheduler optimizer"
 )
 
 
@@ -474,4 +487,6 @@ def is_known(key: str, unit: str = "") -> bool:
     )
 
 
+# What counts what went wrong, and the time since the start.
+_NO_NAMES = words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
 _TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")

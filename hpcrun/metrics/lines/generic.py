@@ -11,11 +11,6 @@ The rule that keeps prose, code and configurations out: after its prefixes a lin
 
 A word that is none of these ends the reading, and the line yields nothing. What was found must then
 be a measurement (``fields.build_row``).
-
-A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
-1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
-does no harm. A dict before or behind it belongs to it. The rate is the duration of a step; whether
-the bar is one of training at all is for those to say who see more than a line.
 """
 
 from __future__ import annotations
@@ -56,9 +51,9 @@ NUMBER = (
 _ABBREVIATED = r"(?:[Vv]al|[Vv]alid|[Aa]vg|[Tt]r)\.(?=[ ]\w)"
 _WORD = (
     rf"(?:{_ABBREVIATED}|[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){{0,80}})"
-    r"(?:\([^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
+    r"(?:\((?!\d+[/)])[^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
 )
-KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/%]{{1,24}}[ ]?[)\]])?"
+KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/% ]{{1,24}}[ ]?[)\]])?"
 # Units that may stand a blank behind their number; others must touch it.
 SPACED_UNIT = (
     r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
@@ -75,7 +70,7 @@ CLOCK = (
     r"|\d{1,4}[dh][ ]?\d{1,2}[hm](?:[ ]?\d{1,2}(?:\.\d{1,6})?[ms])?(?:[ ]?\d{1,2}s)?(?!\w)"
     r"|\d{1,4}m[ ]?\d{1,2}(?:\.\d{1,6})?s(?!\w)"
 )
-END = r"(?=[\s,;|)\]}(\[:•·&*]|\.(?:\s|\Z)|\Z|[–—→~]|[^\x00-\x7f])"
+END = r"(?=[\s,;|)\]}(\[:•·&*<>]|\.{1,6}(?:\s|\Z)|--|\Z|[–—→~]|[^\x00-\x7f])"
 
 _MOST_FIELDS = 2000
 
@@ -83,7 +78,8 @@ _PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
     (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=)|： ) [ \t]{{0,40}} )
-      | [ \t]{{1,40}} \#? | (?= \[ [ ]{{0,8}} \d ) )
+      | (?: (?<=[Nn]o) \. )? [ \t]{{1,40}} [\#@]? | (?= \[ [ ]{{0,8}} \d )
+      | (?i: (?<=epoch) | (?<=step) | (?<=iter) | (?<=iteration) | (?<=batch) ) (?= [({{<] \d ) )
     (?: (?P<clock> {CLOCK} )
       | ['"]? (?P<number> {NUMBER} ) ['"]?
         (?: (?P<unit3> [kKMB][ ](?:tok(?:en)?|sample|seq|im(?:a?g|age))s?/s(?:ec)? )
@@ -92,10 +88,10 @@ _PAIR = pattern_of(
           | [ ] (?P<unit2> {SPACED_UNIT} ) (?! [ ]?[:=] )
           | [ ]{{0,8}} (?: / | \bof\b ) [ ]{{0,8}} (?P<of> {NUMBER} )
             (?: [ ]? (?P<unit4> [KMGT]i?B ) )? )?
-      | \[ [ ]{{0,8}} (?P<listed> {NUMBER} )
+      | [\[({{<] [ ]{{0,8}} (?P<listed> {NUMBER} )
         (?: [ ]{{0,8}}/[ ]{{0,8}} (?P<listed_of> \d{{1,15}} )
           | (?: [,\s]{{1,8}} (?:{NUMBER}) ){{1,64}} )?
-        [ ]{{0,8}} \]
+        [ ]{{0,8}} [\])}}>]
       | (?: tensor|array|Array|(?:np|numpy|torch|jnp)\.\w{{1,16}} )
         \( \[? (?P<wrapped> {NUMBER} ) \]? [^()]{{0,80}}
         (?: \([^()]{{0,80}}\) [^()]{{0,40}} )? \)
@@ -137,9 +133,42 @@ _BAR_DRAWN = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\|")
 _HEADING = pattern_of(
     r"(?:(?P<split>train(?:ing|_inner)?|eval(?:uation|uating)?|val(?:id|idation|idating)?|dev"
     r"|test(?:ing)?)(?:[ ](?:results?|metrics|set|stats|summary|step|phase|progress|performance))?"
-    r"|progress|metrics|stats|summary|results?|(?:completed?|done|finished)(?:[ ](?:in|after))?"
-    r"|at|and|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))"
+    r"|progress|metrics|stats|summary|results?"
+    r"|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))"
     r"(?=[\s:|,.\])]|-\s|\Z|\{)",
+    re.IGNORECASE,
+)
+# Words that join items to a sentence: "Finished epoch 3 in 12 s with a loss of 0.5".
+_JOINT = pattern_of(
+    r"(?:at|and|after|in|of|on|over|for|with|the|an?|is|was|has|had|took|now|currently|end(?:ed)?"
+    r"|complet(?:ed?|ion)|done|finish(?:ed)?)(?=[\s:,.\])!]|\Z)",
+    re.IGNORECASE,
+)
+_PLACE = r"(?:global[ _])?(?:step|iter(?:ation)?|update|epoch|batch|round|episode)"
+# Who speaks: "trainer: step 5 ..", but not "best: step 5 ..".
+_SPEAKER = pattern_of(
+    r"(?!\w*(?:best|final|last|low|high|min|max|top|save|saving|load|resum|restor|err|warn|note"
+    rf"|target|expect|example|usage|skip))[a-z_][\w.-]{{0,40}}:[ ](?={_PLACE}\w*\W{{0,3}}\d)",
+    re.IGNORECASE,
+)
+# A loss, its place, and then its value: "Training loss (for one batch) at step 200: 1.15".
+_LOSS_AT = pattern_of(
+    rf"""
+    (?P<key> (?:\w{{1,20}}[ ]){{0,3}}? (?:loss|cost|score) )
+    (?: [ ]\([a-z0-9 ]{{1,30}}\) )? [ ]{{1,4}} [(\[]?
+    (?: (?:at|after|of|for|in|over|on|@) [ ]{{1,4}} )? (?:the[ ]end[ ]of[ ])?
+    (?: (?P<place> {_PLACE} ) [ ]{{0,4}} [:=\#]? [ ]{{0,4}} (?P<number> {NUMBER} )
+        (?: [ ]{{0,2}} (?:/|of) [ ]{{0,2}} \d{{1,15}} )?
+      | (?P<number2> \d{{1,15}} ) [ ]
+        (?P<place2> step|iter(?:ation)?|epoch|update|batch ) (?:es|s)? )
+    [)\]]? (?: [ ]{{0,8}} [:=] | [ ](?:is|was) | [ ]->|=> ) [ ]{{0,8}} (?P<value> {NUMBER} ) {END}
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+# "After 100 steps", "Processed 100 batches".
+_COUNT_OF = pattern_of(
+    r"(?:after|processed)[ ](?P<number>\d{1,15})[ ](?:training[ ])?"
+    r"(?P<key>step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)",
     re.IGNORECASE,
 )
 _NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
@@ -162,7 +191,7 @@ _REMARKS = ",;*<←→✓✔★"
 _NAME = pattern_of(r"[A-Za-z]\w*[_/][\w/]*\w")
 _CELL_MARKS = ("|", "\t", ",", "  ", " - ")
 # What marks off a cell: a pair without a sign that nobody knows must stand between two of these.
-_CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|[ ]{2}|\Z|\(|[ ](?:-|and|at)[ ])")
+_CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|\.(?:\s|\Z)|[ ]{2}|\Z|\(|[ ](?:-|and|at)[ ])")
 # Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}".
 _LOSSES_NEXT = pattern_of(
     r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?)[ ]?[:=][ ]{0,4}(?=\{)", re.I
@@ -238,10 +267,13 @@ def scan(text: str, *, again: bool = True) -> Found | None:
                 ends, found = True, scan(text[:cell], again=False) or Found([], [])
             return found if ends and _says_enough(found) else None
         place = last_end = moved
-        if found.fields and (aside := _ASIDE.match(text, place)):
+        if (found.fields or found.counters) and (aside := _ASIDE.match(text, place)):
             # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
-            counts = fold(found.fields[-1].key) in EPOCH_RANK and _COUNTER.match(text, place)
-            place = place if counts else aside.end()
+            inside = aside.group().strip(" \t()")
+            in_epoch = bool(found.fields) and fold(found.fields[-1].key) in EPOCH_RANK
+            if not (in_epoch and _COUNTER.fullmatch(inside)):
+                place = aside.end()
+                found.split = SPLITS.get(inside.lower(), found.split)
     return found
 
 
@@ -258,19 +290,30 @@ def _says_enough(found: Found) -> bool:
 
 def _is_placed(found: Found) -> bool:
     """Tell whether the line began with a step or an epoch."""
-    first = fold(found.fields[0].key) if found.fields else ""
-    return first in STEP_RANK or first in EPOCH_RANK
+    return bool(found.fields) and _is_place(found.fields[0].key)
+
+
+def _is_place(key: str) -> bool:
+    return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
 
 
 def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None:
     """Read the item at a place; return what comes behind it, None if it is none."""
     char = text[place]
     if char.isalpha() or char == "_":
+        if not place and (speaker := _SPEAKER.match(text)):
+            return speaker.end()
+        if (lost := _LOSS_AT.match(text, place)) and _add_loss_at(lost, found):
+            return lost.end()
+        if (counted := _COUNT_OF.match(text, place)) and _may_follow(found):
+            return counted.end() if _add(found, counted["key"], counted["number"]) else None
+        if joint := _JOINT.match(text, place):
+            return joint.end()
         if char in "sSiIeEbBgG" and (glued := _GLUED.match(text, place)):
             key = glued["key"]
             if any(fold(field.key) == fold(key) for field in found.fields):
                 return None  # "step1 .., step2 ..": names of two things
-            return glued.end() if _add(found, key, glued["number"], "", None) else None
+            return glued.end() if _add(found, key, glued["number"]) else None
         if losses := _LOSSES_NEXT.match(text, place):
             read = None if found.has_dict else read_dict(text, losses.end())
             if read is None:
@@ -301,13 +344,29 @@ def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None
         return counter.end()
     if alone := _ALONE.match(text, place):
         if alone["number"] and "/" in alone["unit"]:
-            _add(found, alone["unit"], alone["number"], "", None)
+            _add(found, alone["unit"], alone["number"])
         return alone.end()
     if drawn := _BAR_DRAWN.match(text, place):
         return drawn.end()
     if bracket := _OPEN_CLOSE.match(text, place):
         return bracket.end()
     return None
+
+
+def _add_loss_at(lost: re.Match[str], found: Found) -> bool:
+    """Put down a loss and the place in front of its value; False if it is no loss."""
+    key = _ARTICLE.sub("", lost["key"])
+    if not (_is_loss(key) or key.lower() == "score"):
+        return False
+    place, number = lost["place"] or lost["place2"], lost["number"] or lost["number2"]
+    return _add(found, place, number) and _add(
+        found, "loss" if key.lower() in ("score", "cost") else key, lost["value"], "", None
+    )
+
+
+def _may_follow(found: Found) -> bool:
+    """Tell whether a place may come here: first, or behind a loss."""
+    return not found.fields or _is_loss(found.fields[-1].key)
 
 
 def _is_next_key(text: str, pair: re.Match[str]) -> bool:
@@ -329,7 +388,7 @@ def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bo
     if (verb := _VERB.search(key)) and (pair["sign"] or _CELL_END.match(text, pair.end())):
         key = _ARTICLE.sub("", key[: verb.start()])  # "Step 25, the loss so far is 2.5"
     parts = key.lower().split()
-    if not _PROSE.isdisjoint(parts):
+    if not (_PROSE.isdisjoint(parts) or _is_place(key)):
         return False
     if pair["sign"] is None:
         if number is None and pair["clock"] is None:
@@ -358,8 +417,7 @@ def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bo
 def _ends_in_place(key: str) -> bool:
     """Whether a key with blanks is a metric's and then a place's."""
     metric, _, place = key.rpartition(" ")
-    folded = fold(place)
-    return (folded in STEP_RANK or folded in EPOCH_RANK) and metric_of(metric) is not None
+    return _is_place(place) and metric_of(metric) is not None
 
 
 def _add_of_split(pair: re.Match[str], number: str, found: Found) -> bool | None:
@@ -374,15 +432,14 @@ def _add_of_split(pair: re.Match[str], number: str, found: Found) -> bool | None
         return True
     last = metric_of(found.fields[-1].key) if found.fields else None
     if last and last.name == LOSS and last.split and not pair["unit"]:
-        return _add(found, "loss", number, "", None, split)  # loss train: 2.5, val: 2.6
+        return _add(found, "loss", number, split=split)  # loss train: 2.5, val: 2.6
     return None
 
 
 def _without_heading(key: str, of: str | None, found: Found) -> tuple[str, str]:
     """Part a word in front of a place from its key: "Train Epoch", "Stage1 Step [3/20]"."""
     first, _, rest = key.partition(" ")
-    folded = fold(rest)
-    if folded not in STEP_RANK and folded not in EPOCH_RANK:
+    if not _is_place(rest):
         return key, ""
     if first.lower() in SPLITS:
         found.split = SPLITS[first.lower()]
@@ -414,7 +471,14 @@ def _is_loss(key: str) -> bool:
     return known is not None and known.name in LOSSES
 
 
-def _add(found: Found, key: str, number: str, unit: str, of: str | None, split: str = "") -> bool:
+def _add(
+    found: Found,
+    key: str,
+    number: str,
+    unit: str = "",
+    of: str | None = None,
+    split: str = "",
+) -> bool:
     try:
         value = finite(number.replace(",", ""))
         of_value = None if of is None else finite(of.replace(",", ""))
@@ -437,146 +501,3 @@ def _in_cell(text: str, pair: re.Match[str], last_end: int, found: Found) -> boo
     if most == 1 and "," in between and _says_enough(found):
         most = 2
     return parts <= most and _CELL_END.match(text, pair.end()) is not None
-
-
-# The progress bars of tqdm.
-_BAR_TIME = r"(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?"
-_METER = pattern_of(
-    rf"""
-    (?P<count> (?<![\d.]) \d{{1,15}} )
-    (?: /(?P<total> \d{{1,15}}(?:\.0)? | \? ) [ ] \[ {_BAR_TIME} < (?: {_BAR_TIME} | \? )
-      | (?: it | [ ]?[a-zA-Z]{{2,12}} )? [ ] \[ {_BAR_TIME} (?= , ) )
-    (?: , [ ]{{0,4}} (?P<rate> \d[\d.]{{0,15}} | \? ) [ ]?
-        (?P<unit> [A-Za-z_]{{1,20}}/s | s/[A-Za-z_]{{1,20}} ) )?
-    (?P<more> ,[ ]{{0,4}} )?
-    """,
-    re.VERBOSE,
-)
-# Up to the bracket that closes the meter; brackets inside come in pairs.
-_POSTFIX = pattern_of(r"((?:[^\[\]]|\[[^\[\]]*\])*)\]")
-_DRAWN_BAR = pattern_of(
-    r"(?:[ ]{0,3}\d{1,3}%)?\|[^|]{0,4000}\|[ ]{0,9}\Z|[ ]{0,3}\d{1,3}%[ ]{0,9}\Z"
-)
-# torchtune's description: epoch|step|Loss: 2.3 (pbar.set_description in its recipes).
-_TORCHTUNE = pattern_of(r"(\d{1,9})\|(\d{1,15})\|(?=[A-Za-z])")
-_BAR_NUMBERS = pattern_of(r"[\d.,/]*\d[\d.,/]*")
-_LONGEST_TITLE = 60
-
-
-class Meter(Struct, frozen=True):
-    """The parts of a line with a progress bar; ``rate`` in ``unit``, None before there is one."""
-
-    before: str
-    count: int
-    total: int | None
-    rate: float | None
-    unit: str
-    postfix: str
-    after: str
-
-
-def find_meter(text: str) -> Meter | None:
-    """Find the progress bar on a line.
-
-    >>> meter = find_meter("Epoch 3:  12%|# | 12/100 [00:10<01:20, 1.1it/s, loss=0.5] tail")
-    >>> meter.count, meter.total, meter.unit, meter.postfix, meter.after
-    (12, 100, 'it/s', 'loss=0.5', ' tail')
-    """
-    found = _METER.search(text) if "[" in text else None
-    if found is None or (found["unit"] is None and text[: found.start()].rstrip()[-1:] != "|"):
-        return None
-    place, postfix = found.end(), ""
-    if closed := _POSTFIX.match(text, place):
-        postfix, place = closed[1] if found["more"] else "", closed.end()
-    total = found["total"]
-    return Meter(
-        before=text[: found.start()],
-        count=int(found["count"]),
-        total=None if total in (None, "?") else int(float(total)),
-        rate=None if found["rate"] in (None, "?") else _number(found["rate"]),
-        unit=found["unit"] or "",
-        postfix=postfix,
-        after=text[place:],
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return finite(text)
-    except ValueError:
-        return None
-
-
-def read_meter(meter: Meter) -> Row | None:
-    """Read a line with a progress bar: its place, what it says of it, and a dict beside it.
-
-    Numbers of the description are no part of ``bar``, which names the bar: they change.
-
-    >>> line = "Epoch 3:  12%|# | 12/100 [00:10<01:20, 2.0it/s, loss=0.5]"
-    >>> row = read_meter(find_meter(line))
-    >>> row.step, row.total, row.epoch, row.values, row.bar
-    (12, 100, 3.0, (('loss', 0.5), ('step_seconds', 0.5)), 'Epoch')
-    """
-    fields: list[Field] = []
-    before = meter.before
-    if before.startswith("{") and (read := read_dict(before)):
-        fields, before = read[0], before[read[1] :]
-    description = _DRAWN_BAR.sub("", before).strip().removesuffix(":").strip()
-    split, described = _read_description(description)
-    fields += described
-    fields += _read_postfix(meter.postfix)
-    brace = meter.after.find("{")
-    if 0 <= brace < 8 and (read := read_dict(meter.after, brace)):
-        fields += read[0]
-    elif meter.after and (tail := scan(meter.after.strip())):
-        fields += tail.fields
-    title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
-    if not fields and meter.unit not in ("it/s", "s/it", ""):
-        return None  # a bar that counts something else than steps
-    fields = _without_running_mean(fields)
-    if meter.rate is not None and meter.unit in ("it/s", "s/it"):
-        fields.append(Field(meter.unit, meter.rate))
-    if not any(fold(field.key) in STEP_RANK and not field.unit for field in fields):
-        total = None if meter.total is None else float(meter.total)
-        fields.append(Field("step", float(meter.count), of=total))
-    return build_row(fields, Shape(split=split, bar=title))
-
-
-def _read_description(text: str) -> tuple[str, list[Field]]:
-    """Read a bar's description: its split, and what it measures."""
-    if tune := _TORCHTUNE.match(text):
-        found = scan(text[tune.end() :])
-        places = [Field("epoch", float(tune[1])), Field("step", float(tune[2]))]
-        return "", places + (found.fields if found else [])
-    found = scan(text)
-    if found is None:
-        return SPLITS.get(text.split(" ", 1)[0].lower().strip(":"), ""), []
-    # The bar counts the steps; what its description counts are epochs.
-    fields = [field for field in found.fields if fold(field.key) not in STEP_RANK]
-    if found.counters and not any(fold(field.key) in EPOCH_RANK for field in fields):
-        fields.append(Field("epoch", float(found.counters[0][0])))
-    return found.split, fields
-
-
-def _without_running_mean(fields: list[Field]) -> list[Field]:
-    """Leave out Lightning 1's own ``loss=``, a running mean, where the step's loss stands beside.
-
-    Its bar is known by the version number (lightning/pytorch/callbacks/progress/base.py).
-    """
-    keys = {field.key for field in fields}
-    if "v_num" in keys and keys & {"reduced_train_loss", "train_loss", "train_loss_step"}:
-        return [field for field in fields if field.key != "loss"]
-    return fields
-
-
-def _read_postfix(postfix: str) -> list[Field]:
-    """Read what tqdm was told to set behind the bar; parts that are no pairs are passed over."""
-    if not postfix:
-        return []
-    if found := scan(postfix):
-        return found.fields
-    fields: list[Field] = []
-    for part in postfix.split(", ")[:200]:
-        if part and (found := scan(part)):
-            fields += found.fields
-    return fields

@@ -37,7 +37,8 @@ from hpcrun.metrics.lines.fields import (
 from hpcrun.metrics.lines.formats import Format
 from hpcrun.metrics.lines.formats.general import GENERAL
 from hpcrun.metrics.lines.formats.language import LANGUAGE
-from hpcrun.metrics.lines.generic import find_meter, read_generic, read_meter
+from hpcrun.metrics.lines.generic import read_generic
+from hpcrun.metrics.lines.meter import find_meter, read_meter
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
 from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, like_a_score
 from hpcrun.metrics.row import Mark, Row, Table

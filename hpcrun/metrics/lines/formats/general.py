@@ -328,8 +328,6 @@ DETECTRON = (
         look_alike='{"data_time": 0.004, "iteration": "19th", "total_loss": 2.1}',
     ),
 )
-# Andrew Ng's course has a cost, Deeplearning4j a score.
-_LOSS_AT = {"cost": "loss", "score": "loss"}
 # PyTorch's imagenet example and its many children (ProgressMeter; DeiT's and MAE's MetricLogger).
 IMAGENET = (
     Format(
@@ -373,28 +371,6 @@ IMAGENET = (
         pattern=compiled(r"\[(?P<epoch>\d+),\s*(?P<step>\d+)\] loss: (?P<loss>⟨N⟩)\Z"),
         example="[1,  2000] loss: 2.187",
         look_alike="[1, 2000] loss: 2.187 is high",
-    ),
-    Format(
-        name="loss at",
-        needle=" ",
-        pattern=compiled(
-            r"(?P<key>(?:(?i:average|training|train|validation|val|test|total)\s)?(?i:loss|cost|score))"
-            r"(?: \(for one batch\))? (?:at|after|of|for) "
-            r"(?:(?P<place>(?i:step|iteration|iter|epoch))\s+"
-            r"(?P<number>⟨N⟩)|(?P<number2>\d+) (?P<place2>step|iteration|epoch)s?)"
-            r"(?:\s*[:=]| is)\s*(?P<value>⟨N⟩)\Z"
-        ),
-        read=lambda found, line: build_row(
-            [
-                Field(
-                    found["place"] or found["place2"], float(found["number"] or found["number2"])
-                ),
-                Field(_LOSS_AT.get(found["key"].lower(), found["key"]), float(found["value"])),
-            ],
-            Shape(),
-        ),
-        example="Training loss (for one batch) at step 200: 1.1523",
-        look_alike="the loss at step 200: 1.1523",
     ),
     Format(
         name="train and val",
@@ -468,6 +444,18 @@ ELDERS = (
         sure=True,
         example="Iteration 100 (4.5 iter/s, 22.2s/100 iters), loss = 2.3026",
         look_alike="Iteration 100, loss = high",
+    ),
+    Format(
+        name="caffe",
+        needle=" net output #",
+        pattern=compiled(
+            r"[|\s]{0,8}Test net output #\d+: (?P<rest>[\w/-]{1,80} = ⟨N⟩)"
+            r"(?: \(\* ⟨N⟩ = ⟨N⟩ loss\))?\Z"
+        ),
+        split="eval",
+        sure=True,
+        example="Test net output #1: loss = 0.0315 (* 1 = 0.0315 loss)",
+        look_alike="Test net output #1: loss = unknown",
     ),
     Format(
         name="mxnet",
