@@ -22,7 +22,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, compress, islice, pairwise, repeat
+from itertools import accumulate, chain, compress, islice, pairwise, repeat, takewhile
 from operator import ge, itemgetter, lt, ne
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,6 +49,7 @@ _STRAYS = 0.25
 _TELLING = 4
 # An epoch beyond this is none.
 _LARGEST = 1 << 53
+_THOUSAND = 1000
 _TRAIN = "train"
 _EVALUATED = ("eval", "val", "test")
 
@@ -207,7 +208,7 @@ def _rows(form: Form, log: Log) -> Rows:
         names,
         columns,
         form.offsets,
-        form.steps or (),
+        (unrounded(form.steps or ()) if layout.is_rounded else form.steps) or (),
         epochs,
         form.times,
         side,
@@ -217,6 +218,26 @@ def _rows(form: Form, log: Log) -> Rows:
         bar,
         form.total,
     )
+
+
+def unrounded(printed: Sequence[int]) -> Sequence[int]:
+    """Return the steps that were rounded to thousands, as the stride of the first ones tells.
+
+    Those below a thousand are exact. Nothing where the stride does not lead to what was printed.
+
+    >>> [*unrounded([400, 800, 1000, 2000, 2000])], unrounded([400, 800, 3000]), unrounded([1000])
+    ([400, 800, 1200, 1600, 2000], (), [])
+    """
+    exact = [*takewhile(_THOUSAND.__gt__, printed)]
+    if not exact or len(exact) == len(printed):
+        return exact
+    stride = exact[-1] - exact[-2] if len(exact) > 1 else exact[0]
+    steps = range(exact[0], exact[0] + stride * len(printed), stride or 1)
+    for step, known in zip(steps, printed, strict=False):
+        unit = 1 if known < _THOUSAND else _THOUSAND if known < _THOUSAND**2 else _THOUSAND**2
+        if abs(step - known) * 2 > unit - (unit == 1):
+            return ()
+    return steps if len(steps) == len(printed) else ()
 
 
 def _names_epochs(own: Sequence[Rows]) -> bool:

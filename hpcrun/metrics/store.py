@@ -135,6 +135,7 @@ class Store:
                 layout.rank,
                 None if bar is None else bar_name(bar),
                 names,
+                layout.is_rounded,
             )
             form = log.forms[key] = Form(
                 layout,

@@ -65,3 +65,24 @@ def test_a_trainer_that_counts_tokens_tells_its_runtime_with_each_loss() -> None
     assert (curve.steps("loss"), curve.values("loss")) == ([1, 2], [3.0, 2.0])
     assert curve.values("lr") == [1e-4, 1e-4]
     assert curve.values("train_loss") == [2.5]
+
+
+def rounded_log(steps: range) -> bytes:
+    """A log whose steps have a letter for thousands."""
+    return "".join(
+        f"INFO 2026-11-20 08:04:{index % 60:02d} train.py:433 "
+        f"step:{step if step < 1000 else f'{step / 1000:.0f}K'} smpl:{step}K ep:1 "
+        f"epch:{step / 400:.2f} loss:{9 - index / 10:.3f} grdn:3.5 lr:1.0e-05 updt_s:0.502\n"
+        for index, step in enumerate(steps)
+    ).encode()
+
+
+def test_rounded_steps_follow_from_the_stride_of_the_first_ones() -> None:
+    for steps in (range(200, 80_000, 200), range(500, 9_000, 500)):
+        curve = parse_chunks("a.log", [(0, [rounded_log(steps)])]).curve
+        assert curve.steps("loss") == [*steps]
+
+
+def test_rounded_steps_without_exact_ones_are_not_known() -> None:
+    curve = parse_chunks("a.log", [(0, [rounded_log(range(1200, 9_000, 200))])]).curve
+    assert set(curve.steps("loss")) == {None} and len(curve.values("loss")) == 39

@@ -300,8 +300,9 @@ def build_row(
     ``sure``: the form of the line alone shows that it is one. ``verbatim``: every metric keeps the
     name that the line gives it.
 
-    >>> build_row([Field("step", 3.0, of=10.0), Field("loss", 2.5)], Shape())
-    Row(step=3, epoch=None, split='train', rank=None, values=(('loss', 2.5),), total=10, bar=None)
+    >>> row = build_row([Field("step", 3.0, of=10.0), Field("loss", 2.5)], Shape())
+    >>> row.step, row.total, row.split, row.values
+    (3, 10, 'train', (('loss', 2.5),))
     >>> build_row([Field("step", 30.0), Field("lr", 0.1)], Shape())  # a scheduler's
     """
     place = _find_place(fields, shape)

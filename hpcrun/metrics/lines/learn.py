@@ -98,7 +98,8 @@ class Template(Struct, frozen=True):
 
 def layout_of(form: str, row: Row) -> Layout:
     """Say what a row has in common with others of its kind."""
-    return Layout(form, row.split, row.rank, row.bar, tuple(name for name, _ in row.values))
+    names = tuple(name for name, _ in row.values)
+    return Layout(form, row.split, row.rank, row.bar, names, row.is_rounded)
 
 
 def explains(template: Template, groups: Sequence[bytes], row: Row) -> bool:

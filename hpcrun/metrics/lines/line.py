@@ -24,6 +24,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from hpcrun.metrics.lines.fields import (
     Field,
     Shape,
@@ -134,7 +136,7 @@ def _with_rank(row: Row, line: Line) -> Row:
         rank = line.label
     if rank == row.rank:
         return row
-    return Row(row.step, row.epoch, row.split, rank, row.values, row.total, row.bar)
+    return structs.replace(row, rank=rank)
 
 
 def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer | None:

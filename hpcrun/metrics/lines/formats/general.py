@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.metrics.lines.fields import Field, Shape, build_row, fields_of, finite, read_json
+from msgspec import structs
+
+from hpcrun.metrics.lines.fields import (
+    Field,
+    Shape,
+    build_row,
+    fields_of,
+    finite,
+    read_json,
+    to_count,
+)
 from hpcrun.metrics.lines.formats import Format, compiled
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import words
@@ -190,7 +200,8 @@ def _read_box(found: re.Match[str], line: Line) -> Row | None:
     """Read a row of a drawn box that holds one key and its value."""
     key, number = found["key"], found["number"].replace(",", "")
     if key == "total_timesteps":
-        return Row(step=int(number)) if number.isdecimal() else None
+        step = to_count(float(number))
+        return None if step is None else Row(step=step)
     return build_row([Field(key, float(number))], Shape(), sure=True)
 
 
@@ -397,6 +408,17 @@ PPCLS = (
     ),
 )
 
+
+def _read_rounded(found: re.Match[str], line: Line) -> Row | None:
+    """Read a line whose step has a letter for thousands, once there are that many."""
+    groups = found.groupdict()
+    letter, step = groups.pop("letter"), float(groups.pop("step"))
+    fields = [Field("step", float(round(step * 1000 ** " KMB".index(letter or " "))))]
+    fields += [Field(key, float(number.replace(",", ""))) for key, number in groups.items()]
+    row = build_row(fields, Shape())
+    return None if row is None else structs.replace(row, is_rounded=True)
+
+
 # CycleGAN and pix2pix: util/visualizer.py (print_current_losses). lerobot: its steps are rounded.
 LOSSES_BY_NAME = (
     Format(
@@ -413,9 +435,11 @@ LOSSES_BY_NAME = (
         name="lerobot",
         needle=" smpl:",
         pattern=compiled(
-            r"step:\S+ smpl:\S+ ep:\S+ epch:(?P<epoch>⟨N⟩) loss:(?P<loss>⟨N⟩)"
-            r" grdn:(?P<grad_norm>⟨N⟩) lr:(?P<lr>⟨N⟩) updt_s:(?P<step_seconds>⟨N⟩)"
+            r"step:(?P<step>\d{1,9}(?:\.\d{1,3})?)(?P<letter>[KMB]?) smpl:\S+ ep:\S+"
+            r" epch:(?P<epoch>⟨N⟩) loss:(?P<loss>⟨N⟩) grdn:(?P<grad_norm>⟨N⟩) lr:(?P<lr>⟨N⟩)"
+            r" updt_s:(?P<step_seconds>⟨N⟩)"
         ),
+        read=_read_rounded,
         example="step:1K smpl:32K ep:101 epch:2.53 loss:1.226 grdn:34.825 lr:1.0e-05 updt_s:0.502",
         look_alike="step:1K smpl:32K ep:101 epch:2.53 loss:low",
     ),
