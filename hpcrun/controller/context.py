@@ -13,7 +13,6 @@ from msgspec import Struct, field
 
 from hpcrun.assets import config_dir, home_dir
 from hpcrun.errors import InputError
-from hpcrun.sandbox.directory import check_owned, sandbox_dir
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
 from hpcrun.transport import Connect, Transport, connect_here
@@ -118,10 +117,10 @@ def _find_cluster(
     environ: Mapping[str, str], project: Path, name: str | None
 ) -> tuple[Cluster, str]:
     clusters = config_dir(environ) / "clusters"
-    sandbox = _sandbox_profile(environ)
     own = project / PROFILE
     if name is not None:
         if name == "sandbox":
+            sandbox = _sandbox_profile(environ)
             if sandbox is None:
                 raise InputError("the sandbox is not up", fix="hpcrun sandbox up")
             return _load(sandbox)
@@ -139,6 +138,7 @@ def _find_cluster(
         )
     if own.is_file():
         return _load(own)
+    sandbox = _sandbox_profile(environ)
     if sandbox is not None:
         return _load(sandbox)
     profiles = sorted(clusters.glob("*.yaml"))
@@ -164,6 +164,8 @@ def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> tuple[Clu
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:
     """The profile of the user's own sandbox, if there is one; nobody else's folder counts."""
+    from hpcrun.sandbox.directory import check_owned, sandbox_dir  # here: few ask for it
+
     try:
         folder = sandbox_dir(environ, os.getuid())
         profile = folder / "cluster.yaml"
