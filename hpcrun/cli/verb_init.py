@@ -12,7 +12,7 @@ import click
 from hpcrun.cli.options import CLUSTER, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.init.init import Found, Options
+    from hpcrun.controller.init.init import Found, Options, Question
     from hpcrun.controller.init.job import JobFile
     from hpcrun.plan.profile import Change
     from hpcrun.spec.cluster import Cluster, Partition
@@ -150,9 +150,7 @@ def _ask(options: Options, prompter: Prompter) -> dict[str, str]:
     answers = {}
     for one in options.questions:
         if one.answers:
-            answers[one.key] = prompter.choose(
-                one.key, one.text, one.answers, one.default, one.details
-            )
+            answers[one.key] = prompter.choose(one)
         else:
             is_yes = prompter.confirm(one.key, f"{one.text}?", default=one.default == "yes")
             answers[one.key] = "yes" if is_yes else "no"
@@ -220,32 +218,30 @@ class Prompter:
         self.quiet = quiet or not has_terminal
         self.taken: dict[str, str] = {}
 
-    def choose(
-        self, key: str, text: str, answers: Sequence[str], default: str, details: Sequence[str]
-    ) -> str:
+    def choose(self, one: Question) -> str:
         """Ask for one of several answers, by its name or number; Enter takes the default.
 
-        Without ``details`` the answers stand in one line, and have no numbers.
+        Without details the answers stand in one line, and have no numbers.
         """
         from textwrap import fill
 
         from hpcrun.cli.output import note, width_and_height
 
         if self.quiet:
-            self.taken[key] = default
-            return default
-        if details:
-            note(f"\n{text}:")
+            self.taken[one.key] = one.default
+            return one.default
+        if one.details:
+            note(f"\n{one.text}:")
         else:
-            note("\n" + fill(f"{text}: {', '.join(answers)}", width_and_height()[0]))
-        for number, detail in enumerate(details, 1):
+            note("\n" + fill(f"{one.text}: {', '.join(one.answers)}", width_and_height()[0]))
+        for number, detail in enumerate(one.details, 1):
             note(f"  {number:>2}  {detail}")
         while True:
-            typed = str(click.prompt("  which", default=default, err=True)).strip()
-            if typed in answers:
+            typed = str(click.prompt("  which", default=one.default, err=True)).strip()
+            if typed in one.answers:
                 return typed
-            if details and typed.isdecimal() and 1 <= int(typed) <= len(answers):
-                return answers[int(typed) - 1]
+            if one.details and typed.isdecimal() and 1 <= int(typed) <= len(one.answers):
+                return one.answers[int(typed) - 1]
             note(f"  {typed}: none of these")
 
     def confirm(self, key: str, text: str, *, default: bool) -> bool:
