@@ -264,6 +264,24 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     assert (fresh / "code" / "train.py").read_text() == "print('new')\n"
 
 
+def test_a_run_of_another_cluster_is_resubmitted_there_with_what_was_asked(
+    hpcrun: Caller, tools: Path
+) -> None:
+    (run,) = submitted(hpcrun, tools, "7")
+    replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
+    config = hpcrun.project.parent / "config"
+    hpcrun.environ["XDG_CONFIG_HOME"] = str(config)
+    profile = (hpcrun.project / "hpcrun.yaml").read_text()
+    for name in ("default", "other"):
+        path = config / "hpcrun" / "clusters" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"name: {name}\n{profile}")
+    hpcrun.environ["HPCRUN_CLUSTER"] = "other"
+    done = hpcrun("resubmit", "7", "--dry-run", "--debug")
+    assert done.code == 0 and "(--debug)" in done.out, done
+    assert "#SBATCH --job-name=job\n" in done.out
+
+
 @pytest.mark.parametrize(("option", "shown"), [("--wait", ""), ("--follow", "step 1\n")])
 def test_resubmit_goes_on_to_the_end_of_the_new_run(
     hpcrun: Caller, tools: Path, option: str, shown: str
