@@ -112,15 +112,45 @@ def read_script(tree: ast.Module) -> ScriptFacts:
 
 
 class _Nodes:
-    """The nodes of a tree by their types: one walk serves all who look for some."""
+    """The nodes of a tree by their types, and what each stands in: one walk serves all."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._by_type: dict[type[ast.AST], list[Any]] = {}
-        for node in ast.walk(tree):
+        self._above: dict[ast.AST, ast.AST] = {}
+        found: list[ast.AST] = [tree]
+        for node in found:
             self._by_type.setdefault(type(node), []).append(node)
+            inside = list(ast.iter_child_nodes(node))
+            self._above |= dict.fromkeys(inside, node)
+            found += inside
 
     def of(self, kind: type[T]) -> list[T]:
         return self._by_type.get(kind, [])
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node stands in, the innermost first."""
+        while node in self._above:
+            node = self._above[node]
+            yield node
+
+    def function_around(self, node: ast.AST) -> _Function | None:
+        """Return the innermost function around a node; None: the module itself."""
+        return next((each for each in self.around(node) if isinstance(each, _Function)), None)
+
+    def name_given(self, value: ast.expr) -> str:
+        """Return the plain name that a value is assigned to; "" for any other use of it."""
+        above = self._above[value]
+        targets: list[ast.expr] = []
+        if isinstance(above, ast.Assign) and above.value is value:
+            targets = above.targets
+        elif isinstance(above, ast.AnnAssign) and above.value is value:
+            targets = [above.target]
+        return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+    def is_called(self, function: ast.expr) -> bool:
+        """Return whether an expression is what a call calls."""
+        above = self._above[function]
+        return isinstance(above, ast.Call) and above.func is function
 
 
 def _imports(nodes: _Nodes) -> Iterator[str]:
@@ -194,15 +224,13 @@ class _Argparse:
         self.positionals: list[str] = []
         self.abbreviates = True
         self.plain = True
-        self._branches = [
-            node for node in (*nodes.of(ast.If), *nodes.of(ast.Try)) if not _is_main_guard(node)
-        ]
+        self._nodes = nodes
         made = [call for call in calls if called(call) == "ArgumentParser"]
         self._read_constructors(made)
         self._aliases = _Names(nodes)
-        for value, name in _assignments(nodes):
-            if isinstance(value, ast.Attribute) and value.attr == "add_argument":
-                self._aliases.add(name, self._aliases.function_of(value))
+        for value in nodes.of(ast.Attribute):
+            if value.attr == "add_argument" and nodes.name_given(value):
+                self._aliases.add(nodes.name_given(value), value)
         handed_on = _handed_on(nodes)
         for call in calls:
             name = called(call)
@@ -211,11 +239,11 @@ class _Argparse:
             elif name == "add_config_arguments":
                 self.options += [Option([option]) for option in _DEEPSPEED_OPTIONS]
             elif name == "parse_args":
-                words = (_is_command_line(arg) or id(arg) in handed_on for arg in call.args)
+                words = (_is_command_line(arg) or handed_on.has(arg) for arg in call.args)
                 self._expect(not call.keywords and all(words))
                 self._expect(not self._may_not_count(call))  # what it refuses may be caught
         self._expect(any(called(call) == "parse_args" for call in calls))
-        self._follow_names(nodes, made)
+        self._follow_names(made)
 
     def _expect(self, plain: bool) -> None:
         self.plain = self.plain and plain
@@ -259,34 +287,37 @@ class _Argparse:
 
     def _may_not_count(self, call: ast.Call) -> bool:
         """Return whether a call stands where it is not always made."""
-        return any(node.lineno <= call.lineno <= (node.end_lineno or 0) for node in self._branches)
+        return any(
+            isinstance(node, (ast.If, ast.Try)) and not _is_main_guard(node)
+            for node in self._nodes.around(call)
+        )
 
-    def _follow_names(self, nodes: _Nodes, made: list[ast.Call]) -> None:
+    def _follow_names(self, made: list[ast.Call]) -> None:
         """Expect that nothing else happens to a parser, or to the arguments that it reads."""
+        nodes = self._nodes
         owners, makers = _owners(nodes, made)
-        attributes = {id(node.value): node.attr for node in nodes.of(ast.Attribute)}
-        assigned = {id(value) for value, _ in _assignments(nodes)}
-        handed = {id(node.value) for node in nodes.of(ast.Return)}
-        command_line: set[int] = set()
-        for call in nodes.of(ast.Call):
-            if called(call) == "add_config_arguments":
-                handed |= {id(arg) for arg in call.args}
-            elif called(call) == "parse_args":
-                command_line |= {id(inner) for arg in call.args for inner in ast.walk(arg)}
-        functions = {id(call.func) for call in nodes.of(ast.Call)}
         for attribute in nodes.of(ast.Attribute):
             self._expect(attribute.attr not in ("parse_known_args", "add_subparsers", "required"))
-            is_named = id(attribute) in functions or id(attribute) in assigned
-            self._expect(attribute.attr != "add_argument" or is_named)
-            self._expect(attribute.attr != "argv" or id(attribute) in command_line)
+            if attribute.attr == "add_argument":
+                self._expect(nodes.is_called(attribute) or bool(nodes.name_given(attribute)))
+            elif attribute.attr == "argv":
+                calls = (node for node in nodes.around(attribute) if isinstance(node, ast.Call))
+                self._expect(any(called(call) == "parse_args" for call in calls))
         for name in nodes.of(ast.Name):
             if isinstance(name.ctx, ast.Load) and owners.has(name):
-                self._expect(id(name) in handed or attributes.get(id(name)) in _HARMLESS)
+                above = next(nodes.around(name))
+                adds = isinstance(above, ast.Call) and called(above) == "add_config_arguments"
+                self._expect(_is_harmless(above) or adds or isinstance(above, ast.Return))
             elif isinstance(name.ctx, ast.Load) and self._aliases.has(name):
-                self._expect(id(name) in functions)
+                self._expect(nodes.is_called(name))
         for call in nodes.of(ast.Call):
             if call in made or called(call) in makers:
-                self._expect(id(call) in assigned or attributes.get(id(call)) in _HARMLESS)
+                above = next(nodes.around(call))
+                self._expect(_is_harmless(above) or bool(nodes.name_given(call)))
+
+
+def _is_harmless(above: ast.AST) -> bool:
+    return isinstance(above, ast.Attribute) and above.attr in _HARMLESS
 
 
 def _constant(node: ast.expr | None) -> Any:
@@ -306,43 +337,21 @@ def _is_main_guard(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
 
 
-def _assignments(nodes: _Nodes) -> Iterator[tuple[ast.expr, str]]:
-    """Yield values that are assigned to a plain name, with the name."""
-    for node in nodes.of(ast.Assign):
-        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            yield node.value, node.targets[0].id
-    for annotated in nodes.of(ast.AnnAssign):
-        if isinstance(annotated.target, ast.Name) and annotated.value is not None:
-            yield annotated.value, annotated.target.id
-
-
 class _Names:
     """Names that mean one thing in the functions where they are given it; elsewhere another."""
 
     def __init__(self, nodes: _Nodes) -> None:
-        self._functions: list[_Function] = [
-            *nodes.of(ast.FunctionDef),
-            *nodes.of(ast.AsyncFunctionDef),
-        ]
+        self._nodes = nodes
         self._scopes: dict[str, list[_Function | None]] = {}
 
-    def add(self, name: str, scope: _Function | None) -> None:
-        """Note that a name has the meaning in a function; None: in the module."""
-        self._scopes.setdefault(name, []).append(scope)
+    def add(self, name: str, where: ast.AST) -> None:
+        """Note that a name has the meaning in the function around a node, or in the module."""
+        self._scopes.setdefault(name, []).append(self._nodes.function_around(where))
 
     def has(self, node: ast.expr) -> bool:
         """Return whether an expression is one of the names, where it has the meaning."""
         scopes = self._scopes.get(node.id, ()) if isinstance(node, ast.Name) else ()
-        return any(scope is None or _is_within(node, scope) for scope in scopes)
-
-    def function_of(self, node: ast.expr) -> _Function | None:
-        """Return the innermost function around an expression; None: the module itself."""
-        around = [function for function in self._functions if _is_within(node, function)]
-        return max(around, key=lambda function: function.lineno, default=None)
-
-
-def _is_within(node: ast.expr, function: _Function) -> bool:
-    return function.lineno <= node.lineno <= (function.end_lineno or 0)
+        return any(scope is None or scope in self._nodes.around(node) for scope in scopes)
 
 
 def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[_Names, set[str]]:
@@ -351,52 +360,45 @@ def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[_Names, set[str]]:
     owners = _Names(nodes)
     makers: set[str] = set()
     for _ in range(2):  # a function that returns it, and the name that its caller gives it
-        for value, name in _assignments(nodes):
-            if isinstance(value, ast.Call) and (
-                value in made or called(value) in groups or called(value) in makers
-            ):
-                owners.add(name, owners.function_of(value))
+        for call in nodes.of(ast.Call):
+            name = nodes.name_given(call)
+            if name and (call in made or called(call) in groups or called(call) in makers):
+                owners.add(name, call)
         for node in nodes.of(ast.Return):
-            if node.value is not None and owners.has(node.value):
-                maker = owners.function_of(node.value)
-                makers |= {maker.name} if maker is not None else set()
+            maker = nodes.function_around(node)
+            if node.value is not None and maker is not None and owners.has(node.value):
+                makers.add(maker.name)
     return owners, makers
 
 
-def _handed_on(nodes: _Nodes) -> set[int]:
+def _handed_on(nodes: _Nodes) -> _Names:
     """Find names that are the command line: parameters that nobody here gives anything else.
 
-    As in ``def main(argv=None): args = parser.parse_args(argv)``, called by ``main()``. Returns
-    the ids of the nodes.
+    As in ``def main(argv=None): args = parser.parse_args(argv)``, called by ``main()``.
     """
-    calls, found = nodes.of(ast.Call), nodes.of(ast.Name)
     takers = {
-        function.name: function
+        function.name: function.args.args[0]
         for function in nodes.of(ast.FunctionDef)
         if len(function.args.args) == 1
         and [ast.unparse(default) for default in function.args.defaults] == ["None"]
     }
     while True:
         names = _Names(nodes)
-        for function in takers.values():
-            names.add(function.args.args[0].arg, function)
+        for parameter in takers.values():
+            names.add(parameter.arg, parameter)
         wrong = {
             called(call)
-            for call in calls
+            for call in nodes.of(ast.Call)
             for word in (*call.args, *(keyword.value for keyword in call.keywords))
             if not (_is_command_line(word) or names.has(word))
         }
-        wrong |= {
-            function.name
-            for function in takers.values()
-            for name in found
-            if isinstance(name.ctx, ast.Store)
-            and name.id == function.args.args[0].arg
-            and _is_within(name, function)
-        }
+        for name in nodes.of(ast.Name):
+            function = nodes.function_around(name)
+            if isinstance(name.ctx, ast.Store) and function is not None and names.has(name):
+                wrong.add(function.name)
         if not wrong & takers.keys():
-            return {id(name) for name in found if names.has(name)}
-        takers = {name: function for name, function in takers.items() if name not in wrong}
+            return names
+        takers = {name: taker for name, taker in takers.items() if name not in wrong}
 
 
 def _is_command_line(node: ast.expr) -> bool:
