@@ -48,6 +48,7 @@ from hpcrun.metrics.steps import (
     BY_EPOCH,
     DRAWN,
     IN_ORDER,
+    LATE,
     LEVEL_OF_LOSS,
     OWN,
     Rows,
@@ -109,10 +110,14 @@ def derive(store: Store, limit: int | None = None) -> Curve:
         if total is None and training is not None:
             total = training.total
     notes = axis.notes()
-    if axis is in_order and training is not None:
+    is_late = any(rows.side == LATE for log in logs for rows in log.by_step)
+    if is_late or (axis is in_order and training is not None):
+        what = "their steps follow from their epochs"
+        if not is_late:
+            what = "at which steps is not known, their order counts"
         notes.append(
             "losses stand in lumps between the drawings of the progress bar, as a program "
-            "prints that buffers its output: at which steps is not known, their order counts"
+            f"prints that buffers its output: {what}"
         )
     return Curve(metrics, tuple(axis.restarts()), total, (*notes, *_notes_of(store)))
 
@@ -496,7 +501,10 @@ class _View:
         way = choose_way(name, self._logs, counts_all=not self._within_epoch)
         if way == BY_EPOCH and name != LOSS and self._has_losses_in_order():
             way = IN_ORDER
-        if way in (BEFORE, AFTER) and (found := self._at(self._by_step, name, way)) is not None:
+        if (
+            way in (BEFORE, AFTER, LATE)
+            and (found := self._at(self._by_step, name, way)) is not None
+        ):
             return found
         if way == BY_EPOCH and (found := self._at(self._by_epoch, name, OWN)) is not None:
             return found
@@ -523,7 +531,7 @@ class _View:
         for side in training:
             if (found := self._at(self._by_step, name, side)) is not None:
                 return found
-        known = (OWN, BEFORE, AFTER, DRAWN)
+        known = (OWN, BEFORE, AFTER, LATE, DRAWN)
         sides = [side for side in self._sides.get(name, ()) if side not in known]
         bars = [found for side in sides if (found := self._at(self._by_step, name, side))]
         return max(bars, key=lambda found: found[1].work, default=None)

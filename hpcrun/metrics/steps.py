@@ -11,8 +11,9 @@ those by which more of the losses without a step are told apart. A row without a
   and 250 belongs to 250. A row before the first step, or after the last one, has one neighbour;
 - by epoch: if there is one for each whole epoch, printed or marked, where no counter counts through
   all epochs;
-- by its order alone, where the rows come in lumps, several to a step: a log written by a process
-  that buffers its output does not say which row belongs to which drawing of the bar.
+- LATE: where the rows come in lumps, several to a step, as a process prints that buffers its
+  output: by the share of the epoch that they print (``lumps``);
+- by its order alone, where they print none.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcrun.metrics.bars import Bar, Drawings, resumptions, training_bars
+from hpcrun.metrics.lumps import find_scale
 from hpcrun.metrics.names import EPOCH, LOSS, LR, STEP_SECONDS
 from hpcrun.metrics.store import Form, Log
 
@@ -37,7 +39,7 @@ T = TypeVar("T")
 # How rows have found their steps: they have their own, stand before or after a row that counts, or
 # are drawn on a bar.
 OWN, BEFORE, AFTER, DRAWN = "", "before", "after", "drawn"
-BY_EPOCH, IN_ORDER = "epoch", "order"
+LATE, BY_EPOCH, IN_ORDER = "late", "epoch", "order"
 # How well rows tell the training's progress: any of the training, losses by the steps of other
 # rows, losses drawn on a bar, losses with steps of their own.
 LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
@@ -59,7 +61,8 @@ class Rows(Struct, eq=False):
 
     ``side`` is how they found their steps; ``level`` how well these tell the training's progress,
     0 not at all. ``epochs``: nan where unknown; ``says_epochs``: they are not those of other rows.
-    ``moved``: whether rows that were given steps stand at another one than the row before.
+    ``moved``: whether rows that were given steps stand at another one than the row before,
+    ``places``: the bytes at which their own lines begin.
     ``total``: how many steps there will be, where they tell; ``length``: how many an epoch has.
     """
 
@@ -78,6 +81,7 @@ class Rows(Struct, eq=False):
     length: int | None = None
     says_epochs: bool = True
     moved: Sequence[bool] = ()
+    places: Sequence[int] = ()
 
     def only(self, indices: Sequence[int]) -> Rows:
         """Return the rows at some indices, which rise."""
@@ -170,6 +174,8 @@ def find_steps(log: Log) -> Steps:
         if each.names:
             by_epoch += _at_epochs(each)
             by_step += _among(each, counts)
+    if found and counts.steps:
+        by_step += _late(by_step, drawings[found[-1][0]].bar.total)
     return Steps(
         log,
         by_step,
@@ -492,7 +498,37 @@ def _among(rows: Rows, counts: Counted) -> list[Rows]:
     moved = _moved(counts, after)
     # The last row has nothing after it: that its step is that of the one before shows nothing.
     moved[-1] |= late < len(places)
-    return [placed, replace(rows, offsets=offsets, steps=steps, side=AFTER, level=0, moved=moved)]
+    after_it = replace(rows, offsets=offsets, steps=steps, side=AFTER, level=0, moved=moved)
+    after_it.places = rows.offsets
+    return [placed, after_it]
+
+
+def _late(by_step: Sequence[Rows], total: int | None) -> list[Rows]:
+    """Place rows by the epochs that they print, if they come in lumps and tell their steps so."""
+    said = [each for each in by_step if each.bar is None and each.epochs and each.says_epochs]
+    after = [each for each in said if each.side == AFTER]
+    losses = [each for each in after if LOSS in each.names]
+    if total is None or not losses:
+        return []
+    for side in (BEFORE, AFTER):
+        placed = [each for each in by_step if each.side == side and LOSS in each.names]
+        rows = sum(len(each.moved) for each in placed)
+        if sum(sum(each.moved) for each in placed) >= _ENOUGH * rows:
+            return []
+    order = merged_order([each.places for each in losses])
+    epochs = merged(order, [each.epochs or () for each in losses])
+    scale = find_scale(epochs, merged(order, [each.steps for each in losses]), total)
+    if scale is None:
+        return []
+    rank = dict(zip(order, range(len(order)), strict=True))
+    steps, done, found = scale.steps_of(epochs), 0, []
+    for each in after:
+        own: list[int] = [scale.step_of(epoch) for epoch in each.epochs or ()]
+        if LOSS in each.names:
+            own = [steps[rank[done + number]] for number in range(len(own))]
+            done += len(own)
+        found.append(replace(each, offsets=each.places, steps=array("q", own), side=LATE))
+    return found
 
 
 def _moved(counts: Counted, places: Sequence[int]) -> list[bool]:
@@ -509,6 +545,8 @@ def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
 
     ``counts_all``: the counter of steps does not start again within the run.
     """
+    if any(each.side == LATE and name in each.names for log in logs for each in log.by_step):
+        return LATE
     rows: dict[str, list[Rows]] = {BEFORE: [], AFTER: [], BY_EPOCH: []}
     needed = 1.0
     for log in logs:

@@ -95,6 +95,28 @@ class TestBars:
         assert both(curve, "loss") == ([None] * 30, [float(n) for n in range(10)] * 3)
         assert [note[:22] for note in curve.notes] == ["losses stand in lumps "]
 
+    @pytest.mark.parametrize("digits", [2, 4])
+    def test_or_those_that_follow_from_the_epochs_that_they_print(self, digits: int) -> None:
+        """100 steps are two epochs; the output comes at every 30th step."""
+        lines: list[Line] = []
+        for lump in range(0, 100, 30):
+            lines += [bar(step) for step in range(lump, min(lump + 30, 100) + 1)]
+            for step in range(lump + 5, min(lump + 30, 100) + 1, 5):
+                epoch = round(step / 50, digits)
+                lines.append(at(0, None, 100.0 - step, epoch=epoch))
+                if step % 20 == 0:
+                    lines.append(at(0, None, step / 100, name="eval_loss", epoch=epoch))
+        curve = build(lines)
+        assert both(curve, "loss") == ([*range(5, 105, 5)], [*range(95, -5, -5)])
+        assert both(curve, "eval_loss") == ([20, 40, 60, 80, 100], [0.2, 0.4, 0.6, 0.8, 1.0])
+        assert ["follow from their epochs" in note for note in curve.notes] == [True]
+
+    def test_many_bars_of_other_work_before_the_training(self) -> None:
+        """Each rank prepares its share of the data, and draws a bar of its own total."""
+        lines = [bar(n, 1000 + rank) for rank in range(90) for n in (0, 500, 1000 + rank)]
+        lines += dicts(range(1, 31), drawn_after=False)
+        assert build(lines).steps("loss") == [*range(1, 31)]
+
     def test_a_closing_summary_is_no_point(self) -> None:
         closing = Line((("train_runtime", 9.0), ("loss", 55.0)), epoch=3.0)
         curve = build([*dicts(range(10, 60, 10)), closing, bar(100)])
