@@ -30,8 +30,8 @@ from operator import eq, ne
 from msgspec import Struct
 
 from hpcrun.metrics.bars import Bar
-from hpcrun.metrics.curve import Curve, Restart
-from hpcrun.metrics.names import EPOCH, LOSS
+from hpcrun.metrics.curve import Curve, Restart, Series
+from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, like_a_loss
 from hpcrun.metrics.passes import (
     Bound,
     Counter,
@@ -63,6 +63,8 @@ from hpcrun.metrics.store import MOST_METRICS, Store
 
 # A fall of an epoch is looked at in such parts, as a counter of steps.
 _PARTS = 10_000
+# Losses that a note names.
+_NAMED = 6
 _ANOTHER = "another run in the same file"
 
 
@@ -119,7 +121,17 @@ def derive(store: Store, limit: int | None = None) -> Curve:
             "losses stand in lumps between the drawings of the progress bar, as a program "
             f"prints that buffers its output: {what}"
         )
-    return Curve(metrics, tuple(axis.restarts()), total, (*notes, *_notes_of(store)))
+    notes += [*_note_on_losses(metrics), *_notes_of(store)]
+    return Curve(metrics, tuple(axis.restarts()), total, tuple(notes))
+
+
+def _note_on_losses(metrics: dict[str, Series]) -> Iterator[str]:
+    losses = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
+    if LOSS not in metrics and EVAL_LOSS not in metrics and len(losses) > 1:
+        yield (
+            f"several losses, and none is the training's by its name: {losses[0]} is taken, the "
+            f"first; --metric draws another ({', '.join(losses[1:_NAMED])})"
+        )
 
 
 def _notes_of(store: Store) -> Iterator[str]:

@@ -16,6 +16,7 @@ from hpcrun.metrics.names import (
     SAMPLES_PER_SECOND,
     STEP_SECONDS,
     TOKENS_PER_SECOND,
+    like_a_loss,
 )
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.smooth import Trend, fit_trend
@@ -62,7 +63,9 @@ def main_metric(runs: Sequence[ParsedRun]) -> str | None:
 
 def _telling(name: str) -> tuple[bool, int]:
     lower, rank = name.lower(), len(_TELLING)
-    if "scale" not in lower:  # loss_scale is fp16's
+    if like_a_loss(name):
+        rank = -1
+    elif "scale" not in lower:  # loss_scale is fp16's
         ranks = (n for n, parts in enumerate(_TELLING) if any(part in lower for part in parts))
         rank = next(ranks, rank)
     return name in _SETTINGS, rank

@@ -267,6 +267,14 @@ class TestRanksAndFiles:
             Store().add([])
 
 
+def test_where_no_loss_is_the_loss_a_note_names_the_one_that_is_taken() -> None:
+    values = (("loss_disc", 3.0), ("loss_gen", 2.0), ("grad_norm", 1.0))
+    (note,) = build([Line(values, step=step) for step in range(5)]).notes
+    assert "loss_disc is taken" in note and "(loss_gen)" in note
+    values = (("loss", 3.0), *values)
+    assert build([Line(values, step=step) for step in range(5)]).notes == ()
+
+
 def test_summary() -> None:
     values = [3.0, math.nan, 1.0, math.inf, 2.0]
     summary = build([at(0, i, v) for i, v in enumerate(values)]).summary("loss")
