@@ -2,8 +2,9 @@
 
 What the logs say is stored (``store``); the curve is a view of it. What is decided, in this order:
 
-1. *Which steps rows belong to* (``steps``): those on their line; else those of the rows around
-   them, of which the lines with steps count or the drawings of the training bar (``bars``).
+1. *Which steps rows belong to*: those on their line (``own_steps``); else those of the rows around
+   them (``steps``), of which the lines with steps count or the drawings of the training bar
+   (``bars``); of rows that a buffer held back those that follow from their epochs (``lumps``).
 2. *Passes and restarts* (``passes``): the losses that tell the progress best guide through the log.
    Where their counter falls, another epoch or run begins, or the run does steps again. A later
    attempt, or a resumption, replaces what it does again: what was logged at its first step and
@@ -32,6 +33,20 @@ from msgspec import Struct
 from hpcrun.metrics.bars import Bar
 from hpcrun.metrics.curve import Curve, Restart, Series
 from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, like_a_loss
+from hpcrun.metrics.own_steps import (
+    AFTER,
+    BEFORE,
+    BY_EPOCH,
+    DRAWN,
+    IN_ORDER,
+    LATE,
+    LEVEL_OF_LOSS,
+    OWN,
+    Rows,
+    merged,
+    merged_order,
+    side_of,
+)
 from hpcrun.metrics.passes import (
     Bound,
     Counter,
@@ -42,23 +57,7 @@ from hpcrun.metrics.passes import (
     starts_with_each_epoch,
 )
 from hpcrun.metrics.series import Column, Points, joined, settled
-from hpcrun.metrics.steps import (
-    AFTER,
-    BEFORE,
-    BY_EPOCH,
-    DRAWN,
-    IN_ORDER,
-    LATE,
-    LEVEL_OF_LOSS,
-    OWN,
-    Rows,
-    Steps,
-    choose_way,
-    find_steps,
-    merged,
-    merged_order,
-    side_of,
-)
+from hpcrun.metrics.steps import Steps, choose_way, find_steps
 from hpcrun.metrics.store import MOST_METRICS, Store
 
 # A fall of an epoch is looked at in such parts, as a counter of steps.
