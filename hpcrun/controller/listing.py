@@ -373,16 +373,15 @@ class _SweepRow:
 
     def _shown(self, answers: Answers) -> dict[int, str]:
         """The states that Slurm shows, by the numbers of the tasks; squeue's go first."""
-        array = self.submitted.job_id if self.submitted else None
-        tag = self.folder.path.name
-        found: dict[int, str] = {}
-        for account in answers.accounts.values():
-            if (account.folder or tag) == tag and is_final(account.state):
-                found |= _of_task(array, account.job_id, account.state)
-        for row in answers.rows.get(tag, {}).values():
-            if row.state != UNKNOWN:
-                found |= _of_task(array, row.job_id, row.state)
-        return found
+        tag, array = self.folder.path.name, self.history.job_id
+        over = [job for job in answers.accounts.values() if is_final(job.state)]
+        live = [job for job in answers.rows.get(tag, {}).values() if job.state != UNKNOWN]
+        return {
+            int(job.task): job.state
+            for job in (*over, *live)
+            # A cluster may have given the id to another array, too; or it is not known.
+            if (job.folder or tag) == tag and job.task.isdigit() and array in (job.array, None)
+        }
 
     def _look_at(
         self, run: RunFolder, index: int, stamp: int, answers: Answers | None
@@ -411,16 +410,6 @@ class _SweepRow:
             with contextlib.suppress(OSError, HpcrunError):
                 self.folder.seen.parent.mkdir(exist_ok=True)
                 write_record(self.folder.seen, seen)
-
-
-def _of_task(array: str | None, job_id: str, state: str) -> dict[int, str]:
-    """Return the task that a row is about, where it is one of the array; None: its id is not known.
-
-    >>> _of_task("7", "7_3", "RUNNING"), _of_task("7", "7", "CANCELLED")
-    ({3: 'RUNNING'}, {})
-    """
-    head, _, index = job_id.partition("_")
-    return {int(index): state} if index.isdigit() and array in (head, None) else {}
 
 
 def _of_all(states: Mapping[str, int]) -> Verdict:

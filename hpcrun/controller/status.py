@@ -32,7 +32,6 @@ from hpcrun.runs.store import (
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
-from hpcrun.transport import Transport
 from hpcrun.views.status import failure_text
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
@@ -134,29 +133,37 @@ def ask(
     squeue does not show. ``also`` are other job ids that squeue alone is asked about."""
     transport = slurm_transport(context, conf)
     # Runs of this machine alone need no Slurm.
-    asked = [history.job_id for _, history in runs if not history.is_local] + [*also]
+    job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
+    asked = _whole_arrays(job_ids)
     conf_is_gone = conf is not None and not Path(conf).exists()
     secrets = {run.path: stamp for run, _ in runs if (stamp := _stamp(run.secrets))}
     silence, rows, accounts = "", dict[str, dict[str, SlurmJob]](), dict[str, SlurmJob]()
     is_slow = False
-    if asked and not conf_is_gone:
+    if job_ids and not conf_is_gone:
+        # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
+        # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
+        by_ids = None not in job_ids and len(asked) <= _AT_ONCE
+        # A run whose end no other record has is lost if Slurm does not know it.
+        is_strict = any(
+            history.end is None and history.seen is None and not history.is_local
+            for _, history in runs
+        )
         try:
-            is_strict = any(_is_open(history) for _, history in runs)
-            # There are thousands, and each run looks for its own.
-            for row in _rows(transport, asked, strict=is_strict):
-                rows.setdefault(row.folder, {})[row.job_id] = row
+            found = scheduler.queue(transport, asked if by_ids else (), strict=is_strict)
         except OutOfReach as error:
             # A Slurm that lets squeue wait for so long would let sacct wait as well.
-            silence, is_slow = error.message, error.maybe_done
-    missing = [
-        history.job_id for _, history in runs if history.job_id and _row_of(history, rows) is None
-    ]
-    if missing and not conf_is_gone and not is_slow:
-        wanted = _whole_arrays(missing)
-        for start in range(0, len(wanted), _AT_ONCE):
+            silence, is_slow, found = error.message, error.maybe_done, []
+        # There are thousands, and each run looks for its own.
+        for row in found:
+            rows.setdefault(row.folder, {})[row.job_id] = row
+    missing = _whole_arrays(
+        [history.job_id for _, history in runs if _row_of(history, rows) is None]
+    )
+    if not conf_is_gone and not is_slow:
+        for start in range(0, len(missing), _AT_ONCE):
             answer = None
             with contextlib.suppress(OutOfReach):
-                answer = scheduler.accounting(transport, wanted[start : start + _AT_ONCE])
+                answer = scheduler.accounting(transport, missing[start : start + _AT_ONCE])
             if answer is None:
                 break
             accounts |= {row.job_id: row for row in answer}
@@ -166,29 +173,14 @@ def ask(
         silence=silence,
         rows=rows,
         accounts=accounts,
-        asked=frozenset(_whole_arrays([job_id for job_id in asked if job_id])),
+        asked=frozenset(asked),
         secrets=secrets,
     )
 
 
-def _rows(transport: Transport, job_ids: Sequence[str | None], *, strict: bool) -> list[SlurmJob]:
-    """Ask squeue once: by job ids, which finds colleagues' jobs too, or, where one is not known
-    (a lost reply of sbatch), for all of the user's jobs."""
-    known = [job_id for job_id in job_ids if job_id is not None]
-    wanted = _whole_arrays(known)
-    # A command line has its bounds (128 KiB for a word).
-    is_complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE
-    return scheduler.queue(transport, wanted if is_complete else (), strict=strict)
-
-
-def _whole_arrays(job_ids: Sequence[str]) -> list[str]:
+def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
     """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
-    return list(dict.fromkeys(map(array_id, job_ids)))
-
-
-def _is_open(history: History) -> bool:
-    """Return whether a run is lost if Slurm does not know it: no other record has its end."""
-    return history.end is None and history.seen is None and not history.is_local
+    return list(dict.fromkeys(array_id(job_id) for job_id in job_ids if job_id))
 
 
 def _stamp(path: Path) -> int:

@@ -129,8 +129,8 @@ GUARDS = [
     guard(
         47,
         "hpcrun/controller/status.py",
-        "    is_complete = len(known) == len(job_ids) and len(wanted) <= _AT_ONCE\n",
-        "    return [row for one in wanted for row in scheduler.queue(transport, [one])]\n",
+        "scheduler.queue(transport, asked if by_ids else (), strict=is_strict)\n",
+        "[row for one in asked for row in scheduler.queue(transport, [one])]\n",
         "tests/cli/test_slurm_verbs.py::test_many_runs_are_one_question",
     ),
     guard(
