@@ -23,12 +23,18 @@ _LONGEST = 10_000  # bytes of a line that is read
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
-def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Progress:
+def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     """Read the last step and loss off the newest attempt's log; nothing where there is none (yet).
 
-    ``formats`` are the forms of lines that are known, a job's own among them. Never raises: a log
-    that cannot be read shows nothing.
+    ``patterns`` are the forms of lines that the job names itself. Never raises: a log that cannot
+    be read shows nothing.
     """
+    formats: Sequence[Format] = FORMATS
+    if patterns:
+        from hpcrun.controller.curves.parse import own_formats  # here: few jobs have any
+
+        with contextlib.suppress(InputError):  # written for another version of hpcrun
+            formats = *own_formats(patterns, "log_patterns"), *FORMATS
     for rank, path in _candidates(run):
         try:
             with path.open("rb") as file:
@@ -43,16 +49,6 @@ def last_point(run: RunFolder, formats: Sequence[Format] = FORMATS) -> Progress:
         except OSError:
             continue
     return Progress()
-
-
-def formats_of(patterns: Sequence[str]) -> Sequence[Format]:
-    """The forms of lines that are known, and before them those that a job names itself."""
-    if patterns:
-        from hpcrun.controller.curves.parse import own_formats  # here: few jobs have any
-
-        with contextlib.suppress(InputError):  # written for another version of hpcrun
-            return *own_formats(patterns, "log_patterns"), *FORMATS
-    return FORMATS
 
 
 def _candidates(run: RunFolder) -> Iterator[tuple[int, Path]]:

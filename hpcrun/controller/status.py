@@ -340,10 +340,10 @@ def _progress(status: JobStatus, run: RunFolder) -> Progress:
     if not status.history.attempts:
         return Progress()
     # Here: the reader of lines takes a moment.
-    from hpcrun.controller.progress import formats_of, last_point
+    from hpcrun.controller.progress import last_point
 
     source = status.plan or status.history.submitted
-    return last_point(run, formats_of(source.log_patterns if source else ()))
+    return last_point(run, source.log_patterns if source else ())
 
 
 def _how_it_failed(status: JobStatus, run: RunFolder) -> str:

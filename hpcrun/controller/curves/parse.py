@@ -125,7 +125,8 @@ class CurveLog:
         self.is_over = False
         self.is_pipe = STDIN in source.files
         if source.run is not None:
-            own = (*own, *formats_of(source.run))
+            plan = read_plan(source.run)
+            own = (*own, *own_formats(plan.log_patterns if plan else (), "log_patterns"))
         self._formats = (*own, *FORMATS) if own else FORMATS
         # Which of a run's files are read (file_choices), and at what size that was asked last.
         self._choice = 0
@@ -317,12 +318,6 @@ def file_choices(files: Sequence[LogFile]) -> list[list[LogFile]]:
     first_rank = [file for file in ranks if file.rank == 0]
     last_rank = [file for file in ranks if file.rank == last]
     return [first_rank, last_rank, ranks]
-
-
-def formats_of(run: RunFolder) -> tuple[Format, ...]:
-    """Return the line formats that a run's job names."""
-    plan = read_plan(run)
-    return own_formats(plan.log_patterns, "log_patterns") if plan is not None else ()
 
 
 def find_sources(
