@@ -101,7 +101,7 @@ def read_line(
     >>> form, row = read_line("[rank1]: 2026-11-20 08:04:09 - INFO - step: 7 | loss: 2.5")
     >>> form, row.step, row.rank, row.values
     ('key=value', 7, 1, (('loss', 2.5),))
-    >>> read_line("the loss of step 3 is 2.5")
+    >>> read_line("the loss of step 3 is 2.5 and too high")
     """
     line = strip_prefixes(records(text)[0])
     answer = _read(line, table, formats)
