@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from hpcrun.controller.logs import JobLogs, Lines
 from hpcrun.logs.errors import (
@@ -15,7 +14,6 @@ from hpcrun.logs.errors import (
 )
 from hpcrun.logs.files import LogFile, part_of
 from hpcrun.logs.tail import read_at
-from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Failure
 from hpcrun.runs.store import read_history
 
@@ -37,43 +35,22 @@ def read_errors(
     by_job: dict[str | None, list[LogFile]] = {}
     for file in files:
         by_job.setdefault(file.job_id, []).append(file)
+    is_bounded = attempt is not None and attempt >= 0
     for job_id, own in by_job.items():
-        failure, ours = None, _all
-        if logs.runs:
+        failure, last = None, 0
+        if (run := logs.run_of(job_id)) is not None:
             last = max((file.attempt for file in own if file.attempt is not None), default=0)
             own = [file for file in own if file.attempt in (last, None)]
-            failure = _failure(logs.runs, job_id, last)
-            is_bounded = attempt is not None and attempt >= 0
-            ours = partial(_of_attempt, attempt=last, is_bounded=is_bounded)
-        yield from _of_one(own, failure, ours)
-
-
-def _failure(runs: Sequence[RunFolder], job_id: str | None, attempt: int) -> Failure | None:
-    """The process that failed first, by the record of the attempt."""
-    for run in runs:
-        if run.run_id == job_id:
-            for each in read_history(run).attempts:
-                if each.index == attempt and each.end is not None:
-                    return each.end.first_failure
-    return None
-
-
-def _all(text: bytes) -> bytes:
-    return text
-
-
-def _of_attempt(text: bytes, attempt: int, *, is_bounded: bool) -> bytes:
-    """Of the batch script's log what belongs to an attempt; unbounded: and what came after it."""
-    start, end = part_of(text, attempt)
-    return text[start : end if is_bounded else None]
+            ends = [each.end for each in read_history(run).attempts if each.index == last]
+            failure = ends[0].first_failure if ends and ends[0] is not None else None
+        yield from _of_one(own, failure, last, is_bounded=is_bounded)
 
 
 def _of_one(
-    files: Sequence[LogFile],
-    failure: Failure | None,
-    ours: Callable[[bytes], bytes],
+    files: Sequence[LogFile], failure: Failure | None, last: int, *, is_bounded: bool
 ) -> Iterator[Lines]:
-    """Yield what one job's files show; ``ours`` takes of the batch script's log what counts."""
+    """Yield what one job's files show; of the batch script's log what belongs to the ``last``
+    attempt, and unless that is bounded what came after it."""
     ranks = [file for file in files if file.rank is not None]
     first = failure.rank if failure is not None else None
     ranks.sort(key=lambda file: file.rank != first)
@@ -102,7 +79,8 @@ def _of_one(
             continue
         text = _end(file, _END)
         if file.attempt is None:
-            text = ours(text)
+            start, end = part_of(text, last)
+            text = text[start : end if is_bounded else None]
         found, is_less = (
             (text, False) if file.is_err else _of_launcher(text, is_known=bool(reported))
         )

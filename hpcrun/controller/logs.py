@@ -215,6 +215,10 @@ class JobLogs:
                 found.append(structs.replace(file, node=node, job_id=run.run_id, task=task))
         return found
 
+    def run_of(self, job_id: str | None) -> RunFolder | None:
+        """Return the run whose files have this job_id; None: it is a job that hpcrun only reads."""
+        return self._by_id.get(job_id or "")
+
     def _ranks_on_node(self, run: RunFolder) -> int:
         if run.path not in self._ranks_per_node:
             plan = read_plan(run)
@@ -239,10 +243,10 @@ class JobLogs:
 
     def _names_of_node(self, file: LogFile) -> set[str]:
         """What a file's node may be called: its number, and its host in that attempt."""
-        if file.node is None or file.job_id is None:
+        run = self.run_of(file.job_id)
+        if file.node is None or run is None:
             return set()
-        attempts = self._by_id[file.job_id].attempts
-        hosts = self._hosts(attempts / str(file.attempt) / "hostfile")
+        hosts = self._hosts(run.attempts / str(file.attempt) / "hostfile")
         return {str(file.node), *hosts[file.node : file.node + 1]}
 
     def _wanted_nodes(self) -> set[str]:
@@ -406,7 +410,7 @@ class JobLogs:
 
     def _attempt_text(self, file: LogFile) -> str:
         """Say which attempt a file belongs to, where that runs and why the last one ended."""
-        if (run := self._by_id.get(file.job_id or "")) is not None:
+        if (run := self.run_of(file.job_id)) is not None:
             return attempt_text(read_history(run), file.attempt or 0)
         jobs = self.output.jobs if self.output is not None else []
         nodes = next((job.node_list for job in jobs if job.job_id == file.job_id), "")

@@ -21,7 +21,7 @@ from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
-from hpcrun.controller.targets import job_of_another
+from hpcrun.controller.targets import job_of_another, no_such_run
 from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile
@@ -34,7 +34,7 @@ from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus, Progress
 from hpcrun.runs.store import read_history, read_task
 from hpcrun.runs.verdict import Verdict
-from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.jobs import SlurmJob, array_id
 from hpcrun.slurm.states import is_final
 from hpcrun.transport import Transport
 
@@ -342,44 +342,39 @@ def _rate(curve: Curve, seconds: float | None) -> tuple[float | None, str | None
 
 def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
     """Find the Slurm ids that words mean, and the context with the Slurm whose they are."""
-    named = [_job(context, word) for word in words]
     default = conf_of(context, History(run_id=""))
-    confs = {conf or default for _, conf in named}
-    if len(confs) > 1:
+    confs: dict[str, str | None] = {}
+    for word in words:
+        found = find(context.runs_dir, word)
+        if found is None and not is_job_id(word):
+            raise no_such_run(context, word)
+        if found is None:
+            confs[word] = default
+            continue
+        history = read_history(found.run(0) if isinstance(found, SweepFolder) else found)
+        if (error := job_of_another(history, "top")) is not None:
+            raise error
+        if history.job_id is None:
+            raise InputError(
+                f"{word}: not a job of Slurm's: it runs on this machine",
+                fix=f"hpcrun logs -f {word}",
+            )
+        is_sweep = isinstance(found, SweepFolder)
+        job_id = array_id(history.job_id) if is_sweep else history.job_id
+        confs[job_id] = conf_of(context, history) or default
+    if len(set(confs.values())) > 1:
         raise InputError(
-            f"{', '.join(words)}: jobs of several Slurms: {', '.join(sorted(map(str, confs)))}",
+            f"{', '.join(words)}: jobs of several Slurms: "
+            f"{', '.join(sorted(set(map(str, confs.values()))))}",
             fix="call hpcrun top for each",
         )
-    conf = next(iter(confs), None)
+    conf = next(iter(confs.values()), None)
     if conf and conf != default:
         if not Path(conf).exists():
             raise OutOfReach(f"{conf}, by which the job was submitted, is not on this machine")
         cluster = structs.replace(context.cluster, slurm_conf=conf)
         context = structs.replace(context, cluster=cluster)
-    return [job_id for job_id, _ in named], context
-
-
-def _job(context: Context, word: str) -> tuple[str, str | None]:
-    """Find the Slurm id that a word means, and the slurm.conf by which it was submitted."""
-    found = find(context.runs_dir, word)
-    if found is None:
-        if is_job_id(word):
-            return word, None
-        raise InputError(
-            f"{word}: no such run in {context.runs_dir}", fix="hpcrun status lists the runs"
-        )
-    run = found.run(0) if isinstance(found, SweepFolder) else found
-    history = read_history(run)
-    if (error := job_of_another(history, "top")) is not None:
-        raise error
-    submitted = history.submitted
-    if submitted is None or submitted.job_id is None:
-        raise InputError(
-            f"{word}: not a job of Slurm's: it runs on this machine", fix=f"hpcrun logs -f {word}"
-        )
-    if isinstance(found, SweepFolder):
-        return submitted.job_id.partition("_")[0], submitted.slurm_conf
-    return submitted.job_id, submitted.slurm_conf
+    return list(confs), context
 
 
 def _order(status: JobStatus) -> tuple[bool, int]:
