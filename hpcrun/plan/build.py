@@ -20,7 +20,13 @@ from hpcrun.plan.deepspeed import (
     stage_of,
 )
 from hpcrun.plan.directives import build_directives, build_topology
-from hpcrun.plan.environment import build_environment, check_environment, names_node, node_sections
+from hpcrun.plan.environment import (
+    build_environment,
+    check_environment,
+    decide_fabric,
+    names_node,
+    node_sections,
+)
 from hpcrun.plan.gpus import decide_precision
 from hpcrun.plan.job import LOCAL_DIR, Findings, Job, fill_known
 from hpcrun.plan.launchers import (
@@ -31,7 +37,6 @@ from hpcrun.plan.launchers import (
     framework_notes,
     switch_notes,
 )
-from hpcrun.plan.nccl import decide_fabric
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.types import Dependency, Place, Plan
 from hpcrun.spec.cluster import Cluster

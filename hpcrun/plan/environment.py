@@ -11,11 +11,11 @@ from msgspec import structs
 from hpcrun.plan.gpus import gpu_section
 from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
 from hpcrun.plan.launchers import ON_ACCELERATE, framework_section
-from hpcrun.plan.nccl import nccl_sections
 from hpcrun.plan.setup import chosen_image
 from hpcrun.plan.types import Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import JobSpec
 
 AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 
@@ -40,7 +40,7 @@ def build_environment(job: Job) -> list[Section]:
         framework_section(job),
         gpu_section(spec, cluster, job.precision) if _reads_precision(job) else None,
         _hub_section(cluster),
-        *nccl_sections(job.fabric, cluster.accelerator, is_seen=not place.hosts),
+        *_nccl_sections(job),
         user_section("environment", f"Cluster {cluster.name}", cluster.env, "cluster env"),
         user_section("nccl", "The job's NCCL settings", spec.nccl.env, "nccl.env"),
         user_section("job_environment", "The job", spec.env, "env"),
@@ -224,6 +224,94 @@ def node_sections(sections: Sequence[Section], *, inside: bool) -> list[Section]
     return kept
 
 
+# ---- NCCL --------------------------------------------------------------------------------------
+
+# Only what something reads, each with the reason. Nothing here is one of NCCL's debugging
+# variables, which its user guide wants in no script; the RoCE address index (NCCL_IB_GID_INDEX) is
+# not set because NCCL >= 2.21 finds it itself, the time-out and the traffic class are left to the
+# site (``nccl: {env: ...}``), and a single node needs nothing, with NVLink or without. Names of
+# interfaces and cards are set on each node, by ``hardware.sh``.
+
+Rows = Sequence[tuple[str, str, str]]
+SINGLE_NODE = "single-node"
+
+# NCCL_NET: aws-ofi-nccl answers to this name in all its versions, though it has another since 1.12
+# (its src/nccl_ofi_interface_nvidia.cpp).
+_OFI = ("NCCL_NET", "AWS Libfabric", "the libfabric plugin, or an error: not TCP unasked")
+_DEBUG = ("NCCL_DEBUG", "WARN", "unset, not even errors are printed")
+_IB = ("NCCL_NET", "IB", "verbs, or an error: not TCP unasked")
+
+# By fabric: name, value, why. What a site's module or image has set already stays.
+FABRICS: dict[str, Rows] = {
+    "infiniband": [_IB],
+    "roce": [_IB],
+    "ethernet": [("NCCL_NET", "Socket", "TCP; no half-configured RDMA card is tried")],
+    # The plugin sets the rest itself since 1.7 (its doc/efa-env-var.md).
+    "efa": [_OFI],
+    # libfabric's cxi provider, fi_cxi(7); the values are those of the sites' own documentation
+    # (CSCS, NERSC, Isambard).
+    "slingshot": [
+        _OFI,
+        ("NCCL_CROSS_NIC", "1", "one network: rings may cross cards"),
+        ("FI_MR_CACHE_MONITOR", "userfaultfd", "the default one can deadlock with CUDA"),
+        ("FI_CXI_DISABLE_HOST_REGISTER", "1", "it can deadlock with NCCL"),
+        ("FI_CXI_DEFAULT_CQ_SIZE", "131072", "room for the completions of many ranks"),
+        ("FI_CXI_RX_MATCH_MODE", "hybrid", "a full match list is not fatal"),
+    ],
+}
+
+
+def decide_fabric(spec: JobSpec, cluster: Cluster) -> str:
+    """Decide the network between the nodes: the job's, else the profile's; one node has none.
+
+    ``auto`` is decided when the job starts, on its first node.
+    """
+    if spec.resources.nodes == 1:
+        return SINGLE_NODE
+    return spec.nccl.fabric if spec.nccl.fabric != "auto" else cluster.fabric
+
+
+def _nccl_sections(job: Job) -> list[Section]:
+    """Set NCCL's variables for a fabric; for ``auto`` a section for each that it may be."""
+    if job.cluster.accelerator != "cuda":
+        return []
+    # With a hostfile the script runs where hpcrun was called, which shows nothing of the hosts.
+    fabric, is_seen = job.fabric, not job.place.hosts
+    comment = {
+        SINGLE_NODE: "One node: NVLink, PCIe and shared memory need nothing set.",
+        "auto": "In addition to the network's settings, detected on the job's first node."
+        if is_seen
+        else "NCCL finds the network itself.",
+    }.get(fabric, "")
+    title = "NCCL" if fabric == "auto" else f"NCCL ({fabric})"
+    sections = [_of_rows("nccl", title, [_DEBUG, *FABRICS.get(fabric, [])], comment)]
+    if fabric == "auto" and is_seen:
+        alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+        for name, rows in FABRICS.items():
+            alike.setdefault(tuple(rows), []).append(name)
+        sections += [_of_rows("nccl", "NCCL", rows, fabrics=names) for rows, names in alike.items()]
+    return sections
+
+
+def _of_rows(
+    block: Literal["nccl", "job_environment"],
+    title: str,
+    rows: Rows,
+    comment: str = "",
+    *,
+    fabrics: Sequence[str] = (),
+) -> Section:
+    return Section(
+        block=block,
+        title=title,
+        variables={name: value for name, value, _ in rows},
+        reasons={name: why for name, _, why in rows},
+        keeps=[name for name, _, _ in rows] if block == "nccl" else [],
+        comment=comment,
+        fabrics=list(fabrics),
+    )
+
+
 # ---- --debug -----------------------------------------------------------------------------------
 
 
@@ -256,10 +344,6 @@ def debug_section(run_dir: str, accelerator: str) -> Section:
             ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{logs}/nccl-trace-", "a file for each rank"),
             ("TORCH_NCCL_DESYNC_DEBUG", "1", "and which rank lags behind"),
         ]
-    return Section(
-        block="job_environment",
-        title="Diagnosis, for this run alone (--debug)",
-        variables={name: value for name, value, _ in rows},
-        reasons={name: why for name, _, why in rows},
-        comment="It costs time: not for the runs that count.",
-    )
+    title = "Diagnosis, for this run alone (--debug)"
+    comment = "It costs time: not for the runs that count."
+    return _of_rows("job_environment", title, rows, comment)

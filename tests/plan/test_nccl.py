@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun.assets import Templates
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.nccl import FABRICS
+from hpcrun.plan.environment import FABRICS
 from hpcrun.render.files import render_files
 from tests.plan.making import PLACE, cluster, job, plan, variables
 

@@ -7,8 +7,7 @@ import pytest
 
 from hpcrun.errors import SpecError
 from hpcrun.plan.build import build_plan
-from hpcrun.plan.environment import debug_section
-from hpcrun.plan.nccl import FABRICS
+from hpcrun.plan.environment import FABRICS, debug_section
 from hpcrun.plan.types import Plan
 from hpcrun.plan.variables import KNOWN_NAMES, RULES, find_rule, misspelt
 from tests.plan.making import PLACE, cluster, job, plan, variables
