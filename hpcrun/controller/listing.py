@@ -56,7 +56,7 @@ from hpcrun.runs.store import (
     read_record,
     read_seen,
     record_of_task,
-    write_record,
+    write_seen,
 )
 from hpcrun.runs.verdict import LOST, Verdict, is_over
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -295,7 +295,6 @@ class _SweepRow:
         record = read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
         self.tasks = record.tasks if record else 0
-
         # What is known of the array itself, as of a run.
         self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
 
@@ -407,9 +406,7 @@ class _SweepRow:
             ended_at = self.seen.ended_at or time.time()
         seen = SweepSeen(ends=ends, ended_at=ended_at)
         if seen != self.seen:
-            with contextlib.suppress(OSError, HpcrunError):
-                self.folder.seen.parent.mkdir(exist_ok=True)
-                write_record(self.folder.seen, seen)
+            write_seen(self.folder.seen, seen)
 
 
 def _of_all(states: Mapping[str, int]) -> Verdict:

@@ -424,7 +424,7 @@ def remember(status: JobStatus) -> None:
     if old is not None and not has_row:
         old = structs.replace(old, row=None)  # what a listing has kept stays
     if seen != old:
-        write_seen(run, seen)
+        write_seen(run.seen, seen)
 
 
 def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:

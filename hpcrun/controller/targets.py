@@ -92,7 +92,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
 def _find_each(context: Context, words: Sequence[str], lookup: Lookup) -> dict[str, Target | None]:
     """Find words with one walk through the runs and at most one question to Slurm."""
     found: dict[str, Target | None] = {word: find(context.runs_dir, word, lookup) for word in words}
-    unknown = [word for word in words if found[word] is None and is_job_id(word)]
+    unknown = [word for word, one in found.items() if one is None and is_job_id(word)]
     names = _names_of_tasks(context, unknown)
     for word in unknown:
         name = names.get(word, word)

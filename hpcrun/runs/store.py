@@ -30,6 +30,7 @@ from hpcrun.runs.records import (
     Submitted,
     Successor,
     Sweep,
+    SweepSeen,
     Task,
 )
 from hpcrun.structs import decodable
@@ -151,11 +152,11 @@ def read_seen(folder: RunFolder) -> Seen | None:
     return read_if_there(folder.seen, Seen)
 
 
-def write_seen(folder: RunFolder, seen: Seen) -> None:
-    """Keep a run's end for the readers after this one; that of somebody else's stays as it is."""
+def write_seen(path: Path, seen: Seen | SweepSeen) -> None:
+    """Keep an end for later readers; in a folder of somebody else's there may be none."""
     with contextlib.suppress(OSError, HpcrunError):
-        folder.seen.parent.mkdir(exist_ok=True)
-        write_record(folder.seen, seen)
+        path.parent.mkdir(exist_ok=True)
+        write_record(path, seen)
 
 
 def forget_end(folder: RunFolder) -> None:

@@ -1,0 +1,78 @@
+"""What a word names: a run, a whole sweep, another job of Slurm's, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrun import scheduler
+from hpcrun.controller.context import load_context
+from hpcrun.controller.targets import find_target, find_targets
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.slurm.jobs import SlurmJob
+from tests.cli.calling import Caller
+from tests.cli.test_status import make_run, write_sweep
+
+RUN = "20261120-081455-train-7k3r"
+
+
+@pytest.fixture
+def asked(hpcrun: Caller, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What Slurm is asked: there are a run of job 15 and a sweep of job 40; 99 is its task 3."""
+    make_run(hpcrun, RUN, "15")
+    folder = write_sweep(hpcrun, 6)
+    task = SlurmJob(
+        job_id="40_3", number="99", source="squeue", state="RUNNING", work_dir=str(folder)
+    )
+    questions: list[list[str]] = []
+
+    def queue(_: object, job_ids: list[str]) -> list[SlurmJob]:
+        questions.append(job_ids)
+        return [task]
+
+    monkeypatch.setattr(scheduler, "queue", queue)
+    return questions
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        (None, "20261121-000000-lr-7k3q.array"),
+        ("15", RUN),
+        ("7k3r", RUN),
+        ("40", "20261121-000000-lr-7k3q.array"),
+        ("40_[0-5%2]", "20261121-000000-lr-7k3q.array"),  # as squeue shows what waits
+        ("40_3", "20261121-000000-lr.3-7k3q"),
+        ("99", "20261121-000000-lr.3-7k3q"),  # the task's own number
+        ("77", "77"),
+        ("77_4", "77_4"),
+        ("77+1", "77+1"),
+        ("nothing", None),
+    ],
+)
+def test_what_a_word_names(
+    hpcrun: Caller, asked: list[list[str]], word: str | None, name: str | None
+) -> None:
+    target = find_target(load_context(hpcrun.environ, hpcrun.project), word)
+    found = target.path.name if isinstance(target, (RunFolder, SweepFolder)) else target
+    assert found == name
+    # Only a number that no run has may be that of a task.
+    assert asked == ([[word]] if word in ("99", "77") else [])
+
+
+def test_many_words_are_one_question(hpcrun: Caller, asked: list[list[str]]) -> None:
+    words = ["15", "99", "77", "40_[1-2]", "8_[4,6]", "77", str(10**12)]
+    targets = find_targets(load_context(hpcrun.environ, hpcrun.project), words)
+    assert asked == [["99", "77"]]
+    tasks = [f"20261121-000000-lr.{index}-7k3q" for index in (3, 1, 2)]
+    assert [run.run_id for run in targets.runs] == [RUN, *tasks]
+    assert targets.jobs == ["77", "8_4", "8_6", str(10**12)]
+
+
+def test_without_sweeps_slurm_is_not_asked(
+    hpcrun: Caller, asked: list[list[str]], tmp_path: Path
+) -> None:
+    hpcrun.write("hpcrun.yaml", f'runs_dir: "{tmp_path}/others"\n')
+    assert find_target(load_context(hpcrun.environ, hpcrun.project), "99") == "99"
+    assert asked == []
