@@ -26,8 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let SIGHUP end what tests start: nohup, by which they may run, has every child ignore it."""
+    """Let signals end what tests start: nohup, or a shell's ``&``, has every child ignore them."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     clear_stale_locks()
 
 
