@@ -71,6 +71,7 @@ OWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", OWN)
 def test_hpcrun_says_so(message: str) -> None:
     # Named commands, and what the system says of a file, are filled in.

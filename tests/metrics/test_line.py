@@ -168,6 +168,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", HOSTILE, ids=[line[:24] for line in HOSTILE])
 def test_hostile_lines_take_no_longer_than_their_length(line: str) -> None:
     """64 KiB in less than a quarter of a second, whatever is in them."""

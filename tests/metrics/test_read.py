@@ -121,6 +121,7 @@ def test_shapes_change_nothing(data: bytes) -> None:
     assert in_one(data) == line_by_line(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((Path(__file__).parent / "logs").glob("*.*")), ids=str)
 def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
     data = path.read_bytes()

@@ -130,7 +130,8 @@ class Page:
         """Return the CPU time that the page has taken; from the first call on."""
         self.call("Performance.enable", timeDomain="threadTicks")
         measured = self.call("Performance.getMetrics")["metrics"]
-        return next(each["value"] for each in measured if each["name"] == "TaskDuration")
+        (seconds,) = (each["value"] for each in measured if each["name"] == "TaskDuration")
+        return float(seconds)
 
     def wait_for(self, expression: str) -> Any:
         """Wait until an expression is true; return its value, of an element true."""
