@@ -83,6 +83,7 @@ def test_hpcrun_says_so(message: str) -> None:
         assert any(words in text for text in said()), words
 
 
+@pytest.mark.slow
 def test_a_message_that_nobody_says_is_noticed() -> None:
     assert fixed_words("WORD: that is no such thing") == ["that is no such thing"]
     assert not any("that is no such thing" in text for text in said())

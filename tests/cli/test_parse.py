@@ -258,6 +258,7 @@ class TestReadingBar:
                     if progress is not None:
                         progress(path, reader.position)
 
+    @pytest.mark.slow
     def test_a_long_read_shows_a_bar(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log, packed = tmp_path / "a.log", tmp_path / "a.log.gz"
         log.write_bytes(trainer_log(1, 200) * 100)

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,12 @@ def test_locale_and_environment_change_nothing() -> None:
     assert done.stdout.decode() == (GOLDEN / "several-80-colour.txt").read_text(encoding="utf-8")
 
 
+@cache
+def shown() -> tuple[list[ParsedRun], ...]:
+    everything = list(chain.from_iterable(make() for make in MAKERS.values()))
+    return everything, runs.running(), runs.rewards()
+
+
 WINDOWS = [
     # Drawing is what takes long: below 24 columns or 6 rows there is no curve.
     pytest.param(
@@ -183,8 +190,7 @@ WINDOWS = [
 def test_any_window_is_survived(width: int, height: int) -> None:
     # Each width and each height is drawn in both.
     ascii_only = (width + height) % 2 == 1
-    everything = list(chain.from_iterable(make() for make in MAKERS.values()))
-    for parsed in (everything, runs.running(), runs.rewards()):
+    for parsed in shown():
         plot = metric_plot(parsed, "loss", Look(width, height, ascii_only=ascii_only))
         rows = plot.splitlines()
         assert len(rows) <= max(0, height)
