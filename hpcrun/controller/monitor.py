@@ -16,13 +16,12 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.external import status_of_jobs
-from hpcrun.controller.status import refresh as fetch
-from hpcrun.controller.status import status_of
+from hpcrun.controller.status import refresh, status_of
 from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_history, refresh
+from hpcrun.runs.store import expire_caches, read_history
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.states import UNKNOWN
 
@@ -102,11 +101,11 @@ class Pace:
         """The time of the last question; 0 before the first."""
         return self._asked[-1] if self._asked else 0.0
 
-    def fetch(self, context: Context, runs: Sequence[RunFolder]) -> None:
+    def refresh(self, context: Context, runs: Sequence[RunFolder]) -> None:
         """Bring what runs have written, if it is time; where the cluster is here that is free."""
         begun = time.monotonic()
         if begun >= self.next_trip:
-            fetch(context, runs)
+            refresh(context, runs)
             now = time.monotonic()
             self.next_trip = now + TRIP_PAUSE * (now - begun)
 
@@ -128,9 +127,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Watched:
-    """Some jobs that are watched: how Slurm is asked about them, and what else shows that to do.
+    """Some jobs that are watched: how Slurm is asked, and what shows that a question is worth it.
 
-    When that is done is the Monitor's to decide: they do no more than make its pace hurry.
+    When it is asked is the Monitor's to decide; news make its pace hurry.
     """
 
     # More jobs may come when all that are known are over.
@@ -338,8 +337,8 @@ class Runs(Watched):
             return
         begun = ended = False
         live = self._live()
-        if not (live and pace.is_due(now)):  # else the question fetches
-            pace.fetch(context, [run for run in self.runs if run not in self._settled])
+        if not (live and pace.is_due(now)):  # else the question refreshes
+            pace.refresh(context, [run for run in self.runs if run not in self._settled])
         for run in live:
             signs, before = _signs(run), self._signs.get(run)
             if signs != before:
@@ -358,7 +357,7 @@ class Runs(Watched):
         if now < self._read_again.get(run, 0.0):
             return None
         self._read_again[run] = now + LATE_EVERY
-        refresh(run)
+        expire_caches(run)
         history = read_history(run)
         end = history.end
         if end is not None and status.exit_code is None:

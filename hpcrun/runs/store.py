@@ -103,7 +103,7 @@ def create_run_folder(path: Path) -> RunFolder:
     return folder
 
 
-def refresh(run: RunFolder) -> None:
+def expire_caches(run: RunFolder) -> None:
     """Make a network file system show what the nodes wrote.
 
     Clients of NFS cache what a folder holds for up to a minute (acdirmax); setting its mode, to
