@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.make_log import dense_lines
 from hpcrun.metrics.lines import read
 from hpcrun.metrics.lines.line import NEEDLES, read_line, records
 from hpcrun.metrics.lines.read import LONGEST_LINE, Reader, fold
@@ -331,6 +332,50 @@ class TestDrawnOver:
     def test_a_cursor_that_goes_up_behind_a_bar_changes_nothing(self) -> None:
         log = "".join(f"  0%|   | {i}/10 [00:00<?, ?it/s, loss={i}.5]\x1b[A\r" for i in range(9))
         assert [row.step for row in in_one(log.encode())] == [*range(9)]
+
+
+class TestDense:
+    """A log in which every line measures something, some of them in padded columns."""
+
+    LOG = "".join(dense_lines(1800)).encode()
+
+    def test_every_line_is_read_as_by_itself(self) -> None:
+        found = in_one(self.LOG)
+        assert found == line_by_line(self.LOG) and len(found) == 1800
+
+    @pytest.mark.parametrize("size", [1, 97, 4096])
+    def test_pieces_do_not_matter(self, size: int) -> None:
+        log = self.LOG[:30_000]
+        assert in_pieces(log, [size] * (len(log) // size)) == in_one(log)
+
+    def test_ranges_do_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = in_one(self.LOG)
+        monkeypatch.setattr(read, "BLOCK", 1 << 10)
+        monkeypatch.setattr(read, "RANGE", 1 << 13)
+        monkeypatch.setattr(read, "THOROUGH", 1 << 14)
+        assert in_one(self.LOG) == whole
+        thorough, begin = (self.LOG.index(b"\n", n * read.RANGE) + 1 for n in (2, 9))
+        later = Reader()
+        later.feed(self.LOG[:thorough])
+        later.move(begin)
+        found = rows(later.feed(self.LOG[begin:]) + later.finish())
+        assert found == [row for row in whole if row.offset >= begin]
+
+    def test_few_lines_are_read_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What makes it fast: bars, dictionaries, Megatron's columns and others are learned."""
+        asked = 0
+        ask = Reader._ask
+
+        def count(self: Reader, text: str) -> object:
+            nonlocal asked
+            asked += 1
+            return ask(self, text)
+
+        monkeypatch.setattr(Reader, "_ask", count)
+        in_one(self.LOG)
+        short, asked = asked, 0
+        in_one(self.LOG * 5)
+        assert asked < short + 200
 
 
 class TestTotals:
