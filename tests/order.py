@@ -23,9 +23,9 @@ LONG: Mapping[str, float] = {
     "tests/cluster/test_training.py": 30,
     "tests/cluster/test_tutorial.py": 90,
     "tests/plan/test_deepspeed_frameworks.py": 15,
-    "tests/sandbox/test_demo.py": 40,
+    "tests/sandbox/test_demo.py": 25,
     "tests/traps/test_mutations.py": 2,
-    "tests/workloads/": 10,
+    "tests/workloads/": 5,
     "tests/cluster/": 3,
     "tests/sandbox/": 3,
 }
@@ -36,7 +36,7 @@ def seconds(file: str) -> float:
     """Estimate how long one of a file's long tests takes.
 
     >>> seconds("tests/workloads/test_resume.py"), seconds("tests/cluster/test_api.py")
-    (10, 3)
+    (5, 3)
     """
     return next((LONG[place] for place in LONG if file.startswith(place)), USUAL)
 
