@@ -247,9 +247,9 @@ def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
 
 
 def take_away(context: Context, folders: Sequence[Path]) -> None:
-    """Remove what was written for a submission that did not come about, as far as that is possible.
+    """Remove what was written for a submission that did not come about.
 
-    On a full disk the folders cannot be moved out of sight first.
+    Where the cluster is out of reach what lies here goes all the same.
     """
     if folders:
         with contextlib.suppress(OSError, HpcrunError):

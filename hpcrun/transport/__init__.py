@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-# Folders with this prefix, in the folder of the runs, hold what is being removed.
+# Folders with this prefix, in the folder of the runs, are being removed.
 TRASH = ".trash-"
 
 

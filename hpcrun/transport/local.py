@@ -100,29 +100,30 @@ class LocalTransport:
 
     def remove(self, run_dirs: Sequence[Path]) -> None:
         """Move folders out of sight at once, then remove them; see Transport."""
-        _empty(_set_aside(run_dirs))
+        for trash in _set_aside(run_dirs):
+            _empty(trash)
 
 
-def _set_aside(folders: Sequence[Path]) -> Path:
-    """Move folders to a new one that no verb looks at; all of them or none.
+def _set_aside(folders: Sequence[Path]) -> list[Path]:
+    """Give folders names that no verb looks at; all of them or none.
 
-    A signal waits for it. Raises OSError.
+    No folder is made for them: a full disk, or a quota of files, may have no room for one. A signal
+    waits. Raises OSError.
     """
-    trash = folders[0].parent / f"{TRASH}{os.urandom(8).hex()}"
-    moved: list[Path] = []
+    moved: list[tuple[Path, Path]] = []
     with signals_wait():
-        trash.mkdir(mode=0o700)
         try:
             for path in folders:
+                aside = path.with_name(f"{TRASH}{os.urandom(8).hex()}")
                 with contextlib.suppress(FileNotFoundError):
-                    path.rename(trash / path.name)
-                    moved.append(path)
+                    os.utime(path)  # what is young is left to who sets it aside
+                    path.rename(aside)
+                    moved.append((path, aside))
         except OSError:
-            for path in moved:
-                (trash / path.name).rename(path)
-            trash.rmdir()
+            for path, aside in moved:
+                aside.rename(path)
             raise
-    return trash
+    return [aside for _, aside in moved]
 
 
 def _empty(trash: Path) -> None:

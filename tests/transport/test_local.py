@@ -24,6 +24,22 @@ def test_a_command_and_all_that_it_says(tmp_path: Path) -> None:
     assert result == Result(["sh", "-c", script], 3, f"value {tmp_path}\n", "wrong\n")
 
 
+def test_folders_are_removed_from_a_disk_that_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota that is reached is why they are removed: nothing may be made for it."""
+    runs = [tmp_path / name for name in ("one", "two", "gone")]
+    for run in runs[:2]:
+        (run / "logs").mkdir(parents=True)
+
+    def full(self: Path, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    LocalTransport(ENV).remove(runs)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_environment_replaces_the_transports() -> None:
     transport = LocalTransport(ENV)
     given = {"PATH": ENV["PATH"], "OTHER": "\udcff"}
