@@ -260,7 +260,10 @@ def read_mark(text: str) -> Mark | None:
 
 
 _MOST_COLUMNS = 400
-_NAME = pattern_of(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}(?:\([\w ./%-]{1,20}\))?")
+_NAME = pattern_of(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?")
+# What parts the cells, by kind.
+_MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
+_TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
 _DRAWN = str.maketrans("│┃║", "|||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
 # The table that YOLO's trainers draw, the last columns a bar: epoch/epochs, memory, losses, counts.
@@ -295,22 +298,19 @@ def _ways_to_part(text: str) -> list[tuple[str, list[str]]]:
     """Part a line into cells in every way that tables are written."""
     if "=" in text or "{" in text:
         return []
-    if text.startswith("|") and text.endswith("|"):
-        return [("pipes", _cells(text, "pipes"))]
-    if "," in text:
-        return [("csv", _cells(text, "csv"))]
-    if "\t" in text:
-        return [("tabs", _cells(text, "tabs"))]
+    for kind, mark in _MARKS.items():
+        if mark in text:
+            cells = _cells(text, kind)
+            return [(kind, cells if cells[-1] else cells[:-1])]
     return [("columns", _BLANKS.split(text)), ("words", text.split())]
 
 
 def _cells(text: str, kind: str) -> list[str]:
-    if kind == "csv":
-        return [_own_name(cell.strip().strip("\"'")) for cell in text.split(",")]
     if kind == "pipes":
-        return [cell.strip() for cell in text.strip().strip("|").split("|")]
-    if kind == "tabs":
-        return [cell.strip() for cell in text.split("\t")]
+        text = text.strip().strip("|")
+    if mark := _MARKS.get(kind):
+        cells = [cell.strip() for cell in text.split(mark)]
+        return cells if mark == "|" else [_own_name(cell.strip("\"'")) for cell in cells]
     return text.split() if kind == "words" else _BLANKS.split(text.strip())
 
 
@@ -327,8 +327,11 @@ def _are_names(cells: list[str], kind: str) -> bool:
     folded = [fold(cell) for cell in cells]
     placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
     measured = any(like_a_loss(cell) or like_a_score(cell) for cell in cells)
-    if kind in ("csv", "tabs") and all(like_a_loss(cell) or like_a_score(cell) for cell in cells):
-        return True
+    if kind in ("csv", "tabs", "semicolons"):
+        lost = any(map(like_a_loss, cells))
+        known = [is_known(cell) or like_a_loss(cell) or cell in _TIMES for cell in folded]
+        scored = [like_a_loss(cell) or like_a_score(cell) for cell in cells]
+        placed = placed or all(scored) or (lost and all(known))  # one by one, as they stand
     if kind in ("words", "columns"):  # blanks part words of prose, too
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
         # Of single words, wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
@@ -349,6 +352,8 @@ def read_row(text: str, table: Table) -> Row | None:
     cells = _cells(text.translate(_DRAWN), table.kind)
     if table.kind == "tabs":  # blanks at the end of a line are gone
         cells += [""] * (len(table.columns) - len(cells))
+    if len(cells) == len(table.columns) + 1 and not cells[-1]:
+        cells.pop()  # a mark behind the last cell
     if len(cells) != len(table.columns):
         return None
     fields: list[Field] = []
