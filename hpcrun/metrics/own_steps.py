@@ -41,6 +41,7 @@ class Rows(Struct, eq=False):
     ``moved``: whether rows that were given steps stand at another one than the row before,
     ``places``: the bytes at which their own lines begin.
     ``total``: how many steps there will be, where they tell; ``length``: how many an epoch has.
+    ``is_mean``: their losses say that they are means.
     """
 
     names: tuple[str, ...]
@@ -59,6 +60,7 @@ class Rows(Struct, eq=False):
     says_epochs: bool = True
     moved: Sequence[bool] = ()
     places: Sequence[int] = ()
+    is_mean: bool = False
 
     def only(self, indices: Sequence[int]) -> Rows:
         """Return the rows at some indices, which rise."""
@@ -122,6 +124,7 @@ def rows_of(form: Form, log: Log) -> Rows:
         layout.format,
         bar,
         form.total,
+        is_mean=layout.is_mean,
     )
 
 

@@ -23,7 +23,8 @@ class Row(Struct, frozen=True, gc=False):
     ``bar`` is the description of a progress bar that stands on the line ("" for a bar without
     one), None if there is no bar. A bar without values of its own is a row too: it gives its step
     to the lines around it that have none. ``is_rounded``: the form of the line prints its step with
-    a letter for thousands once there are that many (``1K``).
+    a letter for thousands once there are that many (``1K``). ``is_mean``: the line calls its
+    training loss a mean.
     """
 
     step: int | None = None
@@ -34,6 +35,7 @@ class Row(Struct, frozen=True, gc=False):
     total: int | None = None
     bar: str | None = None
     is_rounded: bool = False
+    is_mean: bool = False
 
 
 class Mark(Struct, frozen=True, gc=False):
@@ -64,6 +66,7 @@ class Layout(Struct, frozen=True, gc=False):
     bar: str | None
     names: tuple[str, ...]
     is_rounded: bool = False
+    is_mean: bool = False
 
 
 class Frame(Struct, gc=False):

@@ -54,6 +54,7 @@ from hpcrun.metrics.own_steps import (
     with_closing_epochs,
     without_summary,
 )
+from hpcrun.metrics.phases import without_evaluations, without_means
 from hpcrun.metrics.store import Log
 
 # This share of a metric's rows must have steps of their own for these to be believed.
@@ -98,7 +99,8 @@ def find_steps(log: Log) -> Steps:
     >>> [(rows.side, [*rows.steps]) for rows in find_steps(store.logs[0]).by_step if rows.names]
     [('before', [1, 2]), ('after', [2, 2])]
     """
-    rows = [rows_of(form, log) for form in log.forms.values()]
+    rows = without_means([rows_of(form, log) for form in log.forms.values()])
+    rows = without_evaluations(rows)
     own = [each for each in rows if each.steps and each.bar is None]
     own = through_epochs(own if names_epochs(own) else with_closing_epochs(own, rows))
     drawn = [each for each in rows if each.steps and each.bar is not None]

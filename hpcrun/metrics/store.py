@@ -136,6 +136,7 @@ class Store:
                 None if bar is None else bar_name(bar),
                 names,
                 layout.is_rounded,
+                layout.is_mean,
             )
             form = log.forms[key] = Form(
                 layout,

@@ -332,9 +332,19 @@ def build_row(
         values=tuple(values.items()),
         total=place.total,
         bar=shape.bar,
+        is_mean=any(_is_mean(field, values.get(LOSS)) for field in fields),
     )
 
 
+def _is_mean(field: Field, loss: float | None) -> bool:
+    """Tell whether a field is the training loss, and its name says that it is a mean."""
+    if field.value != loss or _MEAN.isdisjoint(fold(field.key).split("_")):
+        return False
+    known = metric_of(field.key)
+    return known is not None and known.name == LOSS
+
+
+_MEAN = words("avg avr average averaged mean epoch")
 # What is measured anew in each split; an evaluation's step is none of training.
 _OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
 

@@ -260,7 +260,9 @@ def read_mark(text: str) -> Mark | None:
 
 
 _MOST_COLUMNS = 400
-_NAME = pattern_of(r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?")
+_NAME = pattern_of(
+    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?"
+)
 # What parts the cells, by kind.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}

@@ -1,0 +1,111 @@
+"""Logs in which lines that look like the training's are an evaluation's, or a mean of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from hpcrun.metrics.curve import Curve
+from tests.metrics.parsing import parse_chunks
+
+HEADINGS = [
+    ("Epoch {epoch}/3", "Eval begin...", "Eval samples: 100"),
+    ("", "Validation:", ""),
+    ("===== Training =====", "===== Validation =====", ""),
+    ("--- Epoch {epoch} ---", "", ""),
+    ("Start Train", "Start Validation", "Finish Validation"),
+    ("", "", ""),
+]
+BATCHES = [
+    "step {step}/{end} - loss: {loss} - acc: 0.5",
+    "[{step}/{end}] loss: {loss}",
+    "batch {step} loss={loss}",
+]
+# How a batch's loss and the mean of the epoch are printed.
+MEANS = [
+    ("Epoch {epoch} - Batch loss: {loss}", "Epoch {epoch} - Average Train Loss: {loss}"),
+    ("Epoch {epoch} loss: {loss}", "Epoch {epoch} mean loss: {loss}"),
+    ("epoch {epoch} batch_loss {loss}", "epoch {epoch} epoch_loss {loss}"),
+    ("Epoch {epoch}, loss {loss}", "End of epoch {epoch}, average loss {loss}, lr 0.1"),
+    ("Epoch {epoch} loss {loss}", "Epoch {epoch} | train loss {loss} | val loss 0.7"),
+    ("loss: {loss}", "Epoch {epoch} average loss: {loss}"),
+    ("Epoch {epoch} step {step} loss {loss}", "Epoch {epoch} average loss {loss}"),
+    ("Epoch {epoch} [{step}/{end}] loss {loss}", "====> Epoch: {epoch} Average loss: {loss}"),
+]
+# The heads of tables without a step or with an uncommon one, and their rows.
+TABLES = [
+    ("i,time,loss,similarity", "{step},0.5,{loss},0.1"),
+    ("step;loss;lr", "{step};{loss};0.1"),
+    ("timestamp,train_loss,val_loss", "0.5,{loss},0.7"),
+    ("idx,loss", "{step},{loss}"),
+    ("lr,loss", "0.1,{loss}"),
+    ("epoch|loss", "{step}|{loss}"),
+    ("step,loss,lr,", "{step},{loss},0.1,"),
+    ("Epoch, Train loss, Time (s)", "{step}, {loss}, 12.3"),
+]
+
+
+def loss_at(place: int) -> float:
+    return round(5 / (1 + place / 50), 4)
+
+
+def curve_of(lines: Iterable[str]) -> Curve:
+    text = "\n".join(line for line in lines if line) + "\n"
+    return parse_chunks("a.log", [(0, [text.encode()])]).curve
+
+
+def written(form: str, epoch: int, steps: int, more: float = 0.0) -> list[str]:
+    return [
+        form.format(epoch=epoch, step=step, end=steps, loss=loss_at(epoch * 100 + step) + more)
+        for step in range(1, steps + 1)
+    ]
+
+
+def trained(epochs: Sequence[int], steps: int) -> list[float]:
+    return [loss_at(epoch * 100 + step) for epoch in epochs for step in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize("form", BATCHES)
+@pytest.mark.parametrize("headings", HEADINGS, ids=[heading[1] for heading in HEADINGS])
+def test_phases_in_turns_are_training_and_evaluation(
+    headings: tuple[str, str, str], form: str
+) -> None:
+    lines: list[str] = []
+    for epoch in (1, 2, 3):
+        head, begin, end = (heading.format(epoch=epoch) for heading in headings)
+        lines += [head, *written(form, epoch, 20), begin, *written(form, epoch, 6, 1.0), end]
+    curve = curve_of(lines)
+    assert [*curve.values("loss")] == trained((1, 2, 3), 20)
+    assert [*curve.values("eval_loss")] == [loss_at(epoch * 100 + 6) + 1.0 for epoch in (1, 2, 3)]
+
+
+def test_attempts_that_end_at_other_steps_are_no_evaluations() -> None:
+    lines = [
+        line for steps in (30, 25, 20) for line in written("step {step} loss {loss}", 1, steps)
+    ]
+    assert "eval_loss" not in curve_of(lines).metrics
+
+
+@pytest.mark.parametrize(("batch", "mean"), MEANS, ids=[mean for _, mean in MEANS])
+def test_the_mean_of_an_epoch_is_none_of_its_batches(batch: str, mean: str) -> None:
+    lines: list[str] = []
+    for epoch in (1, 2, 3):
+        lines += [*written(batch, epoch, 20), mean.format(epoch=epoch, loss=loss_at(5))]
+    assert [*curve_of(lines).values("loss")] == trained((1, 2, 3), 20)
+
+
+def test_means_alone_are_the_curve() -> None:
+    lines = [f"Epoch {epoch} average loss: {loss_at(epoch)}" for epoch in range(1, 30)]
+    assert [*curve_of(lines).values("loss")] == [loss_at(epoch) for epoch in range(1, 30)]
+
+
+def test_a_table_that_evaluates_in_some_rows_has_all_its_losses() -> None:
+    rows = [f"{epoch},{loss_at(epoch)},{0.7 if epoch % 10 == 0 else ''}" for epoch in range(50)]
+    curve = curve_of(["epoch,train_loss,val_loss", *rows])
+    assert [*curve.values("loss")] == [loss_at(epoch) for epoch in range(50)]
+
+
+@pytest.mark.parametrize(("head", "row"), TABLES, ids=[head for head, _ in TABLES])
+def test_tables(head: str, row: str) -> None:
+    assert [*curve_of([head, *written(row, 0, 50)]).values("loss")] == trained((0,), 50)
