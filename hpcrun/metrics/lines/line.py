@@ -36,11 +36,10 @@ from hpcrun.metrics.lines.fields import (
     read_json,
     read_json_list,
 )
-from hpcrun.metrics.lines.formats import Format
+from hpcrun.metrics.lines.formats import Format, find_meter, read_meter
 from hpcrun.metrics.lines.formats.general import GENERAL
 from hpcrun.metrics.lines.formats.language import LANGUAGE
 from hpcrun.metrics.lines.generic import read_generic
-from hpcrun.metrics.lines.meter import find_meter, read_meter
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
 from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, like_a_score
 from hpcrun.metrics.row import Mark, Row, Table

@@ -4,6 +4,11 @@ An entry is a pattern with what its parts mean, beside an example and a look-ali
 nothing. Named groups of the pattern are fields of the line: ``step``, ``total``, ``epoch`` and
 ``rank`` say where it stands, every other group is a metric of that name. A group ``rest`` is read
 as the generic reader reads a line. A job's own pattern (``own_format``) is an entry like any other.
+
+A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
+1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
+does no harm. A dict before or behind it belongs to it. The rate is the duration of a step; whether
+the bar is one of training at all is for those to say who see more than a line.
 """
 
 from __future__ import annotations
@@ -13,10 +18,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite
+from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite, read_dict
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
-from hpcrun.metrics.names import SPLITS, fold
+from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
 from hpcrun.metrics.row import Mark, Row, Table
 from hpcrun.patterns import pattern_of
 
@@ -118,3 +123,146 @@ def compiled(pattern: str) -> re.Pattern[str]:
     True
     """
     return pattern_of(pattern.replace("⟨N⟩", f"(?:{NUMBER})").replace("⟨I⟩", r"[ ]{0,12}\d{1,15}"))
+
+
+# The progress bars of tqdm.
+_BAR_TIME = r"(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?"
+_METER = pattern_of(
+    rf"""
+    (?P<count> (?<![\d.]) \d{{1,15}} )
+    (?: /(?P<total> \d{{1,15}}(?:\.0)? | \? ) [ ] \[ {_BAR_TIME} < (?: {_BAR_TIME} | \? )
+      | (?: it | [ ]?[a-zA-Z]{{2,12}} )? [ ] \[ {_BAR_TIME} (?= , ) )
+    (?: , [ ]{{0,4}} (?P<rate> \d[\d.]{{0,15}} | \? ) [ ]?
+        (?P<unit> [A-Za-z_]{{1,20}}/s | s/[A-Za-z_]{{1,20}} ) )?
+    (?P<more> ,[ ]{{0,4}} )?
+    """,
+    re.VERBOSE,
+)
+# Up to the bracket that closes the meter; brackets inside come in pairs.
+_POSTFIX = pattern_of(r"((?:[^\[\]]|\[[^\[\]]*\])*)\]")
+_DRAWN_BAR = pattern_of(
+    r"(?:[ ]{0,3}\d{1,3}%)?\|[^|]{0,4000}\|[ ]{0,9}\Z|[ ]{0,3}\d{1,3}%[ ]{0,9}\Z"
+)
+# torchtune's description: epoch|step|Loss: 2.3 (pbar.set_description in its recipes).
+_TORCHTUNE = pattern_of(r"(\d{1,9})\|(\d{1,15})\|(?=[A-Za-z])")
+_BAR_NUMBERS = pattern_of(r"[\d.,/]*\d[\d.,/]*")
+_LONGEST_TITLE = 60
+
+
+class Meter(Struct, frozen=True):
+    """The parts of a line with a progress bar; ``rate`` in ``unit``, None before there is one."""
+
+    before: str
+    count: int
+    total: int | None
+    rate: float | None
+    unit: str
+    postfix: str
+    after: str
+
+
+def find_meter(text: str) -> Meter | None:
+    """Find the progress bar on a line.
+
+    >>> meter = find_meter("Epoch 3:  12%|# | 12/100 [00:10<01:20, 1.1it/s, loss=0.5] tail")
+    >>> meter.count, meter.total, meter.unit, meter.postfix, meter.after
+    (12, 100, 'it/s', 'loss=0.5', ' tail')
+    """
+    found = _METER.search(text) if "[" in text else None
+    if found is None or (found["unit"] is None and text[: found.start()].rstrip()[-1:] != "|"):
+        return None
+    place, postfix = found.end(), ""
+    if closed := _POSTFIX.match(text, place):
+        postfix, place = closed[1] if found["more"] else "", closed.end()
+    total = found["total"]
+    return Meter(
+        before=text[: found.start()],
+        count=int(found["count"]),
+        total=None if total in (None, "?") else int(float(total)),
+        rate=None if found["rate"] in (None, "?") else _number(found["rate"]),
+        unit=found["unit"] or "",
+        postfix=postfix,
+        after=text[place:],
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return finite(text)
+    except ValueError:
+        return None
+
+
+def read_meter(meter: Meter) -> Row | None:
+    """Read a line with a progress bar: its place, what it says of it, and a dict beside it.
+
+    Numbers of the description are no part of ``bar``, which names the bar: they change.
+
+    >>> line = "Epoch 3:  12%|# | 12/100 [00:10<01:20, 2.0it/s, loss=0.5]"
+    >>> row = read_meter(find_meter(line))
+    >>> row.step, row.total, row.epoch, row.values, row.bar
+    (12, 100, 3.0, (('loss', 0.5), ('step_seconds', 0.5)), 'Epoch')
+    """
+    fields: list[Field] = []
+    before = meter.before
+    if before.startswith("{") and (read := read_dict(before)):
+        fields, before = read[0], before[read[1] :]
+    description = _DRAWN_BAR.sub("", before).strip().removesuffix(":").strip()
+    split, described = _read_description(description)
+    fields += described
+    fields += _read_postfix(meter.postfix)
+    brace = meter.after.find("{")
+    if 0 <= brace < 8 and (read := read_dict(meter.after, brace)):
+        fields += read[0]
+    elif meter.after and (tail := scan(meter.after.strip())):
+        fields += tail.fields
+    title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
+    if not fields and meter.unit not in ("it/s", "s/it", ""):
+        return None  # a bar that counts something else than steps
+    fields = _without_running_mean(fields)
+    if meter.rate is not None and meter.unit in ("it/s", "s/it"):
+        fields.append(Field(meter.unit, meter.rate))
+    if not any(fold(field.key) in STEP_RANK and not field.unit for field in fields):
+        total = None if meter.total is None else float(meter.total)
+        fields.append(Field("step", float(meter.count), of=total))
+    return build_row(fields, Shape(split=split, bar=title))
+
+
+def _read_description(text: str) -> tuple[str, list[Field]]:
+    """Read a bar's description: its split, and what it measures."""
+    if tune := _TORCHTUNE.match(text):
+        found = scan(text[tune.end() :])
+        places = [Field("epoch", float(tune[1])), Field("step", float(tune[2]))]
+        return "", places + (found.fields if found else [])
+    found = scan(text)
+    if found is None:
+        return SPLITS.get(text.split(" ", 1)[0].lower().strip(":"), ""), []
+    # The bar counts the steps; what its description counts are epochs.
+    fields = [field for field in found.fields if fold(field.key) not in STEP_RANK]
+    if found.counters and not any(fold(field.key) in EPOCH_RANK for field in fields):
+        fields.append(Field("epoch", float(found.counters[0][0])))
+    return found.split, fields
+
+
+def _without_running_mean(fields: list[Field]) -> list[Field]:
+    """Leave out Lightning 1's own ``loss=``, a running mean, where the step's loss stands beside.
+
+    Its bar is known by the version number (lightning/pytorch/callbacks/progress/base.py).
+    """
+    keys = {field.key for field in fields}
+    if "v_num" in keys and keys & {"reduced_train_loss", "train_loss", "train_loss_step"}:
+        return [field for field in fields if field.key != "loss"]
+    return fields
+
+
+def _read_postfix(postfix: str) -> list[Field]:
+    """Read what tqdm was told to set behind the bar; parts that are no pairs are passed over."""
+    if not postfix:
+        return []
+    if found := scan(postfix):
+        return found.fields
+    fields: list[Field] = []
+    for part in postfix.split(", ")[:200]:
+        if part and (found := scan(part)):
+            fields += found.fields
+    return fields
