@@ -57,7 +57,9 @@ OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
 SPLITS = {
     **dict.fromkeys(("train", "training", "trn", "train_inner"), "train"),
     **dict.fromkeys(("eval", "evaluation", "evaluating", "evaluate"), "eval"),
-    **dict.fromkeys(("val", "valid", "validation", "validating", "validate", "dev"), "eval"),
+    **dict.fromkeys(
+        ("val", "vali", "valid", "validation", "validating", "validate", "dev"), "eval"
+    ),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 
@@ -88,7 +90,7 @@ _STEPS = (
     "global_steps update_step iteration iter iters iterations it itr niter iter_num train_iter "
     "train_iteration training_iteration total_timesteps timesteps timestep time_total_timesteps "
     "num_timesteps step_i updates batch batches minibatch mini_batch batch_idx "
-    "micro_step episode round update"
+    "micro_step episode round global_round communication_round update"
 )
 _EPOCHS = (
     "epoch train_epoch epoch_num current_epoch ep trainer_epoch epoch_idx cur_epoch end_of_epoch "
@@ -149,8 +151,8 @@ def split_of(name: str) -> str:
 
 
 _NO_LOSS = words(
-    "scale scaling weight coef coeff fn func function type name mode ratio factor ppl best min max "
-    "patience threshold alpha lambda"
+    "scale scaling weight weights coef coeff fn func function type name mode ratio factor ppl best "
+    "min max patience threshold alpha lambda"
 )
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
@@ -298,6 +300,7 @@ _MODIFIERS = {
     **dict.fromkeys(words("avg avr average averaged mean running smooth smoothed ema moving"), 6),
     **dict.fromkeys(words("epoch epochs"), 10),
 }
+_GLUED_LOSS = pattern_of(r"(train|trn|valid|vali|val|dev|eval|test)loss(?![a-z])")
 _SETS = words("set data dataset split")
 # An lr may be that of an optimizer's first group.
 _OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler")
@@ -335,7 +338,7 @@ def spelling_of(key: str) -> Spelling | None:
     >>> spelling_of("loss_weight"), spelling_of("lm loss PPL"), spelling_of("it/s").inverse
     (None, None, True)
     """
-    known = _look_up(fold(key), _TABLE)
+    known = _look_up(_GLUED_LOSS.sub(r"\1_loss", fold(key)), _TABLE)
     if known and known.name == LOSS and "loss/value" in key.lower():
         return None  # what a critic makes of it
     # "step_s" may well be a step's seconds; "step/s" and "steps_per_s" are not.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from operator import le
+from operator import le, lt
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ _BATCHES = 2
 
 def without_means(rows: Sequence[Rows]) -> list[Rows]:
     """Leave out the mean losses of epochs where no line has a step and batches tell theirs."""
+    rows = [replace(each, steps=()) if _counts_the_epoch(each) else each for each in rows]
     lost = [each for each in rows if each.level and LOSS in each.names and each.bar is None]
     means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
@@ -40,6 +41,14 @@ def without_means(rows: Sequence[Rows]) -> list[Rows]:
         each.of([name for name in each.names if name != LOSS]) if each in means else each
         for each in rows
     ]
+
+
+def _counts_the_epoch(rows: Rows) -> bool:
+    """Whether the steps are how many an epoch has: "Epoch: 5, Steps: 540"."""
+    steps, epochs = rows.steps, rows.epochs
+    if not steps or epochs is None or not rows.level or rows.bar is not None or rows.total:
+        return False
+    return 1 < len(steps) == steps.count(steps[0]) and all(map(lt, epochs, epochs[1:]))
 
 
 def _count(rows: Sequence[Rows]) -> int:

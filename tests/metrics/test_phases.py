@@ -32,6 +32,10 @@ MEANS = [
     ("loss: {loss}", "Epoch {epoch} average loss: {loss}"),
     ("Epoch {epoch} step {step} loss {loss}", "Epoch {epoch} average loss {loss}"),
     ("Epoch {epoch} [{step}/{end}] loss {loss}", "====> Epoch: {epoch} Average loss: {loss}"),
+    (
+        "iters: {step}, epoch: {epoch} | loss: {loss}",
+        "Epoch: {epoch}, Steps: 20 | Train Loss: {loss} Vali Loss: 0.7",
+    ),
 ]
 # The heads of tables without a step or with an uncommon one, and their rows.
 TABLES = [

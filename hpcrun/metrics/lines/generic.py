@@ -105,7 +105,7 @@ _PAIR = pattern_of(
     re.VERBOSE,
 )
 _SEPARATOR = pattern_of(
-    r"(?:[\s,;|:&~•·]|[-–—=>→*#_+.]+(?=[\s|\[(]|\Z)|(?<=\s)[=*#>~-]{2,}(?=\w)"
+    r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)|(?<=\s)[=*#>~-]{2,}(?=\w)"
     r"|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
 )
 _ASIDE = pattern_of(
@@ -141,14 +141,18 @@ _HEADING = pattern_of(
 # Words that join items to a sentence: "Finished epoch 3 in 12 s with a loss of 0.5".
 _JOINT = pattern_of(
     r"(?:at|and|after|in|of|on|over|for|with|the|an?|is|was|has|had|took|now|currently|end(?:ed)?"
-    r"|complet(?:ed?|ion)|done|finish(?:ed)?)(?=[\s:,.\])!]|\Z)",
+    r"|complet(?:ed?|ion)|done|finish(?:ed)?|epoch(?=[ ](?:finish|done|end|complet)))"
+    r"(?=[\s:,.\])!]|\Z)",
     re.IGNORECASE,
 )
 _PLACE = r"(?:global[ _])?(?:step|iter(?:ation)?|update|epoch|batch|round|episode)"
 # Who speaks: "trainer: step 5 ..", but not "best: step 5 ..".
 _SPEAKER = pattern_of(
     r"(?!\w*(?:best|final|last|low|high|min|max|top|save|saving|load|resum|restor|err|warn|note"
-    rf"|target|expect|example|usage|skip))[a-z_][\w.-]{{0,40}}:[ ](?={_PLACE}\w*\W{{0,3}}\d)",
+    r"|target|expect|example|usage|skip|check|arg|conf|param))"
+    r"(?:[a-z_][\w.-]{0,40}:"
+    r"|(?:fold|run|trial|seed|task|stage|phase|client)[ :#_]{0,3}\d{1,4}\W{0,3})"
+    rf"[ ](?={_PLACE}\w*\W{{0,3}}\d)",
     re.IGNORECASE,
 )
 # A loss, its place, and then its value: "Training loss (for one batch) at step 200: 1.15".
@@ -270,8 +274,8 @@ def scan(text: str, *, again: bool = True) -> Found | None:
         if (found.fields or found.counters) and (aside := _ASIDE.match(text, place)):
             # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
             inside = aside.group().strip(" \t()")
-            in_epoch = bool(found.fields) and fold(found.fields[-1].key) in EPOCH_RANK
-            if not (in_epoch and _COUNTER.fullmatch(inside)):
+            counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
+            if not (counts and _COUNTER.fullmatch(inside)):
                 place = aside.end()
                 found.split = SPLITS.get(inside.lower(), found.split)
     return found
@@ -393,7 +397,7 @@ def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bo
     if pair["sign"] is None:
         if number is None and pair["clock"] is None:
             return False
-        if text[pair.end("key")] == "[" and key.endswith("s"):
+        if text[pair.end("key")] == "[" and key.endswith("s") and not _is_loss(key):
             return False  # "Train batches[100]" is how many
         if _ends_in_place(key):
             return False  # "loss step 3": the number is the step's

@@ -23,7 +23,7 @@ _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:[ ]?[AP]M\b)?(?:Z|[ ]?[+-]\d
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
 _WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}"
 _DATE = (
-    rf"(?:\d{{4}}[-/.]\d\d[-/.]\d\d | \d\d[-/]\d\d(?:[-/]\d{{2,4}})?"
+    rf"(?:\d{{4}}[-/.]\d\d[-/.]\d\d | 20\d{{6}} | \d\d[-/]\d\d(?:[-/]\d{{2,4}})?"
     rf"| (?:{_WEEKDAY},?[ ])?(?:\d{{1,2}}[ -]{_MONTH} | {_MONTH}[ ]{{1,2}}\d{{1,2}})"
     rf"(?:,?[ -]\d{{4}})?)"
 )
