@@ -63,6 +63,8 @@ _ENOUGH = 0.9
 # that are rounded too much do not tell.
 _STRAYS = 0.25
 _TELLING = 4
+# Steps of each form that are looked at for that.
+_LOOKED_AT = 4096
 # An epoch beyond this is none.
 _LARGEST = 1 << 53
 _EVALUATED = ("eval", "val", "test")
@@ -371,7 +373,9 @@ def _strays(placed: Iterable[Rows]) -> float:
         pair
         for rows in placed
         if rows.epochs is not None and rows.says_epochs
-        for pair in compress(zip(rows.epochs, rows.steps, strict=True), rows.moved)
+        for pair in islice(
+            compress(zip(rows.epochs, rows.steps, strict=True), rows.moved), _LOOKED_AT
+        )
         if not math.isnan(pair[0])
     ]
     if len(told) < _TELLING or not max(told)[0] > 0:
@@ -385,7 +389,8 @@ def _regularity(placed: Iterable[Rows]) -> float:
 
     All are if it is the same step each time: the last one of each epoch.
     """
-    steps = [step for rows in placed for step in compress(rows.steps, rows.moved)]
+    moved = (compress(rows.steps, rows.moved) for rows in placed)
+    steps = [step for each in moved for step in islice(each, _LOOKED_AT)]
     gaps = Counter(high - low for low, high in pairwise(steps) if high > low)
     if not gaps:
         return float(len({*steps}) == 1)

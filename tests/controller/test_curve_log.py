@@ -1,0 +1,104 @@
+"""A log read whole, by ranges, through a pipe, and as it grows: one curve."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrun.controller.curves import read_log
+from hpcrun.controller.curves.parse import POINTS, CurveLog, Source
+from hpcrun.errors import InputError
+from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.derive import derive
+from hpcrun.metrics.lines import read as reader
+from hpcrun.metrics.store import Store
+from tests.source import ROOT
+
+LOGS = ROOT / "tests" / "metrics" / "logs"
+KINDS = ("plain_healthy", "hf5_bar", "mmengine_epochs", "lightning_metrics_csv", "nanogpt")
+
+
+def whole(path: Path) -> Curve:
+    """Read all of it at once."""
+    log = CurveLog(Source("x", (path,)))
+    log.read()
+    return log.run().curve
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_as_it_grows(name: str, tmp_path: Path) -> None:
+    data, path = (LOGS / f"{name}.log").read_bytes().rstrip(b"\n") + b"\n", tmp_path / "a.log"
+    path.write_bytes(data)
+    expected = whole(path)
+    chance = random.Random(name)
+    path.write_bytes(b"")
+    log = CurveLog(Source("x", (path,)))
+    cuts = sorted(chance.randrange(len(data)) for _ in range(12))
+    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        with path.open("ab") as file:
+            file.write(data[start:end])
+        log.look()
+        if chance.random() < 0.5:
+            log.run()
+    assert log.run().curve == expected
+    assert not log.look()
+
+
+def test_through_a_pipe() -> None:
+    path = LOGS / "hf5_bar.log"
+    answers = []
+    for argv in (["-f", "-"], ["-"], [str(path)]):
+        command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--full", *argv]
+        run = subprocess.run(
+            command, input=path.read_bytes(), capture_output=True, check=True, cwd=ROOT, timeout=60
+        )
+        answers.append(json.loads(run.stdout)["runs"][0]["metrics"])
+    assert answers[0].keys() == answers[1].keys() == answers[2].keys()
+    assert answers[1] == answers[2]
+    for name, series in answers[0].items():
+        assert series["values"] == answers[1][name]["values"]
+
+
+@pytest.mark.slow
+def test_by_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "long.log"
+    lines = (f"{'noise ' * 90}\nstep={n} loss={2 + 1 / (1 + n)} lr=0.1\n" for n in range(60_000))
+    path.write_text("".join(lines))
+    assert path.stat().st_size > 4 * reader.RANGE
+    store = Store()
+    store.begin(0)
+    for pieces in read_log.LogFileReader(path, processes=1):
+        store.add(pieces)
+    growing = CurveLog(Source("x", (path,)))
+    assert growing.look()
+    assert growing.run().curve == whole(path) == derive(store, POINTS)
+
+
+def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    log = CurveLog(Source("x", (path,)))
+    log.look()
+    path.write_text("step=1 loss=3.5\n")
+    assert log.look()
+    assert log.run().curve.values("loss") == [3.5]
+
+
+def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"\x1f\x8b" + bytes(20))
+    with pytest.raises(InputError, match="compressed"):
+        CurveLog(Source("x", (path,))).look()
+
+
+def test_every_kth_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--every", "5", str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert '"points": 4' in answer.stdout

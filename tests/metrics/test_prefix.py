@@ -1,0 +1,60 @@
+"""A log that is cut anywhere yields a prefix of its curve."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.metrics.parsing import parse_chunks
+
+Line = Callable[[int, float], str]
+
+
+def trainer_with_bar(step: int, loss: float) -> str:
+    """Draw the bar, print the dictionary, draw the bar again, as the HF Trainer does."""
+    drawn = f"\r{step:3d}%|####      | {step}/100 [00:{step % 60:02d}<01:00,  1.00s/it]"
+    return f"{drawn}{' ' * 30}\n{{'loss': {loss:.4f}, 'epoch': {step / 40:.3f}}}\n{drawn}"
+
+
+LINES: dict[str, Line] = {
+    "pairs": lambda step, loss: f"[INFO] step={step} loss={loss:.4f} lr=1.0e-04\n",
+    "json": lambda step, loss: json.dumps({"step": step, "loss": round(loss, 4)}) + "\n",
+    "two counters": lambda step, loss: (
+        f"Epoch: [{step // 10}][{step % 10:2d}/10]\tLoss {loss:.4f} ({loss:.4f})\n"
+    ),
+    "heading": lambda step, loss: (
+        ("" if step % 10 else f"Epoch {step // 10 + 1}/20\n")
+        + f"step: {step % 10 + 1}/10, loss: {loss:.4f}\n"
+    ),
+    "trainer": lambda step, loss: f"{{'loss': {loss:.4f}, 'epoch': {step / 40:.3f}}}\n",
+    "trainer with a bar": trainer_with_bar,
+}
+
+
+def write(line: Line, steps: int) -> bytes:
+    """Write a log of so many steps."""
+    return "".join(line(step, 2 + 8 * math.exp(-step / 30)) for step in range(steps)).encode()
+
+
+def points(data: bytes) -> list[tuple[int | None, float]]:
+    """Read the training losses."""
+    curve = parse_chunks("x", [(0, [data])]).curve
+    return [*zip(curve.steps("loss"), curve.values("loss"), strict=True)]
+
+
+@pytest.mark.parametrize("name", LINES)
+@settings(deadline=None)
+@given(st.data())
+def test_a_log_that_is_cut_yields_a_prefix(name: str, data: st.DataObject) -> None:
+    log = write(LINES[name], 60)
+    whole = points(log)
+    assert len(whole) == 60
+    cut = data.draw(st.integers(0, len(log)))
+    found = points(log[:cut])
+    assert found == whole[: len(found)]
+    assert len(found) >= len(whole) * (cut - 200) // len(log) - 1
