@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.metrics.row import Layout, Mark, Row, Table
 
@@ -65,10 +65,16 @@ class Slot(Struct, frozen=True):
     """
 
     role: Role
-    group: int
     factor: float = 1.0
     inverse: bool = False
     thousands: bool = False
+    group: int = -1
+
+    def apply(self, number: float) -> float:
+        """Return the value that one number makes."""
+        if self.inverse:
+            return self.factor / number if number else math.inf
+        return number * self.factor
 
     def convert(self, texts: Sequence[bytes]) -> list[float]:
         """Return the values that the texts of this slot spell; raises ValueError for no number."""
@@ -135,19 +141,6 @@ class _Token(Struct, frozen=True):
     start: int
     end: int
     thousands: bool
-
-
-class _Feed(Struct, frozen=True):
-    """What a number feeds."""
-
-    role: Role
-    factor: float
-    inverse: bool
-
-    def apply(self, number: float) -> float:
-        if self.inverse:
-            return self.factor / number if number else math.inf
-        return number * self.factor
 
 
 class _Line(Struct, frozen=True):
@@ -255,7 +248,7 @@ def _learn(line: _Line, time_span: Span | None) -> Template | None:
         return None
     form, row = answered
     base, layout = _outputs_of(row), layout_of(form, row)
-    feeds: dict[int, list[_Feed]] = {}
+    feeds: dict[int, list[Slot]] = {}
     keys: set[int] = set()
     fed: set[Role] = set()
     for index in range(len(line.tokens)):
@@ -291,22 +284,22 @@ def _learn(line: _Line, time_span: Span | None) -> Template | None:
 
 def _explain(
     line: _Line, index: int, number: bytes, base: dict[Role, float], changed: dict[Role, float]
-) -> list[_Feed] | None:
+) -> list[Slot] | None:
     """Say what a number feeds; None if that cannot be explained."""
     if base.keys() != changed.keys():
         return None
     token = line.tokens[index]
     printed = line.text[token.start : token.end]
     before, after = _number(printed), _number(number)
-    found: list[_Feed] = []
+    found: list[Slot] = []
     for role, value in changed.items():
         if value == base[role] or (math.isnan(value) and math.isnan(base[role])):
             continue
         if not isinstance(role, int) and not _COUNTER.fullmatch(printed):
             return None
         for feed in (
-            _Feed(role, _meant(value, after), False),
-            _Feed(role, _meant(value, 1 / after), True),
+            Slot(role, _meant(value, after), False, token.thousands),
+            Slot(role, _meant(value, 1 / after), True, token.thousands),
         ):
             if feed.apply(before) == base[role] and feed.apply(after) == value:
                 found.append(feed)
@@ -331,7 +324,7 @@ def _meant(value: float, number: float) -> float:
 
 def _build(
     line: _Line,
-    feeds: dict[int, list[_Feed]],
+    feeds: dict[int, list[Slot]],
     keys: set[int],
     time_span: Span | None,
     answered: tuple[str, Row],
@@ -348,14 +341,12 @@ def _build(
     if time_span:
         stamp = re.sub(rb"[0-9]", rb"[0-9]", re.escape(line.text[slice(*time_span)]))
         pieces.append((*time_span, b"(" + stamp + b")"))
-    slots = []
+    slots: list[Slot] = []
     for index, token in enumerate(line.tokens):
         form = _form(line.text[token.start : token.end], token, feeds.get(index, []))
         is_group = index in group_of
         pieces.append((token.start, token.end, b"(" + form + b")" if is_group else form))
-        for feed in feeds.get(index, ()):
-            slot = Slot(feed.role, group_of[index], feed.factor, feed.inverse, token.thousands)
-            slots.append(slot)
+        slots += [structs.replace(feed, group=group_of[index]) for feed in feeds.get(index, ())]
     pattern, place = b"", 0
     for start, end, form in sorted(pieces):
         pattern += _literal(line.text[place:start]) + form
@@ -372,7 +363,7 @@ def _build(
     )
 
 
-def _form(text: bytes, token: _Token, feeds: Sequence[_Feed]) -> bytes:
+def _form(text: bytes, token: _Token, feeds: Sequence[Slot]) -> bytes:
     """Return the expression for the numbers that may stand in a place."""
     if token.thousands:
         return rb"[0-9]{1,3}(?:,[0-9]{3}){1,6}" + (rb"\.[0-9]+" if b"." in text else b"")

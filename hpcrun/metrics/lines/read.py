@@ -303,7 +303,7 @@ class Reader:
         self._shapes[key] = seen + 1
         if seen and (template := learn(line, self._ask, _stamp_span(line))):
             shape = self._shapes[key] = Shape(template, seen + 1, _needles_in(line))
-            self._gathered.add_shape(shape)
+            self._gathered.shapes.append(shape)
 
     def _make_room(self) -> None:
         if len(self._silent) >= _MOST_SHAPES:
@@ -313,7 +313,7 @@ class Reader:
 
     def _forget_shapes(self) -> None:
         self._pieces += self._gathered.frames(self._base, self._read_again)
-        self._gathered.drop_shapes()
+        self._gathered.shapes.clear()
         self._shapes.clear()
         self._noise.clear()
         self._silent.clear()
@@ -429,21 +429,14 @@ class Gatherer:
 
     def __init__(self, read_time: ReadTime) -> None:
         self._read_time = read_time
-        self._shapes: list[Shape] = []
+        # Shapes whose lines will be among the frames.
+        self.shapes: list[Shape] = []
         # What rows have in common -> their frame; and those whose rows are not in order.
         self._frames: dict[object, Frame] = {}
         self._unordered: set[object] = set()
         # A time stamp, and one up to the minute -> its seconds: lines share them.
         self._seconds: dict[bytes, float] = {}
         self._minutes: dict[bytes, float] = {}
-
-    def add_shape(self, shape: Shape) -> None:
-        """Take a shape in, whose lines will be among the frames."""
-        self._shapes.append(shape)
-
-    def drop_shapes(self) -> None:
-        """Forget all shapes; their lines must have been made frames."""
-        self._shapes.clear()
 
     def add(self, offset: int, form: str, row: Row, stamp: bytes | None) -> None:
         """Add one row; ``stamp`` is the time stamp of its line."""
@@ -466,7 +459,7 @@ class Gatherer:
         ``base`` is the offset of the block in which shapes found their lines; ``read(offset)``
         reads a line of it by itself: one whose keys (a rank) are new to its shape.
         """
-        for shape in self._shapes:
+        for shape in self.shapes:
             if shape.found:
                 self._take(shape, base, read)
         for key in self._unordered:
