@@ -23,7 +23,8 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import eq, ne
@@ -186,10 +187,15 @@ class _Axis:
         # Which rows tell the progress, and the log of each attempt that counts it best.
         self.level = 0
         self._leads: list[_Track | None] = [None] * len(attempts)
+        # Other trainings in the same file: their lengths, how many losses they have, their runs.
+        self.others: list[tuple[int, int]] = []
+        self.length = 0
+        self._left_out: set[int] = set()
         # For each attempt what later ones do again from: the first pass and step that is gone.
         self._cuts: list[tuple[float, ...]] = []
         if not in_order:
             self._find_courses()
+            self._find_trainings()
 
     def _find_courses(self) -> None:
         tracks = [track for attempt in self.attempts for track in attempt]
@@ -222,6 +228,30 @@ class _Axis:
             if lead and lead.course:
                 cut = min([cut, *_cuts(lead.course)])
 
+    def _find_trainings(self) -> None:
+        """Find the longest of several trainings in one file, by what their lines count up to."""
+        rows: dict[int, Tally[int]] = {}
+        for lead in self._leads:
+            if lead is None or lead.guide is None or lead.course is None:
+                continue
+            if lead.guide.lengths is None:
+                continue
+            starts = [bound.offset for bound in lead.course.bounds]
+            for offset, length in zip(lead.guide.offsets, lead.guide.lengths, strict=True):
+                at = bisect_right(starts, offset)
+                run = lead.course.bounds[at - 1].run if at else lead.begins.run
+                rows.setdefault(run, Tally())[length or 0] += 1
+        lengths = {run: tally.most_common(1)[0][0] for run, tally in rows.items()}
+        whole: Tally[int] = Tally()
+        for run, tally in rows.items():
+            whole[lengths[run]] += tally.total()
+        if len(whole) < 2:
+            return
+        (self.length, _), *others = whole.most_common()
+        near = range(int(0.9 * self.length), int(1.1 * self.length) + 1)
+        self.others = [(length, count) for length, count in others if length not in near]
+        self._left_out = {run for run in rows if lengths[run] in dict(self.others)}
+
     @property
     def counter(self) -> Counter:
         """What the counter has shown in all attempts."""
@@ -233,6 +263,8 @@ class _Axis:
         """How many steps there will be, as the rows that count them say."""
         totals = [lead.guide.total for lead in self._leads if lead and lead.guide]
         total = next((each for each in reversed(totals) if each is not None), None)
+        if self.others and total is not None:
+            total = self.length
         counter = self.counter
         # Beside whole epochs it may be that of each, until the counter is seen to count on.
         if counter.epoch is not None and counter.epoch == int(counter.epoch):
@@ -284,6 +316,11 @@ class _Axis:
             f"{what} {places[0]}{_more(places)}: {meaning}"
             for (what, meaning), places in falls.items()
         ]
+        for length, count in self.others:
+            notes.append(
+                f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
+                f"stands in the same file: its {count} losses are left out"
+            )
         processes = max((round(lead.processes(self.level)) for lead in leads), default=1)
         if processes > 1:
             notes.append(
@@ -307,6 +344,8 @@ class _Axis:
                 passes.setdefault(key, []).append(points)
         found = [(key, settled(passes[key])) for key in sorted(passes)]
         found = [(key, points) for key, points in found if points.steps]
+        if any(key[0] not in self._left_out for key, _ in found):
+            found = [(key, points) for key, points in found if key[0] not in self._left_out]
         if not found:
             return None
         starts, count = [], 0
@@ -360,12 +399,15 @@ def _guide(rows: Sequence[Rows]) -> Guide | None:
     if any(each.bar is not None for each in rows):
         of_bars = ([each.total if each.bar else None] * len(each.steps) for each in rows)
         totals = merged(order, [*of_bars])
+    lengths = merged(order, [[each.length or each.total] * len(each.steps) for each in rows])
+    changes = sum(map(ne, lengths, islice(lengths, 1, None)))
     return Guide(
         merged(order, [each.offsets for each in rows]),
         merged(order, [each.steps for each in rows]),
         epochs,
         totals,
         max((each.total for each in rows if each.total is not None), default=None),
+        lengths if 0 < changes == len({*lengths}) - 1 else None,
     )
 
 

@@ -12,7 +12,7 @@ A log's training counter mostly rises. Where it falls:
   processes that print across each other with a distance;
 - to its beginning: another run in the same file, or another epoch of a log that names none: a new
   pass. A pass has more than two logged steps; of shorter ones the last one stays. A bar that was
-  full begins its next pass at once.
+  full begins its next pass at once, and so does a training of another length.
 
 So what cannot be known: a job that was requeued from scratch into the same file, with no word of
 it, looks like another run; one that was resumed at most two logged steps back shows no restart (its
@@ -86,7 +86,8 @@ class Guide(NamedTuple):
     """The rows of a log that tell the training's progress: columns of one length.
 
     ``epochs``: None or nan where unknown. ``total``: the largest that they name; ``totals``: of
-    the bars on which they are drawn.
+    the bars on which they are drawn. ``lengths``: how many steps each training has, or an epoch of
+    it, if several trainings stand one behind the other.
     """
 
     offsets: Sequence[int]
@@ -94,6 +95,7 @@ class Guide(NamedTuple):
     epochs: Sequence[float] | None
     totals: Sequence[int | None] | None
     total: int | None
+    lengths: Sequence[int | None] | None = None
 
 
 class Course(Struct):
@@ -258,7 +260,8 @@ def _follow(
                 highest, recent = at, (*recent[1:], at.step)
         elif at < highest and (at.epoch < highest.epoch or at.step < recent[0]):
             total = guide.totals[index] if guide.totals is not None else None
-            if total is not None and highest.step == total and at.step <= begun.step + 1:
+            is_full = total is not None and highest.step == total and at.step <= begun.step + 1
+            if is_full or _is_another(guide, index):
                 begin_another(at, index)
             else:
                 end = ends[bisect_left(ends, index + 1)]
@@ -274,6 +277,12 @@ def _follow(
                 continue
         index += 1
     counter.begun, counter.highest, counter.recent = begun, highest, recent
+
+
+def _is_another(guide: Guide, index: int) -> bool:
+    """Whether another training begins at a row: one of another length."""
+    lengths = guide.lengths
+    return lengths is not None and lengths[index] != lengths[index - 1]
 
 
 def _replayed(reached: At, resumed: At, begun: At, ends: dict[int, int]) -> int:

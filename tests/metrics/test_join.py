@@ -296,6 +296,21 @@ class TestTwoCounters:
             lines.append(at(0, None, epoch / 10, name="eval_loss"))
         assert both(build(lines), "eval_loss") == ([5, 15, 25], [0.0, 0.1, 0.2])
 
+    def test_a_second_training_of_another_length_is_left_out(self) -> None:
+        """A linear probe behind the pretraining: shorter epochs, another loss."""
+        lines = []
+        for length, epochs, loss in ((100, 4, 5.0), (40, 2, 1.0)):
+            lines += [
+                at(0, step, loss, epoch=float(epoch), total=length)
+                for epoch in range(epochs)
+                for step in range(0 if length == 100 else 10, length, 10)
+            ]
+        curve = build(lines)
+        assert both(curve, "loss") == ([*range(0, 400, 10)], [5.0] * 40)
+        (note,) = [note for note in curve.notes if "another length" in note]
+        assert "(40 steps, or to an epoch, not 100)" in note and "its 6 losses" in note
+        assert curve.restarts == ()
+
     def test_a_resumption_in_an_earlier_epoch(self) -> None:
         def epochs(*numbers: int) -> list[Line]:
             return [
