@@ -53,7 +53,10 @@ _WORD = (
     rf"(?:{_ABBREVIATED}|[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){{0,80}})"
     r"(?:\((?!\d+[/)])[^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
 )
-KEY = rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}(?:[ ]?[(\[][ ]?(?!\d)[\w/% ]{{1,24}}[ ]?[)\]])?"
+KEY = (
+    rf"{_WORD}(?:[ ]{{1,2}}{_WORD}){{0,6}}"
+    r"(?:[ ]?[(\[][ ]?(?!\w*[ ]\d|\d)[\w/% ]{1,24}[ ]?[)\]])?"
+)
 # Units that may stand a blank behind their number; others must touch it.
 SPACED_UNIT = (
     r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
@@ -182,7 +185,7 @@ _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 _PROSE = words(
     "is was are were be has have the a an not no so far than does did we you this about around only"
 )
-_OF = words("of from to in on with for by and")
+_OF = words("of from to in on with for by and at after")
 _VERB = pattern_of(r"(?: so far)? (?:is|was|equals)$")
 _ARTICLE = pattern_of(r"^(?:the|our) ", re.IGNORECASE)
 _OPTIONS = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]")  # a command line
@@ -307,9 +310,7 @@ def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None
     if char.isalpha() or char == "_":
         if not place and (speaker := _SPEAKER.match(text)):
             return speaker.end()
-        if (lost := _LOSS_AT.match(text, place)) and _add_loss_at(lost, found):
-            return lost.end()
-        if (counted := _COUNT_OF.match(text, place)) and _may_follow(found):
+        if char in "aApP" and (counted := _COUNT_OF.match(text, place)) and _may_follow(found):
             return counted.end() if _add(found, counted["key"], counted["number"]) else None
         if joint := _JOINT.match(text, place):
             return joint.end()
@@ -330,6 +331,8 @@ def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None
             pair = _PAIR.match(text, place, pair.start("unit2"))
         if pair and _add_pair(text, pair, found, last_end):
             return pair.end()
+        if (lost := _LOSS_AT.match(text, place)) and _add_loss_at(lost, found):
+            return lost.end()
         if heading := _HEADING.match(text, place):
             word = (heading["split"] or "").lower()
             found.split = SPLITS.get(word, found.split)
