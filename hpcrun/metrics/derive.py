@@ -112,7 +112,7 @@ def derive(store: Store, limit: int | None = None) -> Curve:
         if total is None and training is not None:
             total = training.total
     notes = axis.notes()
-    is_late = any(rows.side == LATE for log in logs for rows in log.by_step)
+    is_late = axis is by_step and view.is_late(LOSS)
     if is_late or (axis is in_order and training is not None):
         what = "their steps follow from their epochs"
         if not is_late:
@@ -541,6 +541,11 @@ class _View:
         if lines is not None and (drawn is None or 2 * lines[1].count >= drawn[1].count):
             return lines
         return drawn if drawn is not None else self._of_bar(name)
+
+    def is_late(self, name: str) -> bool:
+        """Whether a metric's steps follow from the epochs of rows that a buffer held back."""
+        sides = self._sides.get(name, {})
+        return LATE in sides and OWN not in sides
 
     def is_one_an_epoch(self, axis: _Axis, column: Column) -> bool:
         """Whether the step of its one point in each epoch tells nothing."""

@@ -303,6 +303,8 @@ def _late(by_step: Sequence[Rows], total: int | None) -> list[Rows]:
             return []
     order = merged_order([each.places for each in losses])
     epochs = merged(order, [each.epochs or () for each in losses])
+    if all(map(float.is_integer, epochs)):
+        return []
     scale = find_scale(epochs, merged(order, [each.steps for each in losses]), total)
     if scale is None:
         return []

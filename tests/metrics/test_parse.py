@@ -86,3 +86,17 @@ def test_rounded_steps_follow_from_the_stride_of_the_first_ones() -> None:
 def test_rounded_steps_without_exact_ones_are_not_known() -> None:
     curve = parse_chunks("a.log", [(0, [rounded_log(range(1200, 9_000, 200))])]).curve
     assert set(curve.steps("loss")) == {None} and len(curve.values("loss")) == 39
+
+
+def test_a_loss_of_each_step_and_its_mean_over_the_epoch_are_two_columns() -> None:
+    """Lightning's CSV: a row fills one or the other."""
+    rows = [b"epoch,step,train_loss_epoch,train_loss_step,val_loss_epoch,val_loss_step"]
+    for epoch in range(3):
+        rows += [b"%d,%d,,%d.5,," % (epoch, 10 * epoch + step, step) for step in (4, 9)]
+        rows.append(b"%d,%d,7.5,,3.25,2.0" % (epoch, 10 * epoch + 9))
+    curve = parse_chunks("x", [(0, [b"\n".join(rows) + b"\n"])]).curve
+    assert curve.steps("loss") == [4, 9, 14, 19, 24, 29]
+    assert curve.values("loss") == [4.5, 9.5] * 3
+    assert curve.values("train_loss_epoch") == [7.5] * 3
+    assert curve.values("eval_loss") == [3.25] * 3
+    assert curve.values("val_loss_step") == [2.0] * 3

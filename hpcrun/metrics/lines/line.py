@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import structs
 
@@ -41,7 +42,15 @@ from hpcrun.metrics.lines.formats.general import GENERAL
 from hpcrun.metrics.lines.formats.language import LANGUAGE
 from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
-from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, like_a_score
+from hpcrun.metrics.names import (
+    EPOCH_RANK,
+    SPLITS,
+    STEP_RANK,
+    fold,
+    like_a_loss,
+    like_a_score,
+    split_of,
+)
 from hpcrun.metrics.row import Mark, Row, Table
 from hpcrun.patterns import pattern_of
 
@@ -365,7 +374,32 @@ def read_row(text: str, table: Table) -> Row | None:
                 fields.append(Field(column, value))
         elif len(cell) > 40 or (cell and like_a_loss(column) and cell[0].isdigit()):
             return None
-    return build_row(fields, Shape(), sure=any(like_a_loss(field.key) for field in fields))
+    row = build_row(fields, Shape(), sure=any(like_a_loss(field.key) for field in fields))
+    seconds = _second_columns(table.columns)
+    if row is None or not any(field.key in seconds for field in fields):
+        return row
+    firsts = [field for field in fields if field.key not in seconds]
+    first = build_row(firsts, Shape(), sure=True)
+    rest = [(field.key, field.value) for field in fields if field.key in seconds]
+    numbers = ((key, value) for key, value in rest if isinstance(value, float))
+    return structs.replace(row, values=(*(first.values if first else ()), *numbers))
+
+
+@lru_cache(maxsize=64)
+def _second_columns(columns: tuple[str, ...]) -> frozenset[str]:
+    """Find the columns of a metric that has two, which keep their names.
+
+    Lightning logs a metric of each step and its mean over the epoch: of the training the steps
+    count, of an evaluation the mean.
+
+    >>> sorted(_second_columns(("loss_step", "loss_epoch", "val_loss_step", "val_loss_epoch")))
+    ['loss_epoch', 'val_loss_step']
+    """
+    both = {name[: -len("_step")] for name in columns if name.endswith("_step")}
+    both &= {name[: -len("_epoch")] for name in columns if name.endswith("_epoch")}
+    return frozenset(
+        f"{name}_{'step' if split_of(name) in ('eval', 'test') else 'epoch'}" for name in both
+    )
 
 
 def _read_yolo(text: str, columns: tuple[str, ...]) -> Row | None:
