@@ -354,6 +354,9 @@ def test_a_curve_invents_nothing(lines: list[Line]) -> None:
     told |= {math.floor(line.epoch) for line in lines if line.epoch is not None}
     told |= {line.mark.epoch for line in lines if line.mark}
     told |= {1.0, None}  # of the bar
+    # Within epochs of 30 steps, counted from 0 or 1.
+    counted = [line.step for line in lines if line.total == 30]
+    told |= {step + 30 * epoch for step in counted if step is not None for epoch in range(3)}
     for name, series in build(lines).metrics.items():
         assert {(name, value) for value in series.values} <= said
         assert set(series.steps) <= told

@@ -31,7 +31,8 @@ LINES: dict[str, Line] = {
         ("" if step % 10 else f"Epoch {step // 10 + 1}/20\n")
         + f"step: {step % 10 + 1}/10, loss: {loss:.4f}\n"
     ),
-    "trainer": lambda step, loss: f"{{'loss': {loss:.4f}, 'epoch': {step / 40:.3f}}}\n",
+    # From 1 on: a first row of epoch 0.000 alone looks like one of a whole epoch.
+    "trainer": lambda step, loss: f"{{'loss': {loss:.4f}, 'epoch': {(step + 1) / 40:.3f}}}\n",
     "trainer with a bar": trainer_with_bar,
 }
 
