@@ -30,6 +30,8 @@ LATE, BY_EPOCH, IN_ORDER = "late", "epoch", "order"
 # rows, losses drawn on a bar, losses with steps of their own.
 LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
 _THOUSAND = 1000
+# What names more is no epoch.
+_MOST_EPOCHS = 1e6
 _TRAIN = "train"
 
 
@@ -184,7 +186,9 @@ def through_epochs(own: Sequence[Rows]) -> list[Rows]:
         for each in own
         if each.level and each.total and each.epochs is not None and max(each.steps) <= each.total
     ]
-    if not lengths or not _starts_again(lengths):
+    epochs = chain.from_iterable(each.epochs or () for each in own)
+    most = max(filter(math.isfinite, epochs), default=0.0)
+    if not lengths or most > _MOST_EPOCHS or not _starts_again(lengths):
         return [*own]
     first = min(min(filter(math.isfinite, each.epochs or ()), default=0.0) for each in lengths)
     base = 0 if first < 1 else 1

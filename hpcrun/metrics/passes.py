@@ -290,8 +290,8 @@ def _replayed(reached: At, resumed: At, begun: At, ends: dict[int, int]) -> int:
     if reached < resumed:
         return 0
     first = 0 if begun.step == 0 else 1
-    whole = (ends.get(epoch, 0) for epoch in range(resumed.epoch, reached.epoch))
-    return sum(end + 1 - first for end in whole) + reached.step - resumed.step + 1
+    between = (end for epoch, end in ends.items() if resumed.epoch <= epoch < reached.epoch)
+    return sum(end + 1 - first for end in between) + reached.step - resumed.step + 1
 
 
 def _climb(

@@ -114,3 +114,8 @@ def test_what_comes_later_moves_no_bound_that_was_sure(steps: list[int], more: l
 @given(st.lists(st.integers(0, 9)))
 def test_rises(steps: list[int]) -> None:
     assert rises(steps) == (sorted(set(steps)) == steps)
+
+
+def test_an_epoch_that_is_no_epoch_takes_no_time() -> None:
+    steps, epochs = in_epochs((0, range(5)), (1, range(5)), (10**15, range(5)), (1, range(2, 9)))
+    assert course(steps, epochs, marks=[15]).resumed[0].replayed < 20

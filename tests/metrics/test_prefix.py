@@ -1,4 +1,4 @@
-"""A log that is cut anywhere yields a prefix of its curve."""
+"""A log that is cut anywhere yields a prefix of its curve; numbers of any size end in a curve."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ def test_a_log_that_is_cut_yields_a_prefix(name: str, data: st.DataObject) -> No
     found = points(log[:cut])
     assert found == whole[: len(found)]
     assert len(found) >= len(whole) * (cut - 200) // len(log) - 1
+
+
+_NUMBERS = ("0", "1", "2", "7", "10", "0.5", "-1", "nan", "inf", "1e300", "99999999999", "9" * 20)
+_FORMS = (
+    "Epoch: [{}][{}/{}] loss {}\n",
+    "{{'loss': {}, 'epoch': {}}}\n",
+    "step={} loss={} lr={}\n",
+    "Epoch {}/{}\n",
+    "\r {}%|###| {}/{} [00:10<00:20, 1.0it/s]",
+    "[{}/{}] batch {}/{} loss={}\n",
+    "Resuming training from checkpoint step {}\n",
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(_FORMS), st.lists(st.sampled_from(_NUMBERS), min_size=5)))
+)
+def test_any_numbers_end_in_a_curve(lines: list[tuple[str, list[str]]]) -> None:
+    data = "".join(form.format(*numbers) for form, numbers in lines).encode()
+    parse_chunks("x", [(0, [data]), (1, [data[: len(data) // 2]])], limit=20)
