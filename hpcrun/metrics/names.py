@@ -249,7 +249,8 @@ _TABLE: dict[str, Spelling] = {
     **_spell(TOKENS_PER_SECOND, "tps tgs wps tokens_per_gpu_per_second_tgs token_throughput"),
     **_rates(
         SAMPLES_PER_SECOND,
-        "samples sample images image imgs img examples sequences seqs",
+        "samples sample images image imgs img examples sequences seqs ins instances instance clips "
+        "clip sents sentences sentence",
     ),
     **{
         f"{each}_{end}": Spelling(STEP_SECONDS, inverse=True)
