@@ -89,6 +89,19 @@ def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> No
     assert log.run().curve.values("loss") == [3.5]
 
 
+def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> None:
+    out, err = tmp_path / "a.out", tmp_path / "a.err"
+    out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    err.write_text("".join(f"step={n} eval_loss=3.0\n" for n in range(20)))
+    log = CurveLog(Source("x", (out, err)))
+    log.look()
+    err.write_text("step=1 eval_loss=2.75\n")
+    assert log.look()
+    curve = log.run().curve
+    assert curve.values("eval_loss") == [2.75] and curve.values("loss") == [2.5] * 20
+    assert not log.look()
+
+
 def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))

@@ -202,6 +202,9 @@ class CurveLog:
     def _read_on(self) -> bool:
         """Read to the present ends of the files."""
         before = self._size
+        is_new = any(map(self._is_shorter, self._readers))
+        if is_new:
+            self._begin()
         for attempt, path in self._files():
             if attempt < self._attempt:
                 continue
@@ -211,7 +214,14 @@ class CurveLog:
                 self._store.add(pieces)
         if self._size != before:
             self._known = None
-        return self._size != before
+        return is_new or self._size != before
+
+    def _is_shorter(self, path: Path) -> bool:
+        """Whether a file has become shorter than what was read of it."""
+        try:
+            return path != STDIN and path.stat().st_size < self._readers[path].bytes
+        except OSError:
+            return False
 
     def _choices(self) -> list[list[LogFile]]:
         return [] if self.source.run is None else file_choices(log_files(self.source.run))
@@ -225,9 +235,6 @@ class CurveLog:
         try:
             reader = self._readers.get(path)
             size = path.stat().st_size
-            if reader is not None and size < reader.bytes:
-                self._begin()
-                reader = None
             if reader is None and size:
                 start = self._start(path, size)
                 reader = LogFileReader(path, formats=self._formats, offset=start)
