@@ -158,9 +158,10 @@ class Store:
             columns = tuple(kept[name] for name in form.layout.names)
         places = (frame.offsets, frame.steps, epochs, frame.times)
         given = [*(each for each in places if each is not None), *columns]
+        kept_before = len(form.offsets)
         for column, more in zip(form.arrays(), given, strict=True):
             column.extend(more if self.every == 1 else more[first :: self.every])
-        self._bytes += 8 * len(given) * (len(frame.offsets) // self.every)
+        self._bytes += 8 * len(given) * (len(form.offsets) - kept_before)
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return which metrics of a new form are kept; None if none of them is."""
@@ -179,6 +180,7 @@ class Store:
         self._bytes = 0
         for log in self.logs:
             for form in log.forms.values():
+                self._bytes += _BYTES_OF_A_FORM
                 for column in form.arrays():
                     column[:] = column[::2]
                     self._bytes += 8 * len(column)
