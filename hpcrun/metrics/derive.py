@@ -26,6 +26,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from operator import eq, ne
 
@@ -44,6 +45,7 @@ from hpcrun.metrics.own_steps import (
     LEVEL_OF_LOSS,
     OWN,
     Rows,
+    by_rank,
     merged,
     merged_order,
     side_of,
@@ -156,6 +158,13 @@ class _Track(Struct, eq=False):
     course: Course | None = None
     # The pass at hand where the log begins.
     begins: Bound = Bound(0, 0, 0)
+    of_name: dict[str, list[Rows]] = {}
+
+    def __post_init__(self) -> None:
+        """Part the rows by their metrics: one of thousands is found at once."""
+        for rows in self.rows:
+            for name in {*rows.names}:
+                self.of_name.setdefault(name, []).append(rows)
 
     def processes(self, level: int) -> float:
         """Return how many processes print the same steps, as far as the rows of a level tell.
@@ -338,7 +347,7 @@ class _Axis:
             voices = [
                 _parts(track, rows, name, cut)
                 for track in attempt
-                for rows in _by_rank(track.rows, name, side)
+                for rows in by_rank(track.of_name.get(name, ()), side)
             ]
             for key, points in _speaking(voices):
                 passes.setdefault(key, []).append(points)
@@ -360,7 +369,7 @@ class _Axis:
             voices = [
                 [((0, 0), _points(rows, name))]
                 for track in attempt
-                for rows in _by_rank(track.rows, name, None)
+                for rows in by_rank(track.of_name.get(name, ()), None)
             ]
             spoken += [points for _, points in _speaking(voices)]
         if not spoken:
@@ -443,15 +452,6 @@ def _cuts(course: Course) -> list[tuple[float, ...]]:
 _Parts = list[tuple[tuple[int, int], Points]]
 
 
-def _by_rank(rows: Iterable[Rows], name: str, side: str | None) -> list[list[Rows]]:
-    """Part the rows that have a metric by the ranks that print them, lowest first."""
-    of_rank: dict[int, list[Rows]] = {}
-    for each in rows:
-        if name in each.names and side in (None, each.side):
-            of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
-    return [of_rank[rank] for rank in sorted(of_rank)]
-
-
 def _points(rows: Sequence[Rows], name: str) -> Points:
     """Join a metric's values of several rows, in the order of the log."""
     order = merged_order([each.offsets for each in rows])
@@ -523,6 +523,7 @@ class _View:
     ) -> None:
         self._by_step, self._by_epoch, self._in_order = by_step, by_epoch, in_order
         self._logs, self._training, self._within_epoch = logs, training, within_epoch
+        self._of_name = [log.by_name() for log in logs]
         self._sides: dict[str, dict[str, None]] = {}
         for log in logs:
             for rows in log.by_step:
@@ -554,10 +555,11 @@ class _View:
     def _of_lines(self, name: str) -> tuple[_Axis, Column] | None:
         if (found := self._at(self._by_step, name, OWN)) is not None:
             return found
-        if not any(name in rows.names for log in self._logs for rows in log.loose):
+        logs = [parts[name] for parts in self._of_name if name in parts]
+        if not any(log.loose for log in logs):
             return None
-        way = choose_way(name, self._logs, counts_all=not self._within_epoch)
-        if way == BY_EPOCH and name != LOSS and self._has_losses_in_order():
+        way = choose_way(name, logs, counts_all=not self._within_epoch)
+        if way == BY_EPOCH and name != LOSS and self._has_losses_in_order:
             way = IN_ORDER
         if (
             way in (BEFORE, AFTER, LATE)
@@ -574,6 +576,7 @@ class _View:
         column = axis.column(name, side)
         return None if column is None else (axis, column)
 
+    @cached_property
     def _has_losses_in_order(self) -> bool:
         found = self.find(LOSS)
         return found is not None and found[0] is self._in_order

@@ -20,6 +20,8 @@ from hpcrun.metrics.passes import rises
 _FEWEST = 4
 _TRIED = 2
 _LOST = 0.1
+# Beyond this a bar counts bytes or tokens, and the distances to be tried are without end.
+_MOST_STEPS = 10_000_000
 
 
 class Scale(NamedTuple):
@@ -67,7 +69,9 @@ def find_scale(epochs: Sequence[float], ahead: Sequence[int], total: int) -> Sca
     >>> find_scale([0.5, 0.1, 0.7, 0.9], [100] * 4, 100) is None
     True
     """
-    if len(epochs) < _FEWEST or any(b < a for a, b in pairwise(epochs)):
+    if len(epochs) < _FEWEST or total > _MOST_STEPS or not all(map(math.isfinite, epochs)):
+        return None
+    if any(b < a for a, b in pairwise(epochs)):
         return None
     coarse = 0.005 if all(round(epoch, 2) == epoch for epoch in epochs) else 0.0005
     places = zip(epochs, ahead, strict=True)

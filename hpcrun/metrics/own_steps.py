@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice, pairwise, repeat, takewhile
 from operator import ge, itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +32,8 @@ LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2,
 _THOUSAND = 1000
 # What names more is no epoch.
 _MOST_EPOCHS = 1e6
+# A step beyond this is none.
+_LARGEST = 1 << 62
 _TRAIN = "train"
 
 
@@ -98,7 +100,20 @@ def side_of(bar: Bar) -> str:
     return f"bar {bar.description} {bar.total}"
 
 
-def rows_of(form: Form, log: Log) -> Rows:
+class Headings(NamedTuple):
+    """The bytes at which the headings of epochs begin, and the epochs that they name."""
+
+    offsets: Sequence[int]
+    epochs: Sequence[float]
+
+
+def headings_of(log: Log) -> Headings:
+    """Return where the epochs of a log begin, as its marks say."""
+    marks = [(each.offset, each.mark.epoch) for each in log.marks if each.mark.epoch is not None]
+    return Headings([offset for offset, _ in marks], [epoch for _, epoch in marks])
+
+
+def rows_of(form: Form, headings: Headings) -> Rows:
     """Return the rows of a form; the epochs may stand on the headings above them."""
     layout, names = form.layout, form.layout.names
     columns: tuple[Sequence[float], ...] = form.columns
@@ -110,7 +125,7 @@ def rows_of(form: Form, log: Log) -> Rows:
         level, side = (LEVEL_OF_DRAWN_LOSS, DRAWN) if bar else (LEVEL_OF_OWN_LOSS, OWN)
     epochs: Sequence[float] | None = form.epochs
     if epochs is None:
-        epochs = _marked_epochs(form.offsets, log)
+        epochs = _marked_epochs(form.offsets, headings)
     elif level and bar is None and EPOCH not in names:
         names, columns = (*names, EPOCH), (*columns, epochs)
     return Rows(
@@ -187,8 +202,9 @@ def through_epochs(own: Sequence[Rows]) -> list[Rows]:
         if each.level and each.total and each.epochs is not None and max(each.steps) <= each.total
     ]
     epochs = chain.from_iterable(each.epochs or () for each in own)
-    most = max(filter(math.isfinite, epochs), default=0.0)
-    if not lengths or most > _MOST_EPOCHS or not _starts_again(lengths):
+    most = max(map(abs, filter(math.isfinite, epochs)), default=0.0)
+    longest = max((each.total or 0 for each in lengths), default=0)
+    if most > _MOST_EPOCHS or most * longest > _LARGEST or not _starts_again(lengths):
         return [*own]
     first = min(min(filter(math.isfinite, each.epochs or ()), default=0.0) for each in lengths)
     base = 0 if first < 1 else 1
@@ -225,14 +241,19 @@ def _starts_again(rows: Sequence[Rows]) -> bool:
     return 2 * sum(falls) >= len(falls) > 0
 
 
-def _marked_epochs(offsets: Sequence[int], log: Log) -> Sequence[float] | None:
-    """Return the epoch of the last mark before each row, nan before the first."""
-    marks = [(each.offset, each.mark.epoch) for each in log.marks if each.mark.epoch is not None]
-    if not marks or marks[0][0] > offsets[-1]:
+def _marked_epochs(offsets: Sequence[int], headings: Headings) -> Sequence[float] | None:
+    """Return the epoch of the last heading before each row, nan before the first."""
+    first, last = (bisect_right(headings.offsets, offset) for offset in (offsets[0], offsets[-1]))
+    if not last:
         return None
+    # Only those between the rows are looked at: a log may have many headings, and many forms.
+    before = headings.epochs[first - 1] if first else math.nan
     epochs = array("d")
-    for (_, epoch), (end, _) in pairwise([(0, math.nan), *marks, (offsets[-1] + 1, 0.0)]):
-        epochs.extend(repeat(epoch, bisect_left(offsets, end) - len(epochs)))
+    for at in range(first, last):
+        count = bisect_left(offsets, headings.offsets[at], len(epochs))
+        epochs.extend(repeat(before, count - len(epochs)))
+        before = headings.epochs[at]
+    epochs.extend(repeat(before, len(offsets) - len(epochs)))
     return epochs
 
 
@@ -252,6 +273,15 @@ def without_summary(rows: Rows) -> Rows:
             and not (rows.bar is not None and name.endswith(STEP_SECONDS))
         ]
     )
+
+
+def by_rank(rows: Iterable[Rows], side: str | None) -> list[list[Rows]]:
+    """Part the rows of a side by the ranks that print them, lowest first."""
+    of_rank: dict[int, list[Rows]] = {}
+    for each in rows:
+        if side in (None, each.side):
+            of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
+    return [of_rank[rank] for rank in sorted(of_rank)]
 
 
 def join_steps(parts: Sequence[Counted]) -> Counted:

@@ -43,6 +43,7 @@ from hpcrun.metrics.own_steps import (
     OWN,
     Counted,
     Rows,
+    headings_of,
     join_steps,
     merged,
     merged_order,
@@ -86,6 +87,17 @@ class Steps(Struct, eq=False):
     resumed: list[int]
     through_epochs: bool
 
+    def by_name(self) -> dict[str, Steps]:
+        """Part the rows by the metrics that they have: one of thousands is found at once."""
+        parts: dict[str, Steps] = {}
+        for kind in ("by_step", "by_epoch", "loose"):
+            for rows in getattr(self, kind):
+                for name in {*rows.names}:
+                    if name not in parts:
+                        parts[name] = replace(self, by_step=[], by_epoch=[], loose=[])
+                    getattr(parts[name], kind).append(rows)
+        return parts
+
 
 def find_steps(log: Log) -> Steps:
     """Find the steps of the rows of a log.
@@ -101,7 +113,8 @@ def find_steps(log: Log) -> Steps:
     >>> [(rows.side, [*rows.steps]) for rows in find_steps(store.logs[0]).by_step if rows.names]
     [('before', [1, 2]), ('after', [2, 2])]
     """
-    rows = without_means([rows_of(form, log) for form in log.forms.values()])
+    headings = headings_of(log)
+    rows = without_means([rows_of(form, headings) for form in log.forms.values()])
     rows = without_evaluations(rows)
     own = [each for each in rows if each.steps and each.bar is None]
     own = through_epochs(own if names_epochs(own) else with_closing_epochs(own, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -110,6 +111,23 @@ class TestBars:
         assert both(curve, "loss") == ([*range(5, 105, 5)], [*range(95, -5, -5)])
         assert both(curve, "eval_loss") == ([20, 40, 60, 80, 100], [0.2, 0.4, 0.6, 0.8, 1.0])
         assert ["follow from their epochs" in note for note in curve.notes] == [True]
+
+    @pytest.mark.parametrize("epoch", (math.nan, math.inf))
+    def test_but_not_from_epochs_that_are_none(self, epoch: float) -> None:
+        lumps = [at(0, None, 1.0 / n, epoch=epoch) for n in range(1, 21)]
+        curve = build([bar(10), *lumps, bar(50), *lumps, bar(100)])
+        assert curve.steps("loss") == [None] * 40
+
+    def test_nor_where_the_first_lump_stands_above_all_headings(self) -> None:
+        lump = [at(0, None, 1.0 / n) for n in range(1, 21)]
+        lines = [bar(10), *lump, bar(50), Line(mark=Mark(epoch=2.0)), *lump, bar(100)]
+        assert build(lines).steps("loss") == [None] * 40
+
+    def test_nor_of_a_bar_that_counts_bytes(self) -> None:
+        """Tried one by one, the distances between its losses would take hours."""
+        lump = [at(0, None, 1.0, epoch=round(0.1 + n * 0.17, 2)) for n in range(6)]
+        lines = [bar(step * 10**9, 10**11) for step in range(1, 100)]
+        assert build([*lines, *lump]).steps("loss") == [None] * 6
 
     def test_many_bars_of_other_work_before_the_training(self) -> None:
         """Each rank prepares its share of the data, and draws a bar of its own total."""
@@ -283,6 +301,15 @@ class TestTwoCounters:
         curve = build(lines)
         assert curve.steps("loss") == [0, 4, 8, 9, 13, 17, 18, 22, 26]
         assert curve.steps("ppl") == [8, 17, 26]
+
+    @pytest.mark.parametrize(("largest", "total"), ((1e17, 10**6), (-1e17, 10**6), (1e6, 10**15)))
+    def test_an_epoch_or_a_length_that_is_none(self, largest: float, total: int) -> None:
+        lines = [
+            at(0, step, 1.0, epoch=epoch, total=total)
+            for epoch in (0.0, 1.0, largest)
+            for step in range(1, 5)
+        ]
+        assert len(build(lines).steps("loss")) == 12
 
     def test_a_counter_that_goes_on_is_that_of_the_run(self) -> None:
         lines = [at(0, step, 1.0, epoch=float(step // 10), total=40) for step in range(40)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import tracemalloc
 from array import array
 from collections.abc import Sequence
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Series, build_series
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.row import Frame, Layout
+from hpcrun.metrics.row import Frame, Layout, Mark
 from hpcrun.metrics.store import Store
-from tests.metrics.rows import at, build
+from tests.metrics.rows import Line, at, build
 
 
 def frame(values: Sequence[float], *names: str, first: int = 0) -> Frame:
@@ -120,6 +121,25 @@ def test_a_counter_that_falls_at_each_row_takes_no_more_than_linear_time() -> No
     assert len(build(lines).steps("lr")) == 40_000
 
 
+def test_thousands_of_forms_and_headings_take_no_more_than_linear_time() -> None:
+    def seconds(count: int) -> float:
+        lines = [
+            each
+            for n in range(count)
+            for each in (
+                Line(mark=Mark(epoch=float(n))),
+                Line((("loss", 1.0), (f"norm_{n}", 2.0)), n),
+            )
+        ]
+        begun = time.process_time()
+        assert len(build(lines).metrics) == count + 1
+        return time.process_time() - begun
+
+    seconds(100)
+    # With each form's rows sought among all headings, and each metric's among all forms: 64 times.
+    assert seconds(4000) < 24 * max(seconds(500), 0.02)
+
+
 class TestMemory:
     def test_a_value_takes_at_most_16_bytes(self) -> None:
         names, rows = tuple(f"metric_{index}" for index in range(8)), 10_000
@@ -143,6 +163,16 @@ class TestMemory:
         assert curve.steps("loss") == [*range(0, 10_000, 4)]
         assert curve.values("loss") == curve.values("lr") == [*range(0, 10_000, 4)]
         assert ["every 4th" in note for note in curve.notes] == [True]
+
+    def test_rows_that_come_one_by_one_count_too(self) -> None:
+        layout = Layout("json", "train", None, None, ("loss", "lr"))
+        store = Store(most_bytes=10_000)
+        store.begin(0)
+        for n in range(5000):
+            columns = array("d", [1.0]), array("d", [0.1])
+            store.add([Frame(layout, array("q", [n]), array("q", [n]), None, None, columns)])
+        (form,) = store.logs[0].forms.values()
+        assert len(form.offsets) * 4 * 8 <= 10_000
 
     def test_every_kth_row_on_request_is_no_note(self) -> None:
         store = Store(every=3)
