@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from hpcrun.metrics.names import MEASURED
+from hpcrun.metrics.names import LOSS, MEASURED
 from hpcrun.metrics.row import Frame, Layout, Placed
 
 MOST_BYTES = 2 << 30
@@ -148,7 +148,10 @@ class Store:
                 tuple(array("d") for _ in names),
             )
             self._bytes += _BYTES_OF_A_FORM
-        first = -form.rows % self.every
+        # The drawings of a bar give the rows between them their steps: asked for, those are kept.
+        counts = bar is not None and LOSS not in form.layout.names
+        every = self.every // self.asked_every if counts else self.every
+        first = -form.rows % every
         form.rows += len(frame.offsets)
         if frame.total is not None:
             form.total = max(frame.total, form.total or 0)
@@ -160,7 +163,7 @@ class Store:
         given = [*(each for each in places if each is not None), *columns]
         kept_before = len(form.offsets)
         for column, more in zip(form.arrays(), given, strict=True):
-            column.extend(more if self.every == 1 else more[first :: self.every])
+            column.extend(more if every == 1 else more[first::every])
         self._bytes += 8 * len(given) * (len(form.offsets) - kept_before)
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...] | None:

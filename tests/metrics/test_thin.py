@@ -174,6 +174,25 @@ class TestMemory:
         (form,) = store.logs[0].forms.values()
         assert len(form.offsets) * 4 * 8 <= 10_000
 
+    def test_every_kth_row_stands_at_its_own_step(self) -> None:
+        store = Store(every=10)
+        store.begin(0)
+        drawn = Frame(
+            Layout("bar", "train", None, "", ("step_seconds",)),
+            array("q", range(0, 2000, 2)),
+            array("q", range(1, 1001)),
+            None,
+            None,
+            (array("d", [0.5]) * 1000,),
+            1000,
+        )
+        losses = Layout("dict", "train", None, None, ("loss",))
+        values = array("d", range(10, 1001, 10))
+        offsets = array("q", range(19, 2000, 20))
+        store.add([drawn, Frame(losses, offsets, None, None, None, (values,))])
+        curve = derive(store)
+        assert curve.steps("loss") == curve.values("loss") == [*range(10, 1001, 100)]
+
     def test_every_kth_row_on_request_is_no_note(self) -> None:
         store = Store(every=3)
         store.begin(0)
