@@ -97,13 +97,14 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     in_order = _Axis([[_Track(log, log.loose) for log in each] for each in attempts.values()], True)
     within_epoch = by_step.within_epochs or (training is not None and training.counts_within_epoch)
     view = _View(by_step, by_epoch, in_order, logs, training, within_epoch)
-    found = {name: found for name in view.names() if (found := view.find(name)) is not None}
-    losses = found.get(LOSS)
+    losses = view.find(LOSS)
     in_epochs = losses is not None and view.is_one_an_epoch(*losses)
-    metrics = {
-        name: column.series(limit, by_epoch=in_epochs and view.is_one_an_epoch(axis, column))
-        for name, (axis, column) in found.items()
-    }
+    metrics = {}
+    for name in view.names():
+        # One after the other: the columns of all at once would take far more than what is stored.
+        if (found := losses if name == LOSS else view.find(name)) is not None:
+            is_one = in_epochs and view.is_one_an_epoch(*found)
+            metrics[name] = found[1].series(limit, by_epoch=is_one)
     if losses is not None:
         axis = losses[0]
     else:

@@ -153,6 +153,26 @@ class TestMemory:
         tracemalloc.stop()
         assert held <= 16 * 8 * 10 * rows
 
+    def test_metrics_are_derived_one_after_the_other(self) -> None:
+        """Joined from two forms each has a copy of its own."""
+
+        def peak(count: int) -> int:
+            names, rows = tuple(f"metric_{index}" for index in range(count)), 10_000
+            store = Store()
+            store.begin(0)
+            for first, form in enumerate(("json", "dict")):
+                places = array("q", range(first, rows, 2))
+                columns = (array("d", places),) * count
+                layout = Layout(form, "train", None, None, names)
+                store.add([Frame(layout, places, places, None, None, columns)])
+            tracemalloc.start()
+            derive(store, 100)
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return most
+
+        assert peak(40) < 1.5 * peak(4)
+
     def test_beyond_the_bound_every_kth_row_is_kept_and_a_note_says_so(self) -> None:
         store = Store(most_bytes=150_000)
         store.begin(0)
