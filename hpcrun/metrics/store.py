@@ -90,6 +90,7 @@ class Store:
         if log is None:
             log = self._logs[attempt, file] = Log(attempt, file)
             self.logs.append(log)
+            self.logs.sort(key=lambda log: (log.attempt, log.file))
         self._log = log
 
     def add(self, pieces: Sequence[Frame | Placed]) -> None:

@@ -102,6 +102,16 @@ def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> 
     assert not log.look()
 
 
+def test_the_first_file_speaks_also_where_the_second_is_written_first(tmp_path: Path) -> None:
+    out, err = tmp_path / "a.out", tmp_path / "a.err"
+    log = CurveLog(Source("x", (out, err)))
+    err.write_text("".join(f"step={n} loss=9.0\n" for n in range(20)))
+    log.look()
+    out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
+    log.look()
+    assert log.run().curve.values("loss") == [2.5] * 20
+
+
 def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))

@@ -210,7 +210,9 @@ class CurveLog:
                 continue
             for pieces in self._read_pipe() if path == STDIN else self._read_file(path):
                 self._attempt = attempt
-                self._store.begin(attempt, list(self._readers).index(path))
+                # Which file comes first is not which is written first: the first one speaks.
+                known = self.source.files or tuple(self._readers)
+                self._store.begin(attempt, known.index(path))
                 self._store.add(pieces)
         if self._size != before:
             self._known = None
