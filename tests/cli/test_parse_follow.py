@@ -277,6 +277,21 @@ def test_an_output_that_is_named_by_its_node(
     assert follower.wait(0.0).runs[0].points == 200
 
 
+def test_a_last_line_without_an_end_counts_when_the_job_is_over(
+    hpcrun: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "9.out"
+    monkeypatch.setenv("PATH", hpcrun.environ["PATH"])
+    append(log, [b"step 1 loss 3.0\n", b"step 2 loss 2.5\n", b"step 3 loss 2.25 (end)"])
+    replay(hpcrun.tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
+    replay(hpcrun.tools, "squeue", (0, row(tmp_path, "9", "CANCELLED"), ""))
+    follower = CurveFollower(load_context(hpcrun.environ, hpcrun.project), ["9"])
+    followed = follower.wait(0.0)
+    while not followed.is_over:
+        followed = follower.wait(0.0)
+    assert followed.runs[0].curve.steps("loss") == [1, 2, 3]
+
+
 def test_many_short_runs_cost_slurm_a_few_questions(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

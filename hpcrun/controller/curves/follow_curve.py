@@ -87,6 +87,10 @@ class CurveFollower:
             self._has_news |= bool(grew) or changed
             is_over = self._is_over()
             waited = every is not None and time.monotonic() - begun >= least
+            if is_over:
+                for log in due:
+                    log.look()
+                    log.finish()
             if is_over or wake() or (waited and self._has_news):
                 self._has_news = False
                 return self.now(is_over=is_over)

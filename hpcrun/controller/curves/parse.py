@@ -218,6 +218,15 @@ class CurveLog:
             self._known = None
         return is_new or self._size != before
 
+    def finish(self) -> None:
+        """Take a last line that has no end yet: nothing follows any more."""
+        for attempt, path in self._files():
+            if path != STDIN and path in self._readers and attempt >= self._attempt:
+                known = self.source.files or tuple(self._readers)
+                self._store.begin(attempt, known.index(path))
+                self._store.add(self._readers[path].reader.finish())
+                self._known = None
+
     def _is_shorter(self, path: Path) -> bool:
         """Whether a file has become shorter than what was read of it."""
         try:
