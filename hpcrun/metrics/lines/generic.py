@@ -60,9 +60,7 @@ KEY = (
 # Units that may stand a blank behind their number; others must touch it.
 SPACED_UNIT = (
     r"(?:ms|us|µs|s|secs?|seconds?|mins?|minutes|h|hrs?|hours|[KMGT]i?B|GiB|MiB|bytes|%|"
-    r"(?:tok|toks|tokens?|samples?|seqs|sequences|imgs?|images?|examples?|steps?|its?|iters?|words|"
-    r"ins|instances?|clips?|sents|sentences?|batch|batches|updates?)"
-    r"(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
+    r"[A-Za-z]{1,16}(?:/s(?:ec(?:ond)?)?(?:/(?:gpu|GPU|device))?|[ ]per[ ]sec(?:ond)?)|"
     r"(?:ms|us|s|secs?)/(?:step|it|iter|iteration|batch|epoch)|"
     r"[TG]?FLOPS?(?:/s)?(?:/(?:gpu|GPU|device))?|k?W"
     r")(?![\w/])"
