@@ -153,7 +153,7 @@ _SPEAKER = pattern_of(
     r"(?!\w*(?:best|final|last|low|high|min|max|top|save|saving|load|resum|restor|err|warn|note"
     r"|target|expect|example|usage|skip|check|arg|conf|param))"
     r"(?:[a-z_][\w.-]{0,40}:"
-    r"|(?:fold|run|trial|seed|task|stage|phase|client)[ :#_]{0,3}\d{1,4}\W{0,3})"
+    r"|(?:fold|run|trial|seed|task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
     rf"[ ](?={_PLACE}\w*\W{{0,3}}\d)",
     re.IGNORECASE,
 )
