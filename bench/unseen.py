@@ -1,7 +1,7 @@
 """How many logs of other projects `hpcrun parse` reads as a person does, out of a folder of them.
 
-    python -m bench.unseen FOLDER               every log of the folder; a minute
-    python -m bench.unseen FOLDER --part open   one half of them
+    python -m bench.unseen FOLDER               both halves, open and aside; a minute
+    python -m bench.unseen FOLDER --part open   one of them, or those of --part development
     python -m bench.unseen FOLDER --json        the same for programs
 
 tests/metrics/unseen.yaml says which logs and what stands in them. They are not part of the
@@ -104,14 +104,15 @@ def main() -> int:
     """Read the command line, compare, print a line for each log that is misread, and the share."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--part", choices=("open", "aside"))
+    parser.add_argument("--part", choices=("open", "aside", "development"))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     entries = yaml.safe_load(TRUTH.read_text(encoding="utf-8"))
     result: dict[str, Any] = {"wrong": {}, "lr": {}, "unused": {}}
     right = {"with metrics": [0, 0], "without": [0, 0]}
     for entry in entries:
-        if "ambiguous" in entry or given.part not in (None, entry["part"]):
+        parts = (given.part,) if given.part else ("open", "aside")
+        if "ambiguous" in entry or entry["part"] not in parts:
             continue
         log, why = find_log(given.folder, entry)
         if log is None:
