@@ -42,7 +42,7 @@ AFTER_CHANGE = (2.0, 4.0, 8.0, 15.0)
 FILES_EVERY = 0.5
 RUNS_A_SECOND = 100
 # What runs have written on a cluster that is another machine is fetched as often as they are looked
-# at, but such trips take a share of the time: the pause is so many times as long as the trip.
+# at, but such trips take a share of the time: the pause is TRIP_PAUSE times as long as the trip.
 TRIP_PAUSE = 20
 # Slurm may call a run over before its last files arrive from the nodes; a job that was killed
 # outright has none, so the wait is short. In seconds.

@@ -165,7 +165,7 @@ def pick(values: Sequence[float], stride: int) -> list[int]:
 
 
 def evenly(values: Sequence[T], limit: int) -> list[T]:
-    """Return values at every so manyth point, a power of two, at most ``limit``.
+    """Return every Nth value, N a power of two, at most ``limit`` of them.
 
     >>> evenly([1.0, 2.0, 3.0, 4.0, 5.0], 3)
     [1.0, 3.0, 5.0]

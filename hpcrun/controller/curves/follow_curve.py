@@ -22,7 +22,7 @@ from hpcrun.runs.status import JobStatus
 FILES_EVERY = (0.1, 1.0)
 # So often it is looked whether the caller wants to draw for another reason.
 _SLICE = 0.1
-# So many times what it took to derive the curves they are left as they are: a share of one CPU.
+# The curves are left as they are _SHARE times as long as it took to derive them.
 _SHARE = 10
 
 

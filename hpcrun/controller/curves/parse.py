@@ -73,8 +73,8 @@ def parse(
     """Read what the arguments name (``find_sources``), a run for each; without: the newest run.
 
     ``patterns`` are line formats of the user's own, tried before the known ones. ``full`` keeps
-    every point and every sample; else a long metric is thinned. ``every``: keep only each so
-    manieth row of a form. ``progress`` is told how far each log was read. Raises InputError.
+    every point and every sample; else a long metric is thinned. ``every``: keep only every
+    Nth row of a form. ``progress`` is called with how far each log was read. Raises InputError.
     """
     own = own_formats(patterns, "--pattern")
     runs = []
@@ -118,7 +118,7 @@ class CurveLog:
         """Begin at the start of the logs, or ``tail`` bytes before their ends; nothing is read yet.
 
         With ``tail`` it leaves out what needs many files, so that a look at a run stays cheap.
-        ``every``: keep only each so manieth row of a form.
+        ``every``: keep only every Nth row of a form.
         """
         self.source = source
         self._tail, self._every = tail, every

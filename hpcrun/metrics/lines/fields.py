@@ -345,7 +345,7 @@ def _is_mean(field: Field, loss: float | None) -> bool:
 
 
 _MEAN = words("avg avr average averaged mean epoch")
-# What is measured anew in each split; an evaluation's step is none of training.
+# What is measured again in each split; an evaluation's step is none of training.
 _OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
 
 

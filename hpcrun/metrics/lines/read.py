@@ -351,7 +351,7 @@ class Reader:
         return answer
 
     def _read_again(self, offset: int) -> Row | None:
-        """Read a line of the block at hand anew, and put nothing down."""
+        """Read a line of the block at hand again; nothing is kept of it."""
         found = _LINE.match(self._block, offset - self._base)
         told = self._ask(found.group().decode("utf-8", "replace")) if found else None
         return told[1] if told is not None and isinstance(told[1], Row) else None
