@@ -199,7 +199,7 @@ class Monitor:
         """For how many seconds nothing is to be looked at."""
         if any(not self._is_reported(name) for name in self._over_since if name in self._known):
             return LATE_EVERY
-        due = min(self._pace.next, *(each.next_look for each in self._watched))
+        due = min([self._pace.next, *(each.next_look for each in self._watched)])
         return max(0.01, due - time.monotonic())
 
     def poll(self, *, last: bool = False) -> Snapshot:

@@ -384,7 +384,7 @@ def _strays(placed: Iterable[Rows]) -> float:
     >>> _strays([rows([0, 1, 2, 3], epochs)]), _strays([rows([1, 2, 3, 4], epochs)])
     (0.375, 0.0)
     """
-    told = [
+    pairs = [
         pair
         for rows in placed
         if rows.epochs is not None and rows.says_epochs
@@ -393,10 +393,10 @@ def _strays(placed: Iterable[Rows]) -> float:
         )
         if not math.isnan(pair[0])
     ]
-    if len(told) < _TELLING or not max(told)[0] > 0:
+    if len(pairs) < _TELLING or not max(pairs)[0] > 0:
         return math.inf
-    last_epoch, last = max(told)
-    return sum(abs(step - last * epoch / last_epoch) for epoch, step in told) / len(told)
+    last_epoch, last = max(pairs)
+    return sum(abs(step - last * epoch / last_epoch) for epoch, step in pairs) / len(pairs)
 
 
 def _regularity(placed: Iterable[Rows]) -> float:

@@ -26,7 +26,7 @@ Role = Literal["step", "epoch", "total"] | int
 ReadLine = Callable[[str], tuple[str, Row | Mark | Table] | None]
 Span = tuple[int, int]
 
-# A step beyond this is no step; int() of so many digits costs nothing.
+# A step beyond this is no step; int() of fifteen digits costs nothing.
 _INTEGER = rb"[0-9]{1,15}"
 # Numbers as they were printed, with a point or an exponent or without: those of another form have
 # another shape. An exponent of three digits may be more than a float holds: such a line is read by
@@ -110,10 +110,10 @@ def layout_of(form: str, row: Row) -> Layout:
 
 def explains(template: Template, groups: Sequence[bytes], row: Row) -> bool:
     """Tell whether the slots give what the reader of lines says of a line with these groups."""
-    foretold = _outputs_of(template.row) | {
+    expected = _outputs_of(template.row) | {
         slot.role: slot.convert([groups[slot.group]])[0] for slot in template.slots
     }
-    return _are_same(_outputs_of(row), foretold)
+    return _are_same(_outputs_of(row), expected)
 
 
 def _outputs_of(row: Row) -> dict[Role, float]:
@@ -127,11 +127,11 @@ def _outputs_of(row: Row) -> dict[Role, float]:
     return outputs | {role: value for role, value in places if value is not None}
 
 
-def _are_same(told: dict[Role, float], foretold: dict[Role, float]) -> bool:
+def _are_same(reread: dict[Role, float], expected: dict[Role, float]) -> bool:
     """Compare two rows' numbers; nan equals nan."""
-    return told.keys() == foretold.keys() and all(
-        told[role] == value or (math.isnan(value) and math.isnan(told[role]))
-        for role, value in foretold.items()
+    return reread.keys() == expected.keys() and all(
+        reread[role] == value or (math.isnan(value) and math.isnan(reread[role]))
+        for role, value in expected.items()
     )
 
 
@@ -270,12 +270,12 @@ def _learn(line: _Line, time_span: Span | None) -> Template | None:
     # Every number at once: does the reader say what the feeds foretell?
     indices = [index for index in range(len(line.tokens)) if index not in keys]
     text, numbers = line.with_others(indices, _OTHER_LATER)
-    told = line.answer(text)
-    if told is None or layout_of(*told) != layout:
+    reread = line.answer(text)
+    if reread is None or layout_of(*reread) != layout:
         return None
     for index, number in zip(indices, numbers, strict=True):
         base |= {feed.role: feed.apply(_number(number)) for feed in feeds.get(index, ())}
-    if not _are_same(_outputs_of(told[1]), base):
+    if not _are_same(_outputs_of(reread[1]), base):
         return None
     if row.bar is not None or row.epoch is not None:  # their totals tell them apart
         keys |= {index for index in feeds if any(feed.role == "total" for feed in feeds[index])}
