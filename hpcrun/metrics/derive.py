@@ -88,7 +88,7 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2),)
     """
     attempts: dict[int, list[Steps]] = {}
-    for log in store.logs:
+    for log in store.proven():
         attempts.setdefault(log.attempt, []).append(find_steps(log))
     logs = [log for each in attempts.values() for log in each]
     training = next((log.training for log in reversed(logs) if log.training), None)

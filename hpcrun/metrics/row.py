@@ -24,7 +24,8 @@ class Row(Struct, frozen=True, gc=False):
     one), None if there is no bar. A bar without values of its own is a row too: it gives its step
     to the lines around it that have none. ``is_rounded``: the form of the line prints its step with
     a letter for thousands once there are that many (``1K``). ``is_mean``: the line calls its
-    training loss a mean.
+    training loss a mean. ``is_sure``: the line alone shows that it is a measurement; others are one
+    if they recur with other values (``Store.proven``).
     """
 
     step: int | None = None
@@ -36,6 +37,7 @@ class Row(Struct, frozen=True, gc=False):
     bar: str | None = None
     is_rounded: bool = False
     is_mean: bool = False
+    is_sure: bool = True
 
 
 class Mark(Struct, frozen=True, gc=False):
@@ -67,6 +69,7 @@ class Layout(Struct, frozen=True, gc=False):
     names: tuple[str, ...]
     is_rounded: bool = False
     is_mean: bool = False
+    is_sure: bool = True
 
 
 class Frame(Struct, gc=False):

@@ -12,13 +12,13 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
-from hpcrun.metrics.names import LOSS, MEASURED
+from hpcrun.metrics.names import LOSS, MEASURED, like_a_loss
 from hpcrun.metrics.row import Frame, Layout, Placed
 
 MOST_BYTES = 2 << 30
@@ -27,6 +27,7 @@ MOST_BYTES = 2 << 30
 MOST_METRICS = 10_000
 _MOST_FORMS = 50_000
 _BYTES_OF_A_FORM = 1000
+_ENOUGH_ROWS = 3
 _NUMBER = re.compile(r"\d[\d.]*")
 _EPOCH = re.compile(r"\bepochs?\b[\s:#\[(]*(\d{1,9})", re.IGNORECASE)
 
@@ -108,10 +109,30 @@ class Store:
     def formats(self) -> tuple[str, ...]:
         """Return the forms in which rows were found, most frequent first."""
         counts: dict[str, int] = {}
-        for log in self.logs:
+        for log in self.proven():
             for form in log.forms.values():
                 counts[form.layout.format] = counts.get(form.layout.format, 0) + form.rows
         return tuple(sorted(counts, key=lambda name: -counts[name]))
+
+    def proven(self) -> list[Log]:
+        """Return the logs without the forms of lines that turned out to be no measurements.
+
+        What a line alone does not show, the log does: prose and settings do not repeat themselves
+        with the same names and other numbers. Of a form that is not sure there must be three rows,
+        with losses that differ and are no mere counts.
+        """
+        rows: dict[Layout, list[Form]] = {}
+        for log in self.logs:
+            for form in log.forms.values():
+                if not form.layout.is_sure:
+                    rows.setdefault(form.layout, []).append(form)
+        unproven = {layout for layout, forms in rows.items() if not _recurs(forms)}
+        if not unproven:
+            return self.logs
+        return [
+            replace(log, forms={k: v for k, v in log.forms.items() if v.layout not in unproven})
+            for log in self.logs
+        ]
 
     def _put(self, log: Log, frame: Frame) -> None:
         layout, epochs = frame.layout, frame.epochs
@@ -130,15 +151,7 @@ class Store:
             names = self._known(layout.names)
             if names is None or len(log.forms) >= _MOST_FORMS:
                 return
-            layout = Layout(
-                layout.format,
-                layout.split,
-                layout.rank,
-                None if bar is None else bar_name(bar),
-                names,
-                layout.is_rounded,
-                layout.is_mean,
-            )
+            layout = replace(layout, bar=None if bar is None else bar_name(bar), names=names)
             form = log.forms[key] = Form(
                 layout,
                 frame.total,
@@ -188,6 +201,19 @@ class Store:
                 for column in form.arrays():
                     column[:] = column[::2]
                     self._bytes += 8 * len(column)
+
+
+def _recurs(forms: Sequence[Form]) -> bool:
+    """Whether rows of one layout are measurements by their number and their losses."""
+    if sum(form.rows for form in forms) < _ENOUGH_ROWS:
+        return False
+    for index, name in enumerate(forms[0].layout.names):
+        if like_a_loss(name):
+            columns = [form.columns[index] for form in forms]
+            differ = any(value != columns[0][0] for value in chain(*columns))
+            if differ and not all(value.is_integer() for value in chain(*columns)):
+                return True
+    return False
 
 
 @lru_cache(maxsize=1024)
@@ -244,7 +270,7 @@ class Samples:
 
     def __init__(self, store: Store) -> None:
         """Show what is stored."""
-        self._logs = store.logs
+        self._logs = store.proven()
 
     def __len__(self) -> int:
         """Count the samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from hpcrun.metrics.lines.line import read_line
 from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.row import Row
+from hpcrun.metrics.store import Store
+from tests.metrics.parsing import parse_chunks
 
 # Line -> step, {name: value}.
 MEASURED: list[tuple[str, int | None, dict[str, float]]] = [
@@ -191,9 +194,13 @@ NOT_MEASURED = [
 
 
 def row_of(line: str) -> Row | None:
-    """Read what stands behind a line's last carriage return, as a terminal shows it."""
+    """Read what stands behind a line's last carriage return, as a terminal shows it.
+
+    What is a measurement only if it recurs is none here.
+    """
     told = read_line(line.rpartition("\r")[2])
-    return told[1] if told is not None and isinstance(told[1], Row) else None
+    is_row = told is not None and isinstance(told[1], Row) and told[1].is_sure
+    return told[1] if is_row else None
 
 
 @pytest.mark.parametrize(("line", "step", "values"), MEASURED, ids=[m[0][:50] for m in MEASURED])
@@ -217,4 +224,40 @@ def test_source_code_is_no_log() -> None:
     assert len(files) > 100
     for path in files:
         reader = Reader()
-        assert [*reader.feed(path.read_bytes()), *reader.finish()] == [], path
+        pieces = [*reader.feed(path.read_bytes()), *reader.finish()]
+        store = Store()
+        store.begin(0)
+        store.add(pieces)
+        assert all(not log.forms and not log.marks for log in store.proven()), path
+
+
+# What a person takes for a measurement if it stands there again and again: {} is the number.
+RECURRING = [
+    "loss: {}, rec_loss: 0.2",
+    "loss={}, orth_loss=0.0018, total_loss=2.8637",
+    "kl: 0.01, lr_multiplier: 1.0, loss: {}, entropy: 4.37",
+    "kl:0.01113,lr_multiplier:1.000,loss:{},entropy:4.37",
+]
+
+
+def parsed(line: str, numbers: Sequence[float]) -> list[float]:
+    """Return the losses of a log of one line with these numbers."""
+    log = "".join(line.format(number) + "\n" for number in numbers)
+    run = parse_chunks("x", [(0, [log.encode()])])
+    assert all(sample.name != "loss" or run.curve.values("loss") for sample in run.samples)
+    return run.curve.values("loss") if "loss" in run.curve.metrics else []
+
+
+@pytest.mark.parametrize("line", RECURRING)
+def test_unknown_names_beside_a_loss_are_proven_by_recurrence(line: str) -> None:
+    assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == [2.75, 2.5, 2.25, 2.125]
+    assert parsed(line, [2.75, 2.5]) == []  # twice is no proof
+    assert parsed(line, [2.5, 2.5, 2.5, 2.5]) == []  # a setting that is printed again
+    assert parsed(line, [5, 7, 6, 3]) == []  # games won and lost
+
+
+@pytest.mark.parametrize(
+    "line", ["the loss of {} is too high: 3", "batch_size: 32, lr: 0.1, foo: 1, loss: {}"]
+)
+def test_prose_and_settings_are_not_proven_by_recurrence(line: str) -> None:
+    assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == []

@@ -309,7 +309,8 @@ def build_row(
     if place is None:
         return None
     values = _name_values(fields, place, verbatim)
-    if not (sure or _is_measured(fields, shape, place, values)):
+    is_sure = sure or _is_measured(fields, shape, place, values)
+    if not (is_sure or _may_measure(fields, shape, values)):
         return None
     if not values and place.step is None:
         return None
@@ -333,6 +334,7 @@ def build_row(
         total=place.total,
         bar=shape.bar,
         is_mean=any(_is_mean(field, values.get(LOSS)) for field in fields),
+        is_sure=is_sure,
     )
 
 
@@ -464,6 +466,19 @@ def _is_measured(
         words = any(isinstance(field.value, str) for field in fields)
         return not words and (known or bool({LR, GRAD_NORM} & names))
     return known
+
+
+def _may_measure(fields: list[Field], shape: Shape, values: dict[str, float]) -> bool:
+    """Tell whether the values are a measurement if such lines recur.
+
+    They are numbers with a loss among them; an unknown name is one word, as prose has several.
+    """
+    named = all(
+        isinstance(field.value, float) and (" " not in field.key or is_known(field.key, field.unit))
+        for field in fields
+    )
+    is_log = shape.plain and _no_configuration(fields)
+    return named and is_log and len(fields) > 1 and not LOSSES.isdisjoint(values)
 
 
 def _no_configuration(fields: list[Field]) -> bool:

@@ -105,7 +105,9 @@ class Template(Struct, frozen=True):
 def layout_of(form: str, row: Row) -> Layout:
     """Say what a row has in common with others of its kind."""
     names = tuple(name for name, _ in row.values)
-    return Layout(form, row.split, row.rank, row.bar, names, row.is_rounded, row.is_mean)
+    return Layout(
+        form, row.split, row.rank, row.bar, names, row.is_rounded, row.is_mean, row.is_sure
+    )
 
 
 def explains(template: Template, groups: Sequence[bytes], row: Row) -> bool:
