@@ -204,6 +204,9 @@ def test_two_records_on_a_line() -> None:
         ("Epoch: 3", Mark(epoch=3.0)),
         ("Epoch 3 Summary:", Mark(epoch=3.0)),
         ("Epoch: 03 | Epoch Time: 0m 12s", Mark(epoch=3.0)),
+        ("epoch 3 >>>>>>>>>", Mark(epoch=3.0)),
+        ("#####EPOCH 3/100 #####", Mark(epoch=3.0)),
+        ("Eval epoch: 3", Mark(epoch=3.0)),
         ("===== Starting epoch 0 ... =====", Mark(epoch=0.0)),
         ("begin training epoch 1", Mark(epoch=1.0)),
         ("Beginning of Epoch 1/16, Total Micro Batches 460", Mark(epoch=1.0)),
@@ -249,6 +252,23 @@ def test_marks(line: str, mark: Mark | None) -> None:
         assert told is None or line.startswith("[rank0]")
     else:
         assert told == ("mark", mark)
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("Step: 1000", 1000),
+        ("-----Iteration: 1000-----", 1000),
+        ("[rank0]: === Starting iteration 12/90 ===", 12),
+        ("Training step 7:", 7),
+        ("Step 3 of the guide", None),
+        ("steps = 5", None),
+        ("Step 2: install the driver", None),
+    ],
+)
+def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | None) -> None:
+    row = row_of(line)
+    assert (row.step, row.values) == (step, ()) if step and row else row is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ values. The readers of whole logs build on that.
 
 A mark measures nothing but says where the run stands: an epoch begins, or a run does again: Slurm
 requeues the job, or a program goes on from a checkpoint and says so. Only what cannot mean anything
-else counts: a job that its time limit ended is no restart, nor is an option of that name.
+else counts: a job that its time limit ended is no restart, nor is an option of that name. The
+heading of a step is a row without values: the lines below it that name no place are of this step.
 
 A line is the head of a table if it is nothing but names, one of them a step or an epoch and one a
 loss (or a score). Its rows have as many cells, numbers where there are any; an empty cell, a dash
@@ -181,7 +182,7 @@ def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
     if head := read_head(text):
         return f"table ({head.kind})", head
     if mark := read_mark(text):
-        return "mark", mark
+        return "mark" if isinstance(mark, Mark) else "heading", mark
     if row := read_generic(text, SPLITS.get(line.tag, "")):
         return "python dict" if text.endswith("}") else "key=value", row
     return None
@@ -202,14 +203,17 @@ def _read_object(line: Line, formats: Sequence[Format]) -> Answer | None:
     return None if row is None else ("python dict", row)
 
 
-_EPOCH = pattern_of(
+# A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".
+_HEADING = pattern_of(
     r"[\s=*#>|~-]{0,200}"
-    r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ]|train(?:ing)?[ ])?"
-    r"|train(?:ing)?[ ])?"
-    r"epoch(?![ ]=[ ])[\s:#=]{0,8}\[?(?P<epoch>\d{1,9})(?:\s{0,4}(?:/|of)\s{0,4}\d{1,9})?\]?"
+    r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ])?)?"
+    r"(?:(?:train(?:ing)?|eval(?:uation)?|valid(?:ation)?|test(?:ing)?)[ ]{1,2})?"
+    r"(?:(?P<epoch>epoch)|(?:global[ _])?(?:step|iter(?:ation)?|update|batch|round|episode))"
+    r"(?![ ]?=[ ]?\d)[\s:#=]{0,8}\[?(?P<count>\d{1,9})"
+    r"(?:\s{0,4}(?:/|(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
     r"(?: (?:summary|results|metrics|statistics)(?=:|\s{0,8}\Z))?"
     r"(?: \| (?:epoch )?time: \d{1,4}m \d{1,2}s)?"
-    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<|~…-]{0,200}",
+    r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…-]{0,200}",
     re.IGNORECASE,
 )
 _SLURM = pattern_of(
@@ -242,23 +246,26 @@ _RESUMED = pattern_of(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_EPOCH_WORDS = ("epoch", "Epoch", "EPOCH")
 
 
-def read_mark(text: str) -> Mark | None:
-    """Read a line without prefixes.
+def read_mark(text: str) -> Mark | Row | None:
+    """Read a line without prefixes; the heading of a step is a row without values.
 
     >>> read_mark("Epoch 3/20"), read_mark("Resuming training from checkpoint-500")
     (Mark(epoch=3.0, restart=False, step=None), Mark(epoch=None, restart=True, step=500))
     >>> read_mark("Epoch 3: early stopping"), read_mark("resume: None")
     (None, None)
+    >>> read_mark("---- Iteration: 1000 ----").step
+    1000
     """
     if "***" in text and _SLURM.search(text):
         return Mark(restart=True)
     if len(text) > 600:
         return None
-    if any(word in text for word in _EPOCH_WORDS) and (begun := _EPOCH.fullmatch(text)):
-        return Mark(epoch=float(begun["epoch"]))
+    if begun := _HEADING.fullmatch(text):
+        if begun["epoch"]:
+            return Mark(epoch=float(begun["count"]))
+        return Row(step=int(begun["count"]), total=int(begun["total"]) if begun["total"] else None)
     if resumed := _RESUMED.match(text):
         step = next((group for group in resumed.groups() if group), None)
         return Mark(restart=True, step=None if step is None else int(step))
