@@ -16,7 +16,7 @@ from hpcrun.slurm.commands import quote_pattern
 from hpcrun.spec.dump import dump_job, flow
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import SOURCE, load_job
-from hpcrun.spec.yaml12 import Place, Scalar, plain_value
+from hpcrun.spec.yaml12 import Node, plain_value
 
 # Each run has a folder with a dozen files. Slurm's own limit, MaxArraySize, is 1001 as shipped.
 MAX_RUNS = 10_000
@@ -195,7 +195,7 @@ def _as_yaml(value: str) -> str:
     >>> print(_as_yaml("8"), _as_yaml("true"), _as_yaml("a: b"), _as_yaml(""))
     8 true "a: b" ""
     """
-    core = plain_value(Scalar(value, True, Place("")))
+    core = plain_value(Node(value, "", plain=True))
     if core is not None and not isinstance(core, str):
         return value
     return flow(value, quoted=True)

@@ -14,19 +14,10 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec.inspect as mi
+from msgspec import structs
 
 from hpcrun.errors import Problem
-from hpcrun.spec.yaml12 import (
-    List,
-    Map,
-    Node,
-    Place,
-    Scalar,
-    core_value,
-    is_null,
-    join,
-    plain_value,
-)
+from hpcrun.spec.yaml12 import Node, core_value, is_null, join, plain_value
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
@@ -52,13 +43,13 @@ _LOOKS_LIKE = {
 }
 
 
-def convert(cls: type[T], tree: Map, problems: list[Problem]) -> T:
+def convert(cls: type[T], tree: Node, problems: list[Problem]) -> T:
     """Build a ``cls`` from a tree, appending what is wrong to ``problems``.
 
     A key with a null is not given. What was refused has its default in the result.
     """
     of = shape(cast(Any, cls))
-    value: T = _Conversion(of, problems).struct(of, tree, "", tree.place)
+    value: T = _Conversion(of, problems).struct(of, tree, "")
     return value
 
 
@@ -166,119 +157,110 @@ class _Conversion:
         self.root = root
         self.problems = problems
 
-    def value(self, declared: mi.Type, node: Node, path: str, place: Place) -> Any:
-        """Make a value of the declared type; ``place`` is its key's."""
+    def value(self, declared: mi.Type, node: Node, path: str) -> Any:
+        """Make a value of the declared type."""
         of, descriptions = unwrap(declared)
         if isinstance(of, mi.UnionType):
             # Text or boolean, the one union that there is: unquoted true and false are booleans.
             kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
             members = [member for member in _members(of) if isinstance(unwrap(member)[0], kind)]
-            return self.value(members[0], node, path, place)
+            return self.value(members[0], node, path)
         if isinstance(of, mi.AnyType):
-            return self.free(node, path, place)
+            return self.free(node, path)
         if isinstance(of, mi.StructType):
             # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
-            return self.struct(of, Map({}, place) if is_null(node) else node, path, place)
+            return self.struct(of, structs.replace(node, value={}) if is_null(node) else node, path)
         if isinstance(of, mi.DictType):
-            return self.dict(of, node, path, place)
+            return self.dict(of, node, path)
         if isinstance(of, mi.ListType):
-            return self.list(of, node, path, place)
+            return self.list(of, node, path)
         if isinstance(of, mi.LiteralType):
-            return self.literal(of, node, path, place)
+            return self.literal(of, node, path)
         if isinstance(of, mi.StrType):
-            return self.text(of, descriptions, node, path, place)
+            return self.text(of, descriptions, node, path)
         if isinstance(of, mi.IntType):
-            return self.integer(of, node, path, place)
+            return self.integer(of, node, path)
         if isinstance(of, mi.BoolType):
-            return self.boolean(node, path, place)
+            return self.boolean(node, path)
         raise TypeError(f"{path}: no conversion to {of}")
 
-    def refuse(self, path: str, place: Place, message: str) -> Any:
-        self.problems.append(place.problem(path, message))
+    def refuse(self, node: Node, path: str, message: str) -> Any:
+        self.problems.append(node.problem(path, message))
         return _REFUSED
 
-    def refuse_kind(self, of: mi.Type, node: Node, path: str, place: Place) -> Any:
-        return self.refuse(path, place, f"expected {_LOOKS_LIKE[type(of)]}; got {shown(node)}")
+    def refuse_kind(self, of: mi.Type, node: Node, path: str) -> Any:
+        return self.refuse(node, path, f"expected {_LOOKS_LIKE[type(of)]}; got {shown(node)}")
 
-    def struct(self, of: mi.StructType, node: Node, path: str, place: Place) -> Any:
-        if not isinstance(node, Map):
-            return self.refuse_kind(of, node, path, place)
+    def struct(self, of: mi.StructType, node: Node, path: str) -> Any:
+        if not isinstance(node.value, dict):
+            return self.refuse_kind(of, node, path)
         fields = {field.encode_name: field for field in of.fields}
         given: dict[str, Any] = {}
-        for key, entry in node.entries.items():
-            inner = join(path, key)
+        for key, inner in node.entries.items():
             if key not in fields:
-                self.refuse(inner, entry.place, unknown_key(self.root, of, key))
-            elif not is_null(entry.value):
-                value = self.value(fields[key].type, entry.value, inner, entry.place)
+                self.refuse(inner, join(path, key), unknown_key(self.root, of, key))
+            elif not is_null(inner):
+                value = self.value(fields[key].type, inner, join(path, key))
                 if value is not _REFUSED:
                     given[fields[key].name] = value
         missing = [f.encode_name for f in of.fields if f.required and f.name not in given]
         for name in missing:
-            if name not in node.entries or is_null(node.entries[name].value):
-                self.refuse(join(path, name), place, "is missing")
+            if name not in node.entries or is_null(node.entries[name]):
+                self.refuse(node, join(path, name), "is missing")
         return _REFUSED if missing else of.cls(**given)
 
-    def dict(self, of: mi.DictType, node: Node, path: str, place: Place) -> Any:
-        if not isinstance(node, Map):
-            return self.refuse_kind(of, node, path, place)
+    def dict(self, of: mi.DictType, node: Node, path: str) -> Any:
+        if not isinstance(node.value, dict):
+            return self.refuse_kind(of, node, path)
         result = {}
-        for key, entry in node.entries.items():
-            inner = join(path, key)
-            text = Scalar(key, False, entry.place)
-            legal = self.value(of.key_type, text, inner, entry.place)
-            value = self.value(of.value_type, entry.value, inner, entry.place)
+        for key, inner in node.entries.items():
+            text = structs.replace(inner, value=key, plain=False)
+            legal = self.value(of.key_type, text, join(path, key))
+            value = self.value(of.value_type, inner, join(path, key))
             if legal is not _REFUSED and value is not _REFUSED:
                 result[key] = value
         return result
 
-    def list(self, of: mi.ListType, node: Node, path: str, place: Place) -> Any:
-        if not isinstance(node, List):
-            return self.refuse_kind(of, node, path, place)
+    def list(self, of: mi.ListType, node: Node, path: str) -> Any:
+        if not isinstance(node.value, list):
+            return self.refuse_kind(of, node, path)
         if len(node.items) < (of.min_length or 0):
-            return self.refuse(path, place, "must not be empty")
-        items = [
-            self.value(of.item_type, item, join(path, index), item.place)
-            for index, item in enumerate(node.items)
-        ]
+            return self.refuse(node, path, "must not be empty")
+        items = [self.value(of.item_type, n, join(path, i)) for i, n in enumerate(node.items)]
         return [item for item in items if item is not _REFUSED]
 
-    def text(
-        self, of: mi.StrType, descriptions: Sequence[str], node: Node, path: str, place: Place
-    ) -> Any:
-        if not isinstance(node, Scalar):
-            return self.refuse(path, place, f"expected text, got {shown(node)}{_unquoted(node)}")
+    def text(self, of: mi.StrType, descriptions: Sequence[str], node: Node, path: str) -> Any:
+        if not isinstance(node.value, str):
+            return self.refuse(node, path, f"expected text, got {shown(node)}{_unquoted(node)}")
         wanted = descriptions[-1] if of.pattern and descriptions else "text"
         if is_null(node):
             hint = f'; write "{node.text}" for that text' if node.text else ""
             if of.pattern is None:
                 hint += f'{"," if hint else "; write"} "" for empty text'
-            return self.refuse(path, place, f"expected {wanted}, got {shown(node)}{hint}")
+            return self.refuse(node, path, f"expected {wanted}, got {shown(node)}{hint}")
         if "\0" in node.text:
-            return self.refuse(path, place, _NUL)
+            return self.refuse(node, path, _NUL)
         if of.pattern is not None and not re.fullmatch(of.pattern, node.text):
-            return self.refuse(path, place, f"expected {wanted}; got {shown(node)}")
+            return self.refuse(node, path, f"expected {wanted}; got {shown(node)}")
         return node.text
 
-    def literal(self, of: mi.LiteralType, node: Node, path: str, place: Place) -> Any:
+    def literal(self, of: mi.LiteralType, node: Node, path: str) -> Any:
         legal = [str(value) for value in of.values]
-        if isinstance(node, Scalar) and not is_null(node) and node.text in legal:
+        if node.text in legal:
             return node.text
-        meant = _close(node.text.lower(), legal) if isinstance(node, Scalar) else []
+        meant = _close(node.text.lower(), legal)
         hint = f"; did you mean {meant[0]}?" if meant else ""
         message = f"expected one of {', '.join(legal)}; got {shown(node)}{hint}"
-        return self.refuse(path, place, message)
+        return self.refuse(node, path, message)
 
-    def integer(self, of: mi.IntType, node: Node, path: str, place: Place) -> Any:
+    def integer(self, of: mi.IntType, node: Node, path: str) -> Any:
         """Take a whole number in any of its spellings: 8, 0x8, 8.0 and 8e0 are the same number."""
-        if not isinstance(node, Scalar) or is_null(node):
-            return self.refuse_kind(of, node, path, place)
         try:
             number = core_value(node.text)
         except ValueError as error:
-            return self.refuse(path, place, f"{shown(node)}: {error}")
+            return self.refuse(node, path, f"{shown(node)}: {error}")
         if not (type(number) is int or (type(number) is float and number.is_integer())):
-            return self.refuse_kind(of, node, path, place)
+            return self.refuse_kind(of, node, path)
         message = ""
         if not node.plain:
             message = (
@@ -289,48 +271,42 @@ class _Conversion:
             message = f"must be {bounds}; got {shown(node)}"
         elif abs(number) >= 1 << 63:
             message = f"{shown(node)}: a whole number that does not fit into 64 bits"
-        return self.refuse(path, place, message) if message else int(number)
+        return self.refuse(node, path, message) if message else int(number)
 
-    def boolean(self, node: Node, path: str, place: Place) -> Any:
+    def boolean(self, node: Node, path: str) -> Any:
         value = plain_value(node)
         if isinstance(value, bool):
             return value
-        word = node.text.lower() if isinstance(node, Scalar) else ""
-        hint = f"; did you mean {_BOOLEANS[word]}?" if word in _BOOLEANS else ""
-        return self.refuse(path, place, f"expected true or false; got {shown(node)}{hint}")
+        word = _BOOLEANS.get(node.text.lower())
+        hint = f"; did you mean {word}?" if word else ""
+        return self.refuse(node, path, f"expected true or false; got {shown(node)}{hint}")
 
-    def free(self, node: Node, path: str, place: Place) -> Any:
+    def free(self, node: Node, path: str) -> Any:
         """Take whatever stands there, with the core schema's types."""
-        if isinstance(node, Map):
-            result = {}
-            for key, entry in node.entries.items():
-                inner = join(path, key)
+        if isinstance(node.value, dict):
+            for key, inner in node.entries.items():
                 if "\0" in key:
-                    self.refuse(inner, entry.place, "holds a NUL character")
-                value = self.free(entry.value, inner, entry.place)
-                if value is not _REFUSED:
-                    result[key] = value
-            return result
-        if isinstance(node, List):
-            items = [self.free(n, join(path, i), n.place) for i, n in enumerate(node.items)]
+                    self.refuse(inner, join(path, key), "holds a NUL character")
+            values = {k: self.free(inner, join(path, k)) for k, inner in node.entries.items()}
+            return {key: value for key, value in values.items() if value is not _REFUSED}
+        if isinstance(node.value, list):
+            items = [self.free(item, join(path, index)) for index, item in enumerate(node.items)]
             return [item for item in items if item is not _REFUSED]
         if "\0" in node.text:
-            return self.refuse(path, place, _NUL)
-        if not node.plain:
-            return node.text
+            return self.refuse(node, path, _NUL)
         try:
-            return core_value(node.text)
+            return core_value(node.text) if node.plain else node.text
         except ValueError as error:
-            return self.refuse(path, place, f"{shown(node)}: {error}")
+            return self.refuse(node, path, f"{shown(node)}: {error}")
 
 
 def _unquoted(node: Node) -> str:
     """Hint at quotes where ``{run_dir}`` was written without them, and is a map."""
-    if isinstance(node, Map) and len(node.entries) == 1:
-        key, entry = next(iter(node.entries.items()))
-        if isinstance(entry.value, Scalar) and entry.value.text == "":
+    if len(node.entries) == 1:
+        [(key, inner)] = node.entries.items()
+        if inner.value == "":
             return f'; write "{{{key}}}" with quotes'
-    if isinstance(node, Map):
+    if isinstance(node.value, dict):
         return "; text that holds ': ' needs quotes"
     return ""
 
@@ -338,13 +314,11 @@ def _unquoted(node: Node) -> str:
 def shown(node: Node) -> str:
     """Show a value in a message, as the user wrote it, on one short line.
 
-    >>> shown(Scalar("1e-4", True, Place("f"))), shown(Scalar("8", False, Place("f")))
+    >>> shown(Node("1e-4", "f", plain=True)), shown(Node("8", "f"))
     ('1e-4', '"8"')
     """
-    if isinstance(node, Map):
-        return "a map"
-    if isinstance(node, List):
-        return "a list"
+    if not isinstance(node.value, str):
+        return "a map" if isinstance(node.value, dict) else "a list"
     if node.text == "" and node.plain:
         return "nothing"
     text = node.text if len(node.text) <= 60 else f"{node.text[:60]}..."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 import msgspec.inspect as mi
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.spec.check import child_type, convert, no_keys, shape, shown, unknown_key, unwrap
@@ -24,12 +24,7 @@ from hpcrun.spec.rules import (
 )
 from hpcrun.spec.yaml12 import (
     MAX_DEPTH,
-    Entry,
-    List,
-    Map,
     Node,
-    Place,
-    Scalar,
     depth_of,
     is_null,
     join,
@@ -39,7 +34,6 @@ from hpcrun.spec.yaml12 import (
 
 SOURCE = "--set"
 
-_PLACE = Place(SOURCE)
 _SEGMENT = r'(?:"[^"]+"|[^".=\[\]\s]+)'
 _ASSIGNMENT = re.compile(rf"\s*({_SEGMENT}(?:\.{_SEGMENT})*)\s*=(.*)", re.DOTALL)
 
@@ -78,9 +72,9 @@ def command_job(overrides: Sequence[str] = ()) -> JobSpec:
 
 
 def _build_job(
-    layers: Sequence[Map], source: str, overrides: Sequence[str], problems: list[Problem]
+    layers: Sequence[Node], source: str, overrides: Sequence[str], problems: list[Problem]
 ) -> JobSpec:
-    tree = Map({}, Place(source, 1))
+    tree = Node({}, source, 1)
     for layer in reversed(layers):
         check_one_program(layer, problems)
         tree = _put_job_on(tree, layer)
@@ -102,7 +96,7 @@ def load_cluster(text: str, *, source: str, overrides: Sequence[str] = ()) -> Cl
     '012345'
     """
     problems: list[Problem] = []
-    tree = Map({}, Place(source, 1))
+    tree = Node({}, source, 1)
     try:
         tree = parse_document(text, source, problems)
     except SpecError as error:
@@ -114,57 +108,49 @@ def load_cluster(text: str, *, source: str, overrides: Sequence[str] = ()) -> Cl
     return cluster
 
 
-def _put_on(base: Map, over: Map) -> Map:
+def _put_on(base: Node, over: Node) -> Node:
     """Lay one tree over another: maps merge, a null removes, everything else replaces.
 
     A null over nothing stays; the types decide: not given, a JSON null, or a mistake.
     """
     entries = dict(base.entries)
-    for key, entry in over.entries.items():
+    for key, above in over.entries.items():
         below = entries.get(key)
-        if below is None:
-            entries[key] = entry
-        elif is_null(entry.value):
+        if below is not None and is_null(above):
             del entries[key]
-        elif isinstance(below.value, Map) and isinstance(entry.value, Map):
-            entries[key] = Entry(_put_on(below.value, entry.value), entry.place)
+        elif below is not None and isinstance(below.value, dict) and isinstance(above.value, dict):
+            entries[key] = _put_on(below, above)
         else:
-            entries[key] = entry
-    return Map(entries, over.place)
+            entries[key] = above
+    return structs.replace(over, value=entries)
 
 
-def _put_job_on(base: Map, over: Map) -> Map:
+def _put_job_on(base: Node, over: Node) -> Node:
     """Lay one job over another: its program displaces the program below, and its arguments.
 
-    Where its own ``args`` hold ``{args}``, those below stand in that place.
+    Where its own ``args`` hold ``{args}``, those below stand in that place, once: a chain of files
+    cannot multiply them.
     """
     named = named_programs(over)
     taken = [key for key in named_programs(base) if key in over.entries]
     if named or taken:
         gone = {*PROGRAMS, "args"}
-        base = Map({k: v for k, v in base.entries.items() if k not in gone}, base.place)
+        base = structs.replace(base, value={k: v for k, v in base.entries.items() if k not in gone})
     merged = _put_on(base, over)
     above, below = over.entries.get("args"), base.entries.get("args")
-    if above is None or below is None:
+    if above is None or below is None or not isinstance(below.value, list):
         return merged
-    if not isinstance(above.value, List) or not isinstance(below.value, List):
+    at = next((i for i, item in enumerate(above.items) if item.text == BASE_ARGS), None)
+    if at is None:
         return merged
-    args = Entry(_around(below.value, above.value), above.place)
-    return Map({**merged.entries, "args": args}, merged.place)
+    args = [*above.items[:at], *below.items, *above.items[at + 1 :]]
+    entries = {**merged.entries, "args": structs.replace(above, value=args)}
+    return structs.replace(merged, value=entries)
 
 
-def _around(below: List, above: List) -> List:
-    """Put the arguments below among those above, once: a chain of files cannot multiply them."""
-    for index, item in enumerate(above.items):
-        if isinstance(item, Scalar) and item.text == BASE_ARGS:
-            items = [*above.items[:index], *below.items, *above.items[index + 1 :]]
-            return List(items, above.place)
-    return above
-
-
-def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) -> list[Map]:
+def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) -> list[Node]:
     """Read the file and those that it extends, nearest first, as far as they can be read."""
-    layers: list[Map] = []
+    layers: list[Node] = []
     sources = [source]
     while True:
         try:
@@ -173,15 +159,14 @@ def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) ->
             problems.extend(error.problems)
             return layers
         extends = layer.entries.get("extends")
-        rest = {key: entry for key, entry in layer.entries.items() if key != "extends"}
-        layers.append(Map(rest, layer.place))
-        if extends is None or is_null(extends.value):
+        rest = {key: node for key, node in layer.entries.items() if key != "extends"}
+        layers.append(structs.replace(layer, value=rest))
+        if extends is None or is_null(extends):
             return layers
         try:
-            name = extends.value
-            if not isinstance(name, Scalar) or not name.text.strip() or "\0" in name.text:
-                raise InputError(f"expected the name of a job; got {shown(name)}")
-            text, source = resolve(name.text)
+            if not extends.text.strip() or "\0" in extends.text:
+                raise InputError(f"expected the name of a job; got {shown(extends)}")
+            text, source = resolve(extends.text)
             if source in sources:
                 raise InputError(f"a circle: {' -> '.join([*sources, source])}")
             if len(sources) == MAX_CHAIN:
@@ -191,7 +176,7 @@ def _chain(text: str, source: str, resolve: Resolve, problems: list[Problem]) ->
             return layers
         except InputError as error:
             message = "; ".join(part for part in (error.message, error.fix) if part)
-            problems.append(extends.place.problem("extends", message))
+            problems.append(extends.problem("extends", message))
             return layers
         sources.append(source)
 
@@ -210,27 +195,27 @@ def _raise(problems: list[Problem]) -> None:
 
 
 def _build_layer(
-    overrides: Sequence[str], root: mi.StructType, below: Map, problems: list[Problem]
-) -> Map:
+    overrides: Sequence[str], root: mi.StructType, below: Node, problems: list[Problem]
+) -> Node:
     """Read all overrides into one tree, the later over the earlier; nulls stay in it.
 
     ``below`` is the tree of the files. What is wrong is appended to ``problems`` and left out.
 
-    >>> layer = _build_layer(["name=x", "name=y"], shape(JobSpec), Map({}, Place("")), [])
-    >>> layer.entries["name"].value.text
+    >>> layer = _build_layer(["name=x", "name=y"], shape(JobSpec), Node({}, ""), [])
+    >>> layer.entries["name"].text
     'y'
     """
-    layer = Map({}, _PLACE)
+    layer = Node({}, SOURCE)
     for override in overrides:
         match = _ASSIGNMENT.fullmatch(override)
         if match is None:
-            problems.append(_PLACE.problem(_cut(override), _bad_syntax(override)))
+            problems.append(layer.problem(_cut(override), _bad_syntax(override)))
             continue
         keys = [segment.strip('"') for segment in re.findall(_SEGMENT, match.group(1))]
         path = _path(keys)
         wrong = _wrong_path(keys, root) or _scalar_between(keys, (layer, below))
         if wrong:
-            problems.append(_PLACE.problem(path, wrong))
+            problems.append(layer.problem(path, wrong))
             continue
         try:
             value = parse_value(match.group(2), SOURCE, path, problems)
@@ -239,7 +224,7 @@ def _build_layer(
             continue
         if len(keys) + depth_of(value) > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels"
-            problems.append(_PLACE.problem(_cut(path), message))
+            problems.append(layer.problem(_cut(path), message))
             continue
         layer = _put(layer, keys, value)
     return layer
@@ -274,32 +259,31 @@ def _wrong_path(keys: Sequence[str], root: mi.StructType) -> str | None:
     return None
 
 
-def _scalar_between(keys: Sequence[str], trees: Sequence[Map]) -> str | None:
+def _scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
     """Refuse to turn a value into a map behind the user's back."""
-    for tree in trees:
-        node: Node = tree
+    for node in trees:
         for depth, key in enumerate(keys[:-1], 1):
-            entry = node.entries.get(key) if isinstance(node, Map) else None
-            if entry is None or is_null(entry.value):
+            inner = node.entries.get(key)
+            if inner is None or is_null(inner):
                 break
-            node = entry.value
-            if not isinstance(node, Map):
-                place = f"{entry.place.source}:{entry.place.line}".removesuffix(":None")
+            node = inner
+            if not isinstance(node.value, dict):
+                place = f"{node.source}:{node.line}".removesuffix(":None")
                 path = _path(keys[:depth])
                 return f"{path} is {shown(node)} ({place}); set {path} as a whole"
     return None
 
 
-def _put(tree: Map, keys: Sequence[str], value: Node) -> Map:
+def _put(tree: Node, keys: Sequence[str], value: Node) -> Node:
     head, rest = keys[0], keys[1:]
-    old = tree.entries[head].value if head in tree.entries else None
+    old = tree.entries.get(head)
     if rest:
-        value = _put(old if isinstance(old, Map) else Map({}, _PLACE), rest, value)
-    elif isinstance(old, Map) and isinstance(value, Map):
-        for key, entry in value.entries.items():
-            old = _put(old, [key], entry.value)
+        value = _put(old or Node({}, SOURCE), rest, value)
+    elif old and isinstance(old.value, dict) and isinstance(value.value, dict):
+        for key, inner in value.value.items():
+            old = _put(old, [key], inner)
         value = old
-    return Map({**tree.entries, head: Entry(value, _PLACE)}, _PLACE)
+    return Node({**tree.entries, head: value}, SOURCE)
 
 
 # ---- Problems that are found later --------------------------------------------------------------

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from hpcrun.errors import Problem
 from hpcrun.spec.job import DeepSpeed, JobSpec
-from hpcrun.spec.yaml12 import Entry, List, Map, Node, Scalar, is_null, join, plain_value
+from hpcrun.spec.yaml12 import Node, is_null, join, plain_value
 
 PROGRAMS = ("script", "module", "command")
 # Groups of a log pattern that say where a line stands; every other group is a metric.
@@ -89,39 +89,37 @@ def _is_owned(name: str) -> bool:
     return re.fullmatch(OWNED_VARIABLES, name) is not None
 
 
-def named_programs(layer: Map) -> list[str]:
+def named_programs(layer: Node) -> list[str]:
     """List which of script, module and command a layer gives, in its own order."""
-    return [
-        key for key, entry in layer.entries.items() if key in PROGRAMS and not is_null(entry.value)
-    ]
+    return [key for key, node in layer.entries.items() if key in PROGRAMS and not is_null(node)]
 
 
-def check_one_program(layer: Map, problems: list[Problem]) -> None:
+def check_one_program(layer: Node, problems: list[Problem]) -> None:
     """Refuse a layer that names two programs; layers themselves displace each other."""
     named = named_programs(layer)
     for key in named[1:]:
         message = f"{named[0]} is given too; a job has one of {', '.join(PROGRAMS)}"
-        problems.append(layer.entries[key].place.problem(key, message))
+        problems.append(layer.entries[key].problem(key, message))
 
 
-def check_names(tree: Map, problems: list[Problem], *, job: bool) -> None:
+def check_names(tree: Node, problems: list[Problem], *, job: bool) -> None:
     """Refuse variables and sbatch options that hpcrun decides elsewhere."""
     owned = "hpcrun sets this variable itself"
     for path in ("env", "nccl.env") if job else ("env",):
-        for name, entry in _entries(tree, path).items():
+        for name, node in _at(tree, *path.split(".")).entries.items():
             if _is_owned(name):
-                problems.append(entry.place.problem(join(path, name), owned))
-    for index, item in enumerate(_items(tree, "secrets")):
-        if isinstance(item, Scalar) and _is_owned(item.text):
-            problems.append(item.place.problem(join("secrets", index), owned))
-    for option, entry in _entries(tree, "slurm").items():
-        message = _decided(option, drops=plain_value(entry.value) is False, job=job)
+                problems.append(node.problem(join(path, name), owned))
+    for index, node in enumerate(_at(tree, "secrets").items):
+        if _is_owned(node.text):
+            problems.append(node.problem(join("secrets", index), owned))
+    for option, node in _at(tree, "slurm").entries.items():
+        message = _decided(option, drops=plain_value(node) is False, job=job)
         if message:
-            problems.append(entry.place.problem(join("slurm", option), message))
-    for option, entry in _entries(tree, "rename").items():
-        message = _renamed(option, entry.value.text if isinstance(entry.value, Scalar) else "")
+            problems.append(node.problem(join("slurm", option), message))
+    for option, node in _at(tree, "rename").entries.items():
+        message = _renamed(option, node.text)
         if message:
-            problems.append(entry.place.problem(join("rename", option), message))
+            problems.append(node.problem(join("rename", option), message))
 
 
 def _renamed(option: str, wanted: str) -> str:
@@ -151,10 +149,10 @@ def _decided(option: str, *, drops: bool, job: bool) -> str:
     return f"a job sets it, as {field}{drop}"
 
 
-def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
+def check_log_patterns(tree: Node, problems: list[Problem]) -> None:
     """Refuse what is not a regular expression, and one that names no value."""
-    for index, item in enumerate(_items(tree, "log_patterns")):
-        if not isinstance(item, Scalar):
+    for index, item in enumerate(_at(tree, "log_patterns").items):
+        if not isinstance(item.value, str):
             continue
         try:
             names = re.compile(item.text).groupindex
@@ -164,7 +162,7 @@ def check_log_patterns(tree: Map, problems: list[Problem]) -> None:
             if names.keys() - _LOG_PLACES:
                 continue
             message = "names no value; give one a name, as in (?P<loss>[0-9.]+)"
-        problems.append(item.place.problem(join("log_patterns", index), message))
+        problems.append(item.problem(join("log_patterns", index), message))
 
 
 def settle_framework(spec: JobSpec) -> JobSpec:
@@ -182,7 +180,7 @@ def settle_framework(spec: JobSpec) -> JobSpec:
     return spec
 
 
-def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
+def check_deepspeed(spec: JobSpec, tree: Node, problems: list[Problem]) -> None:
     """Refuse a section that nothing reads, and offload that the ZeRO stage does not have."""
     known = {problem.path for problem in problems}
     uncertain = {"", "extends", "framework", "deepspeed", "deepspeed.zero_stage"}
@@ -191,7 +189,7 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
         return
     if spec.framework == "torch":
         message = "torch, but there is a deepspeed section; remove one of the two"
-        _complain(tree, problems, message, "framework")
+        problems.append(_at(tree, "framework").problem("framework", message))
         return
     stage = _zero_stage(section)
     if stage is None:
@@ -204,7 +202,8 @@ def check_deepspeed(spec: JobSpec, tree: Map, problems: list[Problem]) -> None:
         if stage < least:
             needed = "3" if least == 3 else "1, 2 or 3"
             message = f"needs zero_stage {needed}; it is {stage}"
-            _complain(tree, problems, message, "deepspeed", "offload", part)
+            node = _at(tree, "deepspeed", "offload", part)
+            problems.append(node.problem(f"deepspeed.offload.{part}", message))
 
 
 def _zero_stage(section: DeepSpeed) -> int | None:
@@ -227,25 +226,9 @@ def _zero_stage(section: DeepSpeed) -> int | None:
     return section.zero_stage
 
 
-def _at(tree: Map, *keys: str) -> Entry | None:
-    entry = Entry(tree, tree.place)
+def _at(tree: Node, *keys: str) -> Node:
+    """Return what stands under a path of keys; for nothing an empty value in the file's place."""
+    node: Node | None = tree
     for key in keys:
-        if not isinstance(entry.value, Map) or key not in entry.value.entries:
-            return None
-        entry = entry.value.entries[key]
-    return entry
-
-
-def _entries(tree: Map, path: str) -> dict[str, Entry]:
-    entry = _at(tree, *path.split("."))
-    return entry.value.entries if entry and isinstance(entry.value, Map) else {}
-
-
-def _items(tree: Map, key: str) -> list[Node]:
-    entry = _at(tree, key)
-    return entry.value.items if entry and isinstance(entry.value, List) else []
-
-
-def _complain(tree: Map, problems: list[Problem], message: str, *keys: str) -> None:
-    entry = _at(tree, *keys)
-    problems.append((entry or Entry(tree, tree.place)).place.problem(".".join(keys), message))
+        node = node.entries.get(key) if node else None
+    return node or Node("", tree.source, tree.line)

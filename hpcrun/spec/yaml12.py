@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 import yaml
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.errors import Problem, SpecError
 
@@ -59,52 +59,41 @@ _UNCLOSED = {
 }
 
 
-class Place(Struct, frozen=True):
-    """Where something stands: the file, or ``--set``; the line from 1, if there are lines."""
+class Node(Struct, frozen=True):
+    """A text as written, a list, or a map with text keys in the order of the file.
 
+    ``source`` is the file, or ``--set``; ``line``, from 1 if there are lines, is that of its key,
+    of an item its own. ``plain``: text without quotes, so that it may mean a number or nothing.
+    """
+
+    value: str | list[Node] | dict[str, Node]
     source: str
     line: int | None = None
+    plain: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text; "" of a list or map."""
+        return self.value if isinstance(self.value, str) else ""
+
+    @property
+    def items(self) -> list[Node]:
+        """The items of a list; none of anything else."""
+        return self.value if isinstance(self.value, list) else []
+
+    @property
+    def entries(self) -> dict[str, Node]:
+        """The values of a map by their keys; none of anything else."""
+        return self.value if isinstance(self.value, dict) else {}
 
     def problem(self, path: str, message: str) -> Problem:
-        """Make the problem of a value that stands here."""
+        """Make the problem of what stands here."""
         return Problem(path, message, self.source, self.line)
-
-
-class Scalar(Struct, frozen=True):
-    """A text as written; ``plain`` if without quotes, so that it may mean a number or nothing."""
-
-    text: str
-    plain: bool
-    place: Place
-
-
-class List(Struct, frozen=True):
-    """A sequence."""
-
-    items: list[Node]
-    place: Place
-
-
-class Map(Struct, frozen=True):
-    """A mapping with text keys, in the order of the file."""
-
-    entries: dict[str, Entry]
-    place: Place
-
-
-class Entry(Struct, frozen=True):
-    """A value under a key; the place is the key's."""
-
-    value: Node
-    place: Place
-
-
-Node = Scalar | List | Map
 
 
 def is_null(node: Node) -> bool:
     """Return whether a node is nothing: empty, ``~`` or ``null``, without quotes."""
-    return isinstance(node, Scalar) and node.plain and node.text in _NULLS
+    return node.plain and node.text in _NULLS
 
 
 def core_value(text: str) -> Any:
@@ -142,10 +131,8 @@ def core_value(text: str) -> Any:
 
 def plain_value(node: Node) -> Any:
     """Return a plain scalar's core value; None for anything else, and a number out of range."""
-    if not isinstance(node, Scalar) or not node.plain:
-        return None
     try:
-        return core_value(node.text)
+        return core_value(node.text) if node.plain else None
     except ValueError:
         return None
 
@@ -165,33 +152,28 @@ def join(path: str, key: str | int) -> str:
 
 def depth_of(node: Node) -> int:
     """Count the levels of a tree; a scalar is one."""
-    if isinstance(node, List):
-        return 1 + max(map(depth_of, node.items), default=0)
-    if isinstance(node, Map):
-        return 1 + max((depth_of(entry.value) for entry in node.entries.values()), default=0)
-    return 1
+    return 1 + max(map(depth_of, [*node.items, *node.entries.values()]), default=0)
 
 
 # ---- Reading ------------------------------------------------------------------------------------
 
 
-def parse_document(text: str, source: str, problems: list[Problem]) -> Map:
+def parse_document(text: str, source: str, problems: list[Problem]) -> Node:
     """Read a file of keys; an empty one has none.
 
     Appends to ``problems`` what leaves the rest readable (a key twice, a merge key). Raises
     SpecError for the first thing that is not YAML, or not a map.
 
-    >>> parse_document("a: 1\\nb: {c: x}\\n", "f.yaml", []).entries["b"].place.line
+    >>> parse_document("a: 1\\nb: {c: x}\\n", "f.yaml", []).entries["b"].line
     2
     """
     root = _compose(text, source)
-    if root is None:
-        return Map({}, Place(source, 1))
-    node = _Tree(source, problems).node(root, "", 1, root.start_mark)
+    empty = Node({}, source, 1)
+    node = _Tree(source, problems).node(root, "", 1, root.start_mark) if root else empty
     if is_null(node):
-        return Map({}, node.place)
-    if not isinstance(node, Map):
-        found = "a list" if isinstance(node, List) else "text"
+        return Node({}, source, node.line)
+    if not isinstance(node.value, dict):
+        found = "a list" if isinstance(node.value, list) else "text"
         raise _error_at(source, 1, 1, f"expected keys, as in KEY: VALUE, got {found}")
     return node
 
@@ -338,18 +320,18 @@ class _Tree:
         self.count += 1
         before = self.count
         self.check_tag(node, path)
-        made: Node
-        if isinstance(node, yaml.ScalarNode):
-            made = Scalar(node.value, node.tag == "" and not node.style, self.place(node))
-        elif isinstance(node, yaml.SequenceNode):
-            items = [
+        value: str | list[Node] | dict[str, Node]
+        if isinstance(node, yaml.SequenceNode):
+            value = [
                 self.node(item, join(path, index), depth + 1, node.start_mark)
                 for index, item in enumerate(node.value)
             ]
-            made = List(items, self.place(node))
+        elif isinstance(node, yaml.MappingNode):
+            value = self.map(node, path, depth)
         else:
-            assert isinstance(node, yaml.MappingNode)
-            made = self.map(node, path, depth)
+            value = node.value
+        plain = isinstance(node, yaml.ScalarNode) and node.tag == "" and not node.style
+        made = Node(value, self.source, self.line(node), plain)
         self.made[id(node)] = (made, self.count - before + 1)
         return made
 
@@ -365,26 +347,26 @@ class _Tree:
                 return made
         raise _error_at(self.source, mark.line + 1, mark.column + 1, problem)
 
-    def map(self, node: yaml.MappingNode, path: str, depth: int) -> Map:
-        entries: dict[str, Entry] = {}
+    def map(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Node]:
+        entries: dict[str, Node] = {}
         for key_node, value_node in node.value:
             key = self.node(key_node, path, depth + 1, node.start_mark)
             name = self.key_text(key_node, key, path)
             inner = path if name is None else join(path, name)
             value = self.node(value_node, inner, depth + 1, key_node.start_mark)
-            place = self.place(key_node)
             if name in entries:
-                line = entries[name].place.line
+                line = entries[name].line
                 first = f"first on line {line}" if line else "once is enough"
-                self.problems.append(place.problem(inner, f"key given twice; {first}"))
+                self.problems.append(key.problem(inner, f"key given twice; {first}"))
             elif name is not None:
-                entries[name] = Entry(value, place)
-        return Map(entries, self.place(node))
+                entries[name] = structs.replace(value, line=key.line)
+        return entries
 
     def key_text(self, node: yaml.Node, key: Node, path: str) -> str | None:
         """Return the key's text; None, with a problem, where it has none."""
-        if not isinstance(key, Scalar):
-            problem = f"a key must be text, got {'a list' if isinstance(key, List) else 'a map'}"
+        if not isinstance(key.value, str):
+            kind = "a list" if isinstance(key.value, list) else "a map"
+            problem = f"a key must be text, got {kind}"
         elif key.plain and key.text == "<<":
             problem = "merge keys (<<) are not supported: use extends: NAME"
         elif key.plain and not isinstance(plain_value(key), str):
@@ -402,10 +384,10 @@ class _Tree:
         shown = f"!!{tag.removeprefix(core)}" if tag.startswith(core) else tag
         self.note(node, path, f"the tag {shown} is not supported; write the value without it")
 
-    def place(self, node: yaml.Node) -> Place:
-        return Place(self.source, node.start_mark.line + 1 if self.lines else None)
+    def line(self, node: yaml.Node) -> int | None:
+        return node.start_mark.line + 1 if self.lines else None
 
     def note(self, node: yaml.Node, path: str, message: str) -> None:
         if self.lines:
             message = f"column {node.start_mark.column + 1}: {message}"
-        self.problems.append(self.place(node).problem(path, message))
+        self.problems.append(Problem(path, message, self.source, self.line(node)))

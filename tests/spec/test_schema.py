@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcrun.errors import SpecError
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
-from hpcrun.spec.yaml12 import List, Map, Node, core_value, parse_document
+from hpcrun.spec.yaml12 import Node, core_value, parse_document
 from tests.spec.reading import read
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
@@ -26,9 +26,9 @@ VALIDATORS = {
 
 def as_data(node: Node) -> Any:
     """Give a file the value that any YAML 1.2 reader gives it."""
-    if isinstance(node, Map):
-        return {key: as_data(entry.value) for key, entry in node.entries.items()}
-    if isinstance(node, List):
+    if isinstance(node.value, dict):
+        return {key: as_data(inner) for key, inner in node.entries.items()}
+    if isinstance(node.value, list):
         return [as_data(item) for item in node.items]
     return core_value(node.text) if node.plain else node.text
 

@@ -13,8 +13,6 @@ from hpcrun.errors import Problem, SpecError
 from hpcrun.spec.yaml12 import (
     MAX_CHARACTERS,
     MAX_DEPTH,
-    List,
-    Scalar,
     core_value,
     parse_document,
     parse_value,
@@ -211,11 +209,7 @@ def test_scalars_keep_their_text_and_style() -> None:
     tree = parse_document(
         "a: 012345\nb: '1'\nc: !!str 1\nd: ! '1'\ne: |\n  x\n  y\nf: 1 # no\n", "f", []
     )
-    found = {
-        key: (entry.value.text, entry.value.plain)
-        for key, entry in tree.entries.items()
-        if isinstance(entry.value, Scalar)
-    }
+    found = {key: (node.value, node.plain) for key, node in tree.entries.items()}
     assert found == {
         "a": ("012345", True),
         "b": ("1", False),
@@ -229,20 +223,18 @@ def test_scalars_keep_their_text_and_style() -> None:
 def test_aliases_repeat_a_value() -> None:
     tree = parse_document("a: &x [1, {b: 2}]\nc: *x\n", "f", [])
     assert tree.entries["a"].value == tree.entries["c"].value
-    assert tree.entries["c"].place.line == 2
+    assert tree.entries["c"].line == 2
 
 
 def test_values_without_a_file_read_as_behind_a_key() -> None:
     node = parse_value("[--lr, 1e-4]", "--set", "args", [])
-    assert isinstance(node, List)
-    assert [(item.text, item.plain) for item in node.items if isinstance(item, Scalar)] == [
+    assert [(item.value, item.plain) for item in node.items] == [
         ("--lr", True),
         ("1e-4", True),
     ]
-    assert node.place.line is None
+    assert node.line is None
     text = parse_value("--- x", "--set", "args", [])
-    assert isinstance(text, Scalar)
-    assert text.text == "--- x"
+    assert text.value == "--- x"
 
 
 def test_a_second_key_cannot_be_smuggled_into_a_value() -> None:

@@ -20,7 +20,7 @@ from hpcrun.runs.store import read_history, read_plan, read_task
 from hpcrun.secrets.mask import has_secret
 from hpcrun.secrets.names import is_secret_name
 from hpcrun.secrets.tokens import begins_token
-from hpcrun.spec.yaml12 import List, Node, Scalar, parse_document
+from hpcrun.spec.yaml12 import Node, parse_document
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
@@ -116,21 +116,21 @@ def _asked(path: Path) -> dict[str, str]:
         return {}
     return {
         key: value
-        for name, entry in tree.entries.items()
+        for name, node in tree.entries.items()
         if name not in _LEFT_OUT
-        for key, value in _flat_node(name, entry.value)
+        for key, value in _flat_node(name, node)
     }
 
 
 def _flat_node(key: str, node: Node) -> Iterator[tuple[str, str]]:
-    if isinstance(node, Scalar):
-        yield key, node.text
-    elif isinstance(node, List):
-        items = [item.text for item in node.items if isinstance(item, Scalar)]
+    if isinstance(node.value, str):
+        yield key, node.value
+    elif isinstance(node.value, list):
+        items = [item.value for item in node.value if isinstance(item.value, str)]
         yield from _options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
     else:
-        for name, entry in node.entries.items():
-            yield from _flat_node(f"{key}.{name}", entry.value)
+        for name, inner in node.value.items():
+            yield from _flat_node(f"{key}.{name}", inner)
 
 
 def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
