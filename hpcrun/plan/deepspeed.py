@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpcrun.spec.deepspeed_json import Document
 from hpcrun.spec.job import DeepSpeed
@@ -24,8 +24,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """
 
     version: str
-    read: list[str] = field(default_factory=list)
-    problems: list[tuple[str, str]] = field(default_factory=list)
+    read: list[str] = []
+    problems: list[tuple[str, str]] = []
 
 
 class Given(Struct, frozen=True, kw_only=True):

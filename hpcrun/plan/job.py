@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpcrun.errors import Problem
 from hpcrun.plan.types import Place
@@ -41,8 +41,8 @@ class Findings(Struct):
     ``fix`` is what to do about problems that are none.
     """
 
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = []
+    notes: list[str] = []
     fix: str = ""
 
     def refuse(self, path: str, message: str) -> None:

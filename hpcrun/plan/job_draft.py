@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpcrun.plan.script_facts import OPEN_PARSERS, ScriptFacts
 from hpcrun.spec.dump import flow
@@ -55,10 +55,10 @@ class Draft(Struct, frozen=True, kw_only=True):
     script: str
     framework: str
     launcher: str | None = None
-    args: list[tuple[str, str]] = field(default_factory=list)
-    batch: dict[str, int] = field(default_factory=dict)
-    required: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    args: list[tuple[str, str]] = []
+    batch: dict[str, int] = {}
+    required: list[str] = []
+    notes: list[str] = []
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     gpus_per_node: int = 1
     gpu_type: str | None = None
     time: str = "1:00:00"
-    setup: dict[str, str] = field(default_factory=dict)
+    setup: dict[str, str] = {}
 
 
 def is_training(facts: ScriptFacts) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 T = TypeVar("T", bound=ast.AST)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -52,7 +52,7 @@ class Option(Struct, frozen=True):
     required: bool = False
     default: str = ""
     number: int | None = None
-    choices: list[str] = field(default_factory=list)
+    choices: list[str] = []
 
 
 class ScriptFacts(Struct, frozen=True, kw_only=True):
@@ -69,12 +69,12 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     parser: str = ""
     plain: bool = False
     abbreviates: bool = True
-    options: list[Option] = field(default_factory=list)
-    variables: list[str] = field(default_factory=list)
-    imports: list[str] = field(default_factory=list)
-    numbers: list[tuple[str, int]] = field(default_factory=list)
-    positionals: list[str] = field(default_factory=list)
-    trainers: list[str] = field(default_factory=list)
+    options: list[Option] = []
+    variables: list[str] = []
+    imports: list[str] = []
+    numbers: list[tuple[str, int]] = []
+    positionals: list[str] = []
+    trainers: list[str] = []
     names_local_rank: bool = False
     is_program: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import architecture, is_mig, model
@@ -30,10 +30,10 @@ class Answers(Struct, frozen=True, kw_only=True):
     config: SlurmConfig
     nodes: list[NodeRow]
     partitions: list[PartitionRow]
-    limits: dict[str, NodeLimits] = field(default_factory=dict)
+    limits: dict[str, NodeLimits] = {}
     associations: list[Association] | None = None
     qos: list[Qos] | None = None
-    groups: list[str] = field(default_factory=list)
+    groups: list[str] = []
     is_root: bool = False
 
 
@@ -49,9 +49,9 @@ class Site(Struct, frozen=True, kw_only=True):
     left_out: dict[str, str]
     notes: dict[str, list[str]]
     partition: str | None = None
-    accounts: list[str] = field(default_factory=list)
+    accounts: list[str] = []
     account: str | None = None
-    qos: list[str] = field(default_factory=list)
+    qos: list[str] = []
 
 
 class _Kind(Struct, frozen=True):

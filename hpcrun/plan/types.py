@@ -4,7 +4,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hpcrun.spec.job import ContainerRuntime, EnvironmentKind, FrameworkName
 
@@ -29,9 +29,9 @@ class Place(Struct, frozen=True, kw_only=True):
     conda: str | None = None
     shared_code: str | None = None
     checkpoint_dir: str | None = None
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = []
     debug: bool = False
-    inherited: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, str] = {}
 
     @property
     def code_dir(self) -> str:
@@ -61,12 +61,12 @@ class Section(Struct, frozen=True, kw_only=True):
 
     block: Literal["run", "environment", "nccl", "job_environment", "node"]
     title: str
-    variables: dict[str, str] = field(default_factory=dict)
-    prepend: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = {}
+    prepend: dict[str, str] = {}
     comment: str = ""
-    reasons: dict[str, str] = field(default_factory=dict)
-    keeps: list[str] = field(default_factory=list)
-    fabrics: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = {}
+    keeps: list[str] = []
+    fabrics: list[str] = []
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):
@@ -139,9 +139,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     secrets: list[str]
     deepspeed_config: dict[str, Any] | None = None
     accelerate_config: dict[str, Any] | None = None
-    hosts: list[str] = field(default_factory=list)
-    log_patterns: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    hosts: list[str] = []
+    log_patterns: list[str] = []
+    notes: list[str] = []
 
 
 def label(values: Mapping[str, str]) -> str:

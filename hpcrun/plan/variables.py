@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec import Struct
 
@@ -14,20 +13,17 @@ from hpcrun.plan.job import Findings
 On = r"(?i)(1|true|yes|on|y)"
 
 
-class Rule(Struct, frozen=True, kw_only=True):
-    """A message about variables whose name and value match; ``source`` is how we know.
+class Rule(Struct, frozen=True):
+    """A message about variables whose name and value match; NAME in it is the variable's.
 
-    NAME in the message is the variable's.
-
-    Severity ``error``: the job would surely fail, or take what is not its own. ``fabrics``: only on
-    these networks; ``several_nodes``: only where there are several.
+    ``refused``: the job would surely fail, or take what is not its own. ``fabrics``: only on these
+    networks; ``several_nodes``: only where there are several.
     """
 
     name: str
-    value: str = r"(?s).*"
     message: str
-    source: str
-    severity: Literal["note", "error"] = "note"
+    value: str = r"(?s).*"
+    refused: bool = False
     fabrics: tuple[str, ...] = ()
     several_nodes: bool = False
 
@@ -36,138 +32,112 @@ NOTHING = "nothing reads it"
 _TUNED = f"{NOTHING} any more: NCCL chooses by itself"
 _DIAGNOSIS = "a switch for diagnosis; remove it when the cause is found"
 
-# The first rule that matches counts.
+# The first rule that matches counts; above each is how we know.
 RULES = [
     # ---- Nothing reads them
+    # In no commit of NCCL's history, nor in torch or DeepSpeed; pytorch#135352
     Rule(
-        name="NCCL_TIMEOUT",
-        message=f"{NOTHING}: a collective's time-out is timeout= of init_process_group, "
+        "NCCL_TIMEOUT",
+        f"{NOTHING}: a collective's time-out is timeout= of init_process_group, "
         "DEEPSPEED_TIMEOUT (minutes) for DeepSpeed, ddp_timeout for the Trainer",
-        source="in no commit of NCCL's history, nor in torch or DeepSpeed; pytorch#135352",
     ),
+    # Not in DeepSpeed 0.19.8
     Rule(
-        name="DEEPSPEED_LOG_LEVEL",
-        message=f"{NOTHING}: hpcrun writes log_level: info into DeepSpeed's JSON; "
+        "DEEPSPEED_LOG_LEVEL",
+        f"{NOTHING}: hpcrun writes log_level: info into DeepSpeed's JSON; "
         "deepspeed: {config: {log_level: ...}} sets another",
-        source="not in DeepSpeed 0.19.8",
     ),
-    Rule(
-        name="DEEPSPEED_HOSTFILE",
-        message=f"{NOTHING}: the job's hostfile is $HPCRUN_HOSTFILE",
-        source="not in DeepSpeed 0.19.8, nor in Accelerate 1.15",
-    ),
-    Rule(
-        name="NCCL_IB_CUDA_SUPPORT",
-        message=f"{NOTHING} any more: GPUDirect is used where it can be",
-        source="NCCL user guide: removed in 2.4.0",
-    ),
-    Rule(
-        name="NCCL_IB_GDR_LEVEL",
-        message=f"{NOTHING} any more: it is NCCL_NET_GDR_LEVEL now",
-        source="NCCL user guide: renamed in 2.4.0",
-    ),
-    Rule(
-        name="NCCL_(LL|TREE|SINGLE_RING)_THRESHOLD|NCCL_RINGS",
-        message=_TUNED,
-        source="NCCL user guide: removed in 2.3 and 2.5; NCCL_RINGS is not in 2.30's sources",
-    ),
-    Rule(
-        name="NCCL_CHECKS_DISABLE",
-        message=f"{NOTHING} any more: leave it out",
-        source="NCCL user guide: deprecated in 2.2.12; not in 2.30's sources",
-    ),
+    # Not in DeepSpeed 0.19.8, nor in Accelerate 1.15
+    Rule("DEEPSPEED_HOSTFILE", f"{NOTHING}: the job's hostfile is $HPCRUN_HOSTFILE"),
+    # NCCL user guide: removed in 2.4.0
+    Rule("NCCL_IB_CUDA_SUPPORT", f"{NOTHING} any more: GPUDirect is used where it can be"),
+    # NCCL user guide: renamed in 2.4.0
+    Rule("NCCL_IB_GDR_LEVEL", f"{NOTHING} any more: it is NCCL_NET_GDR_LEVEL now"),
+    # NCCL user guide: removed in 2.3 and 2.5; NCCL_RINGS is not in 2.30's sources
+    Rule("NCCL_(LL|TREE|SINGLE_RING)_THRESHOLD|NCCL_RINGS", _TUNED),
+    # NCCL user guide: deprecated in 2.2.12; not in 2.30's sources
+    Rule("NCCL_CHECKS_DISABLE", f"{NOTHING} any more: leave it out"),
     # ---- Old names
+    # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp
     Rule(
-        name="NCCL_(ASYNC_ERROR_HANDLING|BLOCKING_WAIT|DESYNC_DEBUG|ENABLE_TIMING"
+        "NCCL_(ASYNC_ERROR_HANDLING|BLOCKING_WAIT|DESYNC_DEBUG|ENABLE_TIMING"
         "|USE_TENSOR_REGISTER_ALLOCATOR_HOOK)",
-        message="torch's old name for it: TORCH_NAME since torch 2.2",
-        source="torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp",
+        "torch's old name for it: TORCH_NAME since torch 2.2",
     ),
     # ---- They fail, or take what is not the job's
+    # gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart
     Rule(
-        name="(CUDA|ROCR|HIP)_VISIBLE_DEVICES",
+        "(CUDA|ROCR|HIP)_VISIBLE_DEVICES",
+        "Slurm gives the job its GPUs; this takes others, perhaps another job's: remove it",
         value=r"(?s).*\S.*",
-        severity="error",
-        message="Slurm gives the job its GPUs; this takes others, perhaps another job's: remove it",
-        source="gres.conf(5): without ConstrainDevices nothing but this variable keeps jobs apart",
+        refused=True,
     ),
+    # NCCL user guide, Debugging; NCCL_NET=IB without a device is an error
     Rule(
-        name="NCCL_IB_DISABLE",
-        value=On,
-        severity="error",
-        fabrics=("infiniband", "roce", "auto"),
-        message="on InfiniBand or RoCE NCCL would find no network; nccl: {fabric: ethernet} trains "
+        "NCCL_IB_DISABLE",
+        "on InfiniBand or RoCE NCCL would find no network; nccl: {fabric: ethernet} trains "
         "over TCP",
-        source="NCCL user guide, Debugging; NCCL_NET=IB without a device is an error",
+        value=On,
+        refused=True,
+        fabrics=("infiniband", "roce", "auto"),
     ),
+    # NCCL user guide, NCCL_SOCKET_IFNAME
     Rule(
-        name="(NCCL|GLOO)_SOCKET_IFNAME",
+        "(NCCL|GLOO)_SOCKET_IFNAME",
+        "the loopback interface leads to no other node; remove it: each node finds its own",
         value=r"=?lo",
-        severity="error",
+        refused=True,
         several_nodes=True,
-        message="the loopback interface leads to no other node; remove it: each node finds its own",
-        source="NCCL user guide, NCCL_SOCKET_IFNAME",
     ),
     # ---- They harm where they are left
+    # NCCL user guide, NCCL_NET
     Rule(
-        name="NCCL_IB_DISABLE",
+        "NCCL_IB_DISABLE",
+        "not needed: NCCL_NET=Socket, which hpcrun sets, is TCP already",
         value=On,
         fabrics=("ethernet",),
-        message="not needed: NCCL_NET=Socket, which hpcrun sets, is TCP already",
-        source="NCCL user guide, NCCL_NET",
     ),
+    # NCCL user guide, Debugging
     Rule(
-        name="NCCL_IB_DISABLE",
-        value=On,
-        message="a switch for diagnosis: over TCP an InfiniBand machine is many times slower; "
+        "NCCL_IB_DISABLE",
+        "a switch for diagnosis: over TCP an InfiniBand machine is many times slower; "
         "nccl: {fabric: ethernet} sets it on purpose",
-        source="NCCL user guide, Debugging",
-    ),
-    Rule(
-        name="NCCL_(P2P|P2P_DIRECT|SHM)_DISABLE",
         value=On,
-        message=f"it turns off NVLink, or shared memory: {_DIAGNOSIS}",
-        source="NCCL user guide, Debugging",
     ),
+    # NCCL user guide, Debugging
     Rule(
-        name="NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE)",
-        message=f"NCCL chooses it by the topology: {_DIAGNOSIS}",
-        source="NCCL user guide, Debugging: not to be retained in scripts",
+        "NCCL_(P2P|P2P_DIRECT|SHM)_DISABLE",
+        f"it turns off NVLink, or shared memory: {_DIAGNOSIS}",
+        value=On,
     ),
+    # NCCL user guide, Debugging: not to be retained in scripts
+    Rule("NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE)", f"NCCL chooses it by the topology: {_DIAGNOSIS}"),
+    # NCCL user guide: -1 (dynamic) since 2.21
     Rule(
-        name="NCCL_IB_GID_INDEX",
-        message="NCCL 2.21 and later finds it on each node; a fixed one is wrong on the next",
-        source="NCCL user guide: -1 (dynamic) since 2.21",
+        "NCCL_IB_GID_INDEX",
+        "NCCL 2.21 and later finds it on each node; a fixed one is wrong on the next",
     ),
+    # NCCL user guide, NCCL_DEBUG_FILE
     Rule(
-        name="NCCL_DEBUG_FILE",
+        "NCCL_DEBUG_FILE",
+        "processes overwrite each other's file: it needs %h and %p, as --debug sets it",
         value=r"(?s)(?!/dev/)(?!.*%p).*",
-        message="processes overwrite each other's file: it needs %h and %p, as --debug sets it",
-        source="NCCL user guide, NCCL_DEBUG_FILE",
     ),
+    # aws-ofi-nccl, doc/efa-env-var.md
     Rule(
-        name="RDMAV_FORK_SAFE|FI_EFA_FORK_SAFE|FI_EFA_USE_DEVICE_RDMA",
-        message="not needed with aws-ofi-nccl 1.7 and later, which sets what EFA wants",
-        source="aws-ofi-nccl, doc/efa-env-var.md",
+        "RDMAV_FORK_SAFE|FI_EFA_FORK_SAFE|FI_EFA_USE_DEVICE_RDMA",
+        "not needed with aws-ofi-nccl 1.7 and later, which sets what EFA wants",
     ),
+    # torch.distributed, Debugging torch.distributed applications
     Rule(
-        name="TORCH_DISTRIBUTED_DEBUG",
+        "TORCH_DISTRIBUTED_DEBUG",
+        "it checks every collective, slowly; hpcrun submit --debug sets it for one run",
         value="(?i)detail",
-        message="it checks every collective, slowly; hpcrun submit --debug sets it for one run",
-        source="torch.distributed, Debugging torch.distributed applications",
     ),
-    Rule(
-        name="CUDA_LAUNCH_BLOCKING",
-        value=On,
-        message=f"each kernel waits for the one before: {_DIAGNOSIS}",
-        source="CUDA C++ Programming Guide, CUDA environment variables",
-    ),
-    Rule(
-        name="DEEPSPEED_TIMEOUT",
-        value="[0-9]{4,}",
-        message="it is in minutes",
-        source="DeepSpeed 0.19.8, constants.py",
-    ),
+    # CUDA C++ Programming Guide, CUDA environment variables
+    Rule("CUDA_LAUNCH_BLOCKING", f"each kernel waits for the one before: {_DIAGNOSIS}", value=On),
+    # DeepSpeed 0.19.8, constants.py
+    Rule("DEEPSPEED_TIMEOUT", "it is in minutes", value="[0-9]{4,}"),
 ]
 _SPELLED = re.compile(r"(NCCL|TORCH_NCCL|TORCH_FR|FI_(CXI|EFA|MR|HMEM|PROVIDER))_?[A-Z0-9_]*")
 
@@ -188,7 +158,7 @@ def check_variables(env: Mapping[str, str], path: str, fabric: str, found: Findi
                 found.notes.append(f"{path}.{name}: {NOTHING}; did you mean {meant}?")
             continue
         message = rule.message.replace("NAME", name)
-        if rule.severity == "error":
+        if rule.refused:
             found.refuse(f"{path}.{name}", message)
         else:
             found.notes.append(f"{path}.{name}: {message}")

@@ -5,6 +5,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+
+def about(description: str) -> Meta:
+    """Describe a key, in messages, the schema and the documents."""
+    return Meta(description=description)
+
+
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 
@@ -26,8 +32,7 @@ Time = Annotated[
     ),
 ]
 Memory = Annotated[
-    str,
-    Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB"),
+    str, Meta(pattern=r"^[0-9]+[KMGT]?B?$", description="memory as in 200G; a bare number is MB")
 ]
 Variable = Annotated[
     str,
@@ -62,36 +67,31 @@ SbatchOptions = dict[SbatchOption, Line | bool]
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What to request from Slurm. The number of GPUs is specified once, here."""
 
-    nodes: Annotated[Positive, Meta(description="number of nodes")] = 1
-    gpus_per_node: Annotated[NotNegative, Meta(description="GPUs on each node; 0: none")] = 1
-    gpu_type: Annotated[
-        Line | None, Meta(description="a GPU type of the cluster profile, as in a100")
-    ] = None
+    nodes: Annotated[Positive, about("number of nodes")] = 1
+    gpus_per_node: Annotated[NotNegative, about("GPUs on each node; 0: none")] = 1
+    gpu_type: Annotated[Line | None, about("a GPU type of the cluster profile, as in a100")] = None
     time: Annotated[
-        Time | None, Meta(description="time limit: minutes, h:m:s or days-hours, as in 24:00:00")
+        Time | None, about("time limit: minutes, h:m:s or days-hours, as in 24:00:00")
     ] = None
-    partition: Annotated[Line | None, Meta(description="partition; else the profile's")] = None
-    account: Annotated[Line | None, Meta(description="account; else the profile's")] = None
+    partition: Annotated[Line | None, about("partition; else the profile's")] = None
+    account: Annotated[Line | None, about("account; else the profile's")] = None
     cpus_per_gpu: Annotated[
-        Positive | None, Meta(description="CPU cores for each GPU; else the GPU's share of a node")
+        Positive | None, about("CPU cores for each GPU; else the GPU's share of a node")
     ] = None
     memory_per_node: Annotated[
-        Memory | None,
-        Meta(description="memory on each node, as in 200G; else the GPUs' share of the node"),
+        Memory | None, about("memory on each node, as in 200G; else the GPUs' share of the node")
     ] = None
     exclusive: Annotated[
-        bool, Meta(description="whole nodes: all their CPUs and memory, and no other jobs on them")
+        bool, about("whole nodes: all their CPUs and memory, and no other jobs on them")
     ] = False
 
 
 class Batch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Effective batch = micro_batch_per_gpu x gradient_accumulation_steps x world size."""
 
-    micro_batch_per_gpu: Annotated[
-        Positive, Meta(description="samples for each GPU in one forward pass")
-    ] = 1
+    micro_batch_per_gpu: Annotated[Positive, about("samples for each GPU in one forward pass")] = 1
     gradient_accumulation_steps: Annotated[
-        Positive, Meta(description="forward passes for one optimizer step")
+        Positive, about("forward passes for one optimizer step")
     ] = 1
 
 
@@ -100,13 +100,13 @@ class Offload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     optimizer: Annotated[
         Literal["none", "cpu", "nvme"],
-        Meta(description="optimizer states; needs zero_stage 1 or more, nvme needs 3"),
+        about("optimizer states; needs zero_stage 1 or more, nvme needs 3"),
     ] = "none"
-    param: Annotated[
-        Literal["none", "cpu", "nvme"], Meta(description="parameters; needs zero_stage 3")
-    ] = "none"
+    param: Annotated[Literal["none", "cpu", "nvme"], about("parameters; needs zero_stage 3")] = (
+        "none"
+    )
     nvme_path: Annotated[
-        Filled | None, Meta(description="folder on the node's disk for nvme; else {local_dir}")
+        Filled | None, about("folder on the node's disk for nvme; else {local_dir}")
     ] = None
 
 
@@ -115,158 +115,129 @@ class DeepSpeed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     zero_stage: Annotated[
         Annotated[int, Meta(ge=0, le=3)] | None,
-        Meta(
-            description="what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too; "
-            "else from config_file, else 2",
+        about(
+            "what is sharded: 1 optimizer states, 2 gradients too, 3 parameters too; "
+            "else from config_file, else 2"
         ),
     ] = None
     offload: Offload = field(default_factory=Offload)
-    config_file: Annotated[
-        Filled | None, Meta(description="your own DeepSpeed JSON, used as it is")
-    ] = None
+    config_file: Annotated[Filled | None, about("your own DeepSpeed JSON, used as it is")] = None
     config: Annotated[
-        dict[str, Any], Meta(description="keys of DeepSpeed's own JSON; merged last, they win")
-    ] = field(default_factory=dict)
+        dict[str, Any], about("keys of DeepSpeed's own JSON; merged last, they win")
+    ] = {}
 
 
 class Accelerate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The configuration of ``accelerate launch``; ``config`` merges last into the YAML and wins."""
 
     config: Annotated[
-        dict[str, Any], Meta(description="keys of Accelerate's own YAML; merged last, they win")
-    ] = field(default_factory=dict)
+        dict[str, Any], about("keys of Accelerate's own YAML; merged last, they win")
+    ] = {}
 
 
 class Nccl(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The network between the nodes; ``env`` wins over what hpcrun sets."""
 
     fabric: Annotated[
-        Fabric,
-        Meta(description="the network; auto: from the profile, else detected on the nodes"),
+        Fabric, about("the network; auto: from the profile, else detected on the nodes")
     ] = "auto"
-    env: Annotated[Env, Meta(description="NCCL variables that win over hpcrun's")] = field(
-        default_factory=dict
-    )
+    env: Annotated[Env, about("NCCL variables that win over hpcrun's")] = {}
 
 
 class Container(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The image that the ranks run in."""
 
-    image: Annotated[
-        Line, Meta(description="a file or a registry reference, as the runtime takes it")
-    ]
-    runtime: Annotated[
-        ContainerRuntime | None, Meta(description="what runs it; else the profile's")
-    ] = None
-    mounts: Annotated[
-        list[Line], Meta(description="further folders to mount, as SRC or SRC:DST")
-    ] = field(default_factory=list)
-    options: Annotated[list[Line], Meta(description="further options of the runtime")] = field(
-        default_factory=list
-    )
+    image: Annotated[Line, about("a file or a registry reference, as the runtime takes it")]
+    runtime: Annotated[ContainerRuntime | None, about("what runs it; else the profile's")] = None
+    mounts: Annotated[list[Line], about("further folders to mount, as SRC or SRC:DST")] = []
+    options: Annotated[list[Line], about("further options of the runtime")] = []
 
 
 class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What happens before training starts, and which Python trains."""
 
-    modules: Annotated[
-        list[str], Meta(description="environment modules to load, as in cuda/12.4")
-    ] = field(default_factory=list)
-    venv: Annotated[str | None, Meta(description="folder of a virtual environment")] = None
-    conda: Annotated[Line | None, Meta(description="name or folder of a conda environment")] = None
-    uv: Annotated[
-        bool, Meta(description="sync the project's .venv with uv.lock (uv sync --frozen)")
-    ] = False
+    modules: Annotated[list[str], about("environment modules to load, as in cuda/12.4")] = []
+    venv: Annotated[str | None, about("folder of a virtual environment")] = None
+    conda: Annotated[Line | None, about("name or folder of a conda environment")] = None
+    uv: Annotated[bool, about("sync the project's .venv with uv.lock (uv sync --frozen)")] = False
     container: Container | None = None
-    python: Annotated[str | None, Meta(description="the interpreter that trains")] = None
+    python: Annotated[str | None, about("the interpreter that trains")] = None
     commands: Annotated[
-        list[str], Meta(description="bash commands before training, run once, on the first node")
-    ] = field(default_factory=list)
+        list[str], about("bash commands before training, run once, on the first node")
+    ] = []
     node_commands: Annotated[
-        list[str], Meta(description="bash commands before training, run once on every node")
-    ] = field(default_factory=list)
+        list[str], about("bash commands before training, run once on every node")
+    ] = []
 
 
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training job. Exactly one of script, module and command; none: the reference trainer."""
 
-    description: Annotated[str, Meta(description="one sentence for listings")] = ""
-    name: Annotated[Line | None, Meta(description="the job's name; else the file's")] = None
-    script: Annotated[
-        Filled | None,
-        Meta(description="the Python script to train with"),
-    ] = None
-    module: Annotated[
-        Filled | None,
-        Meta(description="a Python module to run instead of a script"),
-    ] = None
+    description: Annotated[str, about("one sentence for listings")] = ""
+    name: Annotated[Line | None, about("the job's name; else the file's")] = None
+    script: Annotated[Filled | None, about("the Python script to train with")] = None
+    module: Annotated[Filled | None, about("a Python module to run instead of a script")] = None
     command: Annotated[
         Annotated[list[str], Meta(min_length=1)] | None,
-        Meta(
-            description="a command and its arguments, instead of a script; it brings its launcher"
-        ),
+        about("a command and its arguments, instead of a script; it brings its launcher"),
     ] = None
     args: Annotated[
         list[str],
-        Meta(
-            description="arguments of the program; {placeholders} are filled, and {args} stands "
+        about(
+            "arguments of the program; {placeholders} are filled, and {args} stands "
             "for those of the job that this one extends"
         ),
-    ] = field(default_factory=list)
-    launcher: Annotated[LauncherName | None, Meta(description="what starts the ranks")] = None
+    ] = []
+    launcher: Annotated[LauncherName | None, about("what starts the ranks")] = None
     framework: Annotated[
         FrameworkName | None,
-        Meta(description="what your script trains with; it fills the auto of DeepSpeed's JSON"),
+        about("what your script trains with; it fills the auto of DeepSpeed's JSON"),
     ] = None
     resources: Resources = field(default_factory=Resources)
     precision: Annotated[
         Literal["bf16", "fp16", "fp32"] | None,
-        Meta(description="number format; else bf16, or fp16 where the GPUs have no bf16 units"),
+        about("number format; else bf16, or fp16 where the GPUs have no bf16 units"),
     ] = None
     batch: Batch = field(default_factory=Batch)
     activation_checkpointing: Annotated[
-        bool, Meta(description="your script reads it: {activation_checkpointing}")
+        bool, about("your script reads it: {activation_checkpointing}")
     ] = False
     deepspeed: DeepSpeed | None = None
     accelerate: Accelerate | None = None
     nccl: Nccl = field(default_factory=Nccl)
-    env: Annotated[Env, Meta(description="variables of every rank; {placeholders} are filled")] = (
-        field(default_factory=dict)
-    )
+    env: Annotated[Env, about("variables of every rank; {placeholders} are filled")] = {}
     secrets: Annotated[
         list[Variable],
-        Meta(description="names of variables whose values are passed from your shell, unrecorded"),
-    ] = field(default_factory=list)
+        about("names of variables whose values are passed from your shell, unrecorded"),
+    ] = []
     environment: Annotated[
         EnvironmentKind | None,
-        Meta(description="whether jobs inherit your shell's variables; else from the profile"),
+        about("whether jobs inherit your shell's variables; else from the profile"),
     ] = None
     setup: Setup = field(default_factory=Setup)
     stage: Annotated[
         dict[Filled, Filled],
-        Meta(description="files and folders to copy to each node's local disk, as in SRC: DST"),
-    ] = field(default_factory=dict)
+        about("files and folders to copy to each node's local disk, as in SRC: DST"),
+    ] = {}
     sweep: Annotated[
         dict[SweepKey, Annotated[list[str], Meta(min_length=1)]],
-        Meta(
-            description="an array of runs over all combinations, as in lr: [1e-4, 3e-4] for {lr} "
+        about(
+            "an array of runs over all combinations, as in lr: [1e-4, 3e-4] for {lr} "
             "in args, or batch.micro_batch_per_gpu: [4, 8] for a key of the job"
         ),
-    ] = field(default_factory=dict)
+    ] = {}
     sweep_limit: Annotated[
-        Positive, Meta(description="maximum number of runs of a sweep at the same time")
+        Positive, about("maximum number of runs of a sweep at the same time")
     ] = 4
     log_patterns: Annotated[
         list[Filled],
-        Meta(
-            description="regular expressions of your log's metric lines, where hpcrun parse does "
+        about(
+            "regular expressions of your log's metric lines, where hpcrun parse does "
             "not know them, as in 'it (?P<step>[0-9]+) .* L (?P<loss>[0-9.]+)'"
         ),
-    ] = field(default_factory=list)
+    ] = []
     slurm: Annotated[
         SbatchOptions,
-        Meta(description="any other sbatch option, as in qos: high; false drops one of hpcrun's"),
-    ] = field(default_factory=dict)
-    snapshot: Annotated[
-        bool, Meta(description="run a copy of the code as it was at submission")
-    ] = True
+        about("any other sbatch option, as in qos: high; false drops one of hpcrun's"),
+    ] = {}
+    snapshot: Annotated[bool, about("run a copy of the code as it was at submission")] = True

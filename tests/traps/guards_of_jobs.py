@@ -325,8 +325,8 @@ GUARDS = [
     guard(
         34,
         "hpcrun/plan/variables.py",
-        'name="NCCL_(ASYNC_ERROR_HANDLING|',
-        'name="NCCL_(',
+        '"NCCL_(ASYNC_ERROR_HANDLING|',
+        '"NCCL_(',
         "tests/plan/test_variables.py::test_what_does_not_do_what_it_is_set_for_is_named",
     ),
 ]
