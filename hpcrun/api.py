@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any, overload
 
-from hpcrun.errors import InputError
-from hpcrun.handles import Run, Sweep, status_of, wait
+from msgspec import structs
+
+from hpcrun.controller.context import Context, load_context
+from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
+from hpcrun.runs.find import list_runs, only_run
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus as Status
+from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
 
+# What else is needed is imported where it is: a program that reads a log submits nothing.
 if TYPE_CHECKING:
-    from hpcrun.controller.context import Context
+    from hpcrun.controller.logs import Lines
     from hpcrun.controller.prepare import Prepared
     from hpcrun.metrics.parse import ParsedRun
     from hpcrun.plan.types import Plan
-    from hpcrun.render.files import RenderedFile
+    from hpcrun.secrets.mask import Masker
+    from hpcrun.spec.job import JobSpec
 
 __all__ = [
     "DryRun",
@@ -35,6 +45,8 @@ __all__ = [
     "submit_sweep",
     "wait",
 ]
+# What messages call a job that is a dict, and changes to a job.
+_DICT, _SET = "job", "set"
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,166 @@ class DryRun:
     def __repr__(self) -> str:
         of = f", {len(self.runs)} runs" if self.runs else ""
         return f"<DryRun {self.plan.name!r}: {', '.join(self.files)}{of}>"
+
+
+class Run:
+    """A run that was submitted: its folder, and what can be asked and done.
+
+    Made by submit(), find(), newest(). It holds nothing open and may be used from any thread, be
+    copied and pickled. Two are equal that mean the same folder.
+    """
+
+    def __init__(self, folder: RunFolder, context: Context) -> None:
+        self._folder = folder
+        self._context = context
+
+    @property
+    def id(self) -> str:
+        """The run's id, which every verb of the command line takes too."""
+        return self._folder.run_id
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of the run lies."""
+        return self._folder.path
+
+    @property
+    def job_id(self) -> str | None:
+        """Slurm's id, as "123" or "123_4"; None for a run of ``hpcrun run``, and while unknown."""
+        submitted = read_history(self._folder).submitted
+        return submitted.job_id if submitted else None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What was decided at submission: effective_batch, world_size, nodes, checkpoint_dir ...
+
+        Raises HpcrunError where its record is missing or damaged.
+        """
+        plan = read_plan(self._folder)
+        if plan is None:
+            raise HpcrunError(f"{self._folder.plan}: no record of a plan that can be read")
+        return plan
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """Of a run of a sweep its own values, by the sweep's names; else empty."""
+        task = read_task(self._folder)
+        return dict(task.values) if task else {}
+
+    def status(self) -> Status:
+        """Ask for the state, by one squeue and at most one sacct; Slurm's silence is UNKNOWN."""
+        return status_of([self])[0]
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run is over, well or not, and return its state then.
+
+        A requeue is not an end; Slurm's silence is none either: the waiting goes on. Ctrl-C ends
+        the waiting (KeyboardInterrupt), never the run. Raises WaitTimeout after
+        ``timeout`` seconds.
+        """
+        return wait([self], timeout=timeout)[0]
+
+    def logs(
+        self, rank: int | None = None, *, follow: bool = False, raw: bool = False
+    ) -> Iterator[str]:
+        """Give the lines of the logs, without line ends: of all ranks and nodes, or of one rank.
+
+        Of all, lines of other ranks than rank 0 begin with "[rank3]: ", those of other nodes'
+        launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
+        looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
+        """
+        from hpcrun.controller.logs import JobLogs, LogQuery
+        from hpcrun.controller.secrets import masker_of
+
+        query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
+        logs = JobLogs(self._context, [self._folder], query)
+        if not follow:
+            logs.check()
+        events: Iterator[Status | Lines] = logs.follow() if follow else logs.read()
+        masker = None if raw else masker_of(self._context, [self._folder])
+        return _lines(events, masker, with_prefix=rank is None)
+
+    def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
+        """Read the logs' metrics so far, all attempts as one curve: see parse()."""
+        from hpcrun.controller.curves.parse import Source, own_formats, parse_source
+
+        own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
+        return parse_source(Source(self.id, run=self._folder), own=own, full=True)
+
+    def cancel(self) -> bool:
+        """Ask for the run's end; False where it was over already.
+
+        Raises SchedulerRefused (somebody else's job), OutOfReach.
+        """
+        return _cancel(self._context, runs=[self._folder])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.folder == self.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}, job {self.job_id}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (Run, self._folder, _without_environment(self._context))
+
+
+class Sweep(Sequence[Run]):
+    """The runs of a sweep, in the order of its tasks: one array of Slurm's."""
+
+    def __init__(self, folder: SweepFolder, context: Context) -> None:
+        self._folder = folder
+        self._context = context
+        self._runs = [Run(run, context) for run in runs_of(folder)]
+
+    @property
+    def id(self) -> str:
+        """The sweep's id, which the verbs of the command line take too."""
+        return self._folder.sweep_id
+
+    @property
+    def folder(self) -> Path:
+        """Where the array's script and the code of all runs lie."""
+        return self._folder.path
+
+    @property
+    def job_id(self) -> str | None:
+        """The array's id in Slurm; None while unknown."""
+        first = self._runs[0].job_id if self._runs else None
+        return first.partition("_")[0] if first else None
+
+    def status(self) -> list[Status]:
+        """Ask for the state of all runs at once: see Run.status()."""
+        return status_of(self._runs)
+
+    def wait(self, timeout: float | None = None) -> list[Status]:
+        """Wait until all runs are over: see wait()."""
+        return wait(self._runs, timeout=timeout)
+
+    def cancel(self) -> bool:
+        """Ask for the end of all runs; False where all were over already."""
+        return _cancel(self._context, sweeps=[self._folder])
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Run]: ...
+    def __getitem__(self, index: int | slice) -> Run | list[Run]:
+        return self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.id}, job {self.job_id}, {len(self)} runs>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (Sweep, self._folder, _without_environment(self._context))
+
+
+# ---- submitting ----------------------------------------------------------------------------------
 
 
 def submit(
@@ -125,15 +297,7 @@ def dry_run(
 
     Arguments and errors are submit()'s. Slurm is asked only about ``after``.
     """
-
-    made = _prepared(_context(cluster, cwd), job, set, args, after, check)
-    if not made.is_sweep:
-        return DryRun(made.plan, _texts(made.files))
-    runs = tuple(
-        DryRun(run.plan, _texts(run.files), values)
-        for run, values in zip(made.runs, made.values, strict=True)
-    )
-    return DryRun(made.plan, _texts(made.files), runs=runs)
+    return _dry(_prepared(_context(cluster, cwd), job, set, args, after, check), {})
 
 
 def find(
@@ -144,7 +308,6 @@ def find(
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
     from hpcrun.controller.targets import resolve
-    from hpcrun.runs.find import only_run
 
     context = _context(cluster, cwd)
     return Run(only_run(resolve(context, str(word)), str(word)), context)
@@ -170,10 +333,6 @@ def newest(
 
     Raises InputError for a ``count`` that is no number, or less than 0.
     """
-    from itertools import islice
-
-    from hpcrun.runs.find import list_runs
-
     if not hasattr(count, "__index__") or count < 0:
         raise InputError(f"count: {count!r}: expected how many runs", fix="as in newest(20)")
     context = _context(cluster, cwd)
@@ -210,9 +369,51 @@ def parse(
     return runs[0]
 
 
-def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context:
-    from hpcrun.controller.context import load_context
+# ---- many runs -----------------------------------------------------------------------------------
 
+
+def status_of(runs: Iterable[Run]) -> list[Status]:
+    """Ask for the state of many runs at once, in their order: one squeue for each cluster."""
+    from hpcrun.controller import status
+
+    runs = _listed(runs, "status_of")
+    found: dict[Path, Status] = {}
+    for context, folders in _by_cluster(runs):
+        known = status.status_of(context, folders, level="row")
+        found |= {each.folder.path: each for each in known}
+    return [found[run.folder] for run in runs]
+
+
+def wait(runs: Iterable[Run], *, timeout: float | None = None) -> list[Status]:
+    """Wait until all runs are over, well or not; return their states in the order of ``runs``.
+
+    All together cost Slurm what one of them does: two squeue a minute, and some around each end.
+    Raises WaitTimeout after ``timeout`` seconds; the runs go on, also after Ctrl-C.
+    """
+    from hpcrun.controller.monitor import Monitor, Runs, poll_all
+    from hpcrun.controller.status import complete
+
+    runs = _listed(runs, "wait")
+    # nan is no number of seconds
+    if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
+        raise InputError(f"timeout: {timeout!r}: expected seconds", fix="as in timeout=600")
+    end = None if timeout is None else monotonic() + timeout
+    monitors = [
+        Monitor(context, [Runs(folders)], deadline=end) for context, folders in _by_cluster(runs)
+    ]
+    found = {status.folder.path: status for status in poll_all(monitors, deadline=end)}
+    live = [run for run in runs if not found[run.folder].final]
+    if live:
+        state = found[live[0].folder].state
+        others = f" and {len(live) - 1} more runs are not over" if len(live) > 1 else ""
+        raise WaitTimeout(f"{live[0].id} is {state}{others} after {timeout:g} s")
+    return [complete(found[run.folder], "row") for run in runs]
+
+
+# ---- how -----------------------------------------------------------------------------------------
+
+
+def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context:
     try:
         folder = Path(cwd or "").absolute()
     except FileNotFoundError as error:
@@ -230,11 +431,144 @@ def _prepared(
     after: Run | Sweep | str | None,
     check: bool,
 ) -> Prepared:
-    from hpcrun.controller.asked import prepare_asked
+    """Plan and render a run or a sweep. Raises InputError, or SpecError with all that is wrong."""
+    from hpcrun.controller.checks.submission import Checks
+    from hpcrun.controller.prepare import dependency_on, prepare_job
+    from hpcrun.spec.dump import yaml_of
+    from hpcrun.spec.load import SOURCE, Origin
 
-    first = after.id if isinstance(after, (Run, Sweep)) else after
-    return prepare_asked(context, job, changes=changes or {}, args=args, after=first, check=check)
+    word = after.id if isinstance(after, (Run, Sweep)) else after
+    try:
+        for path in changes or {}:
+            if not isinstance(path, str) or ("=" in path and '"' not in path):
+                raise InputError(f"{_SET}: {path!r}: expected a key, as in resources.nodes")
+        asked = (changes or {}).items()
+        overrides = [f"{path}={yaml_of(value, _SET, path)}" for path, value in asked]
+        spec, name = _spec(context, job, overrides)
+        return prepare_job(
+            context,
+            spec,
+            extra_args=_arguments(args),
+            after=dependency_on(context, word) if word is not None else None,
+            origin=Origin(name, tuple(overrides)),
+            checks=Checks(strict=check),
+        )
+    except SpecError as error:
+        # Problems are named as the caller does: a dict has no lines, and --set is ``set``.
+        for problem in error.problems:
+            if problem.source == _DICT:
+                problem.line = None
+            elif problem.source == SOURCE:
+                problem.source = _SET
+            problem.message = problem.message.replace(f"({SOURCE} ", f"({_SET} ")
+        raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
 
 
-def _texts(files: Sequence[RenderedFile]) -> dict[str, str]:
-    return {file.name: file.text for file in files}
+def _spec(context: Context, job: object, overrides: Sequence[str]) -> tuple[JobSpec, str]:
+    from hpcrun.controller.prepare import load_spec, read_spec
+    from hpcrun.spec.dump import yaml_of
+
+    if isinstance(job, Mapping):
+        spec = read_spec(context, yaml_of(job, _DICT), _DICT, overrides)
+        return (spec if spec.name else structs.replace(spec, name="job")), _DICT
+    if isinstance(job, (str, os.PathLike)):
+        name = os.fsdecode(job)
+        if isinstance(job, os.PathLike) and "/" not in name:
+            name = f"./{name}"  # a path is never the name of a preset
+        return load_spec(context, name, overrides), name
+    raise InputError(
+        f"job: {type(job).__name__}: expected a job's name, a path or a dict",
+        fix='a bare command is {"command": ["echo", "hello"], "resources": {"gpus_per_node": 0}}',
+    )
+
+
+def _arguments(args: Sequence[object]) -> list[str]:
+    """Write texts, paths and numbers as arguments. Raises InputError."""
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise InputError(
+            f"args: {args!r}: expected a list of arguments", fix=f"as in {str(args).split()!r}"
+        )
+    texts = []
+    for arg in args:
+        if isinstance(arg, bool) or not isinstance(arg, (str, os.PathLike, Real)):
+            raise InputError(f"args: {arg!r}: expected a text, a path or a number")
+        texts.append(os.fsdecode(arg) if isinstance(arg, (str, os.PathLike)) else str(arg))
+    return texts
+
+
+def _dry(made: Prepared, values: Mapping[str, str]) -> DryRun:
+    files = {file.name: file.text for file in made.files}
+    return DryRun(made.plan, files, values, tuple(map(_dry, made.runs, made.values)))
+
+
+def _cancel(
+    context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
+) -> bool:
+    from hpcrun.controller.cancel import cancel_all
+    from hpcrun.controller.targets import Targets
+
+    outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
+    for each in outcomes:
+        if each.error is not None:
+            raise each.error
+    return any(each.done for each in outcomes)
+
+
+def _lines(
+    events: Iterable[Status | Lines], masker: Masker | None, *, with_prefix: bool
+) -> Iterator[str]:
+    """Give what comes of logs line by line; a long line may come in pieces."""
+    from hpcrun.controller.logs import Lines
+    from hpcrun.secrets.mask import FileMasker
+
+    maskers: dict[Path, FileMasker] = {}
+    begun: dict[Path, tuple[bytes, str]] = {}
+    for event in events:
+        if not isinstance(event, Lines) or not event.data:
+            continue
+        prefix = event.file.prefix if with_prefix else ""
+        shown = event.data
+        if masker is not None:
+            shown = maskers.setdefault(event.file.path, FileMasker(masker)).mask(shown)
+        data = begun.pop(event.file.path, (b"", ""))[0] + shown
+        if not event.data.endswith((b"\n", b"\r")):
+            begun[event.file.path] = (data, prefix)
+            continue
+        for line in data.splitlines():
+            yield prefix + line.decode("utf-8", "replace")
+    for data, prefix in begun.values():
+        yield prefix + data.decode("utf-8", "replace")
+
+
+def _listed(runs: Iterable[Run], function: str) -> list[Run]:
+    """List what a function of many runs was given. Raises InputError for a single one."""
+    if not isinstance(runs, Iterable):
+        raise InputError(f"{runs!r}: expected a list of runs", fix=f"hpcrun.{function}([run])")
+    return list(runs)
+
+
+def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
+    """Put together the runs that one Slurm is asked about."""
+    groups: list[tuple[Context, list[RunFolder]]] = []
+    for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(
+                f"{run!r}: expected a run, as submit() or find() gives", fix="hpcrun.find(...)"
+            )
+        for context, folders in groups:
+            if context.cluster == run._context.cluster:
+                folders.append(run._folder)
+                break
+        else:
+            groups.append((run._context, [run._folder]))
+    return groups
+
+
+def _without_environment(context: Context) -> Context:
+    """What may lie in a pickle: the environment may hold secrets."""
+    return structs.replace(context, environ={})
+
+
+def _reopen(kind: type[Run] | type[Sweep], folder: Any, context: Context) -> Run | Sweep:
+    """Bring a run back from a pickle, with the environment of the process that it comes to."""
+    return kind(folder, structs.replace(context, environ=dict(os.environ)))
