@@ -12,8 +12,8 @@ from msgspec import structs
 from hpcrun.controller.checks import places
 from hpcrun.controller.checks.places import (
     Left,
-    Places,
-    Question,
+    answer_of,
+    check_places,
     parse_quota,
     quota_argv,
     say_full,
@@ -122,17 +122,19 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def test_an_answer_that_does_not_come_is_none(tmp_path: Path) -> None:
+def test_an_answer_that_does_not_come_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PATIENCE", 0.2)
     hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
-    asked = Question([str(hangs)], dict(os.environ))
     began = time.monotonic()
-    assert asked.answer(0.2) is None
+    assert answer_of([str(hangs)], dict(os.environ)) is None
     assert time.monotonic() - began < 20
-    assert Question(["no-such-command"], dict(os.environ)).answer(1) is None
+    assert answer_of(["no-such-command"], dict(os.environ)) is None
     not_a_program = tmp_path / "text"
     not_a_program.write_text("x")
     not_a_program.chmod(0o755)
-    assert Question([str(not_a_program)], dict(os.environ)).answer(1) is None
+    assert answer_of([str(not_a_program)], dict(os.environ)) is None
 
 
 # ---- folders
@@ -148,10 +150,7 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 
 def look(context: Context, nodes: int = 1) -> tuple[list[str], list[str]]:
-    found = Places(context)
-    found.look(nodes, sandbox=False)
-    found.take_answers()
-    found.drop()
+    found = check_places(context, nodes)
     return [str(problem) for problem in found.problems], found.notes
 
 

@@ -9,8 +9,8 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
-from hpcrun.errors import Problem
+from hpcrun.plan.job import Findings
 
 # Below these a note: a run's own files are few, its checkpoints are not.
 LITTLE_SPACE = 10**9  # bytes
@@ -33,57 +33,36 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class Question:
-    """A command started at once, whose answer is read later; its stderr is ignored."""
-
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start the command where it is on the PATH."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._began = time.monotonic()
-        program = shutil.which(argv[0], path=environ.get("PATH"))
-        if program is None:
-            return
-        with contextlib.suppress(OSError, ValueError):
-            self._process = subprocess.Popen(
-                [program, *argv[1:]],
-                env={**environ, "LC_ALL": "C"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def answer(self, patience: float) -> tuple[int, str] | None:
-        """Return the exit code and the output; None where there is no answer.
-
-        ``patience`` is in seconds, counted from the start of the command.
-        """
-        process = self._process
-        if process is None:
-            return None
-        left = max(0.0, patience - (time.monotonic() - self._began))
-        try:
-            out, _ = process.communicate(timeout=left)
-        except subprocess.TimeoutExpired:
-            self.drop()
-            return None
-        except BaseException:  # Ctrl-C
-            self.drop()
-            raise
+def answer_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """Run a command; return its exit code and output, or None where there is no answer in time."""
+    program = shutil.which(argv[0], path=environ.get("PATH"))
+    if program is None:
+        return None
+    try:
+        process = subprocess.Popen(
+            [program, *argv[1:]],
+            env={**environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        return None
+    try:
+        out, _ = process.communicate(timeout=PATIENCE)
         return process.returncode, out.decode("utf-8", "replace")
-
-    def drop(self) -> None:
-        """End the command and what it started."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.stdout is not None:
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:  # Ctrl-C may have come, too: what it started ends with it
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            assert process.stdout is not None
             process.stdout.close()
-        # A process that hangs in a dead file system cannot end: it is not waited for long.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.2)
+            # What hangs in a dead file system cannot end: it is not waited for long.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
 
 
 # ---- quotas ------------------------------------------------------------------------------------
@@ -123,24 +102,20 @@ def parse_quota(mount: Mount, user: int, text: str) -> Left | None:
     """
     if mount.type == "gpfs":
         rows = list(_gpfs(mount, text))
-    elif mount.type == "beegfs":
-        rows = list(_beegfs(user, text))
-    elif mount.type == "lustre":  # a long name has a line of its own
-        rows = list(_columns([text.split()], mount.folder))
+    elif mount.type == "beegfs":  # name, id, bytes, limit, files, limit
+        lines = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
+        own = [row for row in lines if len(row) == 6 and row[1] == str(user)]
+        rows = [_left([row[2], "", row[3]], [row[4], "", row[5]], 1) for row in own]
     else:
-        rows = list(_columns([line.split() for line in text.splitlines()], mount.source))
+        # quota -w -p and lfs quota -q: name, KiB, quota, limit, grace, files, quota, limit, grace.
+        # Of Lustre a long name has a line of its own.
+        is_lustre = mount.type == "lustre"
+        name = (mount.folder if is_lustre else mount.source).rstrip("/")
+        lines = [text.split()] if is_lustre else [line.split() for line in text.splitlines()]
+        own = [row for row in lines if len(row) == 9 and row[0].rstrip("/") == name]
+        rows = [_left(row[1:4], row[5:8], 1024) for row in own]
     # Several rows are of filesets or storage pools: which of them counts is not known.
     return rows[0] if len(rows) == 1 else None
-
-
-def _columns(lines: Sequence[list[str]], name: str) -> Iterator[Left]:
-    """Parse quota -w -p and lfs quota -q.
-
-    Columns: name, KiB, quota, limit, grace, files, quota, limit, grace.
-    """
-    for words in lines:
-        if len(words) == 9 and words[0].rstrip("/") == name.rstrip("/"):
-            yield _left(words[1:4], words[5:8], 1024)
 
 
 def _gpfs(mount: Mount, text: str) -> Iterator[Left]:
@@ -159,17 +134,9 @@ def _gpfs(mount: Mount, text: str) -> Iterator[Left]:
             yield _left(blocks, files, 1024)
 
 
-def _beegfs(user: int, text: str) -> Iterator[Left]:
-    """Parse beegfs-ctl --csv: name, id, bytes, limit, files, limit."""
-    for line in text.splitlines():
-        fields = [part.strip() for part in line.split(",")]
-        if len(fields) == 6 and fields[1] == str(user):
-            yield _left([fields[2], "", fields[3]], [fields[4], "", fields[5]], 1)
-
-
 def _left(blocks: list[str], files: list[str], unit: int) -> Left:
-    space, number = _rest(blocks), _rest(files)
-    return Left(None if space is None else space * unit, number)
+    space = _rest(blocks)
+    return Left(None if space is None else space * unit, _rest(files))
 
 
 def _rest(words: list[str]) -> int | None:
@@ -196,115 +163,86 @@ class Place(Struct, frozen=True):
     device: int
 
 
-class Places:
-    """The folders of the runs and of the cache, checked; slow answers are awaited last."""
-
-    def __init__(self, context: Context) -> None:
-        """Find the folders, and ask for the quota where a command knows it."""
-        self.problems: list[Problem] = []
-        self.notes: list[str] = []
-        self._mounts = read_mounts()
-        self._asked: list[tuple[Place, Mount, Question]] = []
-        self._places: list[Place] = []
-        self._refused: list[Place] = []
-        for key, path in (("runs_dir", context.runs_dir), ("cache_dir", context.cache_dir)):
-            place = self._find(key, path)
-            if place is not None:
-                self._places.append(place)
-        self._user = os.getuid()
-        for place in self._one_each():
-            mount = mount_of(os.path.realpath(place.there), self._mounts)
-            argv = quota_argv(mount, self._user) if mount is not None else None
-            if mount is not None and argv is not None:
-                search = context.environ.get("PATH", "") + ":/usr/lpp/mmfs/bin"
-                question = Question(argv, {**context.environ, "PATH": search})
-                self._asked.append((place, mount, question))
-
-    def look(self, nodes: int, *, sandbox: bool) -> None:
-        """Check all of them; ``nodes`` is how many nodes must see them."""
-        for place in self._places:
-            reason = _refusal(place.there)
-            if reason:
-                self._refused.append(place)
-                self._refuse(place, reason, "name a folder that you can write to")
-        for place in self._one_each():
-            self._measure(place, _room(place.there), "")
-        if nodes > 1 and not sandbox:
-            self._look_for_nodes(nodes)
-
-    def take_answers(self) -> None:
-        """Read the answers of the quota commands that came in time."""
-        for place, mount, question in self._asked:
-            answer = question.answer(PATIENCE)
-            left = parse_quota(mount, self._user, answer[1]) if answer else None
+def check_places(context: Context, nodes: int) -> Findings:
+    """Check the folders of the runs and of the cache, which so many nodes must see."""
+    found = Findings()
+    mounts = read_mounts()
+    every = (("runs_dir", context.runs_dir), ("cache_dir", context.cache_dir))
+    places = [place for key, path in every if (place := _find(found, key, path)) is not None]
+    refused: list[Place] = []
+    for place in places:
+        reason = _refusal(place.there)
+        if reason:
+            refused.append(place)
+            _refuse(found, place, reason, "name a folder that you can write to")
+    for place in places:
+        first = next(each for each in places if each.device == place.device)
+        if place is not first or place in refused:
+            continue
+        _measure(found, place, _room(place.there), "")
+        mount = mount_of(os.path.realpath(place.there), mounts)
+        argv = quota_argv(mount, os.getuid()) if mount is not None else None
+        if mount is not None and argv is not None:
+            search = context.environ.get("PATH", "") + ":/usr/lpp/mmfs/bin"
+            answer = answer_of(argv, {**context.environ, "PATH": search})
+            left = parse_quota(mount, os.getuid(), answer[1]) if answer else None
             if left is not None:
-                self._measure(place, left, " of your quota")
+                _measure(found, place, left, " of your quota")
+    if nodes > 1 and context.cluster.name != "sandbox":
+        found.notes += islice(_own_disks(places, mounts, nodes), 1)
+    return found
 
-    def drop(self) -> None:
-        """End the questions that are still open."""
-        for _, _, question in self._asked:
-            question.drop()
 
-    def _find(self, key: str, path: Path) -> Place | None:
-        for folder in (path, *path.parents):
-            try:
-                info = folder.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                self.problems.append(Problem(key, f"{folder}: {error.strerror}"))
-                return None
-            if not S_ISDIR(info.st_mode):
-                self.problems.append(Problem(key, f"{folder}: not a folder"))
-                return None
+def _find(found: Findings, key: str, path: Path) -> Place | None:
+    for folder in (path, *path.parents):
+        try:
+            info = folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            found.refuse(key, f"{folder}: {error.strerror}")
+            return None
+        if S_ISDIR(info.st_mode):
             return Place(key, path, folder, info.st_dev)
+        found.refuse(key, f"{folder}: not a folder")
         return None
+    return None
 
-    def _one_each(self) -> list[Place]:
-        """List one place for each file system, the runs' first."""
-        found: dict[int, Place] = {}
-        for place in self._places:
-            found.setdefault(place.device, place)
-        return list(found.values())
 
-    def _refuse(self, place: Place, reason: str, fix: str) -> None:
-        where = "" if place.there == place.path else f" (for {place.path})"
-        message = f"{place.there}: {reason}{where}; {fix}"
-        if place.key == "runs_dir":
-            self.problems.append(Problem(place.key, message))
-        else:  # not every job compiles something
-            self.notes.append(f"{place.key}: {message}")
+def _refuse(found: Findings, place: Place, reason: str, fix: str) -> None:
+    where = "" if place.there == place.path else f" (for {place.path})"
+    message = f"{place.there}: {reason}{where}; {fix}"
+    if place.key == "runs_dir":
+        found.refuse(place.key, message)
+    else:  # not every job compiles something
+        found.notes.append(f"{place.key}: {message}")
 
-    def _measure(self, place: Place, left: Left, whose: str) -> None:
-        measures: tuple[tuple[int | None, int, str, Callable[[int], str]], ...] = (
-            (left.bytes, LITTLE_SPACE, "no space is left", lambda n: f"{_size(n)} are left"),
-            (left.files, FEW_FILES, "no more files fit", lambda n: f"{n} files are left"),
-        )
-        if place in self._refused:
-            return
-        for rest, few, nothing, some in measures:
-            if rest == 0:
-                self._refuse(
-                    place, f"{nothing}{whose}", "free some space, or choose another folder"
-                )
-            elif rest is not None and rest < few:
-                self.notes.append(f"{place.key} {place.path}: {some(rest)}{whose}")
 
-    def _look_for_nodes(self, nodes: int) -> None:
-        """Note a folder that other machines will hardly see."""
-        for place in self._places:
-            real = os.path.realpath(place.there)
-            mount = mount_of(real, self._mounts)
-            kind = mount.type if mount is not None else ""
-            own = any(real == folder or real.startswith(f"{folder}/") for folder in _OWN_FOLDERS)
-            shared = bool(kind) and kind not in LOCAL_TYPES | MEMORY_TYPES
-            if shared or not (own or kind in MEMORY_TYPES or not _exports()):
-                continue
-            self.notes.append(
+def _measure(found: Findings, place: Place, left: Left, whose: str) -> None:
+    space = "" if left.bytes is None else _size(left.bytes)
+    for rest, few, nothing, some in (
+        (left.bytes, LITTLE_SPACE, "no space is left", space),
+        (left.files, FEW_FILES, "no more files fit", f"{left.files} files"),
+    ):
+        if rest == 0:
+            _refuse(found, place, f"{nothing}{whose}", "free some space, or choose another folder")
+        elif rest is not None and rest < few:
+            found.notes.append(f"{place.key} {place.path}: {some} are left{whose}")
+
+
+def _own_disks(places: Sequence[Place], mounts: Sequence[Mount], nodes: int) -> Iterator[str]:
+    """Note folders that other machines will hardly see."""
+    for place in places:
+        real = os.path.realpath(place.there)
+        mount = mount_of(real, mounts)
+        kind = mount.type if mount is not None else ""
+        own = any(real == folder or real.startswith(f"{folder}/") for folder in _OWN_FOLDERS)
+        shared = bool(kind) and kind not in LOCAL_TYPES | MEMORY_TYPES
+        if not shared and (own or kind in MEMORY_TYPES or not _exports()):
+            yield (
                 f"{place.key} {place.path}: on this machine's own disk ({kind or 'local'}), as it "
                 f"seems; the {nodes} nodes must all see it at this path"
             )
-            return
 
 
 def say_full(folder: Path) -> str:

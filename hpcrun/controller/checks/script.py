@@ -11,14 +11,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 import msgspec
 
-from hpcrun.assets import home_dir
-from hpcrun.controller.checks.places import PATIENCE, Question
+from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
 from hpcrun.plan.job import Findings
@@ -87,19 +85,22 @@ def _find_script(context: Context, script: str, program: Program, *, inside: boo
     program.refuse("script", f"{path}: no such file; {hint}")
 
 
-def _file_fault(path: Path) -> str:
-    """Explain why a file cannot be read; "" where it can. A FIFO is never opened."""
+def _file_fault(path: Path, *, to_run: bool = False) -> str:
+    """Explain why a file cannot be read, or run; "" where it can. A FIFO is never opened."""
     try:
         info = path.stat()
         if S_ISDIR(info.st_mode):
             return "a folder"
+        if to_run:
+            fix = f"chmod +x {path}, or name what runs it, as in bash or python"
+            return "" if os.access(path, os.X_OK) else f"not executable; {fix}"
         if not S_ISREG(info.st_mode):
             return "not a file that could be copied and read"
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return "no such file"
-        return f"cannot be read: {error.strerror}"
+        return str(error.strerror) if to_run else f"cannot be read: {error.strerror}"
     except ValueError:  # a NUL byte
         return "no such file"
     return ""
@@ -131,7 +132,8 @@ def command_program(context: Context, words: Sequence[str], program: Program) ->
     first = words[0] if words else ""
     if "/" in first and "$" not in first:
         path = context.project / first
-        fault = _command_fault(path)
+        is_seen = Path(*path.parts[:2]).exists()  # else a file system of the nodes alone
+        fault = _file_fault(path, to_run=True) if is_seen else ""
         if fault:
             program.refuse("command", f"{first}: {fault}")
     if re.fullmatch(r"(.*/)?python[0-9.]*", first):
@@ -143,22 +145,6 @@ def command_program(context: Context, words: Sequence[str], program: Program) ->
             program.path, program.name = (path if not _file_fault(path) else None), rest[0]
             return rest[1:]
     return []
-
-
-def _command_fault(path: Path) -> str:
-    if not Path(*path.parts[:2]).exists():
-        return ""  # a file system of the nodes alone
-    try:
-        info = path.stat()
-    except OSError as error:
-        return (
-            "no such file" if error.errno in (errno.ENOENT, errno.ENOTDIR) else str(error.strerror)
-        )
-    if S_ISDIR(info.st_mode):
-        return "a folder"
-    if not os.access(path, os.X_OK):
-        return f"not executable; chmod +x {path}, or name what runs it, as in bash or python"
-    return ""
 
 
 # ---- reading -----------------------------------------------------------------------------------
@@ -197,15 +183,12 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
 def content_of(path: Path) -> bytes | None:
     """Return a file's bytes; None for one too long for a script, or unreadable."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        # Without waiting for the other end of a FIFO.
+        with open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK)) as file:
             data = file.read(LONGEST + 1)
     except OSError:
         return None
     return data if len(data) <= LONGEST else None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _shebang(data: bytes) -> str:
@@ -321,53 +304,12 @@ def _imported(data: bytes) -> Iterator[str]:
                 yield f"{found}{dot}{name.split()[0].decode('ascii', 'replace')}"
 
 
-# ---- files that git ignores --------------------------------------------------------------------
-
-
-def ask_git(project: Path, path: Path, environ: Mapping[str, str]) -> Question | None:
-    """Ask git about a file of the project, where a pattern may fit it; None: it is not ignored.
-
-    Most files fit no pattern at all, which is seen without git: starting it takes longer than all
-    other checks together.
-    """
+def is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether git ignores a file of the project."""
     path = Path(os.path.normpath(path))
-    if not path.is_relative_to(project):
-        return None
-    top = next((folder for folder in path.parents if (folder / ".git").exists()), None)
-    if top is None or not _may_be_ignored(path, top, environ):
-        return None
+    is_known = any((folder / ".git").exists() for folder in path.parents)
+    if not is_known or not path.is_relative_to(project):
+        return False
     argv = ["git", "-C", str(path.parent), "check-ignore", "-q", "--", path.name]
-    return Question(argv, environ)
-
-
-def is_ignored(asked: Question) -> bool:
-    """Return whether git answered that it ignores the file."""
-    answer = asked.answer(PATIENCE)
+    answer = answer_of(argv, environ)
     return answer is not None and answer[0] == 0
-
-
-def _may_be_ignored(path: Path, top: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether the last part of any pattern fits a part of the path (gitignore(5))."""
-    home = Path(home_dir(environ))
-    settings = [top / ".git" / "config", home / ".gitconfig", home / ".config" / "git" / "config"]
-    if (top / ".git").is_file() or any("excludesfile" in _text(file).lower() for file in settings):
-        return True  # a submodule's or a worktree's, or patterns in some other file
-    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    files = [config / "git" / "ignore", top / ".git" / "info" / "exclude"]
-    parts = path.relative_to(top).parts
-    files += [top.joinpath(*parts[:count]) / ".gitignore" for count in range(len(parts))]
-    for file in files:
-        for line in _text(file).splitlines():
-            pattern = line.strip().rstrip("/").rpartition("/")[2]
-            if not pattern or line.startswith("#"):
-                continue
-            if re.search(r"[\\\[]", line) or any(fnmatchcase(part, pattern) for part in parts):
-                return True
-    return False
-
-
-def _text(file: Path) -> str:
-    with contextlib.suppress(OSError):
-        if file.is_file():
-            return file.read_text(errors="replace")
-    return ""

@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpcrun.controller.checks.places import Places
+from hpcrun.controller.checks.places import check_places
 from hpcrun.controller.checks.script import (
     Program,
-    ask_git,
     command_program,
     find_program,
     is_ignored,
@@ -58,7 +57,6 @@ class Checks:
         """Unless ``strict`` problems are notes: the user knows better."""
         self._strict = strict
         self._programs: dict[tuple[object, ...], Program] = {}
-        self._places: Places | None = None
         # What each run gives its program.
         self._given: list[tuple[Program, list[str]]] = []
 
@@ -75,27 +73,20 @@ class Checks:
         ``plan`` is None where the job could not be planned; ``extra_args`` are the command
         line's.
         """
-        places = Places(context) if self._places is None else None
-        try:
-            program, given = self._program(context, spec, found, plan)
-            self._given.append((program, given))
-            findings = Findings(list(program.problems), list(program.notes))
-            if plan is not None:
-                source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
-                limits = find_limits(spec, plan, context.cluster, source, default=usual)
-                findings.problems += limits
-                findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
-                findings.notes += partition_notes(plan, context.cluster, source)
-                findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
-            if places is not None:
-                places.look(plan.nodes if plan else 1, sandbox=context.cluster.name == "sandbox")
-                places.take_answers()
-                self._places = places
-                findings.problems += places.problems
-                findings.notes += places.notes
-        finally:
-            if places is not None:
-                places.drop()
+        program, given = self._program(context, spec, found, plan)
+        findings = Findings(list(program.problems), list(program.notes))
+        if plan is not None:
+            source, usual = context.cluster_source, context.environ.get("SBATCH_PARTITION")
+            limits = find_limits(spec, plan, context.cluster, source, default=usual)
+            findings.problems += limits
+            findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
+            findings.notes += partition_notes(plan, context.cluster, source)
+            findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
+        if not self._given:  # the runs of a sweep have the same folders
+            places = check_places(context, plan.nodes if plan else 1)
+            findings.problems += places.problems
+            findings.notes += places.notes
+        self._given.append((program, given))
         return self._graded(findings)
 
     def look_at_array(self, context: Context, runs: int) -> Findings:
@@ -119,20 +110,14 @@ class Checks:
             return program, _given(context, spec, plan, program, inside=found.inside)
         program = self._programs[key] = find_program(context, spec, inside=found.inside)
         given = _given(context, spec, plan, program, inside=found.inside)
-        git = None
-        if spec.snapshot and spec.command is None and context.code is None and program.path:
-            git = ask_git(context.project, program.path, context.environ)
-        try:
-            read_program(context, spec, found, program)
-            if git is not None and is_ignored(git):
-                program.refuse(
-                    "script" if spec.script else "module",
-                    f"{program.name}: git ignores it, so it is not in the run's copy of the code; "
-                    "take it out of .gitignore, or set snapshot: false to run the code in place",
-                )
-        finally:
-            if git is not None:
-                git.drop()
+        read_program(context, spec, found, program)
+        in_copy = spec.snapshot and spec.command is None and context.code is None
+        if in_copy and program.path and is_ignored(context.project, program.path, context.environ):
+            program.refuse(
+                "script" if spec.script else "module",
+                f"{program.name}: git ignores it, so it is not in the run's copy of the code; "
+                "take it out of .gitignore, or set snapshot: false to run the code in place",
+            )
         return program, given
 
     def _graded(self, findings: Findings) -> Findings:
