@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, job_environment, read_text
 from hpcrun.controller.prepare import Prepared
-from hpcrun.controller.submit import submitted_record, write_run
+from hpcrun.controller.submit import submitted_record, write
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
 from hpcrun.plan.types import Plan
@@ -215,7 +215,8 @@ def running(
     check_place(context, prepared.plan)
     written: list[Path] = []
     try:
-        run = write_run(context, prepared, written)
+        write(context, prepared, written)
+        run = RunFolder(prepared.path)
         # Whatever outlives its parent becomes our child, so that stop_all() finds it.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -226,7 +227,7 @@ def running(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        write_record(run.submitted, submitted_record(context, None, prepared.plan))
+        write_record(run.submitted, submitted_record(context, prepared.plan))
         yield run, process
     finally:
         stop_all(process)

@@ -26,7 +26,7 @@ from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
-from hpcrun.runs.layout import SUBMITTED, RunFolder, SweepFolder
+from hpcrun.runs.layout import SUBMITTED, RunFolder
 from hpcrun.runs.records import Submitted, Successor
 from hpcrun.runs.snapshot import take_snapshot
 from hpcrun.runs.store import (
@@ -48,22 +48,24 @@ _OF_THIS_LOGIN = ("XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DBUS_SESSION_BUS_ADDRESS
 _AT_ONCE = 120.0
 
 
-def write_run(context: Context, prepared: Prepared, written: list[Path]) -> RunFolder:
-    """Make the run folder with everything that the job gets; it is added to ``written``.
+def write(context: Context, made: Prepared, written: list[Path]) -> None:
+    """Make the folder of a run, or of an array and of its runs, with everything that the job gets.
 
-    Raises InputError.
+    The folders are added to ``written``. Raises InputError.
     """
-    check_secrets(context, prepared.plan)
-    run = _make_folder(prepared, written)
-    write_code(context, prepared.plan, run.code)
-    fill_run(context, prepared, run, run.code)
-    return run
-
-
-def _make_folder(prepared: Prepared, written: list[Path]) -> RunFolder:
-    if not prepared.path.exists():  # another's would not be taken away
-        written.append(prepared.path)
-    return create_run_folder(prepared.path)
+    check_secrets(context, made.plan)
+    code = made.path / "code"
+    for one in (made, *made.runs):
+        if not one.path.exists():  # another's would not be taken away
+            written.append(one.path)
+        run = create_run_folder(one.path, is_array=one.is_sweep)
+        if one is made:
+            write_code(context, made.plan, code)
+        for file in one.files:
+            write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
+        if not one.is_sweep:
+            _check_copied(one, code)
+            write_secrets(context, one.plan, run)
 
 
 def check_secrets(context: Context, plan: Plan) -> None:
@@ -91,14 +93,6 @@ def write_code(context: Context, plan: Plan, code: Path) -> None:
             shutil.copy2(source, code)
     elif plan.snapshot:
         take_snapshot(context.project, code, leave_out=context.runs_dir)
-
-
-def fill_run(context: Context, prepared: Prepared, run: RunFolder, code: Path) -> None:
-    """Write all of a run but its code, which lies in ``code`` already. Raises InputError."""
-    _check_copied(prepared, code)
-    for file in prepared.files:
-        write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
-    write_secrets(context, prepared.plan, run)
 
 
 def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
@@ -131,34 +125,11 @@ def submit_job(context: Context, made: Prepared) -> str:
     unknown whether Slurm took the job (they stay: ``hpcrun status`` settles it later).
     """
     check_slurm_conf(context)
-    check_secrets(context, made.plan)
     runs = made.each()
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
     with notes, whole_or_nothing(context, made.path) as written:
-        if made.is_sweep:
-            _write_sweep(context, made, written)
-        else:
-            write_run(context, made, written)
+        write(context, made, written)
         return hand_over(context, made.plan, written)
-
-
-def _write_sweep(context: Context, sweep: Prepared, written: list[Path]) -> None:
-    """Make the array's folder, by which the names of its runs' folders are taken too."""
-    folder = SweepFolder(sweep.path)
-    if not folder.path.exists():
-        written.append(folder.path)
-    try:
-        folder.path.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(
-            f"{error.filename}: cannot make the sweep's folder: {error.strerror}",
-            fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
-        ) from error
-    for file in sweep.files:
-        write_file(folder.path / file.name, file.text.encode("utf-8", "surrogateescape"))
-    write_code(context, sweep.plan, folder.code)
-    for prepared in sweep.runs:
-        fill_run(context, prepared, _make_folder(prepared, written), folder.code)
 
 
 @contextlib.contextmanager
@@ -236,7 +207,11 @@ def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
     try:
         yield written
     except BaseException as error:
-        take_away(context, written)
+        if written:
+            with contextlib.suppress(OSError, HpcrunError):
+                context.transport().remove(written)
+        for path in written:  # where the cluster is out of reach what lies here goes all the same
+            shutil.rmtree(path, ignore_errors=True)
         if isinstance(error, KeyboardInterrupt) and (folder / SUBMITTED).exists():
             taken = read_record(folder / SUBMITTED, Submitted)
             name = (taken and taken.job_id) or folder.name
@@ -244,18 +219,6 @@ def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
                 f"Slurm had taken the job already: {name}; hpcrun cancel {name} ends it"
             ) from error
         raise
-
-
-def take_away(context: Context, folders: Sequence[Path]) -> None:
-    """Remove what was written for a submission that did not come about.
-
-    Where the cluster is out of reach what lies here goes all the same.
-    """
-    if folders:
-        with contextlib.suppress(OSError, HpcrunError):
-            context.transport().remove(folders)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def hand_over(context: Context, plan: Plan, written: list[Path]) -> str:
@@ -266,7 +229,7 @@ def hand_over(context: Context, plan: Plan, written: list[Path]) -> str:
     """
     env = _sbatch_environment(context, plan)
     transport = slurm_transport(context)
-    record = submitted_record(context, None, plan)
+    record = submitted_record(context, plan)
     with signals_wait():
         try:
             job_id = scheduler.submit(transport, written, env)
@@ -309,10 +272,10 @@ def _sbatch_environment(context: Context, plan: Plan) -> dict[str, str]:
     return env
 
 
-def submitted_record(context: Context, job_id: str | None, plan: Plan) -> Submitted:
-    """Say who took the run, when and from where, and what a listing shows of its plan."""
+def submitted_record(context: Context, plan: Plan) -> Submitted:
+    """Say who takes the run, when and from where, and what a listing shows of its plan."""
     return Submitted(
-        job_id=job_id,
+        job_id=None,
         run_id=plan.run_id,
         cluster=context.cluster.name,
         slurm_conf=slurm_conf_of(context),

@@ -87,17 +87,17 @@ def read_if_there(path: Path, type_: type[T]) -> T | None:
     return read_record(path, type_) if path.exists() else None
 
 
-def create_run_folder(path: Path) -> RunFolder:
-    """Make a new run folder with its empty parts. Raises InputError."""
-    folder = RunFolder(path)
+def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
+    """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError."""
+    folder, whose = RunFolder(path), "sweep's" if is_array else "run"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-        folder.attempts.mkdir()
-        folder.logs.mkdir()
+        path.mkdir(parents=True)
+        if not is_array:
+            folder.attempts.mkdir()
+            folder.logs.mkdir()
     except OSError as error:
         raise InputError(
-            f"{error.filename or path}: cannot make the run folder: {error.strerror}",
+            f"{error.filename or path}: cannot make the {whose} folder: {error.strerror}",
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
     return folder

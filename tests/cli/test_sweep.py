@@ -129,7 +129,7 @@ def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["words.yaml", "one.yaml"])
-@pytest.mark.parametrize("moment", ["create_run_folder", "fill_run", "hand_over"])
+@pytest.mark.parametrize("moment", ["create_run_folder", "write_secrets", "hand_over"])
 def test_ctrl_c_leaves_nothing_whenever_it_comes(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, job: str, moment: str
 ) -> None:
@@ -137,11 +137,11 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
     asked = replay(tools, "sbatch", (0, "17\n", ""))
     real, calls = getattr(controller, moment), []
 
-    def interrupted(*args: Any) -> Any:
+    def interrupted(*args: Any, **options: Any) -> Any:
         calls.append(args)
         if moment == "hand_over":
             raise KeyboardInterrupt
-        done = real(*args)
+        done = real(*args, **options)
         if len(calls) == (3 if job == "words.yaml" else 1):
             raise KeyboardInterrupt
         return done

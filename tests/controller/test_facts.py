@@ -10,7 +10,7 @@ import pytest
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.curves.facts import code_digests, run_facts, with_code
 from hpcrun.controller.prepare import prepare, prepare_sweep
-from hpcrun.controller.submit import write_run
+from hpcrun.controller.submit import write
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import write_record
 from tests.plan.making import job
@@ -29,7 +29,9 @@ def context(tmp_path: Path, clean_environ: dict[str, str]) -> Context:
 
 
 def written(context: Context, text: str) -> RunFolder:
-    return write_run(context, prepare(context, job(text)), [])
+    made = prepare(context, job(text))
+    write(context, made, [])
+    return RunFolder(made.path)
 
 
 DEEPSPEED = """\

@@ -51,7 +51,7 @@ GUARDS = [
     guard(
         4,
         "hpcrun/runs/store.py",
-        "        folder.logs.mkdir()\n",
+        "            folder.logs.mkdir()\n",
         "",
         f"{HEADER}::test_the_logs_folder_is_there_before_the_job",
     ),
