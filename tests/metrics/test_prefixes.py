@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import calendar
-import time
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.prefixes import days_since_1970, find_time, read_time, strip_prefixes
+from hpcrun.metrics.lines.prefixes import find_time, read_time, strip_prefixes
 
 MESSAGE = "step=1 loss=2"
 
@@ -62,6 +62,19 @@ MESSAGE = "step=1 loss=2"
         ("INFO - 11/20/26 08:04:09 - 0:00:12 - ", None, None),
         ("Fri Nov 20 08:04:09 2026 ", None, None),
         ("08:04:09 | ", None, None),
+        # the same parts in other orders, joined by other marks
+        ("2026-11-20 08:04:09,098:INFO: ", None, None),
+        ("08:04:09,098:INFO: - ", None, None),
+        ("20261120-08:04:09     ", None, None),
+        ("[11.20.26|08:04:09] \t", None, None),
+        ("Fri, 20 Nov 2026 08:04:09 train.py[line:227] INFO ", None, None),
+        ("- train_net.py[line:177] - INFO:", None, None),
+        ("- train_net.py[line:177] - INFO: ", None, None),
+        ("2026-11-20 08:04:09 train.py(12) INFO: ", None, None),
+        ("INFO [train.py:12] 2026-11-20 08:04:09 > ", None, None),
+        ("[INFO 11/20/2026 08:04:09 AM ", None, None),
+        ("2026-11-20 08:04:09,098 DBNet INFO: ", None, None),
+        ("2026-11-20 08:04:09 [INFO]:    ", None, None),
     ],
 )
 def test_prefixes_come_off(prefix: str, rank: int | None, label: int | None) -> None:
@@ -85,6 +98,9 @@ def test_prefixes_come_off(prefix: str, rank: int | None, label: int | None) -> 
         "step1: loss 2",
         "top1: 76.5 top5: 93.0",
         "f1: 0.5 recall: 0.5",
+        "- loss: 0.5",
+        "10/90 loss: 0.5",
+        "2.31 INFO",
     ],
 )
 def test_what_measures_stays(text: str) -> None:
@@ -152,10 +168,12 @@ def test_a_time_is_found_where_it_stands() -> None:
     assert span is not None and text[slice(*span)] == "2026-11-20 08:04:09,098"
 
 
-@given(st.integers(-30_000, 30_000))
-def test_days_as_the_library_counts_them(day: int) -> None:
-    year, month, day_of_month = time.gmtime(day * 86400)[:3]
-    assert days_since_1970(year, month, day_of_month) == day
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2050, 1, 1)))
+def test_days_as_the_library_counts_them(moment: datetime) -> None:
+    seconds = calendar.timegm(moment.timetuple())
+    assert read_time(f"{moment:%Y-%m-%d %H:%M:%S} step") == seconds
+    assert read_time(f"{moment:%d %b %Y %H:%M:%S} step") == seconds
+    assert read_time(f"{moment:%Y%m%d-%H:%M:%S} step") == seconds
 
 
 @given(st.text(max_size=120))

@@ -19,17 +19,20 @@ _ESCAPES = pattern_of(
 )
 
 _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE|SUCCESS)"
-_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:[ ]?[AP]M\b)?(?:Z|[ ]?[+-]\d\d:?\d\d|[ ]UTC)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
 _WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}"
 _DATE = (
-    rf"(?:\d{{4}}[-/.]\d\d[-/.]\d\d | 20\d{{6}} | \d\d[-/]\d\d(?:[-/]\d{{2,4}})?"
-    rf"| (?:{_WEEKDAY},?[ ])?(?:\d{{1,2}}[ -]{_MONTH} | {_MONTH}[ ]{{1,2}}\d{{1,2}})"
-    rf"(?:,?[ -]\d{{4}})?)"
+    rf"(?:\d{{4}}[-/.]\d\d[-/.]\d\d | 20\d{{6}} | \d\d[-/]\d\d(?:[-/](?:\d{{4}}|\d\d))?"
+    rf"| \d\d\.\d\d\.\d\d | (?:{_WEEKDAY},?[ ]{{1,2}})?"
+    rf"(?:\d{{1,2}}[ -]{_MONTH} | {_MONTH}[ ]{{1,2}}\d{{1,2}})(?:,?[ -]\d{{4}})?)"
+    r"(?:[T_|-][ ]?|[ ,]{1,2})"
 )
+_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?"
+_HALF, _ZONE = r"[ ]?[AP]M\b", r"Z|[ ]?[+-]\d\d:?\d\d\b"
 
 # A program's own words that a colon may follow, as it may follow the name of a host.
 _NO_HOST = r"(?!\w*(?:loss|step|iter|epoch|acc|lr|top|map|norm|val|train|batch|ppl))"
+_FILE = r"[\w./-]{1,100}\.(?:py|cc|cpp|cu|rs|go)"
 
 _PREFIX = pattern_of(
     rf"""
@@ -49,28 +52,28 @@ _PREFIX = pattern_of(
     | std(?:out|err) (?: : | [ ][FP] ) (?=\s)                                    # kubelet
     | (?! \w*(?:step|iter|iteration|epoch|batch|update|it)s? : )
       [\w.-]{{1,80}} : \d{{1,6}} \t                                              # OLMo's logger
-    | \( [\w./-]{{1,100}}(?:\.py[ ]|:)\d{{1,6}} \) :? (?=\s)                     # Swin, ESPnet
+    | (?: - [ ] )? [({{]? {_FILE} (?: : | \[(?:line:)? | \( | [ ](?=\d+\)) )   # a line of source
+      \d{{1,6}} [\])}}]{{0,2}} (?: :\w{{1,60}} | [ ]in[ ]\w{{1,60}}[ ]-- )? :? (?=\s)
+    | \( [\w./-]{{1,100}} : \d{{1,6}} \) :? (?=\s)                               # ESPnet
     | [A-Za-z]\w{{0,60}} (?: \.[\w$]{{1,60}} ){{1,10}} (?=[ ]-[ ])                # log4j
     | [ ]{{0,8}} [IWEFD](?:20\d\d)?\d{{4}}[ ]+\d\d:\d\d:\d\d(?:\.\d+)?           # glog, absl
       (?:[ ]+\d+)? (?:[ ]+[\w.]{{1,40}})? [ ]+[^\s\]]{{1,120}}:\d+\]
-    | {_WEEKDAY} [ ] {_MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {_CLOCK}
-      (?: [ ][A-Z]{{3,4}} )? [ ] \d{{4}} (?=\s)
-    | (?: {_DATE} [T ,_-][ ]? )? {_CLOCK} [:,]? (?=\s|\[)                        # a time
+    | \[? (?P<time> {_WEEKDAY} [ ] {_MONTH} [ ]{{1,2}} \d{{1,2}} [ ] {_CLOCK}
+          (?: [ ][A-Z]{{3,4}} )? [ ] \d{{4}} (?=\s)
+        | (?: {_DATE} )? {_CLOCK} (?: {_HALF} )? (?: {_ZONE} | [ ]UTC )?
+          [:,]? (?= \s | \[ | {_LEVEL}\b )
+        | {_DATE} (?={_LEVEL}\b) )
     | -[ ](?P<process> \d{{1,6}} )[ ]-[ ][\w.]{{1,80}}[ ]-[ ][\w.]{{1,80}}:\d{{1,6}}   # levanter
       [ ]-[ ]{_LEVEL}[ ]::
-    | {_DATE} (?=[ ]{_LEVEL}\b)
     | (?i: gpu|worker|process|device ) [ ]? \#? (?P<named> \d{{1,6}} ) : (?=\s)
     | [a-z_]\w{{0,40}} (?: ::\w{{1,40}} ){{1,8}} : (?=\s)                         # tracing of Rust
-    | \{{ [\w./-]{{1,80}}\.py:\d{{1,6}} \}} (?=\s)                                # Airflow
-    | (?: [a-z][\w.]{{1,40}} [ ] | [ ]{{1,40}} )? {_LEVEL}
+    | (?: [A-Za-z][\w.]{{1,40}} [ ] | [ ]{{1,40}} )? \[? {_LEVEL}
       (?: [ ]{{0,4}} : [\w.]{{1,80}} : | [ ]? : (?!\d) | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
-    | (?P<between> (?: - | \| (?! [ ]{{3}} ) ) [ \t]                             # " - name - "
+    | (?P<between> (?: [*>-] | \| (?! [ ]{{3}} ) ) [ \t]                         # " - name - "
         (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
               | [A-Za-z_<] [\w.<>/-]{{0,100}} (?: :[\w<>]{{1,60}} :\d{{1,6}} )?
               | [^|:=\n]{{1,60}}? (?= [ ] [-|][ ] {_LEVEL} [ ] ) )
             [ \t]+ (?= [-|][ \t] ) )? )
-    | [\w./-]{{1,100}}\.(?:py|cc|cpp|cu|rs|go):\d+                        # a source line
-      (?: :\w{{1,60}} | [ ]in[ ]\w{{1,60}}[ ]-- )? [\]:]? (?=\s)
     | (?: [\w.-]{{1,60}} [ ] )? [\w./-]{{1,60}} \[\d{{1,8}}\] : (?=\s)               # syslog
     """,
     re.VERBOSE | re.ASCII,
@@ -122,7 +125,8 @@ def strip_escapes(text: str) -> str:
 def strip_prefixes(text: str) -> Line:
     """Take off escape sequences and what launchers and loggers print around a message.
 
-    At most one blank goes with each prefix, so that an indented message stays indented.
+    At most one blank goes with each prefix, so that an indented message stays indented, as code and
+    settings are; behind a time it is a logger's.
 
     >>> strip_prefixes("[rank3]: [2026-11-20 08:04:09,098] [INFO] [train.py:7:log] step=1")
     Line(text='step=1', rank=3, label=None, tag='')
@@ -132,14 +136,15 @@ def strip_prefixes(text: str) -> Line:
     Line(text='[Epoch 0][Batch 99] loss=2', rank=5, label=None, tag='')
     """
     text = strip_escapes(text)
-    start, rank, label, tag = 0, None, None, ""
+    start, rank, label, tag, stamped = 0, None, None, "", False
     for _ in range(_MOST_PREFIXES):
         found = _PREFIX.match(text, start)
         if found is None or (found["between"] and not start):
             break
-        inside = found["tag"]
-        if inside:
-            if _PLACE.search(inside) and not _DATED.search(inside):
+        kind = found.lastgroup
+        if inside := found["tag"]:
+            dated = _DATED.search(inside) is not None
+            if not dated and _PLACE.search(inside):
                 if not (found["colon"] and inside.isdecimal()):
                     break
                 label = int(inside)
@@ -147,16 +152,20 @@ def strip_prefixes(text: str) -> Line:
                 rank = int(ranked[1])
             elif inside.lower() in SPLITS:
                 tag = inside.lower()
-        elif found["between"] and (name := found["between"].strip("-| \t").lower()) in SPLITS:
-            tag = name
-        elif found["label"]:
+            stamped |= dated
+        elif kind == "time":
+            stamped = True
+        elif kind == "between":
+            name = found["between"].strip("-| \t").lower()
+            tag = name if name in SPLITS else tag
+        elif kind == "label":
             label = int(found["label"])
-        elif told := found["mpi"] or found["process"] or found["named"]:
-            rank = int(told)
+        elif kind:
+            rank = int(found[kind])
         start = found.end()
         if text[start : start + 1] in (" ", "\t"):
             start += 1
-    text = text[start:].rstrip()
+    text = text[start:].strip() if stamped else text[start:].rstrip()
     if text.endswith((")", *"0123456789")) and (
         suffix := _SUFFIX.search(text, max(0, len(text) - 120))
     ):
@@ -166,19 +175,9 @@ def strip_prefixes(text: str) -> Line:
 
 _STAMP = pattern_of(
     rf"""
-    (?<![\d.:/])
-    (?: (?P<year> (?:19|20)\d\d )[-/.](?P<month> \d\d )[-/.](?P<day> \d\d )[T ,_-][ ]?
-      | (?P<first> \d\d )/(?P<second> \d\d )(?: /(?P<third> \d{{4}}|\d\d ) )?[ ,]{{1,2}}
-      | (?:{_WEEKDAY},?[ ]{{1,2}})?
-        (?: (?P<day1> \d{{1,2}} )[ -](?P<name1> {_MONTH} )
-          | (?P<name2> {_MONTH} )[ ]{{1,2}}(?P<day2> \d{{1,2}} ) )
-        (?: ,?[ -](?P<year1> (?:19|20)\d\d ) )?[ ,]{{1,2}}
-      | \b[IWEFD](?P<glog_year> 20\d\d )?(?P<glog_month> \d\d )(?P<glog_day> \d\d )[ ]{{1,2}}
-    )
-    (?P<clock> \d\d:\d\d (?: :\d\d (?:[.,]\d{{1,9}})? )? )
-    (?P<half> [ ]?[AP]M\b )?
-    (?P<zone> Z | [ ]?[+-]\d\d:?\d\d\b )?
-    (?: [ ](?:UTC[ ])?(?P<year2> (?:19|20)\d\d )\b )?
+    (?<![\d.:/]) (?: (?P<date> {_DATE} ) | \b[IWEFD](?P<glog> (?:20\d\d)?\d{{4}} )[ ]{{1,2}} )
+    (?P<clock> {_CLOCK} ) (?P<half> {_HALF} )? (?P<zone> {_ZONE} )?
+    (?: [ ](?:UTC[ ])?(?P<year> (?:19|20)\d\d )\b )?
     """,
     re.VERBOSE | re.ASCII,
 )
@@ -189,6 +188,8 @@ _TIME_OF_DAY = pattern_of(
     re.ASCII,
 )
 _LOOK_FOR_TIME = 200
+_DIGITS = pattern_of(r"\d+", re.ASCII)
+_MONTH_NAMED = pattern_of(_MONTH)
 
 
 def find_time(text: str) -> tuple[int, int] | None:
@@ -204,31 +205,8 @@ def find_time(text: str) -> tuple[int, int] | None:
     return None
 
 
-def days_since_1970(year: int, month: int, day: int) -> int:
-    """Count the days from 1970-01-01 in the Gregorian calendar.
-
-    The formula is days_from_civil of Howard Hinnant, chrono-Compatible Low-Level Date Algorithms
-    (https://howardhinnant.github.io/date_algorithms.html): years begin in March, 400 are an era.
-
-    >>> days_since_1970(1970, 1, 1), days_since_1970(2000, 3, 1)
-    (0, 11017)
-    """
-    year -= month <= 2
-    era, year_of_era = divmod(year, 400)
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return (
-        era * 146097
-        + year_of_era * 365
-        + year_of_era // 4
-        - year_of_era // 100
-        + day_of_year
-        - 719468
-    )
-
-
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# Seconds from the year 1 to 1970, for stamps that lack the year: 4 is the first leap year.
-_LEAP_YEAR = 4
+_LEAP_YEAR = 4  # the first one, for stamps that lack the year
 
 
 def read_time(text: str) -> float | None:
@@ -246,43 +224,52 @@ def read_time(text: str) -> float | None:
     if found is None:
         alone = _TIME_OF_DAY.match(text)
         return None if alone is None else _seconds(alone["clock"])
-    date = _date(found)
     seconds = _seconds(found["clock"], (found["half"] or "").strip())
-    if date is None or seconds is None:
+    days = _days(found["date"] or found["glog"], found["year"])
+    if seconds is None or days is None:
         return None
-    year, month, day = date
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    if year is None:
-        days = days_since_1970(_LEAP_YEAR, month, day) - days_since_1970(_LEAP_YEAR, 1, 1)
-    else:
-        days = days_since_1970(year, month, day)
     zone = (found["zone"] or "").strip().replace(":", "")
     if len(zone) == 5:
         seconds -= (1 if zone[0] == "+" else -1) * (int(zone[1:3]) * 3600 + int(zone[3:]) * 60)
     return days * 86400 + seconds
 
 
-def _date(found: re.Match[str]) -> tuple[int | None, int, int] | None:
-    """Return year, month and day of a stamp; the month is the first number unless it cannot be."""
-    if found["year"]:
-        return int(found["year"]), int(found["month"]), int(found["day"])
-    if found["glog_month"]:
-        year = found["glog_year"]
-        return int(year) if year else None, int(found["glog_month"]), int(found["glog_day"])
-    if found["first"]:
-        month, day = int(found["first"]), int(found["second"])
-        if month > 12:
-            month, day = day, month
-        third = found["third"]
-        year = None if third is None else int(third) + (2000 if len(third) == 2 else 0)
-        return year, month, day
-    named = found["name1"] or found["name2"]
-    if not named:
+def _days(text: str, year_behind: str | None) -> int | None:
+    """Return the days since 1970 of a date, or since the begin of a leap year; None for no date.
+
+    Of two numbers the month is the first unless it cannot be.
+
+    >>> _days("2026-11-20", None), _days("20/11/26", None), _days("Jan  2", None)
+    (20777, 20777, 1)
+    """
+    parts = _DIGITS.findall(text)
+    if len(parts) == 1:  # 20261120, 1120
+        parts = [parts[0][:-4], parts[0][-4:-2], parts[0][-2:]]
+    numbers = [int(part) for part in parts if part]
+    year = int(year_behind) if year_behind else None
+    if numbers[0] > 31:
+        year = numbers.pop(0)
+    if named := _MONTH_NAMED.search(text):
+        numbers.insert(0, _MONTHS.index(named[0][:3].lower()) + 1)
+    month, day, *rest = numbers
+    if month > 12 and year is None:
+        month, day = day, month
+    if rest:
+        year = rest[0] + (2000 if rest[0] < 100 else 0)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
         return None
-    said = found["year1"] or found["year2"]
-    day = int(found["day1"] or found["day2"])
-    return int(said) if said else None, _MONTHS.index(named[:3].lower()) + 1, day
+    begin = _day(_LEAP_YEAR, 1, 1) if year is None else _day(1970, 1, 1)
+    return _day(year or _LEAP_YEAR, month, day) - begin
+
+
+def _day(year: int, month: int, day: int) -> int:
+    """Count the days of the Gregorian calendar, whose years begin in March for this.
+
+    That is days_from_civil of Howard Hinnant, chrono-Compatible Low-Level Date Algorithms
+    (https://howardhinnant.github.io/date_algorithms.html).
+    """
+    year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day
 
 
 def _seconds(clock: str, half: str = "") -> float | None:
