@@ -8,6 +8,7 @@ without names. The Reader gathers rows in Frames: the same samples at a fraction
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 from msgspec import Struct
 
@@ -94,6 +95,11 @@ class Frame(Struct, gc=False):
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.offsets)
+
+    def arrays(self) -> list[array[Any]]:
+        """List all columns."""
+        places = (self.offsets, self.steps, self.epochs, self.times)
+        return [*(each for each in places if each is not None), *self.columns]
 
 
 class Placed(Struct, frozen=True, gc=False):

@@ -32,25 +32,13 @@ _NUMBER = re.compile(r"\d[\d.]*")
 _EPOCH = re.compile(r"\bepochs?\b[\s:#\[(]*(\d{1,9})", re.IGNORECASE)
 
 
-class Form(Struct, eq=False):
-    """The rows of one layout in one log; columns as those of ``Frame``.
+class Form(Frame, eq=False):
+    """The rows of one layout in one log.
 
     ``rows`` counts those that the log has, also where not all are kept.
     """
 
-    layout: Layout
-    total: int | None
-    offsets: array[int]
-    steps: array[int] | None
-    epochs: array[float] | None
-    times: array[float] | None
-    columns: tuple[array[float], ...]
     rows: int = 0
-
-    def arrays(self) -> list[array[Any]]:
-        """List all columns."""
-        places = (self.offsets, self.steps, self.epochs, self.times)
-        return [*(each for each in places if each is not None), *self.columns]
 
 
 class Log(Struct, eq=False):
@@ -154,12 +142,12 @@ class Store:
             layout = replace(layout, bar=None if bar is None else bar_name(bar), names=names)
             form = log.forms[key] = Form(
                 layout,
-                frame.total,
                 array("q"),
                 None if frame.steps is None else array("q"),
                 None if epochs is None else array("d"),
                 None if frame.times is None else array("d"),
                 tuple(array("d") for _ in names),
+                frame.total,
             )
             self._bytes += _BYTES_OF_A_FORM
         # The drawings of a bar give the rows between them their steps: asked for, those are kept.

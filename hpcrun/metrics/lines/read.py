@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from hpcrun.metrics.lines.learn import Template, explains, is_noise, layout_of, learn
 from hpcrun.metrics.lines.line import (
@@ -479,7 +478,7 @@ class Gatherer:
             return
         if before.offsets[-1] > frame.offsets[0]:
             self._unordered.add(key)
-        for column, more in zip(_columns(before), _columns(frame), strict=True):
+        for column, more in zip(before.arrays(), frame.arrays(), strict=True):
             column += more
         if frame.total is not None:
             before.total = max(before.total or 0, frame.total)
@@ -561,13 +560,8 @@ class Gatherer:
         return [*map(seconds.__getitem__, stamps)]
 
 
-def _columns(frame: Frame) -> list[array[Any]]:
-    places = (frame.offsets, frame.steps, frame.epochs, frame.times)
-    return [*(column for column in places if column is not None), *frame.columns]
-
-
 def _in_order(frame: Frame) -> None:
     """Bring the rows of a frame in the order of their lines."""
     order = sorted(range(len(frame)), key=frame.offsets.__getitem__)
-    for column in _columns(frame):
+    for column in frame.arrays():
         column[:] = array(column.typecode, [column[index] for index in order])
