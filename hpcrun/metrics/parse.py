@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.health.find import find_warnings
+from hpcrun.metrics.health import find_warnings
 from hpcrun.metrics.lines.line import LARGEST_DOCUMENT, may_be_document
 from hpcrun.metrics.lines.read import Reader, read_document_frames
 from hpcrun.metrics.names import LOSS

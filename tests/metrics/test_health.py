@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
-from hpcrun.metrics.health.find import find_warnings
+from hpcrun.metrics.health import find_warnings
 from tests.metrics.faulty import FAULTS, Fault
 from tests.metrics.healthy import Family, thinned
 from tests.metrics.warning_rates import HEALTHY, alarms, found

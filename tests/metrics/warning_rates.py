@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from hpcrun.metrics.health.find import find_warnings
+from hpcrun.metrics.health import find_warnings
 from tests.metrics.faulty import FAULTS, Fault
 from tests.metrics.healthy import LOSSES, Family
 from tests.metrics.healthy_clocks import CLOCKS
