@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, structs, to_builtins
@@ -47,28 +47,11 @@ class Change(Struct, frozen=True, kw_only=True):
 
 def changes(cluster: Cluster, facts: Facts) -> list[Change]:
     """List the differences from the profile; what could not be read this time is none."""
-    wanted = _updated(cluster, facts)
     found = []
-    for key in READ_KEYS:
-        before, after = getattr(cluster, key), getattr(wanted, key)
-        if before != after:
-            found.append(_change(key, before, after))
-    for name in sorted({*cluster.partitions, *wanted.partitions}):
-        path = f"partitions.{name}"
-        if name not in wanted.partitions:
-            found.append(Change(what="gone", key=path))
-        elif name not in cluster.partitions:
-            found.append(_change(path, None, given(wanted.partitions[name])))
-        else:
-            old, new = given(cluster.partitions[name]), given(wanted.partitions[name])
-            found += [
-                _change(f"{path}.{key}", old.get(key), new.get(key))
-                for key in Partition.__struct_fields__
-                if old.get(key) != new.get(key)
-            ]
-    for name, gpu_type in wanted.gpu_types.items():
-        if name not in cluster.gpu_types:
-            found.append(_change(f"gpu_types.{name}", None, given(gpu_type)))
+    for path, before, after in _differences(cluster, _updated(cluster, facts)):
+        what = "gone" if after is None else "added" if before is None else "changed"
+        key = ".".join(path)
+        found.append(Change(what=what, key=key, before=_text(before), after=_text(after)))
     return found
 
 
@@ -82,8 +65,19 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
         f"{source}: its partitions are written in a way that cannot be updated",
         fix="move the file away, let hpcrun init write a new one, and copy your own keys into it",
     )
+    if cluster.partitions and not wanted.partitions:
+        raise cannot
     try:
-        edited = _edit(text, cluster, wanted)
+        edited = text
+        if cluster.read_on != wanted.read_on:
+            edited = put(text, ["read_on"], wanted.read_on)
+        for path, _, after in _differences(cluster, wanted):
+            if after is not None:
+                edited = put(edited, path, after)
+            elif len(path) > 2:
+                edited = drop(edited, path)
+            else:
+                edited = comment_out(edited, path, f"gone from the cluster on {wanted.read_on}:")
         if load_cluster(edited, source=source) == wanted:
             return edited
     except (CannotEdit, SpecError) as error:
@@ -91,32 +85,29 @@ def update(text: str, source: str, cluster: Cluster, facts: Facts) -> str:
     raise cannot
 
 
-def _edit(text: str, cluster: Cluster, wanted: Cluster) -> str:
-    for key in ("read_on", *READ_KEYS):
-        if getattr(cluster, key) != getattr(wanted, key):
-            text = put(text, [key], getattr(wanted, key))
-    for name, partition in wanted.partitions.items():
-        path, new = ["partitions", name], given(partition)
-        old = given(cluster.partitions[name]) if name in cluster.partitions else None
-        if old is None or (old and not new):
-            text = put(text, path, new)
-            continue
-        for key, value in new.items():
-            if old.get(key) != value:
-                text = put(text, [*path, key], value)
-        for key in old:
-            if key not in new:
-                text = drop(text, [*path, key])
-    gone = [name for name in cluster.partitions if name not in wanted.partitions]
-    if gone and not wanted.partitions:
-        raise CannotEdit("no partition is left")
-    for name in gone:
-        comment = f"gone from the cluster on {wanted.read_on}:"
-        text = comment_out(text, ["partitions", name], comment)
+def _differences(cluster: Cluster, wanted: Cluster) -> Iterator[tuple[list[str], Any, Any]]:
+    """Yield the path of each difference, and the value before and after; None: it is not there.
+
+    A new partition is one, and so is one that is gone.
+    """
+    for key in READ_KEYS:
+        before, after = getattr(cluster, key), getattr(wanted, key)
+        if before != after:
+            yield [key], before, after
+    for name in sorted({*cluster.partitions, *wanted.partitions}):
+        path = ["partitions", name]
+        if name not in wanted.partitions:
+            yield path, None, None
+        elif name not in cluster.partitions:
+            yield path, None, given(wanted.partitions[name])
+        else:
+            old, new = given(cluster.partitions[name]), given(wanted.partitions[name])
+            for key in Partition.__struct_fields__:
+                if old.get(key) != new.get(key):
+                    yield [*path, key], old.get(key), new.get(key)
     for name, gpu_type in wanted.gpu_types.items():
         if name not in cluster.gpu_types:
-            text = put(text, ["gpu_types", name], given(gpu_type))
-    return text
+            yield ["gpu_types", name], None, given(gpu_type)
 
 
 def _updated(cluster: Cluster, facts: Facts) -> Cluster:
@@ -167,11 +158,6 @@ def given(value: Partition | GpuType) -> dict[str, Any]:
     """Return the keys that have a value; 0 is one."""
     made: Mapping[str, Any] = to_builtins(value)
     return {key: one for key, one in made.items() if one or (one == 0 and one is not False)}
-
-
-def _change(key: str, before: Any, after: Any) -> Change:
-    what = "added" if before is None else "gone" if after is None else "changed"
-    return Change(what=what, key=key, before=_text(before), after=_text(after))
 
 
 def _text(value: Any) -> str | None:

@@ -23,18 +23,6 @@ class CannotEdit(Exception):
     """The text is written in a way that cannot be changed value by value."""
 
 
-def block(value: Mapping[str, Any], indent: int) -> list[str]:
-    """Write a map in block style: maps of maps in lines of their own, plain maps in flow style."""
-    lines = []
-    for key, inner in value.items():
-        start = f"{' ' * indent}{flow(key)}:"
-        if indent < 2 and isinstance(inner, Mapping) and inner:
-            lines += [start, *block(inner, indent + 2)]
-        else:
-            lines.append(f"{start} {flow(inner)}")
-    return lines
-
-
 def put(text: str, path: Path, value: Any) -> str:
     """Set the value under a path of keys; its parents must be there, or be put too.
 
@@ -44,7 +32,7 @@ def put(text: str, path: Path, value: Any) -> str:
     root = _compose(text)
     if root is None:
         ended = text if not text or text.endswith("\n") else f"{text}\n"
-        return ended + "\n".join(block(_nested(path, value), 0)) + "\n"
+        return ended + "\n".join(_block_entry(path[0], _nested(path[1:], value), 0)) + "\n"
     node: yaml.Node = root
     for depth, key in enumerate(path):
         if not isinstance(node, yaml.MappingNode):

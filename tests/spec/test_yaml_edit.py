@@ -60,7 +60,7 @@ def test_an_entry_is_dropped_or_made_a_comment() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "value", "made"),
     [
-        ("", ["a", "b"], 1, "a:\n  b: 1\n"),
+        ("", ["a", "b"], 1, "a: {b: 1}\n"),
         ("# only words\n", ["a"], 1, "# only words\na: 1\n"),
         ("a:\nb: 2\n", ["a"], {"c": 1}, "a: {c: 1}\nb: 2\n"),
         ("a:  # nothing\nb: 2\n", ["a", "c"], 1, "a: {c: 1}  # nothing\nb: 2\n"),
