@@ -117,7 +117,6 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
 
 def no_keys(of: mi.Type, path: str) -> str:
     """Write what a path is that goes on as if it had keys."""
-    of, _ = unwrap(of)
     if isinstance(of, mi.ListType):
         return f"{path} is a list, given as a whole, as in {path}=[a, b]"
     return f"{path} is {_LOOKS_LIKE.get(type(of), 'text')}; it has no keys"

@@ -64,7 +64,9 @@ class _Reader:
         self.text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         self.source = source
         # What is searched: a key in a comment is none.
-        self.bare = _QUOTED_OR_COMMENT.sub(_without_comment, self.text)
+        self.bare = _QUOTED_OR_COMMENT.sub(
+            lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), self.text
+        )
         self.at = 0
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
@@ -145,7 +147,3 @@ class _Reader:
         if isinstance(value, str) and (start := self.bare.find(value, self.at)) >= 0:
             self.at = start + len(value)  # it may hold what looks like a key
         return value
-
-
-def _without_comment(match: re.Match[str]) -> str:
-    return match[1] or re.sub(r"[^\n]", " ", match[0])

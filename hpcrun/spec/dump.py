@@ -29,10 +29,11 @@ class _Dumper(yaml.SafeDumper):
     def text(self, data: str) -> yaml.Node:
         """Write text plain, as a block of lines, or in double quotes."""
         lines = data.removesuffix("\n").split("\n")
+        is_block = all(x and x == x.strip() and x.isascii() and x.isprintable() for x in lines)
         style: str | None = '"'
         if re.fullmatch(_PLAIN, data) and data.lower() not in _OTHER_WORDS:
             style = None
-        elif len(lines) > 1 and all(map(_is_plain_line, lines)):
+        elif len(lines) > 1 and is_block:
             style = "|"
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
@@ -52,10 +53,6 @@ class _Quoter(_Dumper):
 _Dumper.add_multi_representer(Struct, _Dumper.struct)
 for _kind in (_Dumper, _Quoter):
     _kind.add_representer(str, _kind.text)
-
-
-def _is_plain_line(line: str) -> bool:
-    return bool(line) and line == line.strip() and line.isascii() and line.isprintable()
 
 
 def _given(value: Struct) -> dict[str, Any]:

@@ -209,10 +209,13 @@ def _build_layer(
     for override in overrides:
         match = _ASSIGNMENT.fullmatch(override)
         if match is None:
-            problems.append(layer.problem(_cut(override), _bad_syntax(override)))
+            message = "expected KEY=VALUE, as in resources.nodes=2"
+            if re.match(r"[^=\"]*\[[^=]*=", override):
+                message = "a list is given as a whole, as in args=[a, b]"
+            problems.append(layer.problem(_cut(override), message))
             continue
         keys = [segment.strip('"') for segment in re.findall(_SEGMENT, match.group(1))]
-        path = _path(keys)
+        path = reduce(join, keys, "")
         wrong = _wrong_path(keys, root) or _scalar_between(keys, (layer, below))
         if wrong:
             problems.append(layer.problem(path, wrong))
@@ -230,32 +233,23 @@ def _build_layer(
     return layer
 
 
-def _path(keys: Sequence[str]) -> str:
-    return reduce(join, keys, "")
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= 60 and text.isprintable() else f"{text[:60]!a}..."
-
-
-def _bad_syntax(override: str) -> str:
-    if re.match(r"[^=\"]*\[[^=]*=", override):
-        return "a list is given as a whole, as in args=[a, b]"
-    return "expected KEY=VALUE, as in resources.nodes=2"
 
 
 def _wrong_path(keys: Sequence[str], root: mi.StructType) -> str | None:
     if keys[0] == "extends":
         return "only a file can extend a job; --set gives values"
     of: mi.Type = root
-    for depth, key in enumerate(keys):
-        above, (of, _) = keys[:depth], unwrap(of)
-        child = child_type(of, key)
-        if child is None and isinstance(of, mi.StructType):
-            return unknown_key(root, of, key)
+    path = ""
+    for key in keys:
+        above, _ = unwrap(of)
+        child = child_type(above, key)
         if child is None:
-            return no_keys(of, _path(above))
-        of = child
+            if isinstance(above, mi.StructType):
+                return unknown_key(root, above, key)
+            return no_keys(above, path)
+        of, path = child, join(path, key)
     return None
 
 
@@ -269,7 +263,7 @@ def _scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
             node = inner
             if not isinstance(node.value, dict):
                 place = f"{node.source}:{node.line}".removesuffix(":None")
-                path = _path(keys[:depth])
+                path = reduce(join, keys[:depth], "")
                 return f"{path} is {shown(node)} ({place}); set {path} as a whole"
     return None
 

@@ -80,15 +80,6 @@ RENAMES = {
 }
 
 
-def _is_owned(name: str) -> bool:
-    """Return whether hpcrun itself sets this environment variable.
-
-    >>> _is_owned("MASTER_PORT"), _is_owned("HPCRUN_X"), _is_owned("X")
-    (True, True, False)
-    """
-    return re.fullmatch(OWNED_VARIABLES, name) is not None
-
-
 def named_programs(layer: Node) -> list[str]:
     """List which of script, module and command a layer gives, in its own order."""
     return [key for key, node in layer.entries.items() if key in PROGRAMS and not is_null(node)]
@@ -104,44 +95,36 @@ def check_one_program(layer: Node, problems: list[Problem]) -> None:
 
 def check_names(tree: Node, problems: list[Problem], *, job: bool) -> None:
     """Refuse variables and sbatch options that hpcrun decides elsewhere."""
-    owned = "hpcrun sets this variable itself"
-    for path in ("env", "nccl.env") if job else ("env",):
+    judges = (("env", _owned), ("nccl.env", _owned), ("slurm", _decided), ("rename", _renamed))
+    for path, judge in judges:
         for name, node in _at(tree, *path.split(".")).entries.items():
-            if _is_owned(name):
-                problems.append(node.problem(join(path, name), owned))
+            if message := judge(name, node, job):
+                problems.append(node.problem(join(path, name), message))
     for index, node in enumerate(_at(tree, "secrets").items):
-        if _is_owned(node.text):
-            problems.append(node.problem(join("secrets", index), owned))
-    for option, node in _at(tree, "slurm").entries.items():
-        message = _decided(option, drops=plain_value(node) is False, job=job)
-        if message:
-            problems.append(node.problem(join("slurm", option), message))
-    for option, node in _at(tree, "rename").entries.items():
-        message = _renamed(option, node.text)
-        if message:
-            problems.append(node.problem(join("rename", option), message))
+        if message := _owned(node.text, node, job):
+            problems.append(node.problem(join("secrets", index), message))
 
 
-def _renamed(option: str, wanted: str) -> str:
-    if option not in RENAMES:
-        return f"hpcrun can rename {', '.join(RENAMES)}; slurm: {{{option}: false}} leaves it out"
-    known = RENAMES[option]
-    if wanted == "gpus-per-task":
-        return f"each rank would see one GPU only; use {' or '.join(known)}"
-    if wanted not in known:
-        drop = f"slurm: {{{option}: false}} leaves it out"
-        return f"expected {' or '.join(known)}; got {wanted or 'nothing'}; {drop}"
-    return ""
+def _owned(name: str, _: Node, __: bool) -> str:
+    owned = re.fullmatch(OWNED_VARIABLES, name)
+    return "hpcrun sets this variable itself" if owned else ""
 
 
-def _decided(option: str, *, drops: bool, job: bool) -> str:
-    if option in FIELD_OF_OPTION and not drops:
-        field = FIELD_OF_OPTION[option]
-        drop = "; false drops the line"
-    elif option in FIELD_OF_NEEDED_OPTION:
-        field = FIELD_OF_NEEDED_OPTION[option]
-        drop = ""
-    else:
+def _renamed(option: str, node: Node, _: bool) -> str:
+    known, leave = RENAMES.get(option), f"slurm: {{{option}: false}} leaves it out"
+    if known is None:
+        return f"hpcrun can rename {', '.join(RENAMES)}; {leave}"
+    choice = " or ".join(known)
+    if node.text == "gpus-per-task":
+        return f"each rank would see one GPU only; use {choice}"
+    return "" if node.text in known else f"expected {choice}; got {node.text or 'nothing'}; {leave}"
+
+
+def _decided(option: str, node: Node, job: bool) -> str:
+    field, drop = FIELD_OF_NEEDED_OPTION.get(option), ""
+    if option in FIELD_OF_OPTION and plain_value(node) is not False:
+        field, drop = FIELD_OF_OPTION[option], "; false drops the line"
+    if field is None:
         return REFUSED.get(option, "")
     own = field.rpartition(".")[2]
     if job or own in ("account", "partition"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from inspect import cleandoc
+from itertools import combinations
 from typing import Any, Literal
 
 import msgspec.inspect as mi
@@ -44,7 +45,7 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
         extends["description"] = "the job under this one, by name or path; this one's values win"
         body["properties"] = {"extends": _or_null(extends), **properties}
         body["allOf"] = [
-            *(_not_both(a, b) for i, a in enumerate(PROGRAMS) for b in PROGRAMS[i + 1 :]),
+            *({"not": _has({a: _GIVEN, b: _GIVEN})} for a, b in combinations(PROGRAMS, 2)),
             {"not": _has({"framework": {"const": "torch"}, "deepspeed": {"type": "object"}})},
             {
                 "if": _has({"extends": _GIVEN}),
@@ -162,10 +163,6 @@ def _no_nulls(of: mi.StructType) -> Schema:
 def _has(properties: dict[str, Schema]) -> Schema:
     """Match a map that has all of these keys, each with such a value."""
     return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _not_both(first: str, second: str) -> Schema:
-    return {"not": _has({first: _GIVEN, second: _GIVEN})}
 
 
 def _offload_rules() -> list[Schema]:

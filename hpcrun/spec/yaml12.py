@@ -25,16 +25,6 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-# As text: re compiles and keeps them at their first use, which most calls of hpcrun never come to.
-_DECIMAL = r"[-+]?[0-9]+"
-_OCTAL = r"0o[0-7]+"
-_HEXADECIMAL = r"0x[0-9a-fA-F]+"
-_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
-_INFINITY = r"([-+]?)\.(inf|Inf|INF)"
-_NANS = {".nan", ".NaN", ".NAN"}
-
-_PLAIN_KEY = r'[^\s".=\[\]]+'
-
 # What YAML calls unprintable, and the three line breaks that YAML 1.2 took out of the grammar and
 # the parser still breaks lines at.
 _NOT_ALLOWED = "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
@@ -108,9 +98,9 @@ def core_value(text: str) -> Any:
         return None
     if text in _BOOLEANS:
         return _BOOLEANS[text]
-    if text in _NANS:
-        return float("nan")
-    for pattern, base in ((_DECIMAL, 10), (_OCTAL, 8), (_HEXADECIMAL, 16)):
+    if re.fullmatch(r"\.(nan|NaN|NAN)|[-+]?\.(inf|Inf|INF)", text):
+        return float(text.replace(".", ""))
+    for pattern, base in ((r"[-+]?[0-9]+", 10), (r"0o[0-7]+", 8), (r"0x[0-9a-fA-F]+", 16)):
         if re.fullmatch(pattern, text):
             digits = text.lstrip("+-0ox") or "0"
             # int() itself refuses some thousands of digits, with another message.
@@ -119,9 +109,7 @@ def core_value(text: str) -> Any:
             if not -(1 << 63) <= number < 1 << 64:
                 raise ValueError("a whole number that does not fit into 64 bits")
             return number
-    if match := re.fullmatch(_INFINITY, text):
-        return float(f"{match.group(1)}inf")
-    if re.fullmatch(_FLOAT, text):
+    if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", text):
         value = float(text)
         if value in (float("inf"), float("-inf")):
             raise ValueError("a number that does not fit into a double")
@@ -145,7 +133,7 @@ def join(path: str, key: str | int) -> str:
     """
     if isinstance(key, int):
         return f"{path}[{key}]"
-    if not (re.fullmatch(_PLAIN_KEY, key) and key.isprintable()):
+    if not (re.fullmatch(r'[^\s".=\[\]]+', key) and key.isprintable()):
         key = json.dumps(key, ensure_ascii=False)
     return f"{path}.{key}" if path else key
 
