@@ -13,21 +13,21 @@ from pathlib import Path
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.commands import (
+    ESTIMATE,
+    SBATCH,
+    VERSION,
     Estimate,
-    estimate_argv,
     may_requeue_argv,
     parse_estimate,
     parse_refusals,
     parse_sbatch,
     parse_version,
     requeue_argv,
-    sbatch_argv,
     scancel_argv,
-    version_argv,
 )
 from hpcrun.slurm.jobs import (
+    SQUEUE_HEADED,
     SlurmJob,
-    headed_argv,
     is_sacct_garbled,
     is_squeue_garbled,
     parse_sacct,
@@ -90,7 +90,7 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
     took the job.
     """
     try:
-        result = transport.deliver(run_dirs, sbatch_argv(), env=env, timeout=TIMEOUT)
+        result = transport.deliver(run_dirs, SBATCH, env=env, timeout=TIMEOUT)
     except OutOfReach as error:
         return _settle(transport, run_dirs[0], error)
     job_id = parse_sbatch(result.stdout)
@@ -120,7 +120,7 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
 
     Raises SchedulerRefused, OutOfReach.
     """
-    result = transport.run(estimate_argv(), env=env, timeout=TIMEOUT, stdin=script)
+    result = transport.run(ESTIMATE, env=env, timeout=TIMEOUT, stdin=script)
     estimate = parse_estimate(result.stderr)
     if result.exit_code == 0 and estimate is not None:
         return estimate
@@ -175,7 +175,7 @@ def queue(
             fix=_WRAPPER,
         )
     is_empty = strict and result.exit_code == 0 and not result.stdout
-    if is_empty and not _run(transport, headed_argv()).stdout.strip():
+    if is_empty and not _run(transport, SQUEUE_HEADED).stdout.strip():
         raise OutOfReach("squeue prints nothing, not even its column names", fix=_WRAPPER)
     return parse_squeue(result.stdout)
 
@@ -215,7 +215,7 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
 def version(transport: Transport) -> tuple[int, int] | None:
     """Ask which Slurm is installed, as (22, 5); None where srun, a program here, does not say."""
     with contextlib.suppress(OutOfReach):
-        return parse_version(ask(transport, version_argv()) or "")
+        return parse_version(ask(transport, VERSION) or "")
     return None
 
 

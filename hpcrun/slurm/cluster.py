@@ -10,13 +10,19 @@ from msgspec import Struct
 from hpcrun.slurm.jobs import tres_gpus
 
 _UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "NONE", "N/A", "(null)", "", "NO_VAL"})
+# slurmctld's configuration; and all partitions, hidden ones and those of other groups too.
+SHOW_CONFIG = ("scontrol", "show", "config")
+SHOW_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
+# All nodes of all partitions. Without --exact nodes of different sizes share a row, and the sizes
+# are minima ("8+"); --all: hidden partitions too, and those of other groups.
 # %R partition, %D nodes, %c CPUs, %m memory in MB, %T state, %N node list, %G gres, %f features.
 # Features and gres come last: they are free text. (sinfo.1, 20.11 to 26.05)
-_SINFO = "%R|%D|%c|%m|%T|%N|%G|%f"
+SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%R|%D|%c|%m|%T|%N|%G|%f")
 # States of nodes that run no new job until someone repairs them; more may follow, as in DOWN*.
 _AWAY = ("down", "drain", "fail", "error", "future", "perfctrs", "inval")
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
-_QOS = "Name,Flags,MaxWall,MaxTRESPerJob,MaxTRESPerUser,GrpTRES"
+# All QOS and their limits.
+SHOW_QOS = (*_SACCTMGR, "qos", "format=Name,Flags,MaxWall,MaxTRESPerJob,MaxTRESPerUser,GrpTRES")
 _ASSOCIATION = (
     "Cluster,Account,Partition,DefaultAccount,QOS,DefaultQOS,MaxWall,MaxTRESPerJob,GrpTRES"
 )
@@ -115,11 +121,6 @@ class Qos(Struct, frozen=True, kw_only=True):
     max_gpus: int | None = None
 
 
-def show_config_argv() -> list[str]:
-    """Ask slurmctld for its configuration."""
-    return ["scontrol", "show", "config"]
-
-
 def parse_config(stdout: str) -> SlurmConfig:
     r"""Read ``scontrol show config``; keys that are not there stay unknown.
 
@@ -150,11 +151,6 @@ def parse_config(stdout: str) -> SlurmConfig:
         tmp=_text(values.get("TmpFS", "")),
         controllers=tuple(re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", stdout, re.M)),
     )
-
-
-def show_partitions_argv() -> list[str]:
-    """Ask for all partitions, hidden ones and those of other groups too, one in each line."""
-    return ["scontrol", "--all", "--oneliner", "show", "partition"]
 
 
 def parse_partitions(stdout: str) -> list[PartitionRow]:
@@ -201,15 +197,6 @@ def _partition(values: dict[str, str]) -> PartitionRow:
         allow_qos=_names(value("AllowQos", "AllowQOS")),
         deny_qos=_names(value("DenyQos", "DenyQOS")),
     )
-
-
-def sinfo_argv() -> list[str]:
-    """Ask for all nodes of all partitions.
-
-    ``--exact``: without it nodes of different sizes share a row, and the sizes are minima ("8+").
-    ``--all``: hidden partitions too, and those of other groups.
-    """
-    return ["sinfo", "--noheader", "--all", "--exact", f"--format={_SINFO}"]
 
 
 def parse_sinfo(stdout: str) -> list[NodeRow]:
@@ -296,11 +283,6 @@ def parse_associations(stdout: str, cluster: str = "") -> list[Association]:
         for row in rows
         if len(row) == 9 and row[1] and cluster in ("", row[0])
     ]
-
-
-def qos_argv() -> list[str]:
-    """Ask for all QOS and their limits."""
-    return [*_SACCTMGR, "qos", f"format={_QOS}"]
 
 
 def parse_qos(stdout: str) -> list[Qos]:

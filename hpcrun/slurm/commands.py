@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 SCRIPT = "job.sbatch"
+# Submits the script in the current folder: this is the job's WorkDir then, and tags the run.
+SBATCH = ("sbatch", "--parsable", SCRIPT)
+# When a job would start; sbatch reads the script from its input.
+ESTIMATE = ("sbatch", "--test-only")
+# Slurm's version, which srun knows by itself.
+VERSION = ("srun", "--version")
 # From this version on a step with --overlap shares GPUs too (Slurm 22.05, RELEASE_NOTES).
 _SHARES_GPUS = (22, 5)
-
-
-def sbatch_argv(script: str = SCRIPT) -> list[str]:
-    """Build the submission of a script that lies in the current folder.
-
-    The job's WorkDir is the folder that sbatch is run in, and tags the run.
-    """
-    return ["sbatch", "--parsable", script]
 
 
 class Estimate(Struct, frozen=True):
@@ -27,11 +25,6 @@ class Estimate(Struct, frozen=True):
     processors: int
     nodes: str
     partition: str
-
-
-def estimate_argv() -> list[str]:
-    """Build the question when a job would start; sbatch reads the script from its input."""
-    return ["sbatch", "--test-only"]
 
 
 def parse_estimate(stderr: str) -> Estimate | None:
@@ -136,11 +129,6 @@ def parse_refusals(stderr: str) -> dict[str, str]:
         if match is not None and match["message"] != "No error":
             found[match["id"]] = match["message"].strip()
     return found
-
-
-def version_argv() -> list[str]:
-    """Ask for Slurm's version, which srun knows by itself."""
-    return ["srun", "--version"]
 
 
 def parse_version(stdout: str) -> tuple[int, int] | None:

@@ -228,6 +228,9 @@ def tres_gpus(text: str) -> dict[str, int]:
 
 # ---- Questions and answers ---------------------------------------------------------------------
 
+# My jobs with a line of column names, which is there though no job is.
+SQUEUE_HEADED = ("squeue", "--me", "--format=%i")
+
 
 def squeue_argv(job_ids: Sequence[str] = (), *, partition: str = "") -> list[str]:
     """Ask for all my jobs, for some jobs, or for everybody's that wait in a partition.
@@ -244,11 +247,6 @@ def squeue_argv(job_ids: Sequence[str] = (), *, partition: str = "") -> list[str
         return [*argv, f"--partition={partition}"]
     # --jobs shows those of hidden partitions by itself, --me does not.
     return [*argv, "--jobs=" + ",".join(job_ids)] if job_ids else [*argv, "--all", "--me"]
-
-
-def headed_argv() -> list[str]:
-    """Ask for my jobs with a line of column names, which is there though no job is."""
-    return ["squeue", "--me", "--format=%i"]
 
 
 def parse_squeue(stdout: str) -> list[SlurmJob]:

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from hpcrun.slurm.cluster import (
+    SHOW_QOS,
     associations_argv,
     parse_associations,
     parse_qos,
-    qos_argv,
 )
 from tests.cluster.site import Site
 from tests.json_schemas import check_json
@@ -86,7 +86,7 @@ def test_limits_of_qos_and_accounts_are_read(site: Site) -> None:
         where = ("where", "user=root", "account=tiny")
         given = ("set", "qos+=gold", "MaxTRESPerJob=gres/gpu=2", "MaxWall=60")
         rig.run("sacctmgr", "-i", "modify", "user", *where, *given)
-        found = {one.name: one for one in parse_qos(rig.run(*qos_argv()).stdout)}
+        found = {one.name: one for one in parse_qos(rig.run(*SHOW_QOS).stdout)}
         assert (found["gold"].max_time, found["gold"].max_gpus) == ("1-00:00:00", 4)
         assert "denyonlimit" in found["gold"].flags and found["normal"].max_gpus is None
         asked = associations_argv("root", cluster)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
-from hpcrun.slurm.commands import parse_estimate, parse_sbatch, sbatch_argv, scancel_argv
+from hpcrun.slurm.commands import SBATCH, parse_estimate, parse_sbatch, scancel_argv
 from hpcrun.slurm.jobs import (
     SlurmJob,
     count_gpus,
@@ -175,7 +175,7 @@ def test_what_only_some_releases_refuse(version: str) -> None:
         ("squeue", "mine", squeue_argv()),
         ("squeue", "partition", squeue_argv(partition="debug")),
         ("squeue", "unknown", squeue_argv(["999999"])),
-        ("sbatch", "taken", sbatch_argv()),
+        ("sbatch", "taken", [*SBATCH]),
         ("scancel", "unknown", scancel_argv("999999")),
         ("scontrol", "unknown", show_job_argv("999999")),
         ("sacct", "unknown", sacct_argv(["999999"])),

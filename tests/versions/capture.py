@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 
 from hpcrun.slurm.cluster import (
+    SHOW_CONFIG,
+    SHOW_PARTITIONS,
+    SHOW_QOS,
+    SINFO,
     associations_argv,
-    qos_argv,
-    show_config_argv,
     show_nodes_argv,
-    show_partitions_argv,
-    sinfo_argv,
 )
-from hpcrun.slurm.commands import sbatch_argv, scancel_argv
+from hpcrun.slurm.commands import SBATCH, scancel_argv
 from hpcrun.slurm.jobs import sacct_argv, show_job_argv, squeue_argv
 from tests.versions.book import Book
 
@@ -55,7 +55,7 @@ def submit(
     place.mkdir(parents=True, exist_ok=True)
     script = ["#!/bin/bash", f'#SBATCH --job-name="{name}"', "#SBATCH --output=out.log", *lines]
     (place / "job.sbatch").write_text("\n".join(script) + "\n")
-    argv = argv or sbatch_argv()
+    argv = argv or SBATCH
     if case:
         return book.take(case, argv, cwd=str(place)).strip()
     done = book.rig.ask(argv, cwd=str(place))
@@ -207,7 +207,7 @@ def _refusals(book: Book) -> None:
     submit(book, "after unknown", line, "exit 0", case="dependency-on-unknown")
     submit(book, "dos", "exit 0\r", case="refused-dos-line-ends")
     place = str(book.rig.shared / "runs")
-    book.take("refused-no-file", sbatch_argv(), cwd=place)
+    book.take("refused-no-file", SBATCH, cwd=place)
     test_only = ["sbatch", "--test-only", "job.sbatch"]
     submit(book, "fits", "#SBATCH --nodes=2", "exit 0", case="test-only", argv=test_only)
     line = "#SBATCH --gres=gpu:99"
@@ -232,12 +232,12 @@ def _facts(book: Book) -> None:
     book.take("associations", [*show_assoc, "format=account,partition,qos"])
     book.take("version", ["sinfo", "--version"])
     # What `hpcrun init` asks.
-    book.take("config", show_config_argv(), parse=False)
-    book.take("all-partitions", show_partitions_argv(), parse=False)
+    book.take("config", SHOW_CONFIG, parse=False)
+    book.take("all-partitions", SHOW_PARTITIONS, parse=False)
     book.take("two-nodes", show_nodes_argv(book.rig.node_names), parse=False)
-    book.take("kinds-of-nodes", sinfo_argv())
+    book.take("kinds-of-nodes", SINFO)
     book.take("accounts", associations_argv("root", ""))
-    book.take("qos", qos_argv())
+    book.take("qos", SHOW_QOS)
 
 
 def _ends(book: Book, jobs: dict[str, str]) -> None:
@@ -273,7 +273,7 @@ def _silence(book: Book, jobs: dict[str, str]) -> None:
     rig, job_id = book.rig, jobs["two words"]
     place = str(rig.shared / "runs" / "ok")
     questions = [
-        (sbatch_argv(), place),
+        (SBATCH, place),
         (squeue_argv([job_id]), "/"),
         (show_job_argv(job_id), "/"),
         (scancel_argv(job_id), "/"),

@@ -21,6 +21,10 @@ from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import ask
 from hpcrun.slurm.cluster import (
+    SHOW_CONFIG,
+    SHOW_PARTITIONS,
+    SHOW_QOS,
+    SINFO,
     Association,
     NodeLimits,
     NodeRow,
@@ -33,11 +37,7 @@ from hpcrun.slurm.cluster import (
     parse_partitions,
     parse_qos,
     parse_sinfo,
-    qos_argv,
-    show_config_argv,
     show_nodes_argv,
-    show_partitions_argv,
-    sinfo_argv,
 )
 from hpcrun.spec.job import Fabric
 from hpcrun.transport import Transport
@@ -74,8 +74,8 @@ def survey(transport: Transport) -> Answers:
     Raises OutOfReach where slurmctld does not answer, or the answer is not Slurm's.
     """
     config = _config(transport)
-    partitions = _rows(transport, show_partitions_argv(), parse_partitions)
-    nodes = _rows(transport, sinfo_argv(), parse_sinfo)
+    partitions = _rows(transport, SHOW_PARTITIONS, parse_partitions)
+    nodes = _rows(transport, SINFO, parse_sinfo)
     associations, qos = _accounting(transport, config)
     return Answers(
         config=config,
@@ -90,9 +90,8 @@ def survey(transport: Transport) -> Answers:
 
 
 def _config(transport: Transport) -> SlurmConfig:
-    argv = show_config_argv()
     try:
-        text = _answer(transport, argv)
+        text = _answer(transport, SHOW_CONFIG)
     except OutOfReach as error:
         if "onfiguration source" in error.message or "onfiguration file" in error.message:
             raise OutOfReach(
@@ -103,11 +102,11 @@ def _config(transport: Transport) -> SlurmConfig:
         raise
     config = parse_config(text)
     if not config.version and not config.cluster:
-        raise _odd(argv, text)
+        raise _odd(SHOW_CONFIG, text)
     return config
 
 
-def _rows(transport: Transport, argv: list[str], parse: Callable[[str], list[T]]) -> list[T]:
+def _rows(transport: Transport, argv: Sequence[str], parse: Callable[[str], list[T]]) -> list[T]:
     text = _answer(transport, argv)
     rows = parse(text)
     # "No partitions in the system" is an answer too.
@@ -141,7 +140,7 @@ def _accounting(
         return None, None
     with contextlib.suppress(OutOfReach):
         listed = ask(transport, associations_argv(name_of_user(os.geteuid()), config.cluster))
-        qos = ask(transport, qos_argv())
+        qos = ask(transport, SHOW_QOS)
         return (
             None if listed is None else parse_associations(_clean(listed), config.cluster),
             None if qos is None else parse_qos(_clean(qos)),
@@ -157,7 +156,7 @@ def _groups() -> list[str]:
     return sorted(names)
 
 
-def _answer(transport: Transport, argv: list[str]) -> str:
+def _answer(transport: Transport, argv: Sequence[str]) -> str:
     text = ask(transport, argv)
     if text is None:
         raise OutOfReach(
@@ -171,7 +170,7 @@ def _clean(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
-def _odd(argv: list[str], text: str) -> OutOfReach:
+def _odd(argv: Sequence[str], text: str) -> OutOfReach:
     first = text.strip().splitlines()[0][:60] if text.strip() else ""
     return OutOfReach(
         f"{' '.join(argv)}: the answer is not Slurm's: {first!r}",
