@@ -1,12 +1,9 @@
-"""Curve: what the logs of a run say, one value per step.
-
-``build`` makes it.
-"""
+"""Curve: what the logs of a run say, one value per step; long series are thinned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -52,23 +49,67 @@ class Series(Struct, frozen=True):
 
 
 def build_series(
-    steps: list[int | None], values: list[float], times: list[float] | None = None
+    steps: Sequence[int | None],
+    values: Sequence[float],
+    times: Sequence[float] | None = None,
+    limit: int | None = None,
 ) -> Series:
-    """Build a series of all its points, at least one.
+    """Build a series of all its points, at least one; of many keep ``limit`` (at least 16).
+
+    The points are parted into buckets of as many each, a power of two. A bucket keeps its lowest,
+    its highest and its last point, and its first nan; the first point of all is kept too: so a
+    spike of one step stays.
 
     >>> build_series([1, 2], [3.0, 2.5]).summary.min
     Point(step=2, value=2.5)
+    >>> build_series(range(10_000), [0.0] * 999 + [1.0] + [0.0] * 9000, limit=100).steps[5:8]
+    [767, 768, 999]
     """
-    points = [Point(*pair) for pair in zip(steps, values, strict=True)]
-    known = [point for point in points if not math.isnan(point.value)]
+    has_nan = math.isnan(sum(values))  # or infinities of both signs
+    known = [value for value in values if not math.isnan(value)] if has_nan else values
+    low, high = (values.index(end(known)) if known else None for end in (min, max))
+
+    def point(index: int) -> Point:
+        return Point(steps[index], values[index])
+
     summary = Summary(
-        count=len(points),
-        first=points[0],
-        last=points[-1],
-        min=min(known, key=lambda point: point.value, default=None),
-        max=max(known, key=lambda point: point.value, default=None),
+        count=len(values),
+        first=point(0),
+        last=point(-1),
+        min=None if low is None else point(low),
+        max=None if high is None else point(high),
     )
-    return Series(steps, values, times, summary)
+    if limit is None or len(values) <= max(limit, 16):
+        return Series([*steps], [*values], None if times is None else [*times], summary)
+    even = 1
+    while len(values) > even * limit:
+        even *= 2
+    stride = 2 * even
+    while len(kept := _extremes(values, stride, has_nan=has_nan)) > max(limit, 16):
+        stride *= 2
+    return Series(
+        [steps[index] for index in kept],
+        [values[index] for index in kept],
+        None if times is None else [times[index] for index in kept],
+        summary,
+        [*values[::even]],
+        [*steps[::even]],
+    )
+
+
+def _extremes(values: Sequence[float], stride: int, *, has_nan: bool) -> list[int]:
+    """Choose the points that buckets of ``stride`` points keep."""
+    kept = {0}
+    for begin in range(0, len(values), stride):
+        known = bucket = values[begin : begin + stride]
+        kept.add(begin + len(bucket) - 1)
+        if has_nan:
+            known = [value for value in bucket if not math.isnan(value)]
+            if len(known) < len(bucket):
+                kept.add(begin + [*map(math.isnan, bucket)].index(True))
+        if known:
+            kept.update(begin + bucket.index(end(known)) for end in (min, max))
+    return sorted(kept)
 
 
 class Restart(Struct, frozen=True):

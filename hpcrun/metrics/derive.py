@@ -23,21 +23,20 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, groupby, islice, repeat
 from operator import eq, ne
+from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from hpcrun.metrics.bars import Bar
-from hpcrun.metrics.curve import Curve, Restart, Series
+from hpcrun.metrics.curve import Curve, Restart, Series, build_series
 from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, like_a_loss
 from hpcrun.metrics.own_steps import (
-    AFTER,
-    BEFORE,
     BY_EPOCH,
     DRAWN,
     IN_ORDER,
@@ -48,18 +47,17 @@ from hpcrun.metrics.own_steps import (
     by_rank,
     merged,
     merged_order,
+    pick,
     side_of,
 )
 from hpcrun.metrics.passes import (
-    Bound,
     Counter,
-    Course,
     Guide,
+    Turn,
     follow,
     rises,
     starts_with_each_epoch,
 )
-from hpcrun.metrics.series import Column, Points, joined, settled
 from hpcrun.metrics.steps import Steps, choose_way, find_steps
 from hpcrun.metrics.store import MOST_METRICS, Store
 
@@ -67,7 +65,13 @@ from hpcrun.metrics.store import MOST_METRICS, Store
 _PARTS = 10_000
 # Losses that a note names.
 _NAMED = 6
-_ANOTHER = "another run in the same file"
+# Trainings are of one kind if the lengths of their epochs differ by no more.
+_ALIKE = 1.5
+# So few losses with a step, and such a share of all, do not decide what the others mean.
+_FEW, _SHARE = 10, 0.1
+_ANOTHER = "taken as another run in the same file, not as a requeue"
+_NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
+_DONE_AGAIN = "the run was resumed; without steps, what it did again stands there twice"
 
 
 def derive(store: Store, limit: int | None = None) -> Curve:
@@ -87,45 +91,19 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     >>> derive(store).restarts
     (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2),)
     """
-    attempts: dict[int, list[Steps]] = {}
-    for log in store.proven():
-        attempts.setdefault(log.attempt, []).append(find_steps(log))
-    logs = [log for each in attempts.values() for log in each]
-    training = next((log.training for log in reversed(logs) if log.training), None)
-    by_step = _Axis([[_Track(log, log.by_step) for log in each] for each in attempts.values()])
-    by_epoch = _Axis([[_Track(log, log.by_epoch) for log in each] for each in attempts.values()])
-    in_order = _Axis([[_Track(log, log.loose) for log in each] for each in attempts.values()], True)
-    within_epoch = by_step.within_epochs or (training is not None and training.counts_within_epoch)
-    view = _View(by_step, by_epoch, in_order, logs, training, within_epoch)
+    view = _View([find_steps(log) for log in store.proven()])
     losses = view.find(LOSS)
-    in_epochs = losses is not None and view.is_one_an_epoch(*losses)
     metrics = {}
     for name in view.names():
         # One after the other: the columns of all at once would take far more than what is stored.
-        if (found := losses if name == LOSS else view.find(name)) is not None:
-            is_one = in_epochs and view.is_one_an_epoch(*found)
-            metrics[name] = found[1].series(limit, by_epoch=is_one)
-    if losses is not None:
-        axis = losses[0]
-    else:
-        axis = next((axis for axis in (by_step, by_epoch) if axis.level), in_order)
-    total = None
-    if axis is by_step and not within_epoch:
-        total = axis.total
-        if total is None and training is not None:
-            total = training.total
-    notes = axis.notes()
-    is_late = axis is by_step and view.is_late(LOSS)
-    if is_late or (axis is in_order and training is not None):
-        what = "their steps follow from their epochs"
-        if not is_late:
-            what = "at which steps is not known, their order counts"
-        notes.append(
-            "losses stand in lumps between the drawings of the progress bar, as a program "
-            f"prints that buffers its output: {what}"
-        )
+        column = losses if name == LOSS else view.find(name)
+        if column is not None:
+            by_epoch = view.is_one_an_epoch(losses) and view.is_one_an_epoch(column)
+            metrics[name] = column.series(limit, by_epoch=by_epoch)
+    axis = view.axis_of(losses)
+    notes = [*axis.notes(losses), *view.note_on_lumps(axis)]
     notes += [*_note_on_losses(metrics), *_notes_of(store)]
-    return Curve(metrics, tuple(axis.restarts()), total, tuple(notes))
+    return Curve(metrics, tuple(axis.restarts()), view.total(axis), tuple(notes))
 
 
 def _note_on_losses(metrics: dict[str, Series]) -> Iterator[str]:
@@ -150,31 +128,243 @@ def _notes_of(store: Store) -> Iterator[str]:
         )
 
 
+class _Points(NamedTuple):
+    """Values, their steps and their times, in the order of the log; () where there are none."""
+
+    steps: Sequence[Any]
+    values: Sequence[Any]
+    times: Sequence[Any]
+
+    def at(self, indices: Sequence[int]) -> _Points:
+        """Return the points at some indices."""
+        return _Points(*(pick(column, indices) if column else column for column in self))
+
+
+def _points(rows: Sequence[Rows], name: str) -> _Points:
+    """Join a metric's values of several rows, in the order of the log."""
+    order = merged_order([each.offsets for each in rows])
+    times = [each.times or [math.nan] * len(each.offsets) for each in rows]
+    return _Points(
+        merged(order, [each.steps for each in rows]) if rows[0].steps else (),
+        merged(order, [each.columns[each.names.index(name)] for each in rows]),
+        merged(order, times) if any(each.times is not None for each in rows) else (),
+    )
+
+
+def _joined(parts: Sequence[_Points]) -> _Points:
+    """Join points one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    steps, values, times = array("q"), array("d"), array("d")
+    for points in parts:
+        steps.extend(points.steps)
+        values.extend(points.values)
+        times.extend(points.times or repeat(math.nan, len(points.values)))
+    return _Points(steps, values, times)
+
+
+def _settled(parts: Sequence[_Points]) -> _Points:
+    """Leave one value per step, the last one, in the order of the steps."""
+    points = _joined(parts)
+    if rises(points.steps):
+        return points
+    last = dict(zip(points.steps, range(len(points.steps)), strict=True))
+    return points.at([*last.values()] if rises([*last]) else [last[each] for each in sorted(last)])
+
+
+class _Column(Struct, eq=False):
+    """One metric, one value per step. ``passes``: index of the first point of each, its epoch."""
+
+    axis: _Axis
+    side: str
+    points: _Points
+    passes: list[tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.points.values)
+
+    def series(self, limit: int | None, *, by_epoch: bool) -> Series:
+        """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
+        steps: Sequence[int | None] = self.points.steps or [None] * len(self)
+        if by_epoch:
+            steps = [epoch for _, epoch in self.passes]
+        times: Sequence[float] | None = self.points.times
+        if 2 * sum(map(math.isnan, self.points.times)) >= len(self.points.times):
+            times = None  # few lines have one
+        return build_series(steps, self.points.values, times, limit)
+
+    @property
+    def work(self) -> float:
+        """Sum of the values, were they alike at all steps up to the last: seconds of a bar."""
+        return float(self.points.steps[-1] * sum(self.points.values) / len(self))
+
+
 class _Track(Struct, eq=False):
-    """The rows of one log on one axis, and the course of the counter that they show."""
+    """A log on one axis: the rows that tell the progress, and where their counter turns.
+
+    ``counter``: what it has shown at its end; ``begins``: the run and the epoch at its beginning.
+    """
 
     log: Steps
-    rows: list[Rows]
-    guide: Guide | None = None
-    course: Course | None = None
-    # The pass at hand where the log begins.
-    begins: Bound = Bound(0, 0, 0)
-    of_name: dict[str, list[Rows]] = {}
+    of_name: dict[str, Steps]
+    guide: Guide | None
+    begins: tuple[int, int] = (0, 0)
+    turns: list[Turn] = []
+    counter: Counter = field(default_factory=Counter)
 
-    def __post_init__(self) -> None:
-        """Part the rows by their metrics: one of thousands is found at once."""
-        for rows in self.rows:
-            for name in {*rows.names}:
-                self.of_name.setdefault(name, []).append(rows)
+    @property
+    def again(self) -> list[Turn]:
+        """Where the run does steps again."""
+        return [turn for turn in self.turns if turn.replayed is not None]
 
-    def processes(self, level: int) -> float:
-        """Return how many processes print the same steps, as far as the rows of a level tell.
+
+class _Axis:
+    """One way to place the rows of a run: by step, by epoch, or by their order alone (loose)."""
+
+    def __init__(self, kind: str, attempts: Sequence[Sequence[tuple[Steps, dict[str, Steps]]]]):
+        self.kind, self.in_order = kind, kind == "loose"
+        rows = chain.from_iterable(getattr(log, kind) for each in attempts for log, _ in each)
+        # Which rows tell the progress, and the log of each attempt that counts it best.
+        self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
+        self.attempts = [
+            [_Track(log, of_name, self._guide(log)) for log, of_name in each] for each in attempts
+        ]
+        self.leads = [
+            next((track for track in each if track.guide), None) for each in self.attempts
+        ]
+        guides = [lead.guide for lead in self.leads if lead and lead.guide]
+        self.within_epochs = starts_with_each_epoch(guides)
+        self.counter = Counter()
+        for number, (lead, attempt) in enumerate(zip(self.leads, self.attempts, strict=True)):
+            for track in attempt:
+                highest = self.counter.highest
+                track.begins = (self.counter.run, highest.epoch if highest else 0)
+                track.counter = self.counter.copy()
+                self._follow(track, is_attempt=number > 0)
+            self.counter = lead.counter if lead else self.counter
+        # Of each attempt the first pass and step that later ones do again.
+        self.cuts: list[tuple[float, ...]] = []
+        cut: tuple[float, ...] = (math.inf,)
+        for lead in reversed(self.leads):
+            self.cuts.insert(0, cut)
+            cut = min([cut, *((turn.run, *turn.at) for turn in lead.again)] if lead else [cut])
+        # Other trainings in the same file: their lengths, how many losses they have, their runs.
+        self.length, self.others, self.left_out = self._find_trainings()
+
+    def _guide(self, log: Steps) -> Guide | None:
+        rows: list[Rows] = getattr(log, self.kind)
+        if self.in_order:
+            return _guide_of_epochs(rows)
+        return _guide([each for each in rows if each.level == self.level > 0 and each.steps])
+
+    def _follow(self, track: _Track, *, is_attempt: bool) -> None:
+        if track.guide is None:
+            return
+        marks = [each.offset for each in track.log.log.marks if each.mark.restart]
+        track.turns = follow(
+            track.guide,
+            [] if self.in_order else [*marks, *track.log.resumed],
+            track.counter,
+            within_epochs=self.within_epochs,
+            is_attempt=is_attempt,
+        )
+
+    def _find_trainings(self) -> tuple[int, list[tuple[int, int]], set[int]]:
+        """Find the longest of several trainings in one file, by the lengths of their epochs."""
+        rows: dict[int, Tally[int]] = {}
+        for lead in self.leads:
+            if lead is None or lead.guide is None or not lead.log.through_epochs:
+                continue
+            starts = [turn.offset for turn in lead.turns]
+            runs = [lead.begins[0], *(turn.run for turn in lead.turns)]
+            lengths = lead.guide.lengths or ()
+            for offset, length in zip(lead.guide.offsets, lengths, strict=False):
+                rows.setdefault(runs[bisect_right(starts, offset)], Tally())[length or 0] += 1
+        usual = {run: tally.most_common(1)[0][0] for run, tally in rows.items()}
+        whole: Tally[int] = Tally()
+        for run, tally in rows.items():
+            whole[usual[run]] += tally.total()
+        if len(whole) < 2:
+            return 0, [], set()
+        (length, _), *others = whole.most_common()
+        others = [each for each in others if not length / _ALIKE <= each[0] <= length * _ALIKE]
+        return length, others, {run for run in rows if usual[run] in dict(others)}
+
+    @property
+    def total(self) -> int | None:
+        """How many steps there will be, as the rows that count them say."""
+        totals = [lead.guide.total for lead in self.leads if lead and lead.guide]
+        total = next((each for each in reversed(totals) if each is not None), None)
+        # Beside whole epochs it may be that of each, until the counter is seen to count on.
+        epoch = self.counter.epoch
+        if epoch is not None and epoch == int(epoch) and not self.counter.spans_epochs:
+            return None
+        return total
+
+    def restarts(self) -> list[Restart]:
+        """Return all restarts, those between attempts included."""
+        found = []
+        reached: int | None = None
+        for number, (lead, attempt) in enumerate(zip(self.leads, self.attempts, strict=True)):
+            index = attempt[0].log.log.attempt
+            for turn in lead.again if lead else ():
+                places = (turn.reached.step if turn.reached else None, turn.at.step)
+                done = (None, None, 0) if self.in_order else (*places, turn.replayed or 0)
+                found.append(Restart(index, *done))
+            if number and not (lead and lead.again):
+                first = lead.guide.steps[0] if lead and lead.guide else None
+                found.append(Restart(index, reached, first, 0))
+            if lead and lead.counter.highest and not self.in_order:
+                reached = lead.counter.highest.step
+        return found
+
+    def notes(self, losses: _Column | None) -> Iterator[str]:
+        """Yield what was decided where the counter fell, who prints it, and what is not shown."""
+        falls: dict[tuple[str, str], list[str]] = {}
+        for lead in filter(None, self.leads):
+            for turn in lead.turns:
+                if turn.reached is None or (turn.replayed is not None and not self.in_order):
+                    continue
+                what, where = "the step counter begins again after", f"step {turn.reached.step}"
+                full = lead.guide is not None and turn.reached.step == lead.guide.total
+                meaning = _NEXT_EPOCH if full else _ANOTHER
+                if self.in_order:
+                    what, meaning = "the epoch falls from", _ANOTHER
+                    where = f"{turn.reached.step / _PARTS:g} to {turn.at.step / _PARTS:g}"
+                    meaning = _ANOTHER if turn.replayed is None else _DONE_AGAIN
+                falls.setdefault((what, meaning), []).append(where)
+        for (what, meaning), places in falls.items():
+            others = sum(place != places[0] for place in places)
+            more = f" and at {others} other place{'s' if others > 1 else ''}" if others else ""
+            yield f"{what} {places[0]}{more}: {meaning}"
+        for length, count in self.others:
+            yield (
+                f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
+                f"stands in the same file: its {count} losses are left out"
+            )
+        leads = [lead for lead in self.leads if lead and lead.guide]
+        processes = max((round(self._processes(lead)) for lead in leads), default=1)
+        rows = sum(len(lead.guide.steps) for lead in leads if lead.guide)
+        behind = sum(lead.counter.behind for lead in leads)
+        if processes > 1:
+            yield (
+                f"each step stands {processes} times in the log, with different values and "
+                "no rank: several processes print it; the last value of each step counts"
+            )
+        elif losses is not None and behind > _SHARE * rows and len(losses) < (1 - _SHARE) * rows:
+            yield (
+                f"{len(losses):,} of {rows:,} losses are shown: the counter falls {behind:,} times "
+                "to steps that it had passed, and the last value of each step counts"
+            )
+
+    def _processes(self, track: _Track) -> float:
+        """Return how many processes print the same steps, as far as the rows of the guide tell.
 
         What is drawn again all through an epoch, whose number is the step, is one process's.
         """
         rows = repeats = 0
-        for each in self.rows:
-            if each.level != level or each.side != OWN or each.rank is not None:
+        for each in getattr(track.log, self.kind):
+            if each.level != self.level or each.side != OWN or each.rank is not None:
                 continue
             is_one = each.epochs is not None and all(map(eq, each.epochs, each.steps))
             if each.names and not is_one:
@@ -186,213 +376,86 @@ class _Track(Struct, eq=False):
                     repeats += sum(map(min, same, changed))
         return rows / (rows - repeats) if rows > repeats else 1
 
-
-class _Axis:
-    """One way to place the rows of a run: by step, by epoch, or by their order alone."""
-
-    def __init__(self, attempts: Sequence[Sequence[_Track]], in_order: bool = False) -> None:
-        self.attempts = attempts
-        self.in_order = in_order
-        self.within_epochs = False
-        # Which rows tell the progress, and the log of each attempt that counts it best.
-        self.level = 0
-        self._leads: list[_Track | None] = [None] * len(attempts)
-        # Other trainings in the same file: their lengths, how many losses they have, their runs.
-        self.others: list[tuple[int, int]] = []
-        self.length = 0
-        self._left_out: set[int] = set()
-        # For each attempt what later ones do again from: the first pass and step that is gone.
-        self._cuts: list[tuple[float, ...]] = []
-        if not in_order:
-            self._find_courses()
-            self._find_trainings()
-
-    def _find_courses(self) -> None:
-        tracks = [track for attempt in self.attempts for track in attempt]
-        self.level = max((rows.level for track in tracks for rows in track.rows), default=0)
-        for track in tracks:
-            track.guide = _guide([rows for rows in track.rows if rows.level == self.level > 0])
-        for number, attempt in enumerate(self.attempts):
-            self._leads[number] = next((track for track in attempt if track.guide), None)
-        guides = [lead.guide for lead in self._leads if lead and lead.guide]
-        self.within_epochs = starts_with_each_epoch(guides)
-        before, place = Counter(), Bound(0, 0, 0)
-        for number, (lead, attempt) in enumerate(zip(self._leads, self.attempts, strict=True)):
-            for track in attempt:
-                track.begins = place
-                if track.guide is not None:
-                    marks = [each.offset for each in track.log.log.marks if each.mark.restart]
-                    track.course = follow(
-                        track.guide,
-                        [*marks, *track.log.resumed],
-                        before,
-                        within_epochs=self.within_epochs,
-                        is_attempt=number > 0,
-                    )
-            if lead and lead.course:
-                before = lead.course.counter
-                place = lead.course.bounds[-1] if lead.course.bounds else place
-        cut: tuple[float, ...] = (math.inf,)
-        for lead in reversed(self._leads):
-            self._cuts.insert(0, cut)
-            if lead and lead.course:
-                cut = min([cut, *_cuts(lead.course)])
-
-    def _find_trainings(self) -> None:
-        """Find the longest of several trainings in one file, by what their lines count up to."""
-        rows: dict[int, Tally[int]] = {}
-        for lead in self._leads:
-            if lead is None or lead.guide is None or lead.course is None:
-                continue
-            if lead.guide.lengths is None:
-                continue
-            starts = [bound.offset for bound in lead.course.bounds]
-            for offset, length in zip(lead.guide.offsets, lead.guide.lengths, strict=True):
-                at = bisect_right(starts, offset)
-                run = lead.course.bounds[at - 1].run if at else lead.begins.run
-                rows.setdefault(run, Tally())[length or 0] += 1
-        lengths = {run: tally.most_common(1)[0][0] for run, tally in rows.items()}
-        whole: Tally[int] = Tally()
-        for run, tally in rows.items():
-            whole[lengths[run]] += tally.total()
-        if len(whole) < 2:
-            return
-        (self.length, _), *others = whole.most_common()
-        near = range(int(0.9 * self.length), int(1.1 * self.length) + 1)
-        self.others = [(length, count) for length, count in others if length not in near]
-        self._left_out = {run for run in rows if lengths[run] in dict(self.others)}
-
-    @property
-    def counter(self) -> Counter:
-        """What the counter has shown in all attempts."""
-        courses = [lead.course for lead in self._leads if lead and lead.course]
-        return courses[-1].counter if courses else Counter()
-
-    @property
-    def total(self) -> int | None:
-        """How many steps there will be, as the rows that count them say."""
-        totals = [lead.guide.total for lead in self._leads if lead and lead.guide]
-        total = next((each for each in reversed(totals) if each is not None), None)
-        if self.others and total is not None:
-            total = self.length
-        counter = self.counter
-        # Beside whole epochs it may be that of each, until the counter is seen to count on.
-        if counter.epoch is not None and counter.epoch == int(counter.epoch):
-            return total if counter.spans_epochs else None
-        return total
-
-    def restarts(self) -> list[Restart]:
-        """Return all restarts, those between attempts included."""
-        found = []
-        reached: int | None = None
-        for number, (lead, attempt) in enumerate(zip(self._leads, self.attempts, strict=True)):
-            index = attempt[0].log.log.attempt
-            course = lead.course if lead else None
-            resumed = course.resumed if course else []
-            found += [
-                Restart(index, each.reached.step, each.resumed.step, each.replayed)
-                for each in resumed
-            ]
-            if number and not resumed:
-                found.append(Restart(index, reached, course.first if course else None, 0))
-            if self.in_order:
-                again = (course.resumed for course in map(_falling_epochs, attempt) if course)
-                found += [Restart(index, None, None, 0) for each in again for _ in each]
-            if course and course.counter.highest:
-                reached = course.counter.highest.step
-        return found
-
-    def notes(self) -> list[str]:
-        """Return what was decided where the counter fell, and who prints it."""
-        falls: dict[tuple[str, str], list[str]] = {}
-        for track in (track for attempt in self.attempts for track in attempt if self.in_order):
-            course = _falling_epochs(track)
-            for reached, begun in course.others if course else ():
-                falls.setdefault(("the epoch falls from", _ANOTHER_RUN), []).append(
-                    f"{reached.step / _PARTS:g} to {begun.step / _PARTS:g}"
-                )
-            for each in course.resumed if course else ():
-                falls.setdefault(("the epoch falls from", _DONE_AGAIN), []).append(
-                    f"{each.reached.step / _PARTS:g} to {each.resumed.step / _PARTS:g}"
-                )
-        leads = [lead for lead in self._leads if lead and lead.course and lead.guide]
-        for lead in leads:
-            for reached, _ in lead.course.others if lead.course else ():
-                full = lead.guide is not None and reached.step == lead.guide.total
-                meaning = _NEXT_EPOCH if full else _ANOTHER_RUN
-                where = f"step {reached.step}"
-                falls.setdefault(("the step counter begins again after", meaning), []).append(where)
-        notes = [
-            f"{what} {places[0]}{_more(places)}: {meaning}"
-            for (what, meaning), places in falls.items()
-        ]
-        for length, count in self.others:
-            notes.append(
-                f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
-                f"stands in the same file: its {count} losses are left out"
-            )
-        processes = max((round(lead.processes(self.level)) for lead in leads), default=1)
-        if processes > 1:
-            notes.append(
-                f"each step stands {processes} times in the log, with different values and "
-                "no rank: several processes print it; the last value of each step counts"
-            )
-        return notes
-
-    def column(self, name: str, side: str = OWN) -> Column | None:
-        """Return the points of a metric, None if there are none."""
-        if self.in_order:
-            return self._column_in_order(name)
-        passes: dict[tuple[int, int], list[Points]] = {}
-        for attempt, cut in zip(self.attempts, self._cuts, strict=True):
-            voices = [
-                _parts(track, rows, name, cut)
+    def column(self, name: str, side: str = OWN) -> _Column | None:
+        """Return the points of a metric that found their steps in one way, None without any."""
+        passes: dict[tuple[int, int], list[_Points]] = {}
+        for attempt, cut in zip(self.attempts, self.cuts, strict=True):
+            speakers = [
+                self._parts(track, rows, name, cut)
                 for track in attempt
-                for rows in by_rank(track.of_name.get(name, ()), side)
+                if name in track.of_name
+                for rows in by_rank(
+                    getattr(track.of_name[name], self.kind), None if self.in_order else side
+                )
             ]
-            for key, points in _speaking(voices):
+            for key, points in _speaking(speakers):
                 passes.setdefault(key, []).append(points)
-        found = [(key, settled(passes[key])) for key in sorted(passes)]
-        found = [(key, points) for key, points in found if points.steps]
-        if any(key[0] not in self._left_out for key, _ in found):
-            found = [(key, points) for key, points in found if key[0] not in self._left_out]
+        found = [(key, _settled(passes[key])) for key in sorted(passes)]
+        found = [(key, points) for key, points in found if points.values]
+        if any(key[0] not in self.left_out for key, _ in found):
+            found = [(key, points) for key, points in found if key[0] not in self.left_out]
         if not found:
             return None
         starts, count = [], 0
         for (_, epoch), points in found:
             starts.append((count, epoch))
-            count += len(points.steps)
-        return Column(joined([points for _, points in found]), starts)
+            count += len(points.values)
+        return _Column(self, side, _joined([points for _, points in found]), starts)
 
-    def _column_in_order(self, name: str) -> Column | None:
-        spoken: list[Points] = []
-        for attempt in self.attempts:
-            voices = [
-                [((0, 0), _points(rows, name))]
-                for track in attempt
-                for rows in by_rank(track.of_name.get(name, ()), None)
-            ]
-            spoken += [points for _, points in _speaking(voices)]
-        if not spoken:
-            return None
-        return Column(joined(spoken), [(0, 0)], in_order=True)
+    def _parts(
+        self, track: _Track, rows: Sequence[Rows], name: str, cut: tuple[float, ...]
+    ) -> list[_Part]:
+        """Part a metric's points of a log by passes; leave out what is done again later.
+
+        ``cut``: the first pass and step that later attempts have replaced.
+        """
+        points = _points(rows, name)
+        if self.in_order:
+            return [((0, 0), points)]
+        if not track.turns and cut == (math.inf,):
+            return [(track.begins, points)]
+        offsets = merged(
+            merged_order([each.offsets for each in rows]), [each.offsets for each in rows]
+        )
+        parts: list[_Part] = []
+        end = len(offsets)
+        for turn in (*reversed(track.turns), None):
+            start = bisect_left(offsets, turn.offset, 0, end) if turn else 0
+            place = (turn.run, turn.at.epoch) if turn else track.begins
+            if start < end and place <= cut[:2]:
+                part = _Points(*(column[start:end] for column in points))
+                if place == cut[:2]:
+                    kept = [index for index, step in enumerate(part.steps) if step < cut[2]]
+                    part = part.at(kept)
+                parts.append((place, part))
+            if turn is not None and turn.replayed is not None:
+                cut = min(cut, (turn.run, *turn.at))
+            end = start
+        return parts[::-1]
 
 
-_ANOTHER_RUN = f"taken as {_ANOTHER}, not as a requeue"
-_NEXT_EPOCH = f"taken as the next epoch, or {_ANOTHER}, not as a requeue"
-_DONE_AGAIN = "the run was resumed; without steps, what it did again stands there twice"
+_Part = tuple[tuple[int, int], _Points]
 
 
-def _more(places: Sequence[str]) -> str:
-    others = sum(place != places[0] for place in places)
-    if not others:
-        return ""
-    return f" and at {others} other place{'s' if others > 1 else ''}"
+def _speaking(speakers: Sequence[list[_Part]]) -> list[_Part]:
+    """Choose the log and rank that speaks for a metric.
+
+    It is the first log, and the lowest rank in it, unless another has more than twice as many
+    points: the first may print a single line of its own.
+    """
+    if len(speakers) < 2:
+        return speakers[0] if speakers else []
+    counts = [
+        sum(len({*points.steps}) if points.steps else len(points.values) for _, points in parts)
+        for parts in speakers
+    ]
+    return next(
+        parts for parts, count in zip(speakers, counts, strict=True) if 2 * count >= max(counts)
+    )
 
 
 def _guide(rows: Sequence[Rows]) -> Guide | None:
     """Join the rows that tell the progress, of the first who prints them."""
-    rows = [each for each in rows if each.steps]
     if not rows:
         return None
     first = min(rows, key=lambda each: each.offsets[0])
@@ -402,198 +465,140 @@ def _guide(rows: Sequence[Rows]) -> Guide | None:
         if each.rank == first.rank and (each.level >= LEVEL_OF_LOSS or each.names == first.names)
     ]
     order = merged_order([each.offsets for each in rows])
-    epochs = totals = None
+    epochs = totals = lengths = None
     if any(each.epochs is not None for each in rows):
-        unknown = (each.epochs or [math.nan] * len(each.steps) for each in rows)
-        epochs = merged(order, [*unknown])
+        unknown = [each.epochs or [math.nan] * len(each.steps) for each in rows]
+        epochs = merged(order, unknown)
     if any(each.bar is not None for each in rows):
-        of_bars = ([each.total if each.bar else None] * len(each.steps) for each in rows)
-        totals = merged(order, [*of_bars])
-    lengths = merged(order, [[each.length or each.total] * len(each.steps) for each in rows])
-    changes = sum(map(ne, lengths, islice(lengths, 1, None)))
+        of_bars = [[each.total if each.bar else None] * len(each.steps) for each in rows]
+        totals = merged(order, of_bars)
+    ends = {each.length or each.total for each in rows}
+    if len(ends) > 1:
+        named = [[each.length or each.total] * len(each.steps) for each in rows]
+        lengths = merged(order, named)
+        if sum(map(ne, lengths, islice(lengths, 1, None))) != len(ends) - 1:
+            lengths = None
     return Guide(
         merged(order, [each.offsets for each in rows]),
         merged(order, [each.steps for each in rows]),
         epochs,
         totals,
         max((each.total for each in rows if each.total is not None), default=None),
-        lengths if 0 < changes == len({*lengths}) - 1 else None,
+        lengths,
     )
 
 
-def _falling_epochs(track: _Track) -> Course | None:
-    """Follow the epochs of the training losses that have no steps.
+def _guide_of_epochs(rows: Sequence[Rows]) -> Guide | None:
+    """Take the epochs of the training losses that have no steps for the steps of a counter.
 
     The dictionaries of the HF Trainer say how far the epoch is, and no step. Where that falls the
     job was resumed, or another run begins; which points were done again nobody can tell, so all are
     kept in their order.
     """
-    rows = [
-        each for each in track.rows if each.level and LOSS in each.names and EPOCH in each.names
-    ]
-    if not rows:
-        return None
+    rows = [each for each in rows if each.level and LOSS in each.names and EPOCH in each.names]
     order = merged_order([each.offsets for each in rows])
-    epochs = merged(order, [each.columns[each.names.index(EPOCH)] for each in rows])
+    epochs = merged(order, [each.columns[each.names.index(EPOCH)] for each in rows]) if rows else ()
     parts = [round(epoch * _PARTS) for epoch in epochs if 0 <= epoch < 1e9]
-    if not parts:
-        return None
-    return follow(Guide(parts, parts, None, None, None), [], Counter(), within_epochs=False)
-
-
-def _cuts(course: Course) -> list[tuple[float, ...]]:
-    """List what is done again: the first pass and step that is gone each time."""
-    return [
-        (bound.run, bound.again.epoch, bound.again.step)
-        for bound in course.bounds
-        if bound.again is not None
-    ]
-
-
-_Parts = list[tuple[tuple[int, int], Points]]
-
-
-def _points(rows: Sequence[Rows], name: str) -> Points:
-    """Join a metric's values of several rows, in the order of the log."""
-    order = merged_order([each.offsets for each in rows])
-    times = None
-    if any(each.times is not None for each in rows):
-        unknown = (each.times or [math.nan] * len(each.offsets) for each in rows)
-        times = merged(order, [*unknown])
-    return Points(
-        merged(order, [each.steps for each in rows]) if rows[0].steps else (),
-        merged(order, [each.columns[each.names.index(name)] for each in rows]),
-        times,
-    )
-
-
-def _parts(track: _Track, rows: Sequence[Rows], name: str, cut: tuple[float, ...]) -> _Parts:
-    """Part a metric's points of a log by passes; leave out what is done again later.
-
-    ``cut``: the first pass and step that later attempts have replaced.
-    """
-    points = _points(rows, name)
-    bounds = [] if track.course is None else track.course.bounds
-    if not bounds and cut == (math.inf,):
-        return [((track.begins.run, track.begins.epoch), points)]
-    offsets = merged(merged_order([each.offsets for each in rows]), [each.offsets for each in rows])
-    parts: _Parts = []
-    end = len(offsets)
-    for bound in (*reversed(bounds), track.begins):
-        start = 0 if bound is track.begins else bisect_left(offsets, bound.offset, 0, end)
-        place = (bound.run, bound.epoch)
-        if start < end and place <= cut[:2]:
-            part = points.cut(start, end)
-            if place == cut[:2]:
-                part = part.before(cut[2])
-            parts.append((place, part))
-        if bound.again is not None:
-            cut = min(cut, (bound.run, *bound.again))
-        end = start
-    return parts[::-1]
-
-
-def _speaking(voices: Sequence[_Parts]) -> _Parts:
-    """Choose the log and rank that speaks for a metric.
-
-    It is the first log, and the lowest rank in it, unless another has more than twice as many
-    points: the first may print a single line of its own.
-    """
-    if len(voices) < 2:
-        return voices[0] if voices else []
-    counts = [
-        sum(len({*points.steps}) if points.steps else len(points.values) for _, points in parts)
-        for parts in voices
-    ]
-    return next(
-        parts for parts, count in zip(voices, counts, strict=True) if 2 * count >= max(counts)
-    )
+    return Guide(parts, parts) if parts else None
 
 
 class _View:
     """Chooses for each metric which of its columns to show."""
 
-    def __init__(
-        self,
-        by_step: _Axis,
-        by_epoch: _Axis,
-        in_order: _Axis,
-        logs: Sequence[Steps],
-        training: Bar | None,
-        within_epoch: bool,
-    ) -> None:
-        self._by_step, self._by_epoch, self._in_order = by_step, by_epoch, in_order
-        self._logs, self._training, self._within_epoch = logs, training, within_epoch
-        self._of_name = [log.by_name() for log in logs]
-        self._sides: dict[str, dict[str, None]] = {}
-        for log in logs:
-            for rows in log.by_step:
-                for name in rows.names:
-                    self._sides.setdefault(name, {})[rows.side] = None
+    def __init__(self, logs: Sequence[Steps]) -> None:
+        self._logs, named = logs, [(log, log.by_name()) for log in logs]
+        self._of_name = [of_name for _, of_name in named]
+        attempts = [[*each] for _, each in groupby(named, key=lambda pair: pair[0].log.attempt)]
+        self._by_step, self._by_epoch = _Axis("by_step", attempts), _Axis("by_epoch", attempts)
+        self._in_order = _Axis("loose", attempts)
+        self._training = next((log.training for log in reversed(logs) if log.training), None)
+        self._within_epoch = self._by_step.within_epochs or (
+            self._training is not None and self._training.counts_within_epoch
+        )
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> list[str]:
         """List the metrics."""
-        loose = (name for log in self._logs for rows in log.by_epoch for name in rows.names)
-        others = (name for log in self._logs for rows in log.loose for name in rows.names)
-        return dict.fromkeys([*self._sides, *loose, *others])
+        kinds = ("by_step", "by_epoch", "loose")
+        rows = [each for kind in kinds for log in self._logs for each in getattr(log, kind)]
+        return [*dict.fromkeys(name for each in rows for name in each.names)]
 
-    def find(self, name: str) -> tuple[_Axis, Column] | None:
+    def _sides(self, name: str) -> list[str]:
+        rows = (
+            each for of_name in self._of_name if name in of_name for each in of_name[name].by_step
+        )
+        return [*dict.fromkeys(each.side for each in rows)]
+
+    def find(self, name: str) -> _Column | None:
         """Find the column of a metric: of its lines, else of what a bar shows."""
-        lines, drawn = self._of_lines(name), self._drawn(name)
-        if lines is not None and (drawn is None or 2 * lines[1].count >= drawn[1].count):
+        sides = self._sides(name)
+        lines, drawn = self._of_lines(name, sides), None
+        if self._within_epoch:
+            drawn = self._by_epoch.column(name, DRAWN)
+        if drawn is None and DRAWN in sides:
+            drawn = self._by_step.column(name, DRAWN)
+        if lines is not None and (drawn is None or 2 * len(lines) >= len(drawn)):
             return lines
-        return drawn if drawn is not None else self._of_bar(name)
+        if drawn is not None:
+            return drawn
+        # The bar of the training speaks, or that of most work.
+        training = side_of(self._training) if self._training else None
+        bars = [self._by_step.column(name, side) for side in sides if side.startswith("bar ")]
+        found = [column for column in bars if column is not None]
+        return max(found, key=lambda bar: (bar.side == training, bar.work), default=None)
 
-    def is_late(self, name: str) -> bool:
-        """Whether a metric's steps follow from the epochs of rows that a buffer held back."""
-        sides = self._sides.get(name, {})
-        return LATE in sides and OWN not in sides
-
-    def is_one_an_epoch(self, axis: _Axis, column: Column) -> bool:
-        """Whether the step of its one point in each epoch tells nothing."""
-        return self._within_epoch and axis is self._by_step and column.is_one_a_pass
-
-    def _of_lines(self, name: str) -> tuple[_Axis, Column] | None:
-        if (found := self._at(self._by_step, name, OWN)) is not None:
-            return found
-        logs = [parts[name] for parts in self._of_name if name in parts]
-        if not any(log.loose for log in logs):
-            return None
+    def _of_lines(self, name: str, sides: Sequence[str]) -> _Column | None:
+        logs = [of_name[name] for of_name in self._of_name if name in of_name]
+        loose = sum(len(rows.offsets) for log in logs for rows in log.loose)
+        own = self._by_step.column(name) if OWN in sides else None
+        if own is not None and (len(own) >= min(_FEW, _SHARE * loose)):
+            return own
+        if not loose:
+            return own
         way = choose_way(name, logs, counts_all=not self._within_epoch)
         if way == BY_EPOCH and name != LOSS and self._has_losses_in_order:
             way = IN_ORDER
-        if (
-            way in (BEFORE, AFTER, LATE)
-            and (found := self._at(self._by_step, name, way)) is not None
-        ):
-            return found
-        if way == BY_EPOCH and (found := self._at(self._by_epoch, name, OWN)) is not None:
-            return found
-        return self._at(self._in_order, name, OWN)
-
-    def _at(self, axis: _Axis, name: str, side: str) -> tuple[_Axis, Column] | None:
-        if axis is self._by_step and side not in self._sides.get(name, ()):
-            return None
-        column = axis.column(name, side)
-        return None if column is None else (axis, column)
+        found = None
+        if way in sides:
+            found = self._by_step.column(name, way)
+        elif way == BY_EPOCH:
+            found = self._by_epoch.column(name)
+        return found or self._in_order.column(name)
 
     @cached_property
     def _has_losses_in_order(self) -> bool:
-        found = self.find(LOSS)
-        return found is not None and found[0] is self._in_order
+        losses = self.find(LOSS)
+        return losses is not None and losses.axis is self._in_order
 
-    def _drawn(self, name: str) -> tuple[_Axis, Column] | None:
-        if self._within_epoch and (found := self._at(self._by_epoch, name, DRAWN)) is not None:
-            return found
-        return self._at(self._by_step, name, DRAWN)
+    def is_one_an_epoch(self, column: _Column | None) -> bool:
+        """Whether the step of its one point in each epoch tells nothing."""
+        if column is None or not self._within_epoch or column.axis is not self._by_step:
+            return False
+        return len(column) == len(column.passes) > 1
 
-    def _of_bar(self, name: str) -> tuple[_Axis, Column] | None:
-        """Choose the bar that speaks for a metric: that of the training, or that of most work."""
-        training = () if self._training is None else (side_of(self._training),)
-        for side in training:
-            if (found := self._at(self._by_step, name, side)) is not None:
-                return found
-        known = (OWN, BEFORE, AFTER, LATE, DRAWN)
-        sides = [side for side in self._sides.get(name, ()) if side not in known]
-        bars = [found for side in sides if (found := self._at(self._by_step, name, side))]
-        return max(bars, key=lambda found: found[1].work, default=None)
+    def axis_of(self, losses: _Column | None) -> _Axis:
+        """Return the axis on which the progress is counted."""
+        if losses is not None:
+            return losses.axis
+        known = (axis for axis in (self._by_step, self._by_epoch) if axis.level)
+        return next(known, self._in_order)
+
+    def total(self, axis: _Axis) -> int | None:
+        """Return how many steps there will be, where lines or the bar of the training say it."""
+        if axis is not self._by_step or self._within_epoch:
+            return None
+        if axis.total is None and self._training is not None:
+            return self._training.total
+        return axis.total
+
+    def note_on_lumps(self, axis: _Axis) -> Iterator[str]:
+        """Yield what is known of the steps of losses that a buffer held back."""
+        sides = self._sides(LOSS)
+        is_late = axis is self._by_step and LATE in sides and OWN not in sides
+        if is_late or (axis is self._in_order and self._training is not None):
+            what = "their steps follow from their epochs"
+            if not is_late:
+                what = "at which steps is not known, their order counts"
+            yield (
+                "losses stand in lumps between the drawings of the progress bar, as a program "
+                f"prints that buffers its output: {what}"
+            )

@@ -10,9 +10,10 @@ A log's training counter mostly rises. Where it falls:
   counter then climbs again as it did before (``_ENOUGH`` steps, or up to where it was). A single
   line of an earlier step (a closing summary, the best checkpoint) is no resumption, nor are
   processes that print across each other with a distance;
-- to its beginning: another run in the same file, or another epoch of a log that names none: a new
-  pass. A pass has more than two logged steps; of shorter ones the last one stays. A bar that was
-  full begins its next pass at once, and so does a training of another length.
+- to its beginning, or to the first step of another distance: another run in the same file, or
+  another epoch of a log that names none: a new pass. It has more than two logged steps, unless the
+  counter never falls but to its very first step: then each such row begins a run, however short.
+  A bar that was full begins its next pass at once, and so does a training of another length.
 
 So what cannot be known: a job that was requeued from scratch into the same file, with no word of
 it, looks like another run; one that was resumed at most two logged steps back shows no restart (its
@@ -22,10 +23,11 @@ values are the later ones all the same).
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import islice, pairwise, repeat
-from operator import lt
+from itertools import compress, islice, pairwise
+from operator import le, lt
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -45,41 +47,19 @@ class At(NamedTuple):
     step: int
 
 
-class Bound(NamedTuple):
-    """From this byte of a log on rows belong to a run (of several in one log) and its epoch.
+class Turn(NamedTuple):
+    """From this byte of a log on rows belong to a run (of several in one log) and an epoch of it.
 
-    ``again``: where the run is done again from, None where nothing is.
+    ``at``: the epoch, and the step at which the counter goes on. ``reached``: how far it had come
+    where it fell, None where only the next epoch begins. ``replayed``: how many steps are done
+    again; None where nothing is: then another run begins.
     """
 
     offset: int
     run: int
-    epoch: int
-    again: At | None = None
-
-
-class Resumed(NamedTuple):
-    """A restart: from where to where the counter fell, how many steps are done again."""
-
-    reached: At
-    resumed: At
-    replayed: int
-
-
-class Counter(Struct):
-    """What a training counter has shown.
-
-    ``begun`` and ``highest``: where its run began and how far it has come, None before the first
-    step. ``recent``: the last three steps that were highest. ``ends``: epoch -> its last step.
-    ``spans_epochs``: the epoch, as printed (``epoch``), has grown while the steps went on.
-    """
-
-    run: int = 0
-    begun: At | None = None
-    highest: At | None = None
-    recent: tuple[int, ...] = ()
-    ends: dict[int, int] = {}
-    epoch: float | None = None
-    spans_epochs: bool = False
+    at: At
+    reached: At | None = None
+    replayed: int | None = None
 
 
 class Guide(NamedTuple):
@@ -92,24 +72,71 @@ class Guide(NamedTuple):
 
     offsets: Sequence[int]
     steps: Sequence[int]
-    epochs: Sequence[float] | None
-    totals: Sequence[int | None] | None
-    total: int | None
+    epochs: Sequence[float] | None = None
+    totals: Sequence[int | None] | None = None
+    total: int | None = None
     lengths: Sequence[int | None] | None = None
 
 
-class Course(Struct):
-    """What a log's counter does: where its passes begin, in the order of the log, and restarts.
+class Counter(Struct):
+    """What a training counter has shown.
 
-    ``others``: where other runs began: from and to where the counter fell. ``first``: the first
-    step that it counts; ``counter``: where it ends.
+    ``begun`` and ``highest``: where its run began and how far it has come, None before the first
+    step. ``recent``: the last three steps that were highest. ``ends``: epoch -> its last step.
+    ``spans_epochs``: the epoch, as printed (``epoch``), has grown while the steps went on.
+    ``behind``: how many rows stood at steps that it had passed, and meant nothing.
     """
 
-    bounds: list[Bound]
-    resumed: list[Resumed]
-    others: list[tuple[At, At]]
-    first: int
-    counter: Counter
+    run: int = 0
+    begun: At | None = None
+    highest: At | None = None
+    recent: tuple[int, ...] = ()
+    ends: dict[int, int] = {}
+    epoch: float | None = None
+    spans_epochs: bool = False
+    behind: int = 0
+
+    def copy(self) -> Counter:
+        """Return a counter that goes on by itself."""
+        return replace(self, ends={**self.ends})
+
+    def start(self, at: At) -> None:
+        """Let the counter go on from here."""
+        if self.highest is not None:
+            self.ends[self.highest.epoch] = self.highest.step
+        self.begun = self.begun or at
+        self.highest, self.recent = at, (at.step,) * 3
+
+    def climb(self, at: At) -> None:
+        """Count a step further on in the epoch."""
+        self.highest, self.recent = at, (*self.recent[1:], at.step)
+
+    def next_epoch(self, at: At, offset: int) -> Turn:
+        """Begin an epoch."""
+        self.start(at)
+        return Turn(offset, self.run, at)
+
+    def another_run(self, at: At, offset: int) -> Turn:
+        """Begin another run in the same file."""
+        reached, self.begun = self.highest, at
+        self.start(at)
+        self.run += 1
+        return Turn(offset, self.run, at, reached)
+
+    def do_again(self, at: At, offset: int, *, is_attempt: bool = False) -> Turn:
+        """Go back to a step."""
+        reached = self.highest
+        assert reached is not None and self.begun is not None
+        if at < self.begun or is_attempt:
+            self.begun = at
+        self.start(at)
+        replayed = 0
+        if reached >= at:
+            # Those of whole epochs count too.
+            first = 0 if self.begun.step == 0 else 1
+            between = (end for epoch, end in self.ends.items() if at.epoch <= epoch < reached.epoch)
+            replayed = sum(end + 1 - first for end in between) + reached.step - at.step + 1
+        return Turn(offset, self.run, at, reached, replayed)
 
 
 def rises(steps: Sequence[int]) -> bool:
@@ -127,19 +154,15 @@ def starts_with_each_epoch(guides: Sequence[Guide]) -> bool:
     So it is if it falls where the epoch grows, at half of these places; or if it stays where whole
     epochs do: one row an epoch.
 
-    >>> def guide(steps, epochs):
-    ...     return Guide(steps, steps, epochs, None, None)
-    >>> starts_with_each_epoch([guide([1, 2, 1, 2], [0.0, 0.0, 1.0, 1.0])])
+    >>> starts_with_each_epoch([Guide(range(4), [1, 2, 1, 2], [0.0, 0.0, 1.0, 1.0])])
     True
-    >>> starts_with_each_epoch([guide([1, 2, 3, 4], [0.0, 0.5, 1.0, 1.5])])
+    >>> starts_with_each_epoch([Guide(range(4), [1, 2, 3, 4], [0.0, 0.5, 1.0, 1.5])])
     False
     """
     grows = again = 0
     last: tuple[float, int] | None = None
     for guide in guides:
-        if guide.epochs is None:
-            continue
-        for epoch, step in zip(guide.epochs, guide.steps, strict=True):
+        for epoch, step in zip(guide.epochs or (), guide.steps, strict=False):
             if not math.isfinite(epoch):
                 continue
             if last is not None and epoch > last[0] and math.floor(epoch) > math.floor(last[0]):
@@ -153,149 +176,136 @@ def starts_with_each_epoch(guides: Sequence[Guide]) -> bool:
 def follow(
     guide: Guide,
     marks: Sequence[int],
-    before: Counter,
+    counter: Counter,
     *,
     within_epochs: bool,
     is_attempt: bool = False,
-) -> Course:
-    """Follow a counter through a log; ``before`` is what earlier attempts have shown.
+) -> list[Turn]:
+    """Follow a counter through a log, on from what earlier attempts have shown; return its turns.
 
     ``marks``: the bytes at which the log says that the run is resumed; a further attempt
     (``is_attempt``) is one. ``within_epochs``: the counter starts again with each epoch.
 
-    >>> def steps(*numbers):
-    ...     return Guide(numbers, numbers, None, None, None)
-    >>> course = follow(steps(*range(10, 60, 10), *range(10, 50, 10)), [], Counter(),
-    ...                 within_epochs=False)
-    >>> course.bounds, course.others
-    ([Bound(offset=10, run=1, epoch=0, again=None)], [(At(epoch=0, step=50), At(epoch=0, step=10))])
+    >>> steps = [*range(10, 60, 10), *range(10, 50, 10)]
+    >>> follow(Guide(range(9), steps), [], Counter(), within_epochs=False)
+    [Turn(offset=5, run=1, at=At(epoch=0, step=10), reached=At(epoch=0, step=50), replayed=None)]
     """
-    steps, known = guide.steps, _filled(guide.epochs)
-    floors: Sequence[int] = [0] * len(steps)
-    if within_epochs and known is not None:
-        floors = [*map(math.floor, known)]
-    elif within_epochs and before.highest is not None:
-        floors = [before.highest.epoch] * len(steps)
-    counter = replace(before, ends=before.ends.copy())
+    steps, offsets = guide.steps, guide.offsets
+    before = counter.highest
+    ats = _Places(steps, before.epoch if within_epochs and before is not None else 0)
+    known = _filled(guide.epochs)
     if known is not None:
-        grown = any(b > a for a, b in pairwise(map(math.floor, known)))
-        counter.spans_epochs |= not within_epochs and grown
+        if within_epochs:
+            ats.epochs = array("q", map(math.floor, known))
+        else:
+            counter.spans_epochs |= any(b > a for a, b in pairwise(map(math.floor, known)))
         counter.epoch = known[-1]
-    course = Course([], [], [], steps[0], counter)
-    if before.highest is None and not within_epochs and not marks and rises(steps):
-        first, last = At(0, steps[0]), At(0, steps[-1])
-        counter.begun, counter.highest, counter.recent = first, last, tuple(steps[-3:])
-        return course
-    _follow(guide, [*map(At, floors, steps)], marks, course, is_attempt=is_attempt)
-    return course
+    if before is None and not within_epochs and not marks and rises(steps):
+        counter.start(At(0, steps[0]))
+        counter.recent = (*counter.recent, *steps[-3:])[-3:]
+        counter.highest = At(0, steps[-1])
+        return []
+    marked = {bisect_left(offsets, mark) for mark in marks} | ({0} if is_attempt else set())
+    ends = sorted({*marked, len(steps)})
+    begins: set[int] = set()
+    if before is None and guide.totals is None and not ats.epochs:
+        begins = _beginnings(steps)
+    turns: list[Turn] = []
+    index = 0
+    while index < len(steps):
+        at, offset, highest, begun = ats[index], offsets[index], counter.highest, counter.begun
+        index += 1
+        if highest is None or begun is None:
+            counter.start(at)
+            if at.epoch:
+                turns.append(Turn(0, counter.run, at))
+        elif index - 1 in marked:
+            is_first = is_attempt and index == 1
+            turns.append(counter.do_again(at, offset, is_attempt=is_first))
+        elif index - 1 in begins:
+            turns.append(counter.another_run(at, offset))
+        elif at > highest and at.epoch > highest.epoch:
+            turns.append(counter.next_epoch(at, offset))
+        elif at > highest:
+            counter.climb(at)
+        elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):
+            if _is_another(guide, index - 1, highest, begun):
+                turns.append(counter.another_run(at, offset))
+                continue
+            fell, end = index - 1, ends[bisect_left(ends, index)]
+            climb, index = _climb(ats, fell, end, highest, counter.recent)
+            if climb:
+                is_first = _is_first(climb, begun, counter.recent)
+                turn = counter.another_run if is_first else counter.do_again
+                turns.append(turn(climb[0], offset))
+                for at in climb[1:]:
+                    counter.climb(at)
+            else:
+                counter.behind += index - fell
+        elif at < highest:
+            counter.behind += 1
+    return turns
 
 
-def _filled(epochs: Sequence[float] | None) -> list[float] | None:
+class _Places(Struct):
+    """The steps of a guide, each with its epoch; made one by one, since there may be millions."""
+
+    steps: Sequence[int]
+    epoch: int
+    epochs: Sequence[int] = ()
+
+    def __getitem__(self, index: int) -> At:
+        return At(self.epochs[index] if self.epochs else self.epoch, self.steps[index])
+
+
+def _filled(epochs: Sequence[float] | None) -> Sequence[float] | None:
     """Return epochs with those that are unknown as the one before; None without any."""
-    if epochs is None:
-        return None
-    last = next(filter(math.isfinite, epochs), None)
-    if last is None:
-        return None
-    filled = []
+    last = next(filter(math.isfinite, epochs or ()), None)
+    if last is None or epochs is None or all(map(math.isfinite, epochs)):
+        return None if last is None else epochs
+    filled = array("d")
     for epoch in epochs:
         last = epoch if math.isfinite(epoch) else last
         filled.append(last)
     return filled
 
 
-def _follow(
-    guide: Guide, ats: Sequence[At], marks: Sequence[int], course: Course, *, is_attempt: bool
-) -> None:
-    counter, offsets = course.counter, guide.offsets
-    marked = {bisect_left(offsets, mark) for mark in marks}
-    if is_attempt:
-        marked.add(0)
-    ends = sorted({*marked, len(ats)})
-    begun, highest = counter.begun, counter.highest
-    recent = (*counter.recent[:1] * (3 - len(counter.recent)), *counter.recent)
+def _beginnings(steps: Sequence[int]) -> set[int]:
+    """Find the rows at which runs begin, where the counter falls nowhere but to its first step.
 
-    def start(at: At) -> None:
-        """Let the counter go on from here."""
-        nonlocal highest, recent
-        if highest is not None:
-            counter.ends[highest.epoch] = highest.step
-        highest, recent = at, (at.step,) * 3
-
-    def do_again(at: At, index: int) -> None:
-        nonlocal begun
-        reached = highest
-        assert reached is not None and begun is not None
-        if at < begun or (is_attempt and index == 0):
-            begun = at
-        start(at)
-        replayed = _replayed(reached, at, begun, counter.ends)
-        course.resumed.append(Resumed(reached, at, replayed))
-        course.bounds.append(Bound(offsets[index], counter.run, at.epoch, at))
-
-    def begin_another(at: At, index: int) -> None:
-        nonlocal begun
-        assert highest is not None
-        course.others.append((highest, at))
-        begun = at
-        start(at)
-        counter.run += 1
-        course.bounds.append(Bound(offsets[index], counter.run, at.epoch))
-
-    index = 0
-    while index < len(ats):
-        at = ats[index]
-        if highest is None or begun is None:
-            begun = at
-            start(at)
-            if at.epoch:
-                course.bounds.append(Bound(0, counter.run, at.epoch))
-        elif index in marked:
-            do_again(at, index)
-        elif at > highest:
-            if at.epoch > highest.epoch:
-                start(at)
-                course.bounds.append(Bound(offsets[index], counter.run, at.epoch))
-            else:
-                highest, recent = at, (*recent[1:], at.step)
-        elif at < highest and (at.epoch < highest.epoch or at.step < recent[0]):
-            total = guide.totals[index] if guide.totals is not None else None
-            is_full = total is not None and highest.step == total and at.step <= begun.step + 1
-            if is_full or _is_another(guide, index):
-                begin_another(at, index)
-            else:
-                end = ends[bisect_left(ends, index + 1)]
-                climb, after = _climb(ats, index, end, highest, recent)
-                if climb:
-                    if climb[0] <= begun:
-                        begin_another(climb[0], index)
-                    else:
-                        do_again(climb[0], index)
-                    highest = climb[-1]
-                    recent = (*repeat(climb[0].step, 2), *(each.step for each in climb))[-3:]
-                index = after
-                continue
-        index += 1
-    counter.begun, counter.highest, counter.recent = begun, highest, recent
+    That is decided by the rows up to there and the next ones. Where most runs have two rows of that
+    step it is printed twice; where the counter goes on from the highest after it, or nothing
+    follows, it is a summary.
+    """
+    first = steps[0]
+    second = next(filter(first.__lt__, steps), first)
+    back: list[int] = []
+    falls, end = [0], len(steps)
+    for index in compress(range(1, end), map(le, islice(steps, 1, None), steps)):
+        after = steps[index + 1 : index + 2]
+        if steps[index] != first or (after and after[0] not in (first, second)):
+            end = index
+            break
+        back.append(index)
+        falls.append(falls[-1] + (steps[index - 1] > first))
+    begins = set()
+    for index in back if back != [len(steps) - 1] else ():
+        seen = bisect_left(back, index + _PATIENCE)
+        if (end == len(steps) or index + _PATIENCE <= end) and seen <= 2 * falls[seen]:
+            begins.add(index)
+    return begins
 
 
-def _is_another(guide: Guide, index: int) -> bool:
-    """Whether another training begins at a row: one of another length."""
-    lengths = guide.lengths
-    return lengths is not None and lengths[index] != lengths[index - 1]
-
-
-def _replayed(reached: At, resumed: At, begun: At, ends: dict[int, int]) -> int:
-    """Count the steps that are done again, those of whole epochs included."""
-    if reached < resumed:
-        return 0
-    first = 0 if begun.step == 0 else 1
-    between = (end for epoch, end in ends.items() if resumed.epoch <= epoch < reached.epoch)
-    return sum(end + 1 - first for end in between) + reached.step - resumed.step + 1
+def _is_another(guide: Guide, index: int, highest: At, begun: At) -> bool:
+    """Whether another training begins at a row: one of another length, or after a full bar."""
+    if guide.lengths is not None and guide.lengths[index] != guide.lengths[index - 1]:
+        return True
+    total = guide.totals[index] if guide.totals is not None else None
+    return highest.step == total and guide.steps[index] <= begun.step + 1
 
 
 def _climb(
-    ats: Sequence[At], index: int, end: int, highest: At, recent: Sequence[int]
+    ats: _Places, index: int, end: int, highest: At, recent: Sequence[int]
 ) -> tuple[list[At], int]:
     """Look what follows a fall: return the steps that climb again, and where to go on.
 
@@ -319,8 +329,18 @@ def _climb(
     return [], last
 
 
+def _gaps(steps: Sequence[int]) -> list[int]:
+    return [high - low for low, high in pairwise(steps)]
+
+
 def _is_even(climb: Sequence[At], recent: Sequence[int]) -> bool:
     """Whether steps follow each other as evenly as a counter's do."""
-    gaps = [high.step - low.step for low, high in pairwise(climb)]
-    before = [high - low for low, high in pairwise(recent)]
-    return max(gaps) <= 1.5 * max([min(gaps), *before])
+    gaps = _gaps([at.step for at in climb])
+    return max(gaps) <= 1.5 * max([min(gaps), *_gaps(recent)])
+
+
+def _is_first(climb: Sequence[At], begun: At, recent: Sequence[int]) -> bool:
+    """Whether a counter begins: where it began before, or at the first step of another distance."""
+    stride = min(_gaps([at.step for at in climb]))
+    is_other = stride not in _gaps(recent) and climb[0].step <= stride
+    return climb[0] <= begun or (is_other and climb[0].epoch <= begun.epoch)

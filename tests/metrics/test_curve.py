@@ -126,6 +126,19 @@ class TestOneLog:
             "taken as another run in the same file, not as a requeue",
         )
 
+    def test_trainings_that_were_cut_short_are_shown_too(self) -> None:
+        curve = build([line for n in (5, 2, 1, 4) for line in losses(range(1, n + 1), 10.0 * n)])
+        assert curve.steps("loss") == [1, 2, 3, 4, 5, 1, 2, 1, 1, 2, 3, 4]
+        assert curve.restarts == ()
+        assert ["begins again after step 5 and at 2 other" in note for note in curve.notes] == [
+            True
+        ]
+
+    def test_points_that_are_not_shown_are_counted(self) -> None:
+        curve = build(losses([*range(10, 110, 10), 60, 50, 40, 30]))
+        assert curve.steps("loss") == [*range(10, 110, 10)]
+        assert ["10 of 14 losses are shown" in note for note in curve.notes] == [True]
+
     def test_a_counter_that_was_full_may_begin_another_epoch(self) -> None:
         curve = build(losses(range(1, 9), total=8) + losses(range(1, 9), 10.0, total=8))
         assert curve.steps("loss") == [*range(1, 9)] * 2
@@ -197,6 +210,10 @@ class TestOneLog:
 
     def test_a_closing_summary_without_a_step_is_left_out(self) -> None:
         assert both(build([at(0, 1, 3.0), at(0, None, 9.0)]), "loss") == ([1], [3.0])
+
+    def test_a_few_losses_with_a_step_do_not_decide_about_many_without(self) -> None:
+        epochs = [at(0, None, 60.0 - epoch, epoch=float(epoch)) for epoch in range(60)]
+        assert build([*epochs, at(0, 700, 0.25)]).steps("loss") == [*range(60)]
 
     def test_times_are_those_of_the_rows(self) -> None:
         curve = build([at(0, 1, 3.0, time=100.0), at(0, 2, 2.0, time=101.5)])

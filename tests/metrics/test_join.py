@@ -338,6 +338,16 @@ class TestTwoCounters:
         assert "(40 steps, or to an epoch, not 100)" in note and "its 6 losses" in note
         assert curve.restarts == ()
 
+    def test_one_of_nearly_the_same_length_is_shown(self) -> None:
+        """Other data of the same kind, or another size of batches."""
+        lines = [
+            at(0, step, 1.0, epoch=float(epoch), total=length)
+            for length in (100, 80)
+            for epoch in range(3)
+            for step in range(0, length, 10)
+        ]
+        assert build(lines).steps("loss") == [*range(0, 300, 10), *range(0, 240, 10)]
+
     def test_a_resumption_in_an_earlier_epoch(self) -> None:
         def epochs(*numbers: int) -> list[Line]:
             return [
