@@ -50,14 +50,7 @@ from hpcrun.metrics.own_steps import (
     pick,
     side_of,
 )
-from hpcrun.metrics.passes import (
-    Counter,
-    Guide,
-    Turn,
-    follow,
-    rises,
-    starts_with_each_epoch,
-)
+from hpcrun.metrics.passes import Counter, Guide, Turn, follow, rises, starts_with_each_epoch
 from hpcrun.metrics.steps import Steps, choose_way, find_steps
 from hpcrun.metrics.store import MOST_METRICS, Store
 
