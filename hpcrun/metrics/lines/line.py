@@ -39,8 +39,7 @@ from hpcrun.metrics.lines.fields import (
     read_json_list,
 )
 from hpcrun.metrics.lines.formats import Format, find_meter, read_meter
-from hpcrun.metrics.lines.formats.general import GENERAL
-from hpcrun.metrics.lines.formats.language import LANGUAGE
+from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
 from hpcrun.metrics.names import (
@@ -66,9 +65,6 @@ __all__ = [
     "read_time",
     "records",
 ]
-
-# The table of formats, tried in this order.
-FORMATS: tuple[Format, ...] = (*LANGUAGE, *GENERAL)
 
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (

@@ -2,8 +2,9 @@
 
 An entry is a pattern with what its parts mean, beside an example and a look-alike that must yield
 nothing. Named groups of the pattern are fields of the line: ``step``, ``total``, ``epoch`` and
-``rank`` say where it stands, every other group is a metric of that name. A group ``rest`` is read
-as the generic reader reads a line. A job's own pattern (``own_format``) is an entry like any other.
+``rank`` say where it stands, ``split`` of what it is; ``number`` is the metric that ``key`` names,
+every other group is a metric of that name. A group ``rest`` is read as the generic reader reads a
+line. A job's own pattern (``own_format``) is an entry like any other.
 
 A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
 1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite, read_dict
 from hpcrun.metrics.lines.generic import scan
@@ -32,11 +34,11 @@ class Format(Struct, frozen=True):
     """One form of a line.
 
     ``needle``: a part of every line in this form, as printed. ``pattern`` is matched from the begin
-    of the line without its prefixes, as far as it goes. ``names`` gives keys, folded, another
-    name; an empty one drops the key. ``split``: what the line is of, where the pattern alone tells.
-    ``sure``: the pattern alone shows that something was measured. ``verbatim``: its metrics keep
-    the names that the line gives them, as a summary is no point of a curve. ``read`` replaces all
-    this by a function of the match and the line. ``example`` yields a row, ``look_alike`` none.
+    of the line without its prefixes, as far as it goes. ``example`` yields a row, ``look_alike``
+    none. ``names`` gives keys, folded, another name; an empty one drops the key. ``split``: what
+    the line is of, where the pattern alone tells. ``sure``: the pattern alone shows that something
+    was measured. ``verbatim``: its metrics keep the names that the line gives them, as a summary is
+    no point of a curve. ``read`` replaces all this by a function of the match and the line.
     """
 
     name: str
@@ -57,47 +59,40 @@ class Format(Struct, frozen=True):
         found = self.pattern.match(line.text)
         if found is None:
             return None
-        return self.read(found, line) if self.read else self._read_groups(found)
+        return self.read(found, line) if self.read else self._read_groups(found.groupdict())
 
-    def _read_groups(self, found: re.Match[str]) -> Row | None:
-        fields = fields_of_groups(found)
-        if fields is None:
+    def _read_groups(self, groups: dict[str, str | None]) -> Row | None:
+        split = _SPLITS.get((groups.pop("split", None) or "").lower(), self.split)
+        rest, total = groups.pop("rest", None), groups.pop("total", None)
+        if key := groups.pop("key", None):
+            groups[key] = groups.pop("number")
+        try:
+            values = {key: finite(text.replace(",", "")) for key, text in groups.items() if text}
+            of = finite(total) if total else None
+        except ValueError:
             return None
-        split = self.split or SPLITS.get(found.groupdict().get("split") or "", "")
-        shape = Shape(split=split)
-        if rest := found.groupdict().get("rest"):
+        fields = [
+            Field(key, value, of=of if key == "step" else None) for key, value in values.items()
+        ]
+        counters: tuple[tuple[int, int | None], ...] = ()
+        if rest:
             scanned = scan(rest)
             if scanned is None:
                 return None
             fields += scanned.fields
-            shape = Shape(tuple(scanned.counters), split or scanned.split)
+            counters, split = tuple(scanned.counters), split or scanned.split
         fields = [named for field in fields if (named := self._named(field)) is not None]
-        return build_row(fields, shape, sure=self.sure, verbatim=self.verbatim)
+        return build_row(fields, Shape(counters, split), sure=self.sure, verbatim=self.verbatim)
 
     def _named(self, field: Field) -> Field | None:
         name = self.names.get(fold(field.key))
         if name is None:
             return None if field.key[0] == "/" else field
-        return Field(name, field.value, field.unit, field.of, field.split) if name else None
+        return structs.replace(field, key=name) if name else None
 
 
-def fields_of_groups(found: re.Match[str]) -> list[Field] | None:
-    """Return the named groups of a match as fields; None if a number is none."""
-    groups = found.groupdict()
-    total = groups.get("total")
-    fields = []
-    for key, text in groups.items():
-        if text is None or key in ("rest", "total", "split"):
-            continue
-        try:
-            value = finite(text.replace(",", ""))
-            of = finite(total) if key == "step" and total else None
-        except ValueError:
-            return None
-        fields.append(Field(key, value, of=of))
-    return fields
-
-
+# "avg_loss": what Coqui TTS calls the mean over an evaluation.
+_SPLITS = {**SPLITS, "avg": "eval"}
 _GROUP = pattern_of(r"\(\?P<\w+>")
 
 
@@ -116,13 +111,16 @@ def own_format(name: str, pattern: str) -> Format:
     return Format(name=name, needle="", pattern=whole, example="", look_alike="", sure=True)
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern in which N stands for a number and I for a count.
+def form(
+    name: str, needle: str, pattern: str, example: str, look_alike: str, **options: Any
+) -> Format:
+    """Make an entry of the table; in its pattern ⟨N⟩ is a number and ⟨I⟩ a count.
 
-    >>> bool(compiled(r"loss (?P<loss>⟨N⟩)").fullmatch("loss 2.5e-3"))
-    True
+    >>> form("mine", "loss ", "loss (?P<loss>⟨N⟩)", "", "", sure=True).answer(Line("loss 2")).values
+    (('loss', 2.0),)
     """
-    return pattern_of(pattern.replace("⟨N⟩", f"(?:{NUMBER})").replace("⟨I⟩", r"[ ]{0,12}\d{1,15}"))
+    pattern = pattern.replace("⟨N⟩", f"(?:{NUMBER})").replace("⟨I⟩", r"[ ]{0,12}\d{1,15}")
+    return Format(name, needle, pattern_of(pattern), example, look_alike, **options)
 
 
 # The progress bars of tqdm.
