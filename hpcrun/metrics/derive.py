@@ -114,10 +114,10 @@ def _notes_of(store: Store) -> Iterator[str]:
             f"{MOST_METRICS:,} metrics and more: of those that came later only the losses, the "
             "gradient norm, rates and memory are kept"
         )
-    if store.every > store.asked_every:
+    if every := store.kept_every():
         yield (
-            f"the log is too long to keep all of it in memory: of its rows every {store.every}th "
-            "of a form counts"
+            f"the log is too long to keep all of it in memory: of its rows every {every}th of a "
+            "form counts"
         )
 
 

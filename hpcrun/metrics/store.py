@@ -27,6 +27,7 @@ MOST_BYTES = 2 << 30
 MOST_METRICS = 10_000
 _MOST_FORMS = 50_000
 _BYTES_OF_A_FORM = 1000
+_MOST_MARKS = 100_000
 _ENOUGH_ROWS = 3
 _NUMBER = re.compile(r"\d[\d.]*")
 _EPOCH = re.compile(r"\bepochs?\b[\s:#\[(]*(\d{1,9})", re.IGNORECASE)
@@ -35,10 +36,39 @@ _EPOCH = re.compile(r"\bepochs?\b[\s:#\[(]*(\d{1,9})", re.IGNORECASE)
 class Form(Frame, eq=False):
     """The rows of one layout in one log.
 
-    ``rows`` counts those that the log has, also where not all are kept.
+    ``rows`` counts those that the log has. Every ``every``-th is kept, ``asked`` by the user; where
+    memory asks for fewer, the last one too.
     """
 
     rows: int = 0
+    every: int = 1
+    asked: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes."""
+        return _BYTES_OF_A_FORM + 8 * len(self) * len(self.arrays())
+
+    def grow(self, frame: Frame) -> None:
+        """Keep what follows."""
+        kept, first = -(-self.rows // self.every), -self.rows % self.every
+        self.rows += len(frame)
+        keeps_last = self.every > self.asked and (self.rows - 1) % self.every > 0
+        for column, more in zip(self.arrays(), frame.arrays(), strict=True):
+            del column[kept:]
+            column.extend(more if self.every == 1 else more[first :: self.every])
+            if keeps_last:
+                column.append(more[-1])
+        if frame.total is not None:
+            self.total = max(frame.total, self.total or 0)
+
+    def halve(self) -> None:
+        """Keep every second row, and the last one."""
+        kept = -(-self.rows // self.every)
+        self.every *= 2
+        for column in self.arrays():
+            last = column[-1:] if len(column) > kept or kept % 2 == 0 else column[:0]
+            column[:] = column[:kept:2] + last
 
 
 class Log(Struct, eq=False):
@@ -64,14 +94,12 @@ class Store:
 
     def __init__(self, *, every: int = 1, most_bytes: int = MOST_BYTES) -> None:
         """Keep every ``every``-th row of a form, and fewer once there are ``most_bytes``."""
-        self.every = every
-        self.asked_every = every
         self.leaves_out_metrics = False
         self.logs: list[Log] = []
         self._logs: dict[tuple[int, int], Log] = {}
         self._log: Log | None = None
         self._names: set[str] = set()
-        self._bytes, self._most_bytes = 0, most_bytes
+        self._every, self._bytes, self._most_bytes = every, 0, most_bytes
 
     def begin(self, attempt: int, file: int = 0) -> None:
         """Go on with a log file, or begin it; a further attempt is a requeue."""
@@ -86,13 +114,20 @@ class Store:
         """Keep what stands next in the log."""
         if self._log is None:
             raise ValueError("begin() says first which log this is")
+        marks = self._log.marks
         for piece in pieces:
-            if isinstance(piece, Placed):
-                self._log.marks.append(piece)
-            elif piece.offsets:
+            if not isinstance(piece, Placed):
                 self._put(self._log, piece)
-        while self._bytes > self._most_bytes and self.every < 1 << 30:
-            self._halve()
+            elif len(marks) < _MOST_MARKS:
+                is_new = piece.mark.restart or not marks or marks[-1].mark != piece.mark
+                marks += [piece] if is_new else []
+        while self._bytes > self._most_bytes and self._halve():
+            pass
+
+    def kept_every(self) -> int | None:
+        """Return N where memory asks for only every Nth row of a form, else None."""
+        forms = (form for log in self.logs for form in log.forms.values())
+        return max((form.every for form in forms if form.every > form.asked), default=None)
 
     def formats(self) -> tuple[str, ...]:
         """Return the forms in which rows were found, most frequent first."""
@@ -123,50 +158,38 @@ class Store:
         ]
 
     def _put(self, log: Log, frame: Frame) -> None:
-        layout, epochs = frame.layout, frame.epochs
-        bar = layout.bar
-        if bar is not None and epochs is None and (epoch := epoch_of(bar)) is not None:
-            epochs = array("d", [epoch]) * len(frame.offsets)
-        has = (frame.steps is not None, epochs is not None, frame.times is not None)
+        layout, bar = frame.layout, frame.layout.bar
+        if bar is not None:
+            layout = replace(layout, bar=bar_name(bar))
+            if frame.epochs is None and (epoch := epoch_of(bar)) is not None:
+                frame = replace(frame, epochs=array("d", [epoch]) * len(frame))
+        has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
         # Bars are told apart by their descriptions without numbers, and their totals.
         # Beside an epoch the total may be its length.
-        key: tuple[object, ...] = (layout, *has, None if epochs is None else frame.total)
-        if bar is not None:
-            name = bar_name(bar)
-            key = (name, frame.total, layout.format, layout.split, layout.rank, layout.names, *has)
+        key = (layout, has, None if bar is None and frame.epochs is None else frame.total)
         form = log.forms.get(key)
         if form is None:
             names = self._known(layout.names)
             if names is None or len(log.forms) >= _MOST_FORMS:
                 return
-            layout = replace(layout, bar=None if bar is None else bar_name(bar), names=names)
+            # The drawings of a bar give the rows between them their steps: those are kept.
+            every = 1 if _counts(layout) else self._every
             form = log.forms[key] = Form(
-                layout,
+                replace(layout, names=names),
                 array("q"),
                 None if frame.steps is None else array("q"),
-                None if epochs is None else array("d"),
+                None if frame.epochs is None else array("d"),
                 None if frame.times is None else array("d"),
                 tuple(array("d") for _ in names),
-                frame.total,
+                every=every,
+                asked=every,
             )
-            self._bytes += _BYTES_OF_A_FORM
-        # The drawings of a bar give the rows between them their steps: asked for, those are kept.
-        counts = bar is not None and LOSS not in form.layout.names
-        every = self.every // self.asked_every if counts else self.every
-        first = -form.rows % every
-        form.rows += len(frame.offsets)
-        if frame.total is not None:
-            form.total = max(frame.total, form.total or 0)
-        columns = frame.columns
-        if form.layout.names != frame.layout.names:
-            kept = dict(zip(frame.layout.names, columns, strict=True))
-            columns = tuple(kept[name] for name in form.layout.names)
-        places = (frame.offsets, frame.steps, epochs, frame.times)
-        given = [*(each for each in places if each is not None), *columns]
-        kept_before = len(form.offsets)
-        for column, more in zip(form.arrays(), given, strict=True):
-            column.extend(more if every == 1 else more[first::every])
-        self._bytes += 8 * len(given) * (len(form.offsets) - kept_before)
+        if form.layout.names != layout.names:
+            known = dict(zip(layout.names, frame.columns, strict=True))
+            frame = replace(frame, columns=tuple(known[name] for name in form.layout.names))
+        self._bytes -= form.bytes if form.rows else 0
+        form.grow(frame)
+        self._bytes += form.bytes
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return which metrics of a new form are kept; None if none of them is."""
@@ -179,16 +202,23 @@ class Store:
         self._names.update(names)
         return names
 
-    def _halve(self) -> None:
-        """Keep every second of the rows that are kept."""
-        self.every *= 2
-        self._bytes = 0
-        for log in self.logs:
-            for form in log.forms.values():
-                self._bytes += _BYTES_OF_A_FORM
-                for column in form.arrays():
-                    column[:] = column[::2]
-                    self._bytes += 8 * len(column)
+    def _halve(self) -> bool:
+        """Keep every second of the rows that are kept; return whether that takes less.
+
+        The drawings of bars stay as long as other rows take more than they do.
+        """
+        forms = [form for log in self.logs for form in log.forms.values()]
+        others = [form for form in forms if not _counts(form.layout)]
+        takes = sum(form.bytes for form in others)
+        for form in others if 2 * takes > self._bytes else forms:
+            form.halve()
+        before, self._bytes = self._bytes, sum(form.bytes for form in forms)
+        return self._bytes < before
+
+
+def _counts(layout: Layout) -> bool:
+    """Whether rows are drawings of a bar that shows how far the training is, and no loss."""
+    return layout.bar is not None and LOSS not in layout.names
 
 
 def _recurs(forms: Sequence[Form]) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpcrun.metrics.curve import Series, build_series
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.row import Frame, Layout, Mark
+from hpcrun.metrics.row import Frame, Layout, Mark, Placed
 from hpcrun.metrics.store import Store
 from tests.metrics.rows import Line, at, build
 
@@ -180,9 +180,41 @@ class TestMemory:
             values = [float(piece * 1000 + number) for number in range(1000)]
             store.add([frame(values, "loss", "lr", "grad_norm", first=piece * 1000)])
         curve = derive(store)
-        assert curve.steps("loss") == [*range(0, 10_000, 4)]
-        assert curve.values("loss") == curve.values("lr") == [*range(0, 10_000, 4)]
+        assert curve.steps("loss") == [*range(0, 10_000, 4), 9999]
+        assert curve.values("loss") == curve.values("lr") == [*range(0, 10_000, 4), 9999]
         assert ["every 4th" in note for note in curve.notes] == [True]
+
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
+    def test_the_last_row_is_kept(self, pieces: list[int]) -> None:
+        store, first = Store(most_bytes=1500), 0
+        store.begin(0)
+        for count in pieces:
+            store.add([frame([*map(float, range(first, first + count))], "loss", first=first)])
+            first += count
+            (form,) = store.logs[0].forms.values()
+            assert [*(form.steps or ())] == sorted({*range(0, first, form.every), first - 1})
+            assert form.bytes <= 1500
+
+    def test_drawings_that_give_steps_are_kept_where_other_rows_take_the_memory(self) -> None:
+        store = Store(most_bytes=60_000)
+        store.begin(0)
+        places = array("q", [0, *(3 * n + k for n in range(1, 501) for k in (0, 2))])
+        drawn = array("q", [0, *(n for n in range(1, 501) for _ in (0, 2))])
+        store.add([Frame(Layout("bar", "train", None, "", ()), places, drawn, None, None, (), 500)])
+        names = ("loss", *(f"loss_{number}" for number in range(14)))
+        columns = tuple(array("d", range(1, 501)) for _ in names)
+        offsets = array("q", range(4, 1504, 3))
+        layout = Layout("x", "train", None, None, names)
+        store.add([Frame(layout, offsets, None, None, None, columns)])
+        curve = derive(store)
+        assert curve.steps("loss") == curve.values("loss") == [*range(1, 500, 2), 500]
+
+    def test_headings_without_end_take_no_more_than_their_share(self) -> None:
+        store = Store()
+        store.begin(0)
+        store.add([Placed(number, Mark(epoch=float(number))) for number in range(110_000)])
+        store.add([Placed(200_000, Mark(epoch=1.0))] * 9)
+        assert len(store.logs[0].marks) == 100_000
 
     def test_rows_that_come_one_by_one_count_too(self) -> None:
         layout = Layout("json", "train", None, None, ("loss", "lr"))
