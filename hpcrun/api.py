@@ -147,10 +147,12 @@ class Run:
 
     def metrics(self, *, patterns: str | Sequence[str] = ()) -> ParsedRun:
         """Read the logs' metrics so far, all attempts as one curve: see parse()."""
-        from hpcrun.controller.curves.parse import Source, own_formats, parse_source
+        from hpcrun.controller.curves.parse import CurveLog, Source, own_formats
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
-        return parse_source(Source(self.id, run=self._folder), own=own, full=True)
+        log = CurveLog(self._context, Source(self.id, run=self._folder), own)
+        log.read()
+        return log.run(full=True)
 
     def cancel(self) -> bool:
         """Ask for the run's end; False where it was over already.

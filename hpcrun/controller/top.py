@@ -187,7 +187,7 @@ class Top(Watched):
             else:
                 del before[job.job_id]
             shown.known = status
-            shown.add_log(self._outputs.get(job.job_id, ()))
+            shown.add_log(self._context, self._outputs.get(job.job_id, ()))
             self._shown[job.job_id] = shown
             if self._usage and job.state == "RUNNING":
                 steps += 1
@@ -239,13 +239,13 @@ class _Shown:
         # When the log showed which step.
         self._seen: deque[tuple[float, int]] = deque(maxlen=500)
 
-    def add_log(self, outputs: Sequence[str]) -> None:
+    def add_log(self, context: Context, outputs: Sequence[str]) -> None:
         """Take up the log, once it is known where it is: its end is read, then what is new."""
         if not self._has_log and (self.known.run is not None or outputs):
             files = tuple(map(Path, outputs))
             with suppress(InputError):  # a run's own pattern that this hpcrun cannot read
                 source = Source(self.known.job_id or "", files, self.known.run)
-                self._log = CurveLog(source, tail=TAIL)
+                self._log = CurveLog(context, source, tail=TAIL)
             self._has_log = True
             self.next_look = 0.0
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hpcrun.controller.context import load_context
 from hpcrun.controller.curves import read_log
-from hpcrun.controller.curves.parse import POINTS, CurveLog, Source
+from hpcrun.controller.curves.parse import POINTS, STDIN, CurveLog, Source
 from hpcrun.errors import InputError
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
@@ -23,9 +26,14 @@ LOGS = ROOT / "tests" / "metrics" / "logs"
 KINDS = ("plain_healthy", "hf5_bar", "mmengine_epochs", "lightning_metrics_csv", "nanogpt")
 
 
+def log_of(*paths: Path) -> CurveLog:
+    """Make a log of files, of which nothing is read yet."""
+    return CurveLog(load_context({}, ROOT), Source("x", paths))
+
+
 def whole(path: Path) -> Curve:
     """Read all of it at once."""
-    log = CurveLog(Source("x", (path,)))
+    log = log_of(path)
     log.read()
     return log.run().curve
 
@@ -37,7 +45,7 @@ def test_as_it_grows(name: str, tmp_path: Path) -> None:
     expected = whole(path)
     chance = random.Random(name)
     path.write_bytes(b"")
-    log = CurveLog(Source("x", (path,)))
+    log = log_of(path)
     cuts = sorted(chance.randrange(len(data)) for _ in range(12))
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         with path.open("ab") as file:
@@ -74,7 +82,7 @@ def test_by_ranges(tmp_path: Path) -> None:
     store.begin(0)
     for pieces in read_log.LogFileReader(path, processes=1):
         store.add(pieces)
-    growing = CurveLog(Source("x", (path,)))
+    growing = log_of(path)
     assert growing.look()
     assert growing.run().curve == whole(path) == derive(store, POINTS)
 
@@ -82,7 +90,7 @@ def test_by_ranges(tmp_path: Path) -> None:
 def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
-    log = CurveLog(Source("x", (path,)))
+    log = log_of(path)
     log.look()
     path.write_text("step=1 loss=3.5\n")
     assert log.look()
@@ -93,7 +101,7 @@ def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> 
     out, err = tmp_path / "a.out", tmp_path / "a.err"
     out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
     err.write_text("".join(f"step={n} eval_loss=3.0\n" for n in range(20)))
-    log = CurveLog(Source("x", (out, err)))
+    log = log_of(out, err)
     log.look()
     err.write_text("step=1 eval_loss=2.75\n")
     assert log.look()
@@ -104,7 +112,7 @@ def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> 
 
 def test_the_first_file_speaks_also_where_the_second_is_written_first(tmp_path: Path) -> None:
     out, err = tmp_path / "a.out", tmp_path / "a.err"
-    log = CurveLog(Source("x", (out, err)))
+    log = log_of(out, err)
     err.write_text("".join(f"step={n} loss=9.0\n" for n in range(20)))
     log.look()
     out.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))
@@ -116,7 +124,7 @@ def test_what_is_compressed_does_not_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))
     with pytest.raises(InputError, match="compressed"):
-        CurveLog(Source("x", (path,))).look()
+        log_of(path).look()
 
 
 def test_every_kth_row(tmp_path: Path) -> None:
@@ -125,3 +133,37 @@ def test_every_kth_row(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hpcrun", "parse", "--json", "--every", "5", str(path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert '"points": 4' in answer.stdout
+
+
+def test_a_pipe_that_is_filled_without_end_can_be_drawn() -> None:
+    """Its writer may be faster than the reader: there is always something to read."""
+    reader, writer = os.pipe()
+    usual = os.dup(0)
+    os.dup2(reader, 0)
+    endless = subprocess.Popen(["yes", "building the model"], stdout=writer)
+    try:
+        log = log_of(STDIN)
+        for _ in range(2):
+            assert select.select([0], [], [], 60)[0]
+            assert log.look() and not log.is_over
+    finally:
+        endless.kill()
+        endless.wait()
+        os.dup2(usual, 0)
+        for each in (reader, writer, usual):
+            os.close(each)
+
+
+@pytest.mark.parametrize("argv", [["-"], ["-f", "-"]])
+def test_a_metric_whose_name_is_a_secret_is_left_out(argv: list[str]) -> None:
+    token = "hf_" + "sEsAmE4oPeN9nOw" * 2
+    answer = subprocess.run(
+        [sys.executable, "-m", "hpcrun", "parse", "--json", *argv],
+        input=f"step=1 loss=2.5 {token}=3\nstep=2 loss=2.25 {token}=4\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert list(json.loads(answer.stdout)["runs"][0]["metrics"]) == ["loss"]
+    assert token not in answer.stdout

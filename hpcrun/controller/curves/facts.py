@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -31,7 +33,6 @@ _DERIVED = re.compile(
 )
 # --lr, --lr=1, -v; and Hydra's optimizer.lr=1, +trainer.steps=9.
 _OPTION = re.compile(r"(--?[A-Za-z][^=\s]*|\+{0,2}[A-Za-z_][\w.@/-]*(?==))(?:=(.*))?", re.DOTALL)
-_READ_AT_ONCE = 1 << 20
 _NAMED = 4  # files that differ
 
 
@@ -65,11 +66,13 @@ def code_digests(run: RunFolder) -> dict[str, str]:
     task = read_task(run)
     code = run.code if task is None else sweep_folder(run.path.parent, task.sweep_id).code
     digests = {}
-    for folder, _, names in os.walk(code):
-        for name in names:
-            path = Path(folder) / name
-            if "__pycache__" not in path.parts:
-                digests[str(path.relative_to(code))] = _digest(path)
+    for path in code.rglob("*"):
+        if "__pycache__" in path.parts or not (path.is_symlink() or path.is_file()):
+            continue
+        data = b""
+        with contextlib.suppress(OSError):
+            data = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+        digests[str(path.relative_to(code))] = hashlib.sha256(data).hexdigest()
     return digests
 
 
@@ -86,26 +89,11 @@ def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun
         return list(runs), []
     digested = []
     for run, each in zip(runs, digests, strict=True):
-        lines = "".join(f"{name} {digest}\n" for name, digest in sorted(each.items()))
-        code = hashlib.sha256(os.fsencode(lines)).hexdigest()[:8]
+        code = hashlib.sha256(repr(sorted(each.items())).encode()).hexdigest()[:8]
         facts = run.facts | {"code": code} if each else run.facts
         digested.append(structs.replace(run, facts=facts))
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
     return digested, [f"the code differs in {', '.join(differing[:_NAMED])}{more}"]
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        if path.is_symlink():
-            digest.update(os.fsencode(path.readlink()))
-        else:
-            with path.open("rb") as file:
-                while piece := file.read(_READ_AT_ONCE):
-                    digest.update(piece)
-    except OSError:
-        return ""
-    return digest.hexdigest()
 
 
 def _asked(path: Path) -> dict[str, str]:
@@ -118,19 +106,25 @@ def _asked(path: Path) -> dict[str, str]:
         key: value
         for name, node in tree.entries.items()
         if name not in _LEFT_OUT
-        for key, value in _flat_node(name, node)
+        for key, value in _flat(name, node)
     }
 
 
-def _flat_node(key: str, node: Node) -> Iterator[tuple[str, str]]:
-    if isinstance(node.value, str):
-        yield key, node.value
-    elif isinstance(node.value, list):
-        items = [item.value for item in node.value if isinstance(item.value, str)]
+def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Flatten a tree of YAML's or JSON's to texts by dotted keys; of lists the maps are left out.
+
+    >>> dict(_flat("", {"a": {"b": True}, "c": [1, None, 0.1]}))
+    {'a.b': 'true', 'c': '1 null 0.1'}
+    """
+    value = value.value if isinstance(value, Node) else value
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}" if key else name, inner)
+    elif isinstance(value, list):
+        items = [text for item in value for name, text in _flat("", item) if not name]
         yield from _options(key, items) if key in ("args", "command") else [(key, " ".join(items))]
     else:
-        for name, inner in node.value.items():
-            yield from _flat_node(f"{key}.{name}", inner)
+        yield key, value if isinstance(value, str) else json.dumps(value)
 
 
 def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -186,25 +180,13 @@ def _decided(plan: Plan, asked: dict[str, str]) -> dict[str, str]:
 
 
 def _deepspeed(config: dict[str, Any]) -> dict[str, str]:
-    flat = dict(_flat_value("", config))
+    flat = dict(_flat("", config))
     facts = {"deepspeed.zero_stage": flat.get("zero_optimization.stage", "0")}
     for part in ("optimizer", "param"):
         device = flat.get(f"zero_optimization.offload_{part}.device", "none")
         facts[f"deepspeed.offload.{part}"] = device
     rest = {key: value for key, value in flat.items() if not _DERIVED.fullmatch(key)}
     return facts | {f"deepspeed.config.{key}": value for key, value in rest.items()}
-
-
-def _flat_value(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _flat_value(f"{key}.{name}" if key else name, inner)
-    elif isinstance(value, list):
-        yield key, " ".join(str(item) for item in value)
-    elif isinstance(value, bool) or value is None:
-        yield key, {True: "true", False: "false", None: "null"}[value]
-    else:
-        yield key, str(value)
 
 
 def _is_secret(key: str, value: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 
@@ -56,11 +57,10 @@ class CurveFollower:
     ) -> None:
         """Find the logs, as ``parse`` does. Raises InputError when there is no such thing."""
         self._context = context
-        self._every = every
-        self._own = own_formats(patterns, "--pattern")
+        self._log = partial(CurveLog, context, own=own_formats(patterns, "--pattern"), every=every)
         sources = find_sources(context, words, is_awaited=True)
         self.has_pipe = any(STDIN in source.files for source in sources)
-        self._logs = [CurveLog(source, self._own, every=every) for source in sources]
+        self._logs = [self._log(source) for source in sources]
         runs = [each.run for each in sources if each.run is not None]
         # What Slurm has forgotten is a log file like any other.
         self._jobs = Jobs([each.job for each in sources if each.job is not None], strict=False)
@@ -74,13 +74,14 @@ class CurveFollower:
         """Wait until there is something new, for ``every`` seconds at least, or until the end.
 
         Long curves, which take long to derive, are waited for longer.
-        None waits for the end, and reads nothing but a pipe. ``wake`` may cut the waiting short.
+        None waits for the end, and reads nothing unless there is a pipe, which cannot be read
+        again. ``wake`` may cut the waiting short.
         """
         begun = time.monotonic()
         least = 0.0 if every is None else max(every, _SHARE * self._took)
+        logs = self._logs if every is not None or self.has_pipe else []
         while True:
-            due = [log for log in self._logs if every is not None or log.is_pipe]
-            grew = sum(log.look() for log in due)
+            grew = sum(log.look() for log in logs)
             changed = bool(self._monitor.poll().changed)
             if changed:
                 self._find_outputs()
@@ -88,7 +89,7 @@ class CurveFollower:
             is_over = self._is_over()
             waited = every is not None and time.monotonic() - begun >= least
             if is_over:
-                for log in due:
+                for log in logs:
                     log.look()
                     log.finish()
             if is_over or wake() or (waited and self._has_news):
@@ -115,7 +116,7 @@ class CurveFollower:
                 with suppress(InputError):
                     (source,) = find_sources(self._context, [log.source.job], is_awaited=True)
                     if source != log.source:
-                        self._logs[index] = CurveLog(source, self._own, every=self._every)
+                        self._logs[index] = self._log(source)
 
     def _doze(self, seconds: float, wake: Callable[[], bool]) -> None:
         while seconds > 0 and not wake():
@@ -130,9 +131,10 @@ class CurveFollower:
     def _statuses(self) -> list[JobStatus | None]:
         """What is known of each log's job; of an array one of its tasks, if any is not over."""
         of_runs = {each.run: [each] for each in self._monitor.statuses if each.run is not None}
-        found: list[JobStatus | None] = []
-        for source in (log.source for log in self._logs):
-            of_job = self._jobs.known.get(source.job or "", [])
-            known = of_job if source.run is None else of_runs.get(source.run, [])
-            found.append(next((each for each in known if not each.final), next(iter(known), None)))
-        return found
+        known = (
+            of_runs.get(log.source.run, [])
+            if log.source.run is not None
+            else self._jobs.known.get(log.source.job or "", [])
+            for log in self._logs
+        )
+        return [min(each, key=lambda status: status.final, default=None) for each in known]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_from
 from hpcrun.controller.secrets import masker_of
 from hpcrun.controller.targets import find_target
 from hpcrun.errors import InputError
-from hpcrun.logs.files import LogFile, log_files
+from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.lines.formats import own_format
@@ -31,6 +32,8 @@ STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.
 POINTS = 4000
 _CHUNK = 1 << 20
+# A pipe is read for so long at most, before its curve may be drawn.
+_PIPE_SECONDS = 0.5
 # While no rank has logged a loss, the ranks are compared again when the logs are longer by this.
 _LONGER = 1.2
 # Where only the ends of logs are read, at most this many are read at once.
@@ -39,14 +42,14 @@ _FEW = 16
 # 7.err, run.o7 and run.e7 (PBS, SGE), stdout and stderr; output and errors.
 _STREAM = re.compile(
     r"(?P<out> \.out(?:put)?$ | \.o(?=\d+$) | (?<![a-z])(?:std)?out(?:put)?(?![a-z]) )"
-    r"|(?P<err> \.err(?:or)?$ | \.e(?=\d+$) | (?<![a-z])(?:std)?err(?:or)?(?![a-z]) )"
-    r"|(?P<log> \.log$ )",
+    r"|(?P<err> \.err(?:or)?$ | \.e(?=\d+$) | (?<![a-z])(?:std)?err(?:or)?(?![a-z]) )",
     re.VERBOSE | re.IGNORECASE,
 )
 
 
 # Called with a file and how many of its bytes were read.
 Progress = Callable[[Path, int], None]
+_PiecesOf = Callable[[Path], Iterator[Pieces]]
 
 
 class Source(Struct, frozen=True):
@@ -76,39 +79,26 @@ def parse(
     every point and every sample; else a long metric is thinned. ``every``: keep only every
     Nth row of a form. ``progress`` is called with how far each log was read. Raises InputError.
     """
-    own = own_formats(patterns, "--pattern")
-    runs = []
+    own, runs = own_formats(patterns, "--pattern"), []
     for source in find_sources(context, arguments):
-        log = CurveLog(source, own, every=every)
+        log = CurveLog(context, source, own, every=every)
         log.read(progress)
-        runs.append(_without_secrets(context, source, log.run(full=full)))
+        runs.append(log.run(full=full))
     return runs
-
-
-def _without_secrets(context: Context, source: Source, parsed: ParsedRun) -> ParsedRun:
-    """Leave out a metric whose name is a secret: a log may have a number behind one.
-
-    Samples stay as the log has them.
-    """
-    masker = masker_of(context, [source.run] if source.run is not None else [])
-    shown = {
-        name: series
-        for name, series in parsed.curve.metrics.items()
-        if masker.mask(data := name.encode("utf-8", "surrogateescape")) == data
-    }
-    return structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=shown))
 
 
 class CurveLog:
     """The logs of one curve, and how far they were read: to their ends, or as they grow.
 
-    ``is_over``: nothing can follow (the end of a pipe). A file that became shorter is read from its
-    start again, and with it the whole curve. What an attempt writes after the next one has begun
-    is left out, while it grows.
+    Of a run's ranks the first prints the loss nearly always, the last in Megatron's family; else
+    the files of all are read. ``is_over``: nothing can follow (the end of a pipe). A file that
+    became shorter is read from its start again, and with it the whole curve. What an attempt writes
+    after the next one has begun is left out, while it grows.
     """
 
     def __init__(
         self,
+        context: Context,
         source: Source,
         own: Sequence[Format] = (),
         *,
@@ -121,65 +111,75 @@ class CurveLog:
         ``every``: keep only every Nth row of a form.
         """
         self.source = source
-        self._tail, self._every = tail, every
         self.is_over = False
-        self.is_pipe = STDIN in source.files
+        self._context, self._tail, self._every = context, tail, every
         if source.run is not None:
             plan = read_plan(source.run)
             own = (*own, *own_formats(plan.log_patterns if plan else (), "log_patterns"))
         self._formats = (*own, *FORMATS) if own else FORMATS
-        # Which of a run's files are read (file_choices), and at what size that was asked last.
-        self._choice = 0
+        # Which of _choices() is read, and at what size that was decided or asked last.
+        self._choice, self._asked_at = 0, 0.0
         self._is_decided = source.run is None
-        self._asked_at = 0.0
         self._begin()
-
-    def read(self, progress: Progress | None = None) -> None:
-        """Read all of the logs, to the choice of files that has the loss."""
-        for choice in range(1 if self.source.run is None else len(self._choices())):
-            self._choice = choice
-            self._begin()
-            for number, (attempt, path) in enumerate(self._files()):
-                self._readers[path] = LogFileReader(path, formats=self._formats)
-                self._store.begin(attempt, number)
-                for pieces in self._readers[path]:
-                    self._store.add(pieces)
-                    if progress is not None:
-                        progress(path, self._readers[path].position)
-            if self.source.run is None or self._parsed().points:
-                break
-
-    def look(self) -> bool:
-        """Read what is new; return whether there was anything."""
-        grew = self._read_on()
-        if not self._is_decided and self._size >= self._asked_at * _LONGER:
-            before = self._size
-            self._decide()
-            grew |= self._size != before
-        return grew
-
-    def is_missing(self) -> bool:
-        """Return whether none of its files is there: a job's, that waits or never began."""
-        return self.source.run is None and not any(path.exists() for path in self.source.files)
-
-    def run(self, *, full: bool = False) -> ParsedRun:
-        """Return the run as it is known so far; ``full``: with all points, and the samples."""
-        parsed = self._parsed(full=full)
-        return parsed if self.source.run is None else _with_facts(parsed, self.source.run)
-
-    def curve(self) -> Curve:
-        """Return the curve as it is known so far."""
-        return derive(self._store, POINTS)
 
     def _begin(self) -> None:
         self._store = Store(every=self._every)
         self._attempt = 0
         self._readers: dict[Path, LogFileReader] = {}
+        # Which file comes first is not which is written first: the first one speaks.
+        self._numbers = {path: number for number, path in enumerate(self.source.files)}
         self._known: ParsedRun | None = None
 
-    @property
-    def _size(self) -> int:
-        return sum(reader.bytes for reader in self._readers.values())
+    def read(self, progress: Progress | None = None) -> None:
+        """Read all of the logs, to the choice of files that has the loss."""
+        self._read_files(self._whole, progress)
+        self._decide(self._whole, progress)
+
+    def look(self) -> bool:
+        """Read what is new; return whether there was anything."""
+        before = self._size
+        is_shorter = any(map(self._is_shorter, self._readers))
+        if is_shorter:
+            self._begin()
+        self._read_files(self._new)
+        if self._size >= self._asked_at * _LONGER:
+            self._decide(self._new)
+        return is_shorter or self._size != before
+
+    def finish(self) -> None:
+        """Take a last line that has no end yet: nothing follows any more."""
+        for attempt, path in self._files():
+            if path != STDIN and path in self._readers and attempt >= self._attempt:
+                self._add(attempt, path, self._readers[path].reader.finish())
+
+    def is_missing(self) -> bool:
+        """Return whether none of its files is there: a job's, that waits or never began."""
+        return self.source.run is None and not any(path.exists() for path in self.source.files)
+
+    def curve(self) -> Curve:
+        """Return the curve as it is known so far."""
+        return derive(self._store, POINTS)
+
+    def run(self, *, full: bool = False) -> ParsedRun:
+        """Return the run as it is known so far; ``full``: with all points, and the samples.
+
+        Beside the log it has what is known of the run. A metric whose name is a secret is left
+        out: a log may have a number behind one. Samples stay as the log has them.
+        """
+        parsed, run = self._parsed(full=full), self.source.run
+        masker = masker_of(self._context, [] if run is None else [run])
+        shown = {
+            name: series
+            for name, series in parsed.curve.metrics.items()
+            if masker.mask(data := name.encode("utf-8", "surrogateescape")) == data
+        }
+        parsed = structs.replace(parsed, curve=structs.replace(parsed.curve, metrics=shown))
+        if run is None:
+            return parsed
+        from hpcrun.controller.curves.facts import run_facts  # here: YAML takes 20 ms
+
+        facts, gpus, seconds = run_facts(run)
+        return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
 
     def _parsed(self, *, full: bool = False) -> ParsedRun:
         if self._known is not None and not full:
@@ -195,37 +195,89 @@ class CurveLog:
             size=self._size,
             notes=[note for reader in readers for note in reader.notes],
         )
-        if not full:
-            self._known = parsed
+        self._known = None if full else parsed
         return parsed
 
-    def _read_on(self) -> bool:
-        """Read to the present ends of the files."""
-        before = self._size
-        is_new = any(map(self._is_shorter, self._readers))
-        if is_new:
-            self._begin()
+    @property
+    def _size(self) -> int:
+        return sum(reader.bytes for reader in self._readers.values())
+
+    def _choices(self) -> list[list[tuple[int, Path]]]:
+        """Return the files to read, with their attempts, in the order in which to try them."""
+        if self.source.run is None:
+            return [[(0, path) for path in self.source.files]]
+        ranks = [file for file in log_files(self.source.run) if file.attempt is not None]
+        last = max((file.rank or 0 for file in ranks), default=0)
+        return [
+            [(file.attempt or 0, file.path) for file in ranks if not chosen or file.rank in chosen]
+            for chosen in ((0,), (last,), ())
+        ]
+
+    def _files(self) -> list[tuple[int, Path]]:
+        return self._choices()[self._choice]
+
+    def _decide(self, pieces_of: _PiecesOf, progress: Progress | None = None) -> None:
+        """Read on to the choice of files that has the loss, the last one if none has it yet."""
+        for choice, files in enumerate([] if self._is_decided else self._choices()):
+            if self._tail is not None and len(files) > _FEW:
+                continue
+            if choice != self._choice:
+                self._choice = choice
+                self._begin()
+                self._read_files(pieces_of, progress)
+            self._is_decided = self._parsed().points > 0
+            if self._is_decided:
+                break
+        self._asked_at = self._size
+
+    def _read_files(self, pieces_of: _PiecesOf, progress: Progress | None = None) -> None:
         for attempt, path in self._files():
             if attempt < self._attempt:
                 continue
-            for pieces in self._read_pipe() if path == STDIN else self._read_file(path):
-                self._attempt = attempt
-                # Which file comes first is not which is written first: the first one speaks.
-                known = self.source.files or tuple(self._readers)
-                self._store.begin(attempt, known.index(path))
-                self._store.add(pieces)
-        if self._size != before:
-            self._known = None
-        return is_new or self._size != before
+            for pieces in pieces_of(path):
+                self._add(attempt, path, pieces)
+                if progress is not None:
+                    progress(path, self._readers[path].position)
 
-    def finish(self) -> None:
-        """Take a last line that has no end yet: nothing follows any more."""
-        for attempt, path in self._files():
-            if path != STDIN and path in self._readers and attempt >= self._attempt:
-                known = self.source.files or tuple(self._readers)
-                self._store.begin(attempt, known.index(path))
-                self._store.add(self._readers[path].reader.finish())
-                self._known = None
+    def _add(self, attempt: int, path: Path, pieces: Pieces) -> None:
+        self._attempt = attempt
+        self._store.begin(attempt, self._numbers.setdefault(path, len(self._numbers)))
+        self._store.add(pieces)
+        self._known = None
+
+    def _whole(self, path: Path) -> Iterator[Pieces]:
+        self._readers[path] = LogFileReader(path, formats=self._formats)
+        return iter(self._readers[path])
+
+    def _new(self, path: Path) -> Iterator[Pieces]:
+        """Read on in a file to its present end."""
+        if path == STDIN:
+            yield from self._read_pipe()
+            return
+        try:
+            size = path.stat().st_size
+            if path not in self._readers and size:
+                start = 0
+                if self._tail is not None and size > self._tail:
+                    with path.open("rb") as file:
+                        start = line_from(file, size - self._tail)
+                self._readers[path] = LogFileReader(path, formats=self._formats, offset=start)
+            if size and size > self._readers[path].bytes:
+                yield from self._readers[path].read_on()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+
+    def _read_pipe(self) -> Iterator[Pieces]:
+        """Read what stands in the pipe; not without end, where it is filled as fast."""
+        reader = self._readers.setdefault(STDIN, LogFileReader(STDIN, formats=self._formats))
+        until = time.monotonic() + _PIPE_SECONDS
+        while not self.is_over and select.select([0], [], [], 0)[0] and time.monotonic() < until:
+            data = os.read(0, _CHUNK)
+            self.is_over = not data
+            reader.bytes += len(data)
+            yield reader.reader.feed(data) if data else reader.reader.finish()
 
     def _is_shorter(self, path: Path) -> bool:
         """Whether a file has become shorter than what was read of it."""
@@ -233,79 +285,6 @@ class CurveLog:
             return path != STDIN and path.stat().st_size < self._readers[path].bytes
         except OSError:
             return False
-
-    def _choices(self) -> list[list[LogFile]]:
-        return [] if self.source.run is None else file_choices(log_files(self.source.run))
-
-    def _files(self) -> list[tuple[int, Path]]:
-        if self.source.run is None:
-            return [(0, path) for path in self.source.files]
-        return [(file.attempt or 0, file.path) for file in self._choices()[self._choice]]
-
-    def _read_file(self, path: Path) -> Iterator[Pieces]:
-        try:
-            reader = self._readers.get(path)
-            size = path.stat().st_size
-            if reader is None and size:
-                start = self._start(path, size)
-                reader = LogFileReader(path, formats=self._formats, offset=start)
-                self._readers[path] = reader
-            if reader is not None and size > reader.bytes:
-                yield from reader.read_on()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}") from error
-
-    def _start(self, path: Path, size: int) -> int:
-        """Return where to begin: at a line's start."""
-        if self._tail is None or size <= self._tail:
-            return 0
-        with path.open("rb") as file:
-            return line_from(file, size - self._tail)
-
-    def _read_pipe(self) -> Iterator[Pieces]:
-        reader = self._readers.setdefault(STDIN, LogFileReader(STDIN, formats=self._formats))
-        while not self.is_over and select.select([0], [], [], 0)[0]:
-            data = os.read(0, _CHUNK)
-            self.is_over = not data
-            reader.bytes += len(data)
-            yield reader.reader.feed(data) if data else reader.reader.finish()
-
-    def _decide(self) -> None:
-        """Find which files have the loss, as ``read`` does; until then all are read."""
-        for choice, files in enumerate(self._choices()):
-            if self._tail is not None and len(files) > _FEW:
-                continue
-            if choice != self._choice:
-                self._choice = choice
-                self._begin()
-                self._read_on()
-            if self._parsed().points:
-                self._is_decided = True
-                break
-        self._asked_at = self._size
-
-
-def parse_source(
-    source: Source, *, own: Sequence[Format] = (), full: bool = False, every: int = 1
-) -> ParsedRun:
-    """Read one source to its end.
-
-    Of a run's ranks the first prints the loss nearly always, the last in Megatron's family; else
-    the files of all are read. Raises InputError.
-    """
-    log = CurveLog(source, own, every=every)
-    log.read()
-    return log.run(full=full)
-
-
-def _with_facts(parsed: ParsedRun, run: RunFolder) -> ParsedRun:
-    """Add what is known of a run beside its log."""
-    from hpcrun.controller.curves.facts import run_facts  # here: YAML takes 20 ms, files need none
-
-    facts, gpus, seconds = run_facts(run)
-    return structs.replace(parsed, facts=facts, gpus=gpus, seconds=seconds)
 
 
 def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
@@ -327,15 +306,6 @@ def curve_label(context: Context, source: str) -> str:
     if task is None:
         return source
     return f"{task.index}: {label(task.values)}"
-
-
-def file_choices(files: Sequence[LogFile]) -> list[list[LogFile]]:
-    """Return the files to read, in the order in which to try them."""
-    ranks = [file for file in files if file.attempt is not None]
-    last = max((file.rank or 0 for file in ranks), default=0)
-    first_rank = [file for file in ranks if file.rank == 0]
-    last_rank = [file for file in ranks if file.rank == last]
-    return [first_rank, last_rank, ranks]
 
 
 def find_sources(
@@ -390,16 +360,14 @@ def _with_twins(sources: Sequence[Source]) -> list[Source]:
     waiting: dict[tuple[Path, bool], int] = {}
     for source in sources:
         stream = _stream(source)
-        if stream is not None:
-            common, is_err = stream
-            twin = waiting.pop((common, not is_err), None)
-            if twin is not None:
-                out, err = (joined[twin], source) if is_err else (source, joined[twin])
-                files = (*out.files, *err.files)
-                joined[twin] = Source(out.name, files, job=out.job or err.job)
-                continue
-            waiting[stream] = len(joined)
-        joined.append(source)
+        twin = waiting.pop((stream[0], not stream[1]), None) if stream else None
+        if stream is None or twin is None:
+            if stream is not None:
+                waiting[stream] = len(joined)
+            joined.append(source)
+        else:
+            out, err = (joined[twin], source) if stream[1] else (source, joined[twin])
+            joined[twin] = Source(out.name, (*out.files, *err.files), job=out.job or err.job)
     return joined
 
 
@@ -408,9 +376,8 @@ def _stream(source: Source) -> tuple[Path, bool] | None:
     if len(source.files) != 1 or source.files[0] == STDIN:
         return None
     path = source.files[0]
-    named = list(_STREAM.finditer(path.name))
+    named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"\.log$", path.name.lower())]
     if not named:
         return None
-    found = max(named, key=lambda each: (each["log"] is None, each.start()))
-    common = path.name[: found.start()] + "\0" + path.name[found.end() :]
-    return path.with_name(common), found["err"] is not None
+    begin, end = named[-1].span()
+    return path.with_name(f"{path.name[:begin]}\0{path.name[end:]}"), named[-1].lastgroup == "err"
