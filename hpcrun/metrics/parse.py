@@ -13,7 +13,7 @@ from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.health import find_warnings
 from hpcrun.metrics.lines.line import LARGEST_DOCUMENT, may_be_document
-from hpcrun.metrics.lines.read import Reader, read_document_frames
+from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Frame, Placed
 from hpcrun.metrics.store import Samples, Store
@@ -107,8 +107,8 @@ def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame 
         if size > LARGEST_DOCUMENT or not may_be_document(b"".join(begun[:2])):
             break
     else:
-        if frames := read_document_frames(b"".join(begun)):
-            yield [*frames]
+        if frames := reader.read_document(b"".join(begun)):
+            yield frames
             return
     for chunk in begun:
         yield reader.feed(chunk)

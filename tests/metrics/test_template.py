@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.learn import Template, explains, is_noise, layout_of, learn
+from hpcrun.metrics.lines.learn import Template, is_noise, layout_of, learn, numbers_of
 from hpcrun.metrics.lines.line import FORMATS, find_time, read_line
 from hpcrun.metrics.row import Mark, Row, Table
 
@@ -28,7 +28,7 @@ def agrees(template: Template, line: str) -> bool:
     same_layout = template.keys is not None or (
         layout_of(template.format, template.row) == layout_of(told[0], told[1])
     )
-    return same_layout and explains(template, found.groups(), told[1])
+    return same_layout and template.explains(found.groups(), told[1])
 
 
 def by_template(learned_from: str, line: str) -> Row | None:
@@ -115,6 +115,15 @@ NUMBERS = st.one_of(
     st.integers(1000, 10**9).map(lambda value: f"{value:,}"),
     st.sampled_from(["nan", "inf", "0", "007", "1.", "-3.5", "1:02:03", "2026-11-20"]),
 )
+PRINTED = st.from_regex(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?", fullmatch=True)
+
+
+@given(st.lists(PRINTED, min_size=1))
+def test_numbers_are_what_float_makes_of_them(texts: list[str]) -> None:
+    found = numbers_of([text.encode() for text in texts])
+    assert [*map(float, found)] == [*map(float, texts)]
+
+
 KEYS = st.sampled_from(
     ["step", "loss", "lr", "epoch", "grad_norm", "tokens_per_second", "eta", "rank", "eval_loss"]
 )
