@@ -28,8 +28,8 @@ def end_with(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
 def _json(one: Outcome, done: str) -> dict[str, object]:
     return {
         "run_id": one.run_id,
-        "job_id": one.job_id,
-        "state_before": one.state,
+        "job_id": one.status.job_id,
+        "state_before": one.status.state,
         done: one.done,
         "reason": one.error.message if one.error is not None else one.left or None,
     }

@@ -49,23 +49,23 @@ def _show(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
         rest = [one for one in rest if one.run_id not in inside]
     for one in rest:
         if one.done:
-            say(f"{one.name} was {one.state} and is being cancelled")
+            say(f"{one.status.label} was {one.status.state} and is being cancelled")
         elif one.over:
-            say(f"{one.name} is over already: {one.state}")
+            say(f"{one.status.label} is over already: {one.status.state}")
         elif one.left:
-            say(f"{one.name} is left alone: {one.left}")
+            say(f"{one.status.label} is left alone: {one.left}")
 
 
 def _sweep_line(sweep_id: str, runs: Sequence[Outcome]) -> str:
     from collections import Counter
 
-    gone = Counter(one.state for one in runs if one.done)
+    gone = Counter(one.status.state for one in runs if one.done)
     if gone:
         states = ", ".join(f"{number} {state}" for state, number in gone.most_common())
         count = sum(gone.values())
         return f"{sweep_id}: {count} of {len(runs)} runs are being cancelled: {states}"
     if all(one.over for one in runs):
         return f"{sweep_id}: all {len(runs)} runs are over already"
-    left = Counter(one.state for one in runs)
+    left = Counter(one.status.state for one in runs)
     states = ", ".join(f"{number} {state}" for state, number in left.most_common())
     return f"{sweep_id}: no run is cancelled: {states}"

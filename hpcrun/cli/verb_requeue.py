@@ -32,12 +32,13 @@ def command(
     where = context(cluster)
     outcomes = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
     for one in [] if as_json else outcomes:
+        name, state = one.status.label, one.status.state
         if one.done and hold:
-            say(f"{one.name} was {one.state} and is held: scontrol release {one.job_id}")
+            say(f"{name} was {state} and is held: scontrol release {one.status.job_id}")
         elif one.done:
-            say(f"{one.name} was {one.state} and starts again")
+            say(f"{name} was {state} and starts again")
         elif one.left:
-            say(f"{one.name} is left alone: {one.left}")
+            say(f"{name} is left alone: {one.left}")
     if any(one.done for one in outcomes) and not (hold or as_json):
         say(
             click.style(

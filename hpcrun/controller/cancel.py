@@ -52,7 +52,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         # Those that began before scancel came: it spared them.
         states = states_of(context, targets) if pending and asked and error is None else {}
         for job in jobs:
-            state = states.get(job.job_id)
+            state = states.get(job.status.job_id)
             if job.status.is_local:
                 _record(job, _end_here(job.status))
             elif state in ACTIVE | {"CONFIGURING"}:
@@ -72,19 +72,17 @@ def _look_at(job: Outcome, *, pending: bool) -> None:
     """Look whether a job is to be cancelled, or why not."""
     status = job.status
     job.error = job_of_another(status.history, "cancel")
-    if job.error is not None:
-        return
-    job.over = status.final
-    if job.over:
+    job.over = job.error is None and status.final
+    if job.over or job.error is not None:
         return
     job.error = not_mine(status, "ask OWNER to cancel it")
     if job.error is None and pending and status.out_of_reach:
-        job.error = OutOfReach(f"{job.name}: {status.out_of_reach}", fix="try again later")
-    if job.error is None and pending and job.state != "PENDING":
-        job.left = f"it is {job.state}, not PENDING"
-    elif job.error is None and job.job_id is None and not status.is_local:
+        job.error = OutOfReach(f"{status.label}: {status.out_of_reach}", fix="try again later")
+    if job.error is None and pending and status.state != "PENDING":
+        job.left = f"it is {status.state}, not PENDING"
+    elif job.error is None and status.job_id is None and not status.is_local:
         job.error = InputError(
-            f"{job.name}: no Slurm job of it is known", fix="hpcrun status shows when it is"
+            f"{status.label}: no Slurm job of it is known", fix="hpcrun status shows when it is"
         )
 
 

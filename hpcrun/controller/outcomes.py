@@ -38,21 +38,6 @@ class Outcome(Struct, kw_only=True):
         """The run's id; None for a job that hpcrun did not submit."""
         return self.status.run.run_id if self.status.run is not None else None
 
-    @property
-    def job_id(self) -> str | None:
-        """Slurm's id."""
-        return self.status.job_id
-
-    @property
-    def state(self) -> str:
-        """The state before anything was done."""
-        return self.status.state
-
-    @property
-    def name(self) -> str:
-        """What it is called in a sentence."""
-        return f"job {self.job_id}" if self.job_id else self.run_id or ""
-
 
 def act_on(
     context: Context,
@@ -82,7 +67,7 @@ def act_on(
                 with signals_wait():
                     act(conf, due[start : start + at_once])
     except KeyboardInterrupt as pressed:
-        names = [job.name for job in jobs if job.done]
+        names = [job.status.label for job in jobs if job.done]
         if not names:
             raise
         rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -95,7 +80,7 @@ def act_on(
 def states_of(context: Context, targets: Targets) -> dict[str | None, str]:
     """Ask again for the states of all that is named, by job id; none where Slurm is silent."""
     try:
-        return {job.job_id: job.state for job in _find_all(context, targets)}
+        return {job.status.job_id: job.status.state for job in _find_all(context, targets)}
     except OutOfReach:
         return {}
 

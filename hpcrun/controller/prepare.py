@@ -15,9 +15,9 @@ import msgspec
 
 from hpcrun.assets import Templates, find_job
 from hpcrun.controller.checks.deepspeed import inspect_deepspeed
-from hpcrun.controller.checks.submission import Checks, check_staged
+from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, read_text
-from hpcrun.controller.interpreter import Interpreter, find_interpreter
+from hpcrun.controller.interpreter import Interpreter, find_interpreter, seen
 from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.deepspeed import Given
@@ -155,7 +155,8 @@ def prepare(
     with all that is wrong.
     """
     now = time.gmtime()
-    in_code = _in_code(context)
+    # The project's files are found as the run gets them.
+    in_code = msgspec.structs.replace(context, project=context.code or context.project)
     origin = origin or Origin(spec.name or "job")
     if spec.sweep:
         spec, extra_args = _only_run(spec, extra_args, origin)
@@ -181,9 +182,10 @@ def prepare(
         inherited=context.environ,
     )
     with _kept(errors):
-        given = inspect_deepspeed(
-            _for_deepspeed(in_code, context, spec), spec, "" if found.inside else found.python
-        )
+        name = spec.deepspeed.config_file if spec.deepspeed is not None else None
+        is_copied = name is not None and (in_code.project / name).is_file()
+        where = in_code if is_copied else context
+        given = inspect_deepspeed(where, spec, "" if found.inside else found.python)
     with _kept(errors):
         plan = build_plan(
             spec,
@@ -193,10 +195,7 @@ def prepare(
             after=after,
             deepspeed_given=given,
         )
-        check_staged(context, plan)
-    with _kept(errors):
-        if plan is not None:
-            _check_commands(plan.setup)
+        _check_setup(context, plan.setup)
     findings = (checks or Checks()).look(in_code, spec, found, plan, extra_args)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
@@ -219,19 +218,6 @@ def project_templates(context: Context) -> Templates:
     code = context.code
     has_own = code is not None and (code / "templates").is_dir()
     return Templates(code if has_own else context.project, context.environ)
-
-
-def _in_code(context: Context) -> Context:
-    """Return the context in which the project's files are found as the run gets them."""
-    if context.code is None:
-        return context
-    return msgspec.structs.replace(context, project=context.code)
-
-
-def _for_deepspeed(in_code: Context, context: Context, spec: JobSpec) -> Context:
-    """Prefer the copy of the code for the user's DeepSpeed JSON, where it has it."""
-    name = spec.deepspeed.config_file if spec.deepspeed is not None else None
-    return in_code if name is not None and (in_code.project / name).is_file() else context
 
 
 def _only_run(
@@ -306,9 +292,16 @@ def _check_templates(context: Context, files: Sequence[RenderedFile]) -> None:
             )
 
 
-def _check_commands(setup: SetupPlan) -> None:
-    """Find an open quote or an `if` without its `fi` now, and not in the script around it."""
-    problems = []
+def _check_setup(context: Context, setup: SetupPlan) -> None:
+    """Refuse sources to copy to the nodes that do not exist, and commands that bash cannot read.
+
+    An open quote or an `if` without its `fi` is found here, and not in the script around it.
+    """
+    problems = [
+        Problem(f"stage.{source}", "no such file or folder")
+        for source, _ in setup.stage
+        if not seen(context, source, "stage")
+    ]
     for key, lines in (("commands", setup.commands), ("node_commands", setup.node_commands)):
         fault = _syntax_fault("\n".join(lines)) if lines else ""
         if fault:

@@ -26,7 +26,6 @@ from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
 from hpcrun.plan.types import Dependency, Plan
-from hpcrun.render.files import RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
 from hpcrun.runs.records import Resubmitted
 from hpcrun.runs.status import JobStatus
@@ -80,7 +79,12 @@ def prepare_again(
     where = _place(context, statuses[0], plan, named_cluster=named_cluster)
     notes: list[str] = []
     if code == "then" and (plan.snapshot or plan.reference_trainer):
-        where = structs.replace(where, code=_code_of(statuses[0]))
+        task, first = statuses[0].history.task, statuses[0].folder
+        whole = sweep_folder(first.path.parent, task.sweep_id) if task is not None else first
+        copy = whole.code
+        if not copy.is_dir():
+            raise InputError(f"{copy}: the run's copy of the code is gone", fix="--code now")
+        where = structs.replace(where, code=copy)
     elif code == "then":
         notes.append("the code is today's: the earlier run ran it in place")
     folders = [None if fresh else _checkpoints(context, status) for status in statuses]
@@ -104,10 +108,18 @@ def prepare_again(
         make = partial(prepare_sweep, made=tasks)
     made = make(where, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
     for run, status, folder in zip(made.each(), statuses, folders, strict=True):
-        run.files.append(_origin_file(status, folder, where))
+        record = Resubmitted(
+            run_id=status.run_id,
+            run_dir=str(status.folder.path),
+            job_id=status.job_id,
+            code="now" if where.code is None else "then",
+            checkpoint_dir=folder,
+        )
+        run.files.append(record_file("resubmitted.json", record))
     _check_began_from(after, [run.plan for run in made.each()])
-    if any(folders):
-        notes += _run_dir_notes(made.spec)
+    texts = [*made.spec.args, *made.spec.env.values(), *(made.spec.command or [])]
+    if any(folders) and any("{run_dir}" in text for text in texts):
+        notes.append("{run_dir} is a new folder for the new run; {checkpoint_dir} stays")
     return Again(
         context=where, prepared=made, earlier=statuses, checkpoint_dirs=folders, notes=notes
     )
@@ -139,8 +151,7 @@ def _failed(found: RunFolder | SweepFolder, statuses: Sequence[JobStatus]) -> li
 
 def _check_over(status: JobStatus, *, fresh: bool) -> None:
     """Refuse two runs that write to the same checkpoints. Raises InputError, OutOfReach."""
-    verdict = status.verdict
-    name = f"job {status.job_id}" if status.job_id else status.run_id
+    verdict, name = status.verdict, status.label
     error = job_of_another(status.history, "resubmit")
     if error is not None:  # the original may still write the same checkpoints
         raise error
@@ -198,23 +209,6 @@ def _place(context: Context, status: JobStatus, plan: Plan, *, named_cluster: bo
     return structs.replace(context, project=project)
 
 
-def _run_dir_notes(spec: JobSpec) -> list[str]:
-    """Note that only the checkpoint folder is the earlier run's."""
-    texts = [*spec.args, *spec.env.values(), *(spec.command or [])]
-    if any("{run_dir}" in text for text in texts):
-        return ["{run_dir} is a new folder for the new run; {checkpoint_dir} stays"]
-    return []
-
-
-def _code_of(status: JobStatus) -> Path:
-    task = status.history.task
-    own = status.folder.code
-    code = own if task is None else sweep_folder(status.folder.path.parent, task.sweep_id).code
-    if not code.is_dir():
-        raise InputError(f"{code}: the run's copy of the code is gone", fix="--code now")
-    return code
-
-
 def _spec_of(context: Context, found: RunFolder | SweepFolder, overrides: Sequence[str]) -> JobSpec:
     file = found.path / "spec.yaml"
     return read_spec(context, read_text(file), str(file), overrides)
@@ -269,15 +263,3 @@ def _check_began_from(after: Dependency | None, plans: Sequence[Plan]) -> None:
             f"{folder}: the checkpoints that the run begins from (--after) are not there",
             fix="hpcrun submit it with --after and a run that has some",
         )
-
-
-def _origin_file(status: JobStatus, checkpoint_dir: str | None, context: Context) -> RenderedFile:
-    """Record which run the new one is made of."""
-    record = Resubmitted(
-        run_id=status.run_id,
-        run_dir=str(status.folder.path),
-        job_id=status.job_id,
-        code="now" if context.code is None else "then",
-        checkpoint_dir=checkpoint_dir,
-    )
-    return record_file("resubmitted.json", record)

@@ -18,8 +18,7 @@ from hpcrun.controller.checks.script import (
     read_program,
 )
 from hpcrun.controller.context import Context
-from hpcrun.controller.interpreter import Interpreter, seen
-from hpcrun.errors import Problem, SpecError
+from hpcrun.controller.interpreter import Interpreter
 from hpcrun.plan.job import Findings
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
 from hpcrun.plan.script_notes import (
@@ -126,17 +125,6 @@ class Checks:
             return findings
         ignored = [f"--no-check: {problem}" for problem in findings.problems]
         return Findings(notes=[*ignored, *findings.notes])
-
-
-def check_staged(context: Context, plan: Plan) -> None:
-    """Refuse sources to copy to the nodes that do not exist. Raises SpecError with all of them."""
-    problems = [
-        Problem(f"stage.{source}", "no such file or folder")
-        for source, _ in plan.setup.stage
-        if not seen(context, source, "stage")
-    ]
-    if problems:
-        raise SpecError(problems)
 
 
 def _given(
