@@ -57,9 +57,11 @@ def status_of_jobs(
         live, over = queued.get(job_id, {}), accounted.get(job_id, {})
         # The tasks that wait share a row of the accounting, and have their own in the queue.
         known = {*live, *(name for name in over if not live or "[" not in name)}
-        found[job_id] = [
-            _judge(name, live.get(name), over.get(name)) for name in sorted(known, key=_task_order)
-        ]
+        found[job_id] = []
+        for name in sorted(known, key=_task_order):
+            row, account, history = live.get(name), over.get(name), History(run_id=name)
+            verdict = decide(Evidence(history=history, now=time.time(), queue=row, account=account))
+            found[job_id].append(JobStatus.of_job(name, verdict, row or account))
     return found
 
 
@@ -101,13 +103,6 @@ def _with_details(status: JobStatus, details: SlurmJob | None) -> JobStatus:
     names = [name for name in SlurmJob.__struct_fields__ if getattr(job, name) in ("", None, ())]
     added = {name: getattr(details, name) for name in (*names, "nodes", "cpus")}
     return structs.replace(status, job=structs.replace(job, **added))
-
-
-def _judge(job_id: str, row: SlurmJob | None, account: SlurmJob | None) -> JobStatus:
-    """Decide a job's state by squeue's and sacct's rows."""
-    history = History(run_id=job_id)
-    evidence = Evidence(history=history, now=time.time(), queue=row, account=account)
-    return JobStatus.of_job(job_id, decide(evidence), row or account)
 
 
 def _by_job(rows: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[str, SlurmJob]]:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import (
+    KEPT,
     LATE,
     Answers,
     Memory,
@@ -170,10 +171,11 @@ class _RunRow:
         self.context = context
         self.run = RunFolder(folder)
         self.seen = read_seen(self.run)
-        self.kept = self.seen.row if self.seen is not None else None
-        if self.kept is not None and not is_kept(self.run, self.kept):
-            self.kept = None
-        self.history = self._history_of_kept() if self.kept is not None else History(run_id="")
+        kept = self.seen.row if self.seen is not None else None
+        self.kept = kept if kept is not None and is_kept(self.run, kept) else None
+        self.history = History(run_id="")
+        if self.kept is not None:
+            self.history = self._history_of(self.kept)
 
     def read(self) -> None:
         """Read its records. Raises OSError, HpcrunError."""
@@ -216,10 +218,8 @@ class _RunRow:
             remember(status)
         return status
 
-    def _history_of_kept(self) -> History:
+    def _history_of(self, kept: SeenRow) -> History:
         """What is remembered of the run, as far as Slurm is asked by it."""
-        kept = self.kept
-        assert kept is not None
         submitted = Submitted(
             job_id=kept.job_id,
             cluster="",
@@ -242,17 +242,11 @@ class _RunRow:
         return _row(
             self.run.path,
             verdict,
-            job_id=kept.job_id,
-            slurm_conf=kept.slurm_conf,
+            **{name: getattr(kept, name) for name in KEPT},
             name=kept.name or self.run.run_id,
-            submitted_at=kept.submitted_at,
-            elapsed=kept.elapsed,
             node_count=kept.nodes,
-            gpus_per_node=kept.gpus_per_node,
             progress=kept_progress(kept),
             gpu_hours=None if kept.gpu_seconds is None else kept.gpu_seconds / 3600,
-            remark=kept.remark,
-            values=kept.values,
         )
 
 
@@ -343,7 +337,10 @@ class _SweepRow:
         )
 
     def _find_states(self, answers: Answers | None, *, is_news: bool) -> tuple[Counter[str], str]:
-        """Count the runs by state; also why Slurm was silent where it was needed, else ""."""
+        """Count the runs by state, and keep the ends that are known.
+
+        Also returns why Slurm was silent where it was needed, else "".
+        """
         shown = self._shown(answers) if answers else {}
         unknown = {index for index in range(self.tasks) if index not in shown}
         unknown -= {int(index) for index in self.seen.ends}
@@ -367,7 +364,12 @@ class _SweepRow:
             states[state] += 1
             if end is not None:
                 ends[key] = end
-        self._remember(ends)
+        ended_at = None
+        if self.tasks and len(ends) == self.tasks:
+            ended_at = self.seen.ended_at or time.time()
+        seen = SweepSeen(ends=ends, ended_at=ended_at)
+        if seen != self.seen:
+            write_seen(self.folder.seen, seen)
         return states, silence
 
     def _shown(self, answers: Answers) -> dict[int, str]:
@@ -398,15 +400,6 @@ class _SweepRow:
             return status.state, None, status.out_of_reach
         end = TaskEnd(state=status.state, stamp=stamp, by_record=status.source == "record")
         return status.state, end, ""
-
-    def _remember(self, ends: dict[str, TaskEnd]) -> None:
-        """Keep the ends that are known; a sweep of somebody else's stays as it is."""
-        ended_at = None
-        if self.tasks and len(ends) == self.tasks:
-            ended_at = self.seen.ended_at or time.time()
-        seen = SweepSeen(ends=ends, ended_at=ended_at)
-        if seen != self.seen:
-            write_seen(self.folder.seen, seen)
 
 
 def _of_all(states: Mapping[str, int]) -> Verdict:

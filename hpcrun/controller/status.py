@@ -36,6 +36,8 @@ from hpcrun.views.status import failure_text
 
 # Slurm's accounting may be late; the records of a run decide for good only after this (in seconds).
 LATE = 3600.0
+# What a row that is kept has under the same names as the status that it is of.
+KEPT = ("job_id", "slurm_conf", "gpus_per_node", "submitted_at", "elapsed", "remark", "values")
 # Jobs that one command is asked about.
 _AT_ONCE = 1000
 
@@ -200,7 +202,9 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
     job_id = history.job_id or (row.job_id if row else None)
     account = _own(answers.accounts.get(job_id or ""), history.tag)
     silence = "" if history.is_local else answers.silence
-    if answers.conf_is_gone and not history.is_local and not _was_here(history):
+    # From this machine, as to a sandbox that is gone? socket.gethostname() takes long to import.
+    is_ours = history.submitted is not None and history.submitted.host == os.uname().nodename
+    if answers.conf_is_gone and not history.is_local and not is_ours:
         silence = f"{answers.conf}, by which the job was submitted, is not on this machine"
     missing_from_array = (
         history.task is not None
@@ -268,12 +272,6 @@ def _is_left_over(job_id: str | None, tag: str, answers: Answers) -> bool:
     )
 
 
-def _was_here(history: History) -> bool:
-    """Return whether the run was submitted from this machine, as to a sandbox that is gone."""
-    # socket.gethostname() takes long to import.
-    return history.submitted is not None and history.submitted.host == os.uname().nodename
-
-
 def _limit_of(run: RunFolder, history: History) -> float | None:
     """Return how many seconds the job may run, where that may explain its end; else None."""
     is_open = history.end is not None and history.end.stopped_by and history.cancelled is None
@@ -311,6 +309,10 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     run, submitted = status.run, status.history.submitted
     if level == "state" or run is None:
         return status
+    failed, failure = status, status.end.first_failure if status.end else None
+    if failure is not None and failure.rank is None and status.plan is None:
+        # Only the plan knows a launcher from a bare command.
+        failed = structs.replace(status, plan=read_plan(run))
     if submitted is not None and submitted.name is not None:
         shape: Submitted | Plan | None = submitted
     else:
@@ -328,7 +330,7 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         gpus_per_node=gpus,
         progress=_progress(status, run),
         gpu_hours=None if seconds is None else seconds / 3600,
-        remark=_how_it_failed(status, run),
+        remark=failure_text(failed),
     )
 
 
@@ -344,14 +346,6 @@ def _progress(status: JobStatus, run: RunFolder) -> Progress:
 
     source = status.plan or status.history.submitted
     return last_point(run, source.log_patterns if source else ())
-
-
-def _how_it_failed(status: JobStatus, run: RunFolder) -> str:
-    """Who failed first; only the plan knows a launcher from a bare command."""
-    failure = status.end.first_failure if status.end else None
-    if failure is not None and failure.rank is None and status.plan is None:
-        status = structs.replace(status, plan=read_plan(run))
-    return failure_text(status)
 
 
 def _elapsed(status: JobStatus) -> float | None:
@@ -432,25 +426,20 @@ def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
     ended_at = status.end.ended_at if status.end else None
     if ended_at is None and status.source == "squeue":
         ended_at = time.time()
+    seconds = None if status.gpu_hours is None else status.gpu_hours * 3600
     return SeenRow(
+        **{name: getattr(status, name) for name in KEPT},
         stamp=attempts_stamp(run),
         run_id=run.run_id,
-        job_id=status.job_id,
-        slurm_conf=status.slurm_conf,
         name=status.name,
         nodes=status.node_count,
-        gpus_per_node=status.gpus_per_node,
-        submitted_at=status.submitted_at,
         ended_at=ended_at,
-        elapsed=status.elapsed,
-        gpu_seconds=None if status.gpu_hours is None else status.gpu_hours * 3600,
+        gpu_seconds=seconds,
         exit_code=status.exit_code,
-        remark=status.remark,
         step=status.step,
         loss=status.loss,
         log=str(status.progress.log) if status.progress.log else None,
         sweep_id=status.history.task.sweep_id if status.history.task else None,
-        values=status.values,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 
@@ -93,19 +92,19 @@ def _find_each(context: Context, words: Sequence[str], lookup: Lookup) -> dict[s
     """Find words with one walk through the runs and at most one question to Slurm."""
     found: dict[str, Target | None] = {word: find(context.runs_dir, word, lookup) for word in words}
     unknown = [word for word, one in found.items() if one is None and is_job_id(word)]
-    names = _names_of_tasks(context, unknown)
+    names = _names_of_tasks(context, unknown, lookup)
     for word in unknown:
         name = names.get(word, word)
         found[word] = (find(context.runs_dir, name, lookup) if name != word else None) or name
     return found
 
 
-def _names_of_tasks(context: Context, job_ids: Sequence[str]) -> dict[str, str]:
+def _names_of_tasks(context: Context, job_ids: Sequence[str], lookup: Lookup) -> dict[str, str]:
     """Map the numbers that Slurm gave to tasks of runs to the tasks' ids, as 7_3.
 
     Other ids are left out. Asks Slurm once, and only where there are sweeps; never raises.
     """
-    if not job_ids or not any(name.endswith(ARRAY) for name in _names(context)):
+    if not job_ids or not any(name.endswith(ARRAY) for name in lookup.names):
         return {}
     from hpcrun import scheduler  # here, as what it needs: most words name runs
     from hpcrun.slurm.jobs import is_possible
@@ -124,13 +123,6 @@ def _names_of_tasks(context: Context, job_ids: Sequence[str]) -> dict[str, str]:
         and job.folder.endswith(ARRAY)
         and (context.runs_dir / job.folder).is_dir()
     }
-
-
-def _names(context: Context) -> list[str]:
-    try:
-        return os.listdir(context.runs_dir)  # noqa: PTH208 - names alone are wanted
-    except OSError:
-        return []
 
 
 def _tasks_of(sweep: SweepFolder, word: str, tasks: Sequence[int]) -> list[RunFolder]:

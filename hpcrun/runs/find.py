@@ -136,22 +136,31 @@ class Lookup:
         if len(self._learned) >= _WORTH:
             self._known |= self._learned
             self._learned = {}
-            _write_index(self.runs_dir, self._known, set(self.names))
+            there = set(self.names)
+            lines = [f"{name}\t{id_}\n" for name, id_ in self._known.items() if name in there]
+            with contextlib.suppress(HpcrunError):  # a colleague's folder
+                write_file(self.runs_dir / INDEX, "".join(lines).encode())
         return self._found.get(job_id)
 
     def _job_folders(self) -> Iterator[tuple[str, str]]:
-        """Go through all ids and their folders."""
-        self._known = _read_index(self.runs_dir)
+        """Go through all ids and their folders; "" is that of a run without a job of its own."""
+        with contextlib.suppress(OSError):
+            text = (self.runs_dir / INDEX).read_text(encoding="utf-8", errors="replace")
+            lines = (line.partition("\t") for line in text.split("\n"))
+            self._known = {name: job_id for name, tab, job_id in lines if tab}
         arrays = {name for name in self.names if sweep_id_of(name)}
         for name in self.names:
             if name not in arrays and (not RUN_ID.fullmatch(name) or array_of(name) in arrays):
                 continue
             job_id = self._known.get(name)
             if job_id is None:
-                job_id = _submitted_as(self.runs_dir / name)
-                if job_id is None:  # not yet, or sbatch's answer was lost: to be read again
+                record = None
+                with contextlib.suppress(HpcrunError):
+                    record = read_record(self.runs_dir / name / SUBMITTED, Submitted)
+                record = own_record(record, sweep_id_of(name) or name)
+                if record is None:  # not yet, or sbatch's answer was lost: to be read again
                     continue
-                self._learned[name] = job_id
+                job_id = self._learned[name] = record.job_id or ""
             yield job_id, name
 
 
@@ -238,30 +247,3 @@ def _newness(name: str) -> tuple[str, str, int]:
         name if task is None else task[1],
         -int(task[2]) if task else 0,
     )
-
-
-def _submitted_as(folder: Path) -> str | None:
-    """Return the job's id in the folder's record; "" for a run without Slurm and for a copied
-    folder, None without a record.
-    """
-    with contextlib.suppress(HpcrunError):
-        record = read_record(folder / SUBMITTED, Submitted)
-        record = own_record(record, sweep_id_of(folder.name) or folder.name)
-        return None if record is None else record.job_id or ""
-    return None
-
-
-def _read_index(runs_dir: Path) -> dict[str, str]:
-    """Read the index: lines of a folder's name, a tab, an id; other lines are passed over."""
-    try:
-        text = (runs_dir / INDEX).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    lines = (line.partition("\t") for line in text.split("\n"))
-    return {name: job_id for name, tab, job_id in lines if tab}
-
-
-def _write_index(runs_dir: Path, known: dict[str, str], there: set[str]) -> None:
-    lines = [f"{name}\t{job_id}\n" for name, job_id in known.items() if name in there]
-    with contextlib.suppress(HpcrunError):  # a colleague's folder
-        write_file(runs_dir / INDEX, "".join(lines).encode())
