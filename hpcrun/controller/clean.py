@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from hpcrun import scheduler
 from hpcrun.controller.cancel import is_alive_here
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.status import status_of
+from hpcrun.controller.status import Memory, status_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import (
     ARRAY,
@@ -30,7 +30,7 @@ from hpcrun.runs.layout import (
     sweep_folder,
     sweep_id_of,
 )
-from hpcrun.runs.records import History
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_seen, read_submitted, read_task, successors_of
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
@@ -168,9 +168,7 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
             past[run.path] = structs.replace(seen, kept=kept, is_silent=is_silent)
     for start in range(0, len(asked), _AT_ONCE):
         for status in status_of(context, asked[start : start + _AT_ONCE]):
-            found = _past_of(status.folder, status.history, status.state, final=status.final)
-            is_silent = bool(status.out_of_reach) and not status.final
-            past[status.folder.path] = structs.replace(found, is_silent=is_silent)
+            past[status.folder.path] = _past_of(status)
     for unit in units:
         ends = [past[run.path] for run in unit.runs]
         unit.states = dict(Counter(end.state for end in ends))
@@ -188,21 +186,17 @@ def _remembered(run: RunFolder) -> _Past | None:
         attempts = [name for name in os.listdir(run.attempts) if name.isdigit()]  # noqa: PTH208
         if seen.attempts == len(attempts) and is_over(seen.state):
             ended_at = seen.row.ended_at if seen.row is not None else None
-            return _Past(seen.state, ended_at or _last_written(run, attempts))
+            # Else when the run's own last record was written; where it left none, this one.
+            last = run.attempts / max(attempts, key=int, default="0")
+            for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
+                if not ended_at and path.exists():
+                    ended_at = path.stat().st_mtime
+            return _Past(seen.state, ended_at or 0.0)
     return None
 
 
-def _last_written(run: RunFolder, attempts: Sequence[str]) -> float:
-    """When the run's own last record was written; where it left none, when its end was seen."""
-    last = run.attempts / max(attempts, key=int, default="0")
-    for path in (last / "end.json", last / "beat", last / "begin.json"):
-        with contextlib.suppress(OSError):
-            return path.stat().st_mtime
-    return run.seen.stat().st_mtime
-
-
-def _past_of(run: RunFolder, history: History, state: str, *, final: bool) -> _Past:
-    last, submitted = history.last, history.submitted
+def _past_of(status: JobStatus) -> _Past:
+    last, submitted = status.last, status.history.submitted
     begin = last.begin if last else None
     times = (
         last.end.ended_at if last and last.end else None,
@@ -210,13 +204,13 @@ def _past_of(run: RunFolder, history: History, state: str, *, final: bool) -> _P
         begin.begun_at if begin else None,
         submitted.submitted_at if submitted else None,
     )
-    ended_at = next((one for one in times if one is not None), created_at(run.run_id))
+    ended_at = next((one for one in times if one is not None), created_at(status.run_id))
     kept = ""
-    if not final:
-        kept = f"it is {state}"
-    elif last is not None and last.end is None and begin is not None and is_alive_here(run, begin):
+    if not status.final:
+        kept = f"it is {status.state}"
+    elif begin is not None and status.end is None and is_alive_here(status.folder, begin):
         kept = f"process {begin.pid} of it is still there"
-    return _Past(state, ended_at, kept)
+    return _Past(status.state, ended_at, kept, bool(status.out_of_reach) and not status.final)
 
 
 def _keep_used(units: Sequence[Unit]) -> None:
@@ -315,7 +309,7 @@ class LiveJobs:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._states: dict[str | None, dict[str, str] | str] = {}
+        self._known = Memory()
 
     def reason(self, run: RunFolder) -> tuple[str, bool]:
         """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
@@ -328,22 +322,18 @@ class LiveJobs:
             is_here = submitted.host == os.uname().nodename
             away = f"{conf}, by which it was submitted, is not on this machine"
             return "" if is_here else away, False
-        known = self._of(conf)
+        known = self._known.once(conf, lambda: self._ask(conf))
         if isinstance(known, str):
             return f"Slurm may run it again, and does not answer: {known}", True
         state = known.get(folder_of_job(run))
         return f"it is {state}" if state else "", False
 
-    def _of(self, conf: str | None) -> dict[str, str] | str:
-        if conf not in self._states:
-            try:
-                rows = scheduler.queue(slurm_transport(self._context, conf), strict=True)
-                self._states[conf] = {
-                    row.folder: row.state for row in rows if not is_final(row.state)
-                }
-            except OutOfReach as silence:
-                self._states[conf] = silence.message
-        return self._states[conf]
+    def _ask(self, conf: str | None) -> dict[str, str] | str:
+        try:
+            rows = scheduler.queue(slurm_transport(self._context, conf), strict=True)
+        except OutOfReach as silence:
+            return silence.message
+        return {row.folder: row.state for row in rows if not is_final(row.state)}
 
 
 def folder_of_job(run: RunFolder) -> str:

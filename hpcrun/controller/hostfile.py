@@ -18,7 +18,6 @@ from hpcrun.runs.find import find, only_run
 from hpcrun.runs.layout import RUN_ID
 from hpcrun.runs.store import read_history, write_file
 from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
-from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import is_final
 
@@ -46,9 +45,8 @@ def find_hosts(
     node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
     """
     found = _find(context, word, form)
-    if slots is None:
-        return found
-    return structs.replace(found, hosts=[Host(host.name, slots) for host in found.hosts])
+    hosts = [Host(host.name, host.slots if slots is None else slots) for host in found.hosts]
+    return structs.replace(found, hosts=hosts)
 
 
 def _find(context: Context, word: str | None, form: Form | None) -> FoundHosts:
@@ -105,7 +103,15 @@ def _of_job(context: Context, word: str) -> FoundHosts:
         raise no_such_run(context, word)
     transport = slurm_transport(context, conf)
     jobs = scheduler.show_jobs(transport, job_id) or scheduler.accounting(transport, [job_id])
-    job = _only(jobs or [], job_id)
+    if not jobs:
+        raise InputError(
+            f"{job_id}: Slurm knows no such job",
+            fix="squeue --me lists yours; name a host of digits alone as [8]",
+        )
+    if len(jobs) > 1:
+        listed = ", ".join(job.job_id for job in jobs[:4]) + (" ..." if len(jobs) > 4 else "")
+        raise InputError(f"{job_id}: that is {len(jobs)} jobs", fix=f"name one: {listed}")
+    job = jobs[0]
     if not job.hosts:
         why = f"{job.state}, {job.reason}" if job.reason not in ("", "None") else job.state
         raise InputError(
@@ -118,19 +124,6 @@ def _of_job(context: Context, word: str) -> FoundHosts:
     hosts = [Host(name, count) for name, count in zip(job.hosts, slots, strict=True)]
     ended = f"job {job.job_id} has ended ({job.state}): these were its nodes"
     return FoundHosts(f"job {job.job_id}", hosts, ended if is_final(job.state) else "")
-
-
-def _only(jobs: Sequence[SlurmJob], job_id: str) -> SlurmJob:
-    """Return the one job that is meant. Raises InputError for none, and for an array's many."""
-    if not jobs:
-        raise InputError(
-            f"{job_id}: Slurm knows no such job",
-            fix="squeue --me lists yours; name a host of digits alone as [8]",
-        )
-    if len(jobs) > 1:
-        listed = ", ".join(job.job_id for job in jobs[:4]) + (" ..." if len(jobs) > 4 else "")
-        raise InputError(f"{job_id}: that is {len(jobs)} jobs", fix=f"name one: {listed}")
-    return jobs[0]
 
 
 def write_hostfile(context: Context, name: str, text: str) -> None:

@@ -82,29 +82,22 @@ def _kinds(
     gpus = partition.gpus_per_node
     if gpus is None:
         gpus = max(partition.gpu_types.values(), default=4)
-    counts = partition.gpu_types or dict.fromkeys(_types_in(name, types), gpus)
+    # The GPU types that it may have, by the profile: its own, else those of all partitions.
+    own = [each for each, kind in types.items() if kind.partition == name]
+    plain = [each for each, kind in types.items() if kind.partition is None and each != "*"]
+    counts = partition.gpu_types or dict.fromkeys(own or plain, gpus)
+    cpus = partition.cpus_per_node or (partition.cpus_per_gpu or 0) * gpus or cpus_per_node(gpus)
     for type_name, count in (counts if gpus else {}).items() or [("", gpus)]:
         spelled = types.get(type_name, GpuType(gres=type_name or None))
         yield NodeKind(
             partition=name,
             nodes=nodes or min(partition.nodes or _NODES, _NODES),
-            cpus=_cpus(partition, gpus),
+            cpus=cpus,
             memory_mb=_memory(partition, gpus),
             gpus=count,
             gpu_type=spelled.gres or "",
             feature=spelled.constraint or "",
         )
-
-
-def _types_in(partition: str, types: dict[str, GpuType]) -> list[str]:
-    """The GPU types that a partition may have, by the profile: its own, else those of all."""
-    own = [name for name, kind in types.items() if kind.partition == partition]
-    return own or [name for name, kind in types.items() if kind.partition is None and name != "*"]
-
-
-def _cpus(partition: Partition, gpus: int) -> int:
-    share = (partition.cpus_per_gpu or 0) * gpus
-    return partition.cpus_per_node or share or cpus_per_node(gpus)
 
 
 def _memory(partition: Partition, gpus: int) -> int:

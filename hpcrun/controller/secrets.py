@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from hpcrun.controller.context import Context
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import read_plan, read_record, write_file
-from hpcrun.secrets.marks import SecretMark, mark_secrets
+from hpcrun.runs.store import read_plan, read_record
+from hpcrun.secrets.marks import SecretMark
 from hpcrun.secrets.mask import Masker
 from hpcrun.secrets.names import is_secret_name
 from hpcrun.secrets.tokens import looks_random
-
-
-def write_marks(run: RunFolder, values: Mapping[str, bytes]) -> None:
-    """Write the marks that recognise secrets in the run's log; nothing if no value can have one."""
-    marks = mark_secrets(values, os.urandom(16))
-    if marks:
-        text = json.dumps(msgspec.to_builtins(marks))
-        write_file(run.secret_marks, text.encode() + b"\n", mode=0o600)
 
 
 def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:

@@ -101,9 +101,11 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
         return []
     lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
     write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
-    from hpcrun.controller.secrets import write_marks  # here: few jobs have any
+    from hpcrun.secrets.marks import mark_secrets  # here: few jobs have any
 
-    write_marks(run, {name: os.fsencode(context.environ[name]) for name in plan.secrets})
+    values = {name: os.fsencode(context.environ[name]) for name in plan.secrets}
+    if marks := mark_secrets(values, os.urandom(16)):
+        write_record(run.secret_marks, marks, mode=0o600)
     return [run.secrets, run.secret_marks]
 
 

@@ -83,15 +83,30 @@ class UsageStep:
         return news
 
     def close(self) -> None:
-        """End the step."""
+        """End srun, which ends its step; never leave before it has, nor wait without end."""
+        self.end_input()
         process, self._process = self._process, None
-        if process is not None:
-            _close(process)
+        if process is None:
+            return
+        streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
+        for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
+            deadline = time.monotonic() + patience
+            while process.poll() is None and time.monotonic() < deadline:
+                # Its last lines would fill the pipe, and it would never end.
+                for stream in streams:
+                    _drain(stream.fileno())
+                time.sleep(0.02)
+            if process.poll() is None:
+                end()
+        process.wait()
+        for stream in streams:
+            stream.close()
 
     def end_input(self) -> None:
         """Let the step end by itself; close() then has less to wait for."""
-        if self._process is not None:
-            _end_input(self._process)
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
 
     def _start(self, now: float) -> None:
         try:
@@ -138,9 +153,9 @@ class UsageStep:
     def _failed(self, now: float) -> None:
         """The step is over: the job's end, a node that is gone, or no leave to add a step."""
         self._read()
-        process, self._process = self._process, None
+        process = self._process
         assert process is not None
-        _close(process)
+        self.close()
         if self._lines.uses():
             self._failures, self.trouble = 0, ""
         else:
@@ -158,31 +173,6 @@ def close_all(steps: list[UsageStep]) -> None:
         step.end_input()
     for step in steps:
         step.close()
-
-
-def _end_input(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    """End srun, which ends its step; never leave before it has, nor wait without end."""
-    _end_input(process)
-    for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
-        deadline = time.monotonic() + patience
-        while process.poll() is None and time.monotonic() < deadline:
-            # Its last lines would fill the pipe, and it would never end.
-            for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                _drain(stream.fileno())
-            time.sleep(0.02)
-        if process.poll() is None:
-            end()
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        assert stream is not None
-        stream.close()
 
 
 def _drain(descriptor: int) -> bytes:
@@ -310,13 +300,10 @@ def _gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
             )
             found.append(("", gpu))
     visible = [word for word in _first(reported, "visible").split(",") if word]
-    own = [gpu for name, gpu in found if str(gpu.index) in visible or _is_named(name, visible)]
+    # CUDA takes the begin of a UUID for it (CUDA_VISIBLE_DEVICES=GPU-8932f937).
+    begins = tuple(word for word in visible if word.startswith("GPU-"))
+    own = [gpu for uuid, gpu in found if str(gpu.index) in visible or uuid.startswith(begins)]
     return tuple(own or [gpu for _, gpu in found])
-
-
-def _is_named(uuid: str, visible: Sequence[str]) -> bool:
-    """CUDA takes the begin of a UUID for it (CUDA_VISIBLE_DEVICES=GPU-8932f937)."""
-    return any(word.startswith("GPU-") and uuid.startswith(word) for word in visible)
 
 
 def _nvidia(index: int, fields: Sequence[str]) -> GpuUse:

@@ -58,9 +58,9 @@ def space_fix(error: OSError) -> str:
     return "is the file system full, or your quota?" if error.errno in (28, 122) else ""
 
 
-def write_record(path: Path, record: Any) -> None:
+def write_record(path: Path, record: Any, mode: int = 0o666) -> None:
     """Write a record as JSON; what is not UTF-8 (see os.fsdecode) as escapes."""
-    write_file(path, json.dumps(msgspec.to_builtins(record)).encode() + b"\n")
+    write_file(path, json.dumps(msgspec.to_builtins(record)).encode() + b"\n", mode)
 
 
 def read_record(path: Path, type_: type[T]) -> T | None:
