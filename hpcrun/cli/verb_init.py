@@ -120,7 +120,8 @@ def _profile(
 ) -> str | None:
     """Return the profile's new text; None leaves it as it is."""
     from hpcrun.cli.output import note, say
-    from hpcrun.controller.init.init import new_profile, updated_profile
+    from hpcrun.controller.init.init import new_profile
+    from hpcrun.plan.profile import update
 
     if found.site is None:
         note("no Slurm here: scontrol is not on the PATH")
@@ -135,7 +136,8 @@ def _profile(
     if not as_json:
         say()
         _show_changes(found)
-    updated = updated_profile(found)
+    assert found.facts is not None  # Slurm was asked
+    updated = update(found.text, str(found.profile), found.old, found.facts)
     if updated == found.text:
         return None
     question = f"Bring {_near(found.profile)} up to date?"

@@ -33,7 +33,7 @@ from hpcrun.controller.init.survey import (
     survey,
 )
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text, update
+from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.report.files import whole_file
 from hpcrun.signals import signals_wait
@@ -66,10 +66,10 @@ class Found(Struct, frozen=True, kw_only=True):
     facts: Facts | None = None
     changed: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    is_one_machine: bool = False
+    is_one_machine: bool = False  # every node is this one, so that all see its disks
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class Question(Struct, frozen=True):
     """A question to the user: its answers (none: yes or no), the one of Enter, and details."""
 
     key: str
@@ -79,7 +79,7 @@ class Question(Struct, frozen=True, kw_only=True):
     details: list[str] = field(default_factory=list)
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True):
     """Folders for runs and Pythons, best first, and the questions that are left."""
 
     folders: list[Folder]
@@ -92,19 +92,21 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
 
     Raises InputError for a profile that cannot be read, OutOfReach where Slurm does not answer.
     """
-    project = find_project(cwd)
-    name = name or _chosen(environ, project)
+    project, clusters = find_project(cwd), config_dir(environ) / "clusters"
+    chosen = environ.get("HPCRUN_CLUSTER") or "/"
+    has_profile = "/" not in chosen and (clusters / f"{chosen}.yaml").is_file()
+    if not name and has_profile and not (project / PROFILE).is_file():
+        name = chosen
     context = _context(environ, cwd, project, name)
     target, user_level = _target(context, name, for_user)
     answers = None
     if shutil.which("scontrol", path=environ.get("PATH")) is not None:
         answers = survey(slurm_transport(context))
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
-    file_name = re.sub(r"[^\w.-]", "-", called) + ".yaml"
-    of_user = config_dir(environ) / "clusters" / file_name
+    of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
     if name is None and target is not None and not target.exists():
         # The user's only profile, and of this cluster: every verb takes it here.
-        target = None if list(of_user.parent.glob("*.yaml")) == [of_user] else target
+        target = None if list(clusters.glob("*.yaml")) == [of_user] else target
     user_level = user_level or target is None
     profile = target or of_user
     old, text = None, ""
@@ -140,14 +142,6 @@ def check_untouched(found: Found) -> None:
             f"{found.profile}: it was changed while hpcrun init asked",
             fix="nothing was written; run it again",
         )
-
-
-def _chosen(environ: Mapping[str, str], project: Path) -> str | None:
-    """Return the user's profile that HPCRUN_CLUSTER names, where the project has none."""
-    name = environ.get("HPCRUN_CLUSTER")
-    if not name or "/" in name or (project / PROFILE).is_file():
-        return None
-    return name if (config_dir(environ) / "clusters" / f"{name}.yaml").is_file() else None
 
 
 def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | None) -> Context:
@@ -218,13 +212,15 @@ def _compared(found: Found, answers: Answers) -> Found:
         gpu_types=site.gpu_types,
         sure=answers.associations is not None,
     )
+    here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
     return structs.replace(
         found,
         site=site,
         facts=facts,
         changed=changes(old, facts) if old else [],
         warnings=_lost(old, site, answers) if old else [],
-        is_one_machine=_is_one_machine(answers),
+        is_one_machine=bool(answers.limits)
+        and all(one.address in here for one in answers.limits.values()),
     )
 
 
@@ -247,19 +243,7 @@ def _lost(old: Cluster, site: Site, answers: Answers) -> list[str]:
     return warnings
 
 
-def _is_one_machine(answers: Answers) -> bool:
-    """Return whether every node is this machine, so that all of them see its disks."""
-    here = {"127.0.0.1", "::1", "localhost", socket.gethostname()}
-    return bool(answers.limits) and all(one.address in here for one in answers.limits.values())
-
-
 # ---- files -------------------------------------------------------------------------------------
-
-
-def updated_profile(found: Found) -> str:
-    """Return the profile's text with what was read now. Raises InputError where that fails."""
-    assert found.old is not None and found.facts is not None
-    return update(found.text, str(found.profile), found.old, found.facts)
 
 
 def schema_files(found: Found, *, job: bool) -> dict[Path, str]:
@@ -329,10 +313,7 @@ def find_options(found: Found) -> Options:
 
     def ask(key: str, text: str, default: str | None, answers: list[str], *details: str) -> None:
         if len(answers) > 1 and default is not None:
-            made = Question(
-                key=key, text=text, default=default, answers=answers, details=list(details)
-            )
-            questions.append(made)
+            questions.append(Question(key, text, default, answers, list(details)))
 
     if site is not None:
         with_gpus = [name for name, one in site.partitions.items() if one.gpus_per_node]
@@ -343,11 +324,8 @@ def find_options(found: Found) -> Options:
     details = [f"{folder.text}  {folder_word(folder, found)}" for folder in folders]
     ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
     if site is not None and not found.is_one_machine:
-        text = "Do compute nodes reach the internet"
-        questions.append(Question(key="internet", text=text, default="yes"))
-    return Options(
-        folders=folders, pythons=pythons(found.project, found.environ), questions=questions
-    )
+        questions.append(Question("internet", "Do compute nodes reach the internet", "yes"))
+    return Options(folders, pythons(found.project, found.environ), questions)
 
 
 def folder_word(folder: Folder, found: Found) -> str:

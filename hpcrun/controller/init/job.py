@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
@@ -40,9 +40,12 @@ class JobFile(Struct, frozen=True, kw_only=True):
 def find_script(project: Path) -> str | None:
     """Find the project's training script; None where none or several could be it."""
     found: list[Path] = []
-    for number, path in enumerate(_python_files(project)):
-        if number >= _MOST_FILES:
-            break
+    files: list[Path] = []
+    for folder in (project, project / "scripts", project / "src", project / "training"):
+        with contextlib.suppress(OSError):
+            files += sorted(folder.glob("*.py"))
+    ours = (path for path in files if path.is_file() and not _UNWRITABLE.search(path.name))
+    for path in islice(ours, _MOST_FILES):
         facts = _read(path).facts
         if facts is not None and is_training(facts) and facts.is_program:
             found.append(path)
@@ -50,17 +53,6 @@ def find_script(project: Path) -> str | None:
         if project / name in found:
             return name
     return str(found[0].relative_to(project)) if len(found) == 1 else None
-
-
-def _python_files(project: Path) -> Iterator[Path]:
-    """Yield the Python files of the project's top and of the usual folders for scripts."""
-    for folder in (project, project / "scripts", project / "src", project / "training"):
-        with contextlib.suppress(OSError):
-            yield from sorted(path for path in folder.glob("*.py") if _is_ours(path))
-
-
-def _is_ours(path: Path) -> bool:
-    return path.is_file() and not _UNWRITABLE.search(path.name)
 
 
 def _read(path: Path) -> Reading:
@@ -88,11 +80,11 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
             modules[file] = read
     made = draft_job(name, facts, list(modules.values()))
     shape = _shape(found, cluster, options)
-    return JobFile(
-        path=found.project / "jobs" / f"{path.stem}.yaml",
-        text=_checked(job_text(made, shape, f"../{SCHEMAS}/job.schema.json", path.stem), path.stem),
-        draft=made,
-    )
+    text = job_text(made, shape, f"../{SCHEMAS}/job.schema.json", path.stem)
+    file = found.project / "jobs" / f"{path.stem}.yaml"
+    # It loads, as it must; it extends nothing.
+    load_job(text, source=f"jobs/{file.name}", resolve=lambda other: ("", other))
+    return JobFile(path=file, text=text, draft=made)
 
 
 def read_program(project: Path, script: str) -> tuple[Path, ScriptFacts]:
@@ -121,16 +113,6 @@ def read_program(project: Path, script: str) -> tuple[Path, ScriptFacts]:
         fix="init drafts jobs of Python scripts; a shell script is a command: "
         f"hpcrun submit -- bash {name}",
     )
-
-
-def _checked(text: str, name: str) -> str:
-    """Return the text if it loads, as it must."""
-
-    def nothing(other: str) -> tuple[str, str]:
-        raise InputError(f"{other}: not extended")
-
-    load_job(text, source=f"jobs/{name}.yaml", resolve=nothing)
-    return text
 
 
 def _script_path(project: Path, script: str) -> Path:
@@ -164,6 +146,10 @@ def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
     gpus, gpu_type = _gpus(facts)
+    # The project's environment, where the profile does not name the Python that trains.
+    own, best = cluster.setup, next(iter(options.pythons), None)
+    named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
+    takes_best = best is not None and best.key != "python" and (found.for_user or not named)
     limit = facts.max_time
     time = _FIRST_TIME
     if limit is not None and parse_seconds(limit) < parse_seconds(_FIRST_TIME):
@@ -173,7 +159,7 @@ def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
         gpus_per_node=gpus,
         gpu_type=gpu_type,
         time=time,
-        setup=_setup(cluster, options, found),
+        setup={best.key: best.value} if best is not None and takes_best else {},
     )
 
 
@@ -191,15 +177,3 @@ def _gpus(facts: Partition) -> tuple[int, str | None]:
         count = whole[gpu_type]
     each = facts.max_gpus // (facts.min_nodes or 1) if facts.max_gpus else count
     return max(min(count, each), min(count, 1)), gpu_type
-
-
-def _setup(cluster: Cluster, options: Options, found: Found) -> dict[str, str]:
-    """Return the project's environment, where the profile does not name the Python that trains."""
-    own = cluster.setup
-    named = own.venv or own.conda or own.python or own.container or own.uv or cluster.python
-    if named and not found.for_user:
-        return {}
-    best = next(iter(options.pythons), None)
-    if best is None or best.key == "python":
-        return {}
-    return {best.key: best.value}

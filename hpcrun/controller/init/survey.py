@@ -77,6 +77,10 @@ def survey(transport: Transport) -> Answers:
     partitions = _rows(transport, SHOW_PARTITIONS, parse_partitions)
     nodes = _rows(transport, SINFO, parse_sinfo)
     associations, qos = _accounting(transport, config)
+    groups = []
+    for number in {os.getegid(), *os.getgroups()}:
+        with contextlib.suppress(KeyError):
+            groups.append(grp.getgrgid(number).gr_name)
     return Answers(
         config=config,
         nodes=nodes,
@@ -84,7 +88,7 @@ def survey(transport: Transport) -> Answers:
         limits=_limits(transport, nodes),
         associations=associations,
         qos=qos,
-        groups=_groups(),
+        groups=sorted(groups),
         is_root=os.geteuid() == 0,
     )
 
@@ -146,14 +150,6 @@ def _accounting(
             None if qos is None else parse_qos(_clean(qos)),
         )
     return None, None
-
-
-def _groups() -> list[str]:
-    names = []
-    for number in {os.getegid(), *os.getgroups()}:
-        with contextlib.suppress(KeyError):
-            names.append(grp.getgrgid(number).gr_name)
-    return sorted(names)
 
 
 def _answer(transport: Transport, argv: Sequence[str]) -> str:
