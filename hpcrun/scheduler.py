@@ -72,10 +72,6 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _excerpt(text: str) -> str:
-    return ascii(" ".join(text[:200].split())[:60])
-
-
 def _plain(stderr: str) -> str:
     """Return sbatch's message without its prefixes."""
     lines = stderr.split("\n")
@@ -133,28 +129,15 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
 def _settle(transport: Transport, run_dir: Path, silence: OutOfReach) -> str:
     """Find the job of a request that got no answer; raise the silence where there is none.
 
-    That the job is not there proves nothing: the request may still be on its way.
+    Its WorkDir ends in the run id, which is unique; the way to it may be written through other
+    links. That the job is not there proves nothing: the request may still be on its way.
     """
-    if silence.maybe_done:
-        try:
-            found = find_by_folder(transport, run_dir.name)
-        except OutOfReach:
-            found = None
-        if found is not None:
-            return found
+    with contextlib.suppress(OutOfReach):
+        for job in queue(transport) if silence.maybe_done else ():
+            # A job that sbatch refused for its constraints shows in the queue all the same.
+            if job.reason != "BadConstraints" and job.folder == run_dir.name:
+                return job.array  # not one of its tasks
     raise silence
-
-
-def find_by_folder(transport: Transport, folder: str) -> str | None:
-    """Find the job whose WorkDir is a run's folder; None when Slurm shows none.
-
-    The folder's name, the run id, is unique; the way to it may be written through other links.
-    """
-    for job in queue(transport):
-        # A job that sbatch refused for its constraints shows in the queue all the same.
-        if job.reason != "BadConstraints" and job.folder == folder:
-            return job.array  # not one of its tasks
-    return None
 
 
 def queue(
@@ -170,9 +153,9 @@ def queue(
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
     if is_squeue_garbled(result.stdout):
+        excerpt = ascii(" ".join(result.stdout[:200].split())[:60])
         raise OutOfReach(
-            f"squeue answered with something other than a list of jobs: {_excerpt(result.stdout)}",
-            fix=_WRAPPER,
+            f"squeue answered with something other than a list of jobs: {excerpt}", fix=_WRAPPER
         )
     is_empty = strict and result.exit_code == 0 and not result.stdout
     if is_empty and not _run(transport, SQUEUE_HEADED).stdout.strip():

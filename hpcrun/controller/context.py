@@ -228,7 +228,12 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
             for name, value in context.environ.items()
             if name in _CLEAN_NAMES or name.startswith("LC_")
         }
-        return kept | {"PATH": _clean_path(context)} | named
+        import shutil  # here, as string above: it takes long to import, and most calls need none
+
+        # The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin.
+        sbatch = shutil.which("sbatch", path=context.environ.get("PATH"))
+        folders = (*_SYSTEM_PATH, str(Path(sbatch).parent)) if sbatch else _SYSTEM_PATH
+        return kept | {"PATH": ":".join(dict.fromkeys(folders))} | named
     inside = (names for sign, names in _SCRUB_INSIDE.items() if sign in context.environ)
     scrub = _SCRUB_NAMES.union(*inside)
     keep = {
@@ -237,15 +242,6 @@ def job_environment(context: Context, kind: EnvironmentKind = "inherit") -> dict
         if name in _KEEP_NAMES or not (name.startswith(_SCRUB_PREFIXES) or name in scrub)
     }
     return keep | named
-
-
-def _clean_path(context: Context) -> str:
-    """The system's folders, and Slurm's own where it lies elsewhere, as in /opt/slurm/bin."""
-    import shutil  # here, as string below: they take long to import, and most calls need neither
-
-    sbatch = shutil.which("sbatch", path=context.environ.get("PATH"))
-    folder = str(Path(sbatch).parent) if sbatch else _SYSTEM_PATH[0]
-    return ":".join(dict.fromkeys((*_SYSTEM_PATH, folder)))
 
 
 def slurm_conf_of(context: Context) -> str | None:

@@ -55,7 +55,21 @@ class JobOutput(Jobs):
 
     def files(self) -> list[LogFile]:
         """List where the output goes, whether something is there yet or not."""
-        return _output_files(self.jobs)
+        found: dict[str, LogFile] = {}
+        jobs = [each for job in self.jobs for each in _tasks_of(job)]
+        jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
+        for job in jobs:
+            for name in dict.fromkeys((job.stdout, job.stderr)):
+                path = _filled(name, job.node_list)
+                if path and path not in found and path != "/dev/null":
+                    found[path] = LogFile(
+                        Path(path),
+                        attempt=job.restarts,
+                        job_id=job.job_id,
+                        task=job.task if len(jobs) > 1 else "",
+                        is_err=name != job.stdout,
+                    )
+        return list(found.values())
 
     def note(self, data: bytes | None) -> None:
         """Take notice of new lines; None: a file was begun again."""
@@ -87,8 +101,13 @@ class JobOutput(Jobs):
             return {job_id: [_as_shown(job) for job in jobs]}
         statuses = status_of_jobs(context, job_ids, ended=True)
         known = {job.job_id for job in self.jobs}
-        guessed = [_guess_output(status) for status in statuses[job_id]]
-        self.jobs += [job for job in guessed if job is not None and job.job_id not in known]
+        for job in [status.job for status in statuses[job_id] if status.job is not None]:
+            # Slurm has forgotten where the output went: look where sbatch puts it by default.
+            path = Path(job.work_dir) / f"slurm-{job.job_id}.out"
+            if job.job_id not in known and job.work_dir and path.is_file():
+                self.jobs.append(
+                    structs.replace(job, stdout=str(path), stderr=str(path), node_list="")
+                )
         return statuses
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
@@ -109,34 +128,6 @@ def _as_shown(job: SlurmJob) -> JobStatus:
         exit_code=parse_exit_code(job.exit_code) if final else None,
     )
     return JobStatus.of_job(job.job_id, verdict, job)
-
-
-def _guess_output(status: JobStatus) -> SlurmJob | None:
-    """Slurm has forgotten where the output went: look where sbatch puts it by default."""
-    if status.job is None or not status.job.work_dir:
-        return None
-    path = Path(status.job.work_dir) / f"slurm-{status.job_id}.out"
-    if not path.is_file():
-        return None
-    return structs.replace(status.job, stdout=str(path), stderr=str(path), node_list="")
-
-
-def _output_files(jobs: Sequence[SlurmJob]) -> list[LogFile]:
-    found: dict[str, LogFile] = {}
-    jobs = [each for job in jobs for each in _tasks_of(job)]
-    jobs.sort(key=lambda job: int(job.task) if job.task.isdigit() else -1)
-    for job in jobs:
-        for name in dict.fromkeys((job.stdout, job.stderr)):
-            path = _filled(name, job.node_list)
-            if path and path not in found and path != "/dev/null":
-                found[path] = LogFile(
-                    Path(path),
-                    attempt=job.restarts,
-                    job_id=job.job_id,
-                    task=job.task if len(jobs) > 1 else "",
-                    is_err=name != job.stdout,
-                )
-    return list(found.values())
 
 
 def _tasks_of(job: SlurmJob) -> list[SlurmJob]:

@@ -23,7 +23,7 @@ from hpcrun.errors import InputError
 from hpcrun.logs.files import LogFile, end_in, log_files, part_of
 from hpcrun.logs.tail import Tail, start_of_last
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import End, History
+from hpcrun.runs.records import End
 from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
 
 if TYPE_CHECKING:
@@ -410,23 +410,19 @@ class JobLogs:
 
     def _attempt_text(self, file: LogFile) -> str:
         """Say which attempt a file belongs to, where that runs and why the last one ended."""
-        if (run := self.run_of(file.job_id)) is not None:
-            return attempt_text(read_history(run), file.attempt or 0)
-        jobs = self.output.jobs if self.output is not None else []
-        nodes = next((job.node_list for job in jobs if job.job_id == file.job_id), "")
-        where = f" on {nodes}" if nodes else ""
-        return f"attempt {file.attempt or 0}{where}: Slurm has started the job again"
-
-
-def attempt_text(history: History, index: int) -> str:
-    """Say which attempt it is, where, and why the one before has ended."""
-    attempts = {attempt.index: attempt for attempt in history.attempts}
-    this = attempts.get(index)
-    where = f" on {this.begin.nodes}" if this is not None and this.begin is not None else ""
-    before = [each for each in history.attempts if each.index < index]
-    if not before:
-        return f"attempt {index}{where}"
-    return f"attempt {index}{where}; attempt {before[-1].index} {_end_text(before[-1].end)}"
+        index = file.attempt or 0
+        if (run := self.run_of(file.job_id)) is None:
+            jobs = self.output.jobs if self.output is not None else []
+            nodes = next((job.node_list for job in jobs if job.job_id == file.job_id), "")
+            where = f" on {nodes}" if nodes else ""
+            return f"attempt {index}{where}: Slurm has started the job again"
+        attempts = read_history(run).attempts
+        begin = next((each.begin for each in attempts if each.index == index), None)
+        where = f" on {begin.nodes}" if begin is not None else ""
+        before = [each for each in attempts if each.index < index]
+        if not before:
+            return f"attempt {index}{where}"
+        return f"attempt {index}{where}; attempt {before[-1].index} {_end_text(before[-1].end)}"
 
 
 def _end_text(end: End | None) -> str:

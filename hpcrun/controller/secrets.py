@@ -28,22 +28,12 @@ def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
         plan = read_plan(run)
         names = list(plan.secrets) if plan is not None else []
         values += [os.fsencode(context.environ[name]) for name in names if name in context.environ]
-        values += _values_of(run)
+        with contextlib.suppress(OSError, ValueError):  # while they are there
+            for word in shlex.split(os.fsdecode(run.secrets.read_bytes())):
+                name, _, value = word.partition("=")
+                # A value with control characters is written as $'...'; no line of a log holds it.
+                if value and name != "export" and not value.startswith("$"):
+                    values.append(os.fsencode(value))
         with contextlib.suppress(HpcrunError):  # of somebody else's run
             marks = read_record(run.secret_marks, list[SecretMark]) or []
     return Masker(names=names, values=values, marks=marks)
-
-
-def _values_of(run: RunFolder) -> list[bytes]:
-    """Read the values, while they are there."""
-    found = []
-    try:
-        text = os.fsdecode(run.secrets.read_bytes())
-        for word in shlex.split(text):
-            name, _, value = word.partition("=")
-            # A value with control characters is written as $'...'; no line of a log holds it.
-            if value and name != "export" and not value.startswith("$"):
-                found.append(os.fsencode(value))
-    except (OSError, ValueError):
-        return []
-    return found

@@ -112,7 +112,10 @@ class Tail:
             if cut:
                 cut += len(place.rest)
             elif len(whole) > _LONGEST:
-                cut = _between_words(whole)
+                # Between words: no secret is then cut in two.
+                low = len(whole) - _WORD
+                cut = max(whole.rfind(blank, low) for blank in (b" ", b",", b"\t")) + 1
+                cut = cut or len(whole)
             place.rest = whole[cut:]
             if (end := self._ends(file, whole[:cut])) is not None:
                 place.is_over, place.rest, cut = True, b"", end
@@ -142,11 +145,3 @@ def _new_bytes(path: Path, place: _Place, *, is_last: bool) -> bytes:
     data = data[before:]
     # A network file system may show a file's new length before its new bytes, as zeros.
     return data if is_last or len(data) == _CHUNK else data.rstrip(b"\0")
-
-
-def _between_words(line: bytes) -> int:
-    """Return where to cut a long line: no secret is then cut in two."""
-    low = len(line) - _WORD
-    return max(line.rfind(b" ", low), line.rfind(b",", low), line.rfind(b"\t", low)) + 1 or len(
-        line
-    )

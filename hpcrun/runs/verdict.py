@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from hpcrun.runs.layout import created_at
-from hpcrun.runs.records import End, History, Submitted
+from hpcrun.runs.records import History, Submitted
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
 
@@ -136,8 +136,10 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     if end is not None:
         state = "COMPLETED" if end.exit_code == 0 else "FAILED"
         if end.stopped_by is not None:
-            state = "CANCELLED"
-            if history.cancelled is None and _is_out_of_time(end, evidence.limit):
+            state, limit = "CANCELLED", evidence.limit
+            # Slurm sends TERM at the time limit, never before it.
+            is_out = limit is not None and end.ended_at - end.begun_at >= limit - _CLOCK
+            if history.cancelled is None and end.stopped_by == "TERM" and is_out:
                 state = "TIMEOUT"
             elif history.cancelled is None:
                 notes.append(f"it was stopped by SIG{end.stopped_by}: cancelled, or out of time")
@@ -163,13 +165,6 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     else:
         reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
     return Verdict(state=LOST, final=True, reason=reason, notes=notes)
-
-
-def _is_out_of_time(end: End, limit: float | None) -> bool:
-    """Return whether a job ended by its time limit: Slurm sends TERM, never before the limit."""
-    if end.stopped_by != "TERM" or limit is None:
-        return False
-    return end.ended_at - end.begun_at >= limit - _CLOCK
 
 
 def _last_sign(evidence: Evidence) -> float:

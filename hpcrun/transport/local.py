@@ -15,6 +15,13 @@ from hpcrun.errors import HpcrunError, OutOfReach
 from hpcrun.signals import signals_wait
 from hpcrun.transport import TRASH, Result
 
+# Login nodes allow few processes, and little memory.
+_NOT_STARTED = {
+    errno.EAGAIN: "as many processes of yours run as are allowed here: end some (ulimit -u)",
+    errno.ENOMEM: "as much memory of yours is in use as is allowed here (ulimit -v)",
+    errno.EMFILE: "as many files are open as are allowed here (ulimit -n)",
+}
+
 
 class LocalTransport:
     """Runs commands here, with one environment.
@@ -78,7 +85,10 @@ class LocalTransport:
                 f"{argv[0]} gave no answer in {timeout:.3g} s", maybe_done=True
             ) from error
         except OSError as error:
-            raise _not_started(argv[0], error) from error
+            raise OutOfReach(
+                f"{argv[0]} cannot be started here: {error.strerror}",
+                fix=_NOT_STARTED.get(error.errno or 0, ""),
+            ) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
 
     def refresh(self, run_dirs: Sequence[Path]) -> None:
@@ -99,31 +109,26 @@ class LocalTransport:
         """Do nothing: the files are the cluster's own."""
 
     def remove(self, run_dirs: Sequence[Path]) -> None:
-        """Move folders out of sight at once, then remove them; see Transport."""
-        for trash in _set_aside(run_dirs):
-            _empty(trash)
+        """Move folders out of sight at once, then remove them; see Transport.
 
-
-def _set_aside(folders: Sequence[Path]) -> list[Path]:
-    """Give folders names that no verb looks at; all of them or none.
-
-    No folder is made for them: a full disk, or a quota of files, may have no room for one. A signal
-    waits. Raises OSError.
-    """
-    moved: list[tuple[Path, Path]] = []
-    with signals_wait():
-        try:
-            for path in folders:
-                aside = path.with_name(f"{TRASH}{os.urandom(8).hex()}")
-                with contextlib.suppress(FileNotFoundError):
-                    os.utime(path)  # what is young is left to who sets it aside
-                    path.rename(aside)
-                    moved.append((path, aside))
-        except OSError:
-            for path, aside in moved:
-                aside.rename(path)
-            raise
-    return [aside for _, aside in moved]
+        No folder is made for them: a full disk, or a quota of files, may have no room for one. A
+        signal waits.
+        """
+        moved: list[tuple[Path, Path]] = []
+        with signals_wait():
+            try:
+                for path in run_dirs:
+                    aside = path.with_name(f"{TRASH}{os.urandom(8).hex()}")
+                    with contextlib.suppress(FileNotFoundError):
+                        os.utime(path)  # what is young is left to who sets it aside
+                        path.rename(aside)
+                        moved.append((path, aside))
+            except OSError:
+                for path, aside in moved:
+                    aside.rename(path)
+                raise
+        for _, aside in moved:
+            _empty(aside)
 
 
 def _empty(trash: Path) -> None:
@@ -141,16 +146,3 @@ def _empty(trash: Path) -> None:
                     folder.chmod(0o700)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(trash)
-
-
-def _not_started(program: str, error: OSError) -> OutOfReach:
-    """Say which command was not started: login nodes allow few processes, and little memory."""
-    fixes = {
-        errno.EAGAIN: "as many processes of yours run as are allowed here: end some (ulimit -u)",
-        errno.ENOMEM: "as much memory of yours is in use as is allowed here (ulimit -v)",
-        errno.EMFILE: "as many files are open as are allowed here (ulimit -n)",
-    }
-    return OutOfReach(
-        f"{program} cannot be started here: {error.strerror}",
-        fix=fixes.get(error.errno or 0, ""),
-    )
