@@ -43,10 +43,11 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
         asked = [job for job in jobs if not job.status.is_local]
         error: HpcrunError | None = None
         if asked:
-            words = list(dict.fromkeys(_word(job, whole) for job in asked))
+            # Arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks.
+            words = [array_id(job.word) if job.run_id in whole else job.word for job in asked]
             try:
                 transport = slurm_transport(context, conf)
-                scheduler.cancel_all(transport, words, pending=pending)
+                scheduler.cancel_all(transport, list(dict.fromkeys(words)), pending=pending)
             except HpcrunError as failure:
                 error = failure
         # Those that began before scancel came: it spared them.
@@ -84,12 +85,6 @@ def _look_at(job: Outcome, *, pending: bool) -> None:
         job.error = InputError(
             f"{status.label}: no Slurm job of it is known", fix="hpcrun status shows when it is"
         )
-
-
-def _word(job: Outcome, whole: set[str]) -> str:
-    """Name arrays that go as a whole by their own ids: Slurm takes one word for 1000 tasks."""
-    run = job.status.run
-    return array_id(job.word) if run is not None and run.run_id in whole else job.word
 
 
 def _record(job: Outcome, error: HpcrunError | None) -> None:

@@ -49,7 +49,6 @@ from hpcrun.runs.records import (
 )
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import (
-    attempts_stamp,
     forget_end,
     own_record,
     read_brief,
@@ -57,6 +56,7 @@ from hpcrun.runs.store import (
     read_record,
     read_seen,
     record_of_task,
+    stamp_of,
     write_seen,
 )
 from hpcrun.runs.verdict import LOST, Verdict, is_over
@@ -351,7 +351,7 @@ class _SweepRow:
         for index in range(self.tasks):
             run, key = self.folder.run(index), str(index)
             known = self.seen.ends.get(key)
-            stamp = attempts_stamp(run) if index not in shown or is_final(shown[index]) else 0
+            stamp = stamp_of(run.attempts) if index not in shown or is_final(shown[index]) else 0
             end: TaskEnd | None = None
             if index in shown:
                 state = shown[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from hpcrun import scheduler
@@ -39,10 +40,8 @@ def requeue_all(
         job.left = _left_alone(job.status, failed=failed, hold=hold, in_sweep=in_sweep)
         job.error = None if job.left else _obstacle(context, job.status)
 
-    def start_again(conf: str | None, jobs: Sequence[Outcome]) -> None:
-        _start_again(context, slurm_transport(context, conf), jobs, hold=hold)
-
-    return act_on(context, targets, look, start_again, done="started again", at_once=_AT_ONCE)
+    act = partial(_start_again, context, hold=hold)
+    return act_on(context, targets, look, act, done="started again", at_once=_AT_ONCE)
 
 
 def _left_alone(known: JobStatus, *, failed: bool, hold: bool, in_sweep: bool) -> str:
@@ -86,7 +85,24 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
         return InputError(f"{name}: its state is not known: {verdict.reason or 'no Slurm job'}")
     if verdict.final and verdict.source != "squeue":
         return InputError(f"{name}: Slurm has forgotten it", fix=again)
-    return _secrets_error(context, known, name)
+    plan = known.plan
+    if plan is None or not plan.secrets:
+        return None
+    # A run that is over has no secrets any more, and one that may not be requeued loses them.
+    stays_over = "no-requeue" in dict(plan.directives)
+    if not verdict.final and stays_over:
+        return InputError(
+            f"{name} has secrets, which a job without slurm: {{requeue: true}} removes as it stops",
+            fix=f"hpcrun cancel {known.job_id}, then hpcrun resubmit {known.job_id}",
+        )
+    if verdict.final:
+        try:
+            check_secrets(context, plan)
+        except InputError as missing:
+            if stays_over:  # secrets would not help
+                return _over_for_good(known.job_id, again)
+            return InputError(f"{name}: {missing.message}", fix="export them and try again")
+    return None
 
 
 def _again(known: JobStatus) -> str:
@@ -95,34 +111,14 @@ def _again(known: JobStatus) -> str:
     return f"hpcrun resubmit {known.job_id or known.run_id} makes a new run of it"
 
 
-def _secrets_error(context: Context, status: JobStatus, name: str) -> HpcrunError | None:
-    """A run that is over has no secrets any more, and one that may not be requeued loses them."""
-    plan = status.plan
-    if plan is None or not plan.secrets:
-        return None
-    stays_over = "no-requeue" in dict(plan.directives)
-    if not status.verdict.final and stays_over:
-        return InputError(
-            f"{name} has secrets, which a job without slurm: {{requeue: true}} removes as it stops",
-            fix=f"hpcrun cancel {status.job_id}, then hpcrun resubmit {status.job_id}",
-        )
-    if status.verdict.final:
-        try:
-            check_secrets(context, plan)
-        except InputError as error:
-            if stays_over:  # secrets would not help
-                return _over_for_good(status.job_id or "", _again(status))
-            return InputError(f"{name}: {error.message}", fix="export them and try again")
-    return None
-
-
 def _start_again(
-    context: Context, transport: Transport, jobs: Sequence[Outcome], *, hold: bool
+    context: Context, conf: str | None, jobs: Sequence[Outcome], *, hold: bool
 ) -> None:
     """Have one Slurm start jobs again.
 
     The next attempt finds its secrets whenever it begins: they are there before Slurm is asked.
     """
+    transport = slurm_transport(context, conf)
     errors: dict[str, HpcrunError] = {}
     again: dict[str, str] = {}
     written: list[Path] = []
@@ -140,14 +136,25 @@ def _start_again(
         errors |= dict.fromkeys(again, silence)
     gone: list[Path] = []
     for job in jobs:
-        error = errors.get(job.status.job_id or "")
-        job.done, job.error = error is None, error
-        if job.status.run is not None:
-            gone += _tidy(job.status, error)
-            # Who asked Slurm just before that may have taken them away.
-            if error is None and not job.status.run.secrets.exists():
-                with contextlib.suppress(HpcrunError):
-                    gone += _give_secrets(context, job.status)
+        run, task = job.status.run, job.status.history.task
+        error = job.error = errors.get(job.status.job_id or "")
+        job.done = error is None
+        old: list[Path] = []
+        if run is not None and error is None:
+            # The end that was seen of the last attempt is none any more.
+            old = [run.seen, run.cancelled]
+            old += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
+        elif run is not None and job.status.final and not isinstance(error, OutOfReach):
+            # There is no next attempt; where Slurm was silent it may have started one all the same.
+            old = [run.secrets]
+        for path in old:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        gone += old
+        # Who asked Slurm just before that may have taken them away.
+        if run is not None and error is None and not run.secrets.exists():
+            with contextlib.suppress(HpcrunError):
+                gone += _give_secrets(context, job.status)
     with contextlib.suppress(OutOfReach):
         transport.send(gone)
 
@@ -159,46 +166,27 @@ def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
     return []
 
 
-def _tidy(status: JobStatus, error: HpcrunError | None) -> list[Path]:
-    """Forget the end that was seen of the last attempt; or take the secrets of no next one away.
-
-    Where Slurm was silent it may have started it all the same: then they stay. Returns the files
-    that are gone.
-    """
-    run, task = status.run, status.history.task
-    assert run is not None
-    gone = []
-    if error is None:
-        gone = [run.seen, run.cancelled]
-        gone += [] if task is None else [sweep_folder(run.path.parent, task.sweep_id).seen]
-    elif status.verdict.final and not isinstance(error, OutOfReach):
-        gone = [run.secrets]
-    for path in gone:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-    return gone
-
-
 def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:
-    """Have Slurm start jobs again; what keeps it from some of them, by id.
+    """Have Slurm start jobs again; what keeps it from some of them, by id. Raises OutOfReach.
 
     ``again`` has for each job what else its user can do.
     """
-    try:
-        refused = scheduler.requeue(transport, list(again), hold=hold)
-    except OutOfReach as silence:
-        return dict.fromkeys(again, silence)
+    refused = scheduler.requeue(transport, list(again), hold=hold)
     forbidden = [job_id for job_id, message in refused.items() if "disabled" in message]
-    silent: dict[str, HpcrunError] = {}
+    errors: dict[str, HpcrunError] = {}
     if forbidden:
         try:
             answers = _allow_once(transport, forbidden, hold=hold)
             refused |= {job_id: answers.get(job_id, "") for job_id in forbidden}
         except OutOfReach as silence:
-            silent = dict.fromkeys(forbidden, silence)
-    return {
-        job: _refusal(job, message, again[job]) for job, message in refused.items() if message
-    } | silent
+            errors = dict.fromkeys(forbidden, silence)
+    for job_id, message in refused.items():
+        if "already finished" in message:
+            errors.setdefault(job_id, _over_for_good(job_id, again[job_id]))
+        elif message:
+            text = f"scontrol requeue {job_id}: {message}"
+            errors.setdefault(job_id, SchedulerRefused(text, fix=again[job_id]))
+    return errors
 
 
 def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> dict[str, str]:
@@ -211,12 +199,6 @@ def _allow_once(transport: Transport, job_ids: Sequence[str], *, hold: bool) -> 
     finally:
         with contextlib.suppress(OutOfReach):
             scheduler.let_requeue(transport, job_ids, may=False)
-
-
-def _refusal(job_id: str, message: str, again: str) -> SchedulerRefused:
-    if "already finished" in message:
-        return _over_for_good(job_id, again)
-    return SchedulerRefused(f"scontrol requeue {job_id}: {message}", fix=again)
 
 
 def _over_for_good(job_id: str, again: str) -> SchedulerRefused:

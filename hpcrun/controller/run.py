@@ -126,7 +126,7 @@ def load_pool(context: Context, name: str) -> Pool:
 
 def on_pool(context: Context, pool: Pool) -> Context:
     """Return the context for a run on these hosts, without what the profile says of Slurm."""
-    if "SLURM_JOB_ID" in context.environ:
+    if in_allocation(context):
         raise InputError(
             "--hostfile: this is a Slurm allocation, whose hosts are known",
             fix="leave --hostfile out",
@@ -158,8 +158,22 @@ def take_shape(pool: Pool, spec: JobSpec) -> JobSpec:
 
 def check_place(context: Context, plan: Plan) -> None:
     """Refuse what cannot run in this place. Raises InputError."""
-    if context.hosts:
-        check_pool(plan)
+    launcher, other = LAUNCHERS[plan.launcher], f"--set launcher={DEFAULT}"
+    if context.hosts and launcher.needs_slurm:
+        raise InputError(
+            f"launcher: {launcher.name}: there is no Slurm on the hosts of a hostfile", fix=other
+        )
+    for command in dict.fromkeys(("ssh", launcher.remote)) if context.hosts else ():
+        if shutil.which(command) is None:
+            raise InputError(
+                f"launcher: {plan.launcher}: there is no {command} here",
+                fix=f"install it, or {other}" if command != "ssh" else "install it",
+            )
+    if context.hosts and launcher.remote == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
+        raise InputError(
+            f"{plan.run_dir}: DeepSpeed's launcher hands this folder's name to shells as it is",
+            fix=f"runs_dir: a folder without spaces or quotes, or {other}",
+        )
     if in_allocation(context):
         return
     if plan.nodes > 1 and not context.hosts:
@@ -173,31 +187,10 @@ def check_place(context: Context, plan: Plan) -> None:
             "setup.container: pyxis is a part of srun, and there is no Slurm allocation here",
             fix="hpcrun submit, or runtime: apptainer",
         )
-    if LAUNCHERS[plan.launcher].needs_slurm and plan.world_size > 1:
+    if launcher.needs_slurm and plan.world_size > 1:
         raise InputError(
             f"launcher: {plan.launcher}: there is no Slurm allocation here to start ranks in",
-            fix=f"--set launcher={DEFAULT}, or hpcrun submit",
-        )
-
-
-def check_pool(plan: Plan) -> None:
-    """Refuse what cannot run on the hosts of a hostfile. Raises InputError."""
-    launcher = LAUNCHERS[plan.launcher]
-    other = f"--set launcher={DEFAULT}"
-    if launcher.needs_slurm:
-        raise InputError(
-            f"launcher: {launcher.name}: there is no Slurm on the hosts of a hostfile", fix=other
-        )
-    for command in dict.fromkeys(("ssh", launcher.remote)):
-        if shutil.which(command) is None:
-            raise InputError(
-                f"launcher: {plan.launcher}: there is no {command} here",
-                fix=f"install it, or {other}" if command != "ssh" else "install it",
-            )
-    if launcher.remote == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
-        raise InputError(
-            f"{plan.run_dir}: DeepSpeed's launcher hands this folder's name to shells as it is",
-            fix=f"runs_dir: a folder without spaces or quotes, or {other}",
+            fix=f"{other}, or hpcrun submit",
         )
 
 

@@ -23,10 +23,10 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import Attempt, History, Seen, SeenRow, Submitted
 from hpcrun.runs.status import JobStatus, Level, Progress
 from hpcrun.runs.store import (
-    attempts_stamp,
     forget_end,
     read_history,
     read_plan,
+    stamp_of,
     write_seen,
 )
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
@@ -138,7 +138,7 @@ def ask(
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
     asked = _whole_arrays(job_ids)
     conf_is_gone = conf is not None and not Path(conf).exists()
-    secrets = {run.path: stamp for run, _ in runs if (stamp := _stamp(run.secrets))}
+    secrets = {run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))}
     silence, rows, accounts = "", dict[str, dict[str, SlurmJob]](), dict[str, SlurmJob]()
     is_slow = False
     if job_ids and not conf_is_gone:
@@ -183,14 +183,6 @@ def ask(
 def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
     """Ask for arrays and not for their tasks: shorter, and sacct knows no task that waits."""
     return list(dict.fromkeys(array_id(job_id) for job_id in job_ids if job_id))
-
-
-def _stamp(path: Path) -> int:
-    """When a file was written, in nanoseconds by its file system's clock; 0: it is not there."""
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
-    except OSError:
-        return 0
 
 
 # ---- judging
@@ -294,7 +286,7 @@ def _remove_secrets(answers: Answers, run: RunFolder, *, never_began: bool) -> N
 
     Secrets that came while Slurm was asked, or later, are the next attempt's.
     """
-    stamp = _stamp(run.secrets)
+    stamp = stamp_of(run.secrets)
     if stamp and (never_began or answers.secrets.get(run.path) == stamp):
         with contextlib.suppress(OSError):
             run.secrets.unlink()
@@ -429,7 +421,7 @@ def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
     seconds = None if status.gpu_hours is None else status.gpu_hours * 3600
     return SeenRow(
         **{name: getattr(status, name) for name in KEPT},
-        stamp=attempts_stamp(run),
+        stamp=stamp_of(run.attempts),
         run_id=run.run_id,
         name=status.name,
         nodes=status.node_count,
@@ -454,7 +446,7 @@ def _is_sure(status: JobStatus) -> bool:
 
 def is_kept(run: RunFolder, kept: SeenRow) -> bool:
     """Return whether a row that is remembered is this run's, with all its attempts."""
-    return kept.run_id in (None, run.run_id) and kept.stamp == attempts_stamp(run)
+    return kept.run_id in (None, run.run_id) and kept.stamp == stamp_of(run.attempts)
 
 
 def kept_progress(kept: SeenRow) -> Progress:

@@ -175,7 +175,7 @@ def read_brief(
     """
     task = part[0] if part else read_task(folder)
     submitted = part[1] if part else read_submitted(folder, task)
-    at = _written_at(folder.cancelled)
+    at = stamp_of(folder.cancelled) / 1e9
     return History(
         run_id=folder.run_id,
         task=task,
@@ -192,21 +192,14 @@ def _brief_attempt(attempts: Path, index: int) -> Attempt:
     end = read_if_there(where / "end.json", End)
     if end is not None:
         return Attempt(index=index, end=end)
-    begin, beat = read_record(where / "begin.json", Begin), _written_at(where / "beat")
-    return Attempt(index=index, begin=begin, beat=beat)
+    begin, beat = read_record(where / "begin.json", Begin), stamp_of(where / "beat")
+    return Attempt(index=index, begin=begin, beat=beat / 1e9 if beat else None)
 
 
-def _written_at(path: Path) -> float | None:
+def stamp_of(path: Path) -> int:
+    """Return when a path was written, in ns by its file system's clock; 0: it is not there."""
     try:
-        return os.stat(path).st_mtime  # noqa: PTH116 - a thousand times in a row
-    except OSError:
-        return None
-
-
-def attempts_stamp(folder: RunFolder) -> int:
-    """Return the mtime in ns of the folder of attempts: when the run last began one; 0 for none."""
-    try:
-        return os.stat(folder.attempts).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a thousand times in a row
     except OSError:
         return 0
 

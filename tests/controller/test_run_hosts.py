@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from hpcrun.controller.context import load_context
-from hpcrun.controller.run import Pool, check_pool, load_pool, on_pool, take_shape
+from hpcrun.controller.run import Pool, check_place, load_pool, on_pool, take_shape
 from hpcrun.errors import InputError
 from tests.plan.making import job, plan
 
@@ -78,17 +78,19 @@ def test_in_an_allocation_the_hosts_are_slurms(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_driven_by_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context = load_context({"HOME": str(tmp_path)}, tmp_path)
+    where = on_pool(context, Pool("lab", ["a", "b"], 1))
     made = plan("script: a.py\nresources: {nodes: 2}")
     with pytest.raises(InputError, match="launcher: srun: there is no Slurm"):
-        check_pool(structs.replace(made, launcher="srun"))
+        check_place(where, structs.replace(made, launcher="srun"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="there is no ssh here"):
-        check_pool(made)
+        check_place(where, made)
     for name in ("ssh", "pdsh"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    check_pool(made)
+    check_place(where, made)
     by_pdsh = structs.replace(made, launcher="pdsh")
-    check_pool(by_pdsh)
+    check_place(where, by_pdsh)
     with pytest.raises(InputError, match="hands this folder's name to shells as it is"):
-        check_pool(structs.replace(by_pdsh, run_dir="/scratch/my runs/x"))
+        check_place(where, structs.replace(by_pdsh, run_dir="/scratch/my runs/x"))

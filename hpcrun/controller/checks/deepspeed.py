@@ -52,7 +52,8 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     section = spec.deepspeed
     if section is None:
         return Given()
-    own_optimizer = _names_cpu_adam(context, spec)
+    path = find_program(context, spec, inside=False).path
+    own_optimizer = path is not None and CPU_ADAM.encode() in (content_of(path) or b"")
     if not (section.config_file or section.config):
         return Given(own_optimizer=own_optimizer)
     file = _read(context, section.config_file) if section.config_file else None
@@ -69,11 +70,6 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     config = compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
     return Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
-
-
-def _names_cpu_adam(context: Context, spec: JobSpec) -> bool:
-    path = find_program(context, spec, inside=False).path
-    return path is not None and CPU_ADAM.encode() in (content_of(path) or b"")
 
 
 def _read(context: Context, name: str) -> Document:
