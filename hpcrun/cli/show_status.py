@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from hpcrun.cli.output import emit_json, look, note, say
 from hpcrun.controller.context import Context
-from hpcrun.controller.status import Memory, status_of
+from hpcrun.controller.status import Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.runs.find import no_runs_in
 from hpcrun.runs.layout import SweepFolder
@@ -122,8 +122,6 @@ def _find(context: Context, query: Query, memory: Memory) -> Found:
     if target is None:
         raise no_such_run(context, query.word)
     if isinstance(target, str):
-        from hpcrun.controller.external import status_of_job
-
         statuses = memory.once("job", partial(status_of_job, context, target, in_detail=True))
         return Found(kind="job", statuses=statuses)
     sweep = read_sweep(target) if isinstance(target, SweepFolder) else None

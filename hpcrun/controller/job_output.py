@@ -16,8 +16,8 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.external import status_of_jobs
 from hpcrun.controller.monitor import Jobs, Pace
+from hpcrun.controller.status import status_of_jobs
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.status import JobStatus

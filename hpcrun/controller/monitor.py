@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.external import status_of_jobs
-from hpcrun.controller.status import refresh, status_of
+from hpcrun.controller.status import refresh, status_of, status_of_jobs
 from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder

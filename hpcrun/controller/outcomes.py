@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context
-from hpcrun.controller.external import status_of_jobs
-from hpcrun.controller.status import status_of
+from hpcrun.controller.status import status_of, status_of_jobs
 from hpcrun.controller.targets import Targets, unknown_job
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.status import JobStatus

@@ -421,8 +421,7 @@ def dependency_on(context: Context, word: str) -> Dependency:
     Raises InputError for a run that will never end well.
     """
     # Here: few jobs wait for another.
-    from hpcrun.controller.external import status_of_job
-    from hpcrun.controller.status import status_of
+    from hpcrun.controller.status import status_of, status_of_job
     from hpcrun.controller.targets import find_target
     from hpcrun.runs.store import runs_of
 

@@ -11,8 +11,7 @@ from msgspec import Struct
 from hpcrun import scheduler
 from hpcrun.assets import shipped
 from hpcrun.controller.context import Context, slurm_environment, slurm_transport
-from hpcrun.controller.external import status_of_job
-from hpcrun.controller.status import status_of
+from hpcrun.controller.status import status_of, status_of_job
 from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.status import JobStatus
