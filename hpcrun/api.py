@@ -171,7 +171,7 @@ class Run:
         return f"<Run {self.id}, job {self.job_id}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (Run, self._folder, _without_environment(self._context))
+        return _pickled(self)
 
 
 class Sweep(Sequence[Run]):
@@ -224,7 +224,7 @@ class Sweep(Sequence[Run]):
         return f"<Sweep {self.id}, job {self.job_id}, {len(self)} runs>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (Sweep, self._folder, _without_environment(self._context))
+        return _pickled(self)
 
 
 # ---- submitting ----------------------------------------------------------------------------------
@@ -566,9 +566,9 @@ def _by_cluster(runs: Sequence[Run]) -> list[tuple[Context, list[RunFolder]]]:
     return groups
 
 
-def _without_environment(context: Context) -> Context:
-    """What may lie in a pickle: the environment may hold secrets."""
-    return structs.replace(context, environ={})
+def _pickled(one: Run | Sweep) -> tuple[Any, ...]:
+    """Leave the environment out of a pickle: it may hold secrets."""
+    return _reopen, (type(one), one._folder, structs.replace(one._context, environ={}))
 
 
 def _reopen(kind: type[Run] | type[Sweep], folder: Any, context: Context) -> Run | Sweep:

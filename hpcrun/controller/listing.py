@@ -143,21 +143,17 @@ def _entries(names: Sequence[str], *, each_task: bool) -> list[str]:
 def _with_short_ids(rows: Sequence[JobStatus]) -> list[JobStatus]:
     """The newest run of a Slurm id goes by it; others by the end of their run id."""
     taken: set[str] = set()
-    tails = Counter(_tail(row) for row in rows)
+    tails = Counter(row.run_id.rpartition("-")[2] for row in rows)
     named = []
     for row in rows:
         word = row.job_id if row.job_id not in taken else None
         if word is not None:
             taken.add(word)
-        tail = _tail(row)
+        tail = row.run_id.rpartition("-")[2]
         # Digits alone would be a Slurm id.
         is_clear = tails[tail] == 1 and not tail.isdigit() and row.sweep is None
         named.append(structs.replace(row, short_id=word or (tail if is_clear else row.run_id)))
     return named
-
-
-def _tail(row: JobStatus) -> str:
-    return row.run_id.rpartition("-")[2]
 
 
 # ---- the row of one run

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
@@ -316,7 +316,10 @@ class Runs(Watched):
         if live := self._live():
             statuses = status_of(context, live)
             if is_gone:
-                statuses = [each if each.final else _with(each, _KILLED) for each in statuses]
+                statuses = [
+                    each if each.final else structs.replace(each, verdict=_KILLED)
+                    for each in statuses
+                ]
             self._known |= {status.folder: status for status in statuses}
             if any(status.final for status in statuses):
                 self.next_look = pace.next_trip = 0.0  # for the record of the end
@@ -402,7 +405,11 @@ class Jobs(Watched):
 
     def ask(self, context: Context, pace: Pace) -> list[JobStatus]:
         """Ask about those that are not over; Slurm's silence is UNKNOWN."""
-        live = [job_id for job_id, known in self.known.items() if _live(known) or not known]
+        live = [
+            job_id
+            for job_id, known in self.known.items()
+            if not known or any(not status.final for status in known)
+        ]
         try:
             if live:
                 self._find(context, live, pace)
@@ -424,9 +431,10 @@ class Jobs(Watched):
                 continue
             names = {status.job_id for status in found}
             over = [each for each in known if each.final and each.job_id not in names]
-            lost = [_with(status, _FORGOTTEN) for status in _gone(known, found)]
+            lost = [structs.replace(each, verdict=_FORGOTTEN) for each in _gone(known, found)]
             self.known[job_id] = [*over, *found, *lost]
-            if _states(known) != _states(self.known[job_id]):
+            states = {each.job_id: each.state for each in known}
+            if states != {each.job_id: each.state for each in self.known[job_id]}:
                 pace.hurry(AFTER_CHANGE)
         self._is_first = False
 
@@ -440,27 +448,14 @@ class Jobs(Watched):
         unknown = Verdict(state=UNKNOWN, final=False, source="squeue", reason=silence.message)
         for job_id in job_ids:
             nothing = JobStatus.of_job(job_id, unknown)
-            known = [each if each.final else _with(each, unknown) for each in self.known[job_id]]
-            self.known[job_id] = known or [nothing]
-
-
-def _live(known: Iterable[JobStatus]) -> list[JobStatus]:
-    return [status for status in known if not status.final]
+            self.known[job_id] = [
+                each if each.final else structs.replace(each, verdict=unknown)
+                for each in self.known[job_id] or [nothing]
+            ]
 
 
 def _gone(known: Sequence[JobStatus], found: Sequence[JobStatus]) -> list[JobStatus]:
     """What was live a while ago and is shown no more; of an array not the row of what waits."""
     names = {status.job_id for status in found}
-    return [
-        each
-        for each in _live(known)
-        if each.job_id not in names and ("[" not in (each.job_id or "") or not found)
-    ]
-
-
-def _states(known: Sequence[JobStatus]) -> list[tuple[str | None, str]]:
-    return [(status.job_id, status.state) for status in known]
-
-
-def _with(status: JobStatus, verdict: Verdict) -> JobStatus:
-    return structs.replace(status, verdict=verdict)
+    live = [each for each in known if not each.final and each.job_id not in names]
+    return [each for each in live if "[" not in (each.job_id or "") or not found]

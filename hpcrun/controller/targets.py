@@ -72,7 +72,10 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             array, tasks = match[1] or match[3], task_numbers(word, match[2] or match[4])
             sweep = find(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
-                found |= dict.fromkeys(_tasks_of(sweep, word, tasks))
+                count = read_sweep(sweep).tasks
+                if any(task >= count for task in tasks):
+                    raise InputError(f"{word}: the sweep's tasks are 0 to {count - 1}")
+                found |= dict.fromkeys(sweep.run(task) for task in tasks)
             else:
                 found |= dict.fromkeys(f"{array}_{task}" for task in tasks)
         elif target is not None:
@@ -123,13 +126,6 @@ def _names_of_tasks(context: Context, job_ids: Sequence[str], lookup: Lookup) ->
         and job.folder.endswith(ARRAY)
         and (context.runs_dir / job.folder).is_dir()
     }
-
-
-def _tasks_of(sweep: SweepFolder, word: str, tasks: Sequence[int]) -> list[RunFolder]:
-    count = read_sweep(sweep).tasks
-    if any(task >= count for task in tasks):
-        raise InputError(f"{word}: the sweep's tasks are 0 to {count - 1}")
-    return [sweep.run(task) for task in tasks]
 
 
 def task_numbers(word: str, text: str) -> list[int]:

@@ -209,7 +209,12 @@ class Top(Watched):
 
 
 def _status(job: SlurmJob) -> JobStatus:
-    run = _run_of(job)
+    # The run whose job this is, in whatever runs folder, by its WorkDir.
+    path = Path(job.work_dir)
+    if (sweep_id := sweep_id_of(path.name)) is not None:
+        number = int(job.task) if job.task.isdigit() else 0
+        path = sweep_folder(path.parent, sweep_id).run(number).path
+    run = RunFolder(path) if RUN_ID.fullmatch(path.name) and path.is_dir() else None
     task = read_task(run) if run is not None else None
     return JobStatus(
         verdict=Verdict(state=job.state, final=False, source=job.source, reason=job.reason),
@@ -298,7 +303,10 @@ class _Shown:
             step = last.step
         observed = self._observed(now, step)
         pace = seconds_per_step(curve) or observed
-        rate, unit = _rate(curve, pace)
+        rate, unit = (None, None) if not pace else (1 / pace, "steps_per_second")
+        for name in (SAMPLES_PER_SECOND, TOKENS_PER_SECOND):
+            if (shown := quantile(curve.values(name)[-_RATES:], 0.5)) is not None:
+                rate, unit = shown, name
         left = steps_left(curve)
         return Progress(
             step=step,
@@ -330,14 +338,6 @@ class _Shown:
 def _job_of(status: JobStatus) -> SlurmJob:
     assert status.job is not None  # it is from the queue
     return status.job
-
-
-def _rate(curve: Curve, seconds: float | None) -> tuple[float | None, str | None]:
-    for name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
-        rate = quantile(curve.values(name)[-_RATES:], 0.5)
-        if rate is not None:
-            return rate, name
-    return (None, None) if not seconds else (1 / seconds, "steps_per_second")
 
 
 def _named(context: Context, words: Sequence[str]) -> tuple[list[str], Context]:
@@ -381,15 +381,3 @@ def _order(status: JobStatus) -> tuple[bool, int]:
     number = _job_of(status).number
     at = int(number) if number.isdigit() else 0
     return status.state == "PENDING", at if status.state == "PENDING" else -at
-
-
-def _run_of(job: SlurmJob) -> RunFolder | None:
-    """Find the run whose job this is, in whatever runs folder, by its WorkDir."""
-    path = Path(job.work_dir)
-    sweep_id = sweep_id_of(path.name)
-    if sweep_id is not None:
-        task = int(job.task) if job.task.isdigit() else 0
-        path = sweep_folder(path.parent, sweep_id).run(task).path
-    elif not RUN_ID.fullmatch(path.name):
-        return None
-    return RunFolder(path) if path.is_dir() else None
