@@ -47,8 +47,8 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
         from hpcrun.controller.context import named_profile
         from hpcrun.controller.rehearsal import shape_like
 
-        cluster, source = named_profile(os.environ, Path.cwd(), like)
-        shape = shape_like(cluster, source, nodes)
+        cluster = named_profile(os.environ, Path.cwd(), like)
+        shape = shape_like(cluster, like, nodes)
     before = lifecycle.status(directory)
     status = lifecycle.up(directory, shape=shape)
     taken = f"up in {time.monotonic() - begin:.1f} s"

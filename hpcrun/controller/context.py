@@ -150,16 +150,15 @@ def _find_cluster(
     return _load(profiles[0]) if profiles else (Cluster(), "defaults")
 
 
-def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> tuple[Cluster, str]:
+def named_profile(environ: Mapping[str, str], cwd: Path, word: str) -> Cluster:
     """Load a profile that is named by its file, or by its name among the user's.
 
-    Returns it with where it was found, as the user would say it. Raises InputError, SpecError.
+    Raises InputError, SpecError.
     """
     own = config_dir(environ) / "clusters" / f"{word}.yaml"
     file = cwd / word
-    if not file.is_file() and "/" not in word and own.is_file():
-        return _load(own)[0], word
-    return _load(file)[0], word
+    is_name = not file.is_file() and "/" not in word and own.is_file()
+    return _load(own if is_name else file)[0]
 
 
 def _sandbox_profile(environ: Mapping[str, str]) -> Path | None:

@@ -98,7 +98,7 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     if not name and has_profile and not (project / PROFILE).is_file():
         name = chosen
     context = _context(environ, cwd, project, name)
-    target, user_level = _target(context, name, for_user)
+    target = _target(context, name, for_user)
     answers = None
     if shutil.which("scontrol", path=environ.get("PATH")) is not None:
         answers = survey(slurm_transport(context))
@@ -107,20 +107,16 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     if name is None and target is not None and not target.exists():
         # The user's only profile, and of this cluster: every verb takes it here.
         target = None if list(clusters.glob("*.yaml")) == [of_user] else target
-    user_level = user_level or target is None
     profile = target or of_user
-    old, text = None, ""
-    if profile.exists():
-        text = _exact(profile)
-        old = load_cluster(text, source=str(profile))
+    text = _exact(profile)
     found = Found(
         environ=dict(environ),
         project=project,
         profile=profile,
-        for_user=user_level,
+        for_user=profile.parent == clusters,
         name=called,
         base=context.cluster,
-        old=old,
+        old=load_cluster(text, source=str(profile)) if profile.exists() else None,
         text=text,
         answers=answers,
     )
@@ -128,7 +124,9 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
 
 
 def _exact(profile: Path) -> str:
-    """Read a profile with its own line ends, to be written again with them."""
+    """Read a profile, if there is one, with its own line ends, to be written again with them."""
+    if not profile.exists():
+        return ""
     read_text(profile)  # says what is wrong, if anything
     with profile.open(encoding="utf-8", newline="") as file:
         return file.read()
@@ -136,8 +134,7 @@ def _exact(profile: Path) -> str:
 
 def check_untouched(found: Found) -> None:
     """Raise InputError where the profile was changed since it was read."""
-    there = _exact(found.profile) if found.profile.exists() else ""
-    if there != found.text:
+    if _exact(found.profile) != found.text:
         raise InputError(
             f"{found.profile}: it was changed while hpcrun init asked",
             fix="nothing was written; run it again",
@@ -174,22 +171,22 @@ def _context(environ: Mapping[str, str], cwd: Path, project: Path, name: str | N
     return plain
 
 
-def _target(context: Context, name: str | None, for_user: bool) -> tuple[Path | None, bool]:
-    """Return the profile's file, None where its name is the cluster's; and whether the user's."""
+def _target(context: Context, name: str | None, for_user: bool) -> Path | None:
+    """Return the profile's file; None: the user's, and its name is the cluster's."""
     folder = config_dir(context.environ) / "clusters"
     own = context.project / PROFILE
     if name is not None and "/" in name:
         raise InputError(f"--cluster {name}: a name, not a path")
-    if for_user:
-        return (folder / f"{name}.yaml" if name else None), True
-    if name is not None and (folder / f"{name}.yaml").is_file():
-        return folder / f"{name}.yaml", True
+    if for_user and not name:
+        return None
+    if for_user or (name is not None and (folder / f"{name}.yaml").is_file()):
+        return folder / f"{name}.yaml"
     if name not in (None, "sandbox") and own.is_file() and context.cluster.name != name:
         raise InputError(
             f"{own}: the project's profile is of another cluster",
             fix=f"hpcrun init --user --cluster {name} writes {folder}/{name}.yaml",
         )
-    return own, False
+    return own
 
 
 def _compared(found: Found, answers: Answers) -> Found:
