@@ -14,13 +14,7 @@ from pathlib import Path
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.outcomes import (
-    Outcome,
-    act_on,
-    not_mine,
-    states_of,
-    user_name,
-)
+from hpcrun.controller.outcomes import Outcome, act_on, not_mine, states_of, user_name
 from hpcrun.controller.targets import Targets, job_of_another
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder

@@ -29,24 +29,8 @@ from hpcrun.controller.status import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.find import list_names
-from hpcrun.runs.layout import (
-    ARRAY,
-    RUN_ID,
-    RunFolder,
-    SweepFolder,
-    array_of,
-    sweep_id_of,
-)
-from hpcrun.runs.records import (
-    History,
-    Seen,
-    SeenRow,
-    Submitted,
-    Sweep,
-    SweepSeen,
-    Task,
-    TaskEnd,
-)
+from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
+from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen, Task, TaskEnd
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import (
     forget_end,
@@ -67,11 +51,7 @@ SETTLED = 86400.0
 
 
 def list_rows(
-    context: Context,
-    count: int | None,
-    *,
-    each_task: bool = False,
-    memory: Memory,
+    context: Context, count: int | None, *, each_task: bool = False, memory: Memory
 ) -> tuple[list[JobStatus], int]:
     """Find out about the newest runs: ``count`` of them, None for all; a sweep counts as one.
 

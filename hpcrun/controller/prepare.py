@@ -188,12 +188,7 @@ def prepare(
         given = inspect_deepspeed(where, spec, "" if found.inside else found.python)
     with _kept(errors):
         plan = build_plan(
-            spec,
-            context.cluster,
-            place,
-            extra_args=extra_args,
-            after=after,
-            deepspeed_given=given,
+            spec, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
         )
         _check_setup(context, plan.setup)
     findings = (checks or Checks()).look(in_code, spec, found, plan, extra_args)

@@ -12,13 +12,7 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
-from hpcrun.controller.prepare import (
-    Prepared,
-    prepare,
-    prepare_sweep,
-    read_spec,
-    record_file,
-)
+from hpcrun.controller.prepare import Prepared, prepare, prepare_sweep, read_spec, record_file
 from hpcrun.controller.status import status_of
 from hpcrun.controller.submit import linked, named_after, submit_job
 from hpcrun.controller.targets import job_of_another

@@ -89,11 +89,7 @@ def _why(job: SlurmJob, limits: _Limits, ahead: int | None, *, own: bool) -> Why
         text = f"{ahead} jobs of its partition go first"
         text = text if ahead > 1 else "1 job of its partition goes first"
     return WhyWaiting(
-        text=text,
-        fix=why.fix,
-        start=job.start if start else None,
-        ahead=ahead,
-        expected=expected,
+        text=text, fix=why.fix, start=job.start if start else None, ahead=ahead, expected=expected
     )
 
 

@@ -26,11 +26,7 @@ def read_at(path: str | Path, offset: int, limit: int) -> bytes:
 
 
 def start_of_last(
-    path: Path,
-    count: int,
-    keep: Callable[[bytes], bool] | None = None,
-    *,
-    end: int | None = None,
+    path: Path, count: int, keep: Callable[[bytes], bool] | None = None, *, end: int | None = None
 ) -> int:
     """Return the offset (bytes) at which the last ``count`` lines begin; 0 if there are fewer.
 

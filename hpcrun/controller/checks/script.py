@@ -253,10 +253,7 @@ def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
 
 
 def modules_of(
-    project: Path,
-    script: Path,
-    imports: Sequence[str],
-    imports_of: Callable[[Path], Iterable[str]],
+    project: Path, script: Path, imports: Sequence[str], imports_of: Callable[[Path], Iterable[str]]
 ) -> Iterator[Path]:
     """Yield the project's own modules that a script imports, and theirs; 40 at most.
 
