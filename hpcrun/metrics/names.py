@@ -56,7 +56,7 @@ OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
 
 SPLITS = {
     **dict.fromkeys(("train", "training", "trn", "train_inner"), "train"),
-    **dict.fromkeys(("eval", "evaluation", "evaluating", "evaluate"), "eval"),
+    **dict.fromkeys(("eval", "evl", "evaluation", "evaluating", "evaluate"), "eval"),
     **dict.fromkeys(
         ("val", "vali", "valid", "validation", "validating", "validate", "dev"), "eval"
     ),
@@ -152,7 +152,7 @@ def split_of(name: str) -> str:
 
 _NO_LOSS = words(
     "scale scaling weight weights coef coeff fn func function type name mode ratio factor ppl best "
-    "min max patience threshold alpha lambda"
+    "min max patience threshold alpha lambda lowest highest final target expected"
 )
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "
@@ -298,7 +298,9 @@ _MODIFIERS = {
         words("metrics minibatch optim optimizer opt perf trainer stats device gpu"), 1
     ),
     **dict.fromkeys(words("interval global window accum last"), 2),
-    **dict.fromkeys(words("avg avr average averaged mean running smooth smoothed ema moving"), 6),
+    **dict.fromkeys(
+        words("ave avg avr average averaged mean running smooth smoothed ema moving"), 6
+    ),
     **dict.fromkeys(words("epoch epochs"), 10),
 }
 _GLUED_LOSS = pattern_of(r"(train|trn|valid|vali|val|dev|eval|test)loss(?![a-z])")

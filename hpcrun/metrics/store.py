@@ -142,14 +142,18 @@ class Store:
 
         What a line alone does not show, the log does: prose and settings do not repeat themselves
         with the same names and other numbers. Of a form that is not sure there must be three rows,
-        with losses that differ and are no mere counts.
+        with losses that differ and are no mere counts; and it is asked only for what surer lines
+        do not have: for losses of which it has more than twice as many.
         """
-        rows: dict[Layout, list[Form]] = {}
-        for log in self.logs:
-            for form in log.forms.values():
-                if not form.layout.is_sure:
-                    rows.setdefault(form.layout, []).append(form)
-        unproven = {layout for layout, forms in rows.items() if not _recurs(forms)}
+        sure: dict[str, int] = {}
+        unsure: dict[Layout, list[Form]] = {}
+        for form in (form for log in self.logs for form in log.forms.values()):
+            if not form.layout.is_sure:
+                unsure.setdefault(form.layout, []).append(form)
+            else:
+                for name in form.layout.names:
+                    sure[name] = sure.get(name, 0) + form.rows
+        unproven = {layout for layout, forms in unsure.items() if not _recurs(forms, sure)}
         if not unproven:
             return self.logs
         return [
@@ -221,12 +225,16 @@ def _counts(layout: Layout) -> bool:
     return layout.bar is not None and LOSS not in layout.names
 
 
-def _recurs(forms: Sequence[Form]) -> bool:
-    """Whether rows of one layout are measurements by their number and their losses."""
-    if sum(form.rows for form in forms) < _ENOUGH_ROWS:
+def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:
+    """Whether rows of one layout are measurements, by their number and their losses.
+
+    ``sure``: how many rows that are have each metric.
+    """
+    rows = sum(form.rows for form in forms)
+    if rows < _ENOUGH_ROWS:
         return False
     for index, name in enumerate(forms[0].layout.names):
-        if like_a_loss(name):
+        if like_a_loss(name) and rows > 2 * sure.get(name, 0):
             columns = [form.columns[index] for form in forms]
             differ = any(value != columns[0][0] for value in chain(*columns))
             if differ and not all(value.is_integer() for value in chain(*columns)):

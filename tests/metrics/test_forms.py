@@ -31,7 +31,7 @@ def reading_of(line: str) -> str:
     """Return what a line is read as, in the words of forms.txt."""
     told = read_line(line)
     row = told[1] if told is not None and isinstance(told[1], Row) else None
-    if row is None:
+    if row is None or not row.is_sure:
         return "nothing"
     values = dict(row.values)
     places = {"step": row.step, "epoch": row.epoch}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bench.make_log import dense_lines
 from hpcrun.metrics.lines import read
+from hpcrun.metrics.lines.learn import layout_of
 from hpcrun.metrics.lines.line import NEEDLES, read_line, records
 from hpcrun.metrics.lines.read import LONGEST_LINE, Reader, fold
 from hpcrun.metrics.row import Frame, Layout, Placed, Row
@@ -93,8 +94,7 @@ def line_by_line(data: bytes) -> list[Told]:
         for record in records(found.group().decode("utf-8", "replace")):
             read = read_line(record)
             if read is not None and isinstance(row := read[1], Row):
-                names = tuple(name for name, _ in row.values)
-                layout = Layout(read[0], row.split, row.rank, row.bar, names)
+                layout = layout_of(read[0], row)
                 values = tuple(repr(value) for _, value in row.values)
                 told.append(Told(found.start(), layout, row.step, values))
     return in_order(told)

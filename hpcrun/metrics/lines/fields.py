@@ -279,6 +279,7 @@ class Shape(Struct, frozen=True, gc=False):
     plain: bool = True
     dict: bool = False
     bar: str | None = None
+    loose: bool = False
 
 
 def to_count(value: float | str) -> int | None:
@@ -309,10 +310,8 @@ def build_row(
     if place is None:
         return None
     values = _name_values(fields, place, verbatim)
-    is_sure = sure or _is_measured(fields, shape, place, values)
-    if not (is_sure or _may_measure(fields, shape, values)):
-        return None
-    if not values and place.step is None:
+    is_sure = sure or _judge(fields, shape, place, values)
+    if is_sure is None or (not values and place.step is None):
         return None
     split = place.split
     if not split:
@@ -446,50 +445,41 @@ def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str
     return values
 
 
-def _is_measured(
+def _judge(
     fields: list[Field], shape: Shape, place: _Place, values: dict[str, float]
-) -> bool:
-    """Tell whether the values are a measurement of a run; see the head of this module."""
-    names = values.keys()
+) -> bool | None:
+    """Say whether the values are a measurement: yes, if such lines recur (False), or no (None)."""
     if shape.bar is not None:
         return True
+    names = values.keys()
+    lost = not LOSSES.isdisjoint(names)
+    settings = not _SETTINGS.isdisjoint(fold(field.key) for field in fields)
     placed = place.step is not None or place.epoch is not None or place.in_evaluation
     if placed or shape.counters:
-        measured = any(
-            name in MEASURED or like_a_loss(name) or like_a_score(name) for name in names
-        )
-        return measured and (place.step is not None or _no_configuration(fields))
-    if not LOSSES & names or not shape.plain:
-        return False
+        scored = (like_a_loss(name) or like_a_score(name) for name in names)
+        if (settings and place.step is None) or not (MEASURED & names or any(scored)):
+            return None
+        return True if not shape.loose else False if lost else None
+    if not lost or shape.loose:
+        return None
+    worded = any(isinstance(field.value, str) for field in fields)
     known = all(is_known(field.key, field.unit) for field in fields)
     if shape.dict:
-        words = any(isinstance(field.value, str) for field in fields)
-        return not words and (known or bool({LR, GRAD_NORM} & names))
-    return known
-
-
-def _may_measure(fields: list[Field], shape: Shape, values: dict[str, float]) -> bool:
-    """Tell whether the values are a measurement if such lines recur.
-
-    They are numbers with a loss among them; an unknown name is one word, as prose has several.
-    """
-    named = all(
-        isinstance(field.value, float) and (" " not in field.key or is_known(field.key, field.unit))
-        for field in fields
-    )
-    is_log = shape.plain and _no_configuration(fields)
-    return named and is_log and len(fields) > 1 and not LOSSES.isdisjoint(values)
-
-
-def _no_configuration(fields: list[Field]) -> bool:
-    """Tell whether a line with an epoch and no step is more than settings side by side."""
-    return _SETTINGS.isdisjoint(fold(field.key) for field in fields)
+        known = not worded and (known or bool({LR, GRAD_NORM} & names))
+    if known and shape.plain:
+        return True
+    return None if worded or settings or len(fields) < 2 else False
 
 
 _SETTINGS = words(
     "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "
     "num_layers hidden_size dropout lr_scheduler optimizer"
 )
+
+
+def is_place(key: str) -> bool:
+    """Whether a key is a step or an epoch."""
+    return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
 
 
 def is_known(key: str, unit: str = "") -> bool:

@@ -1,16 +1,19 @@
-"""The generic reader: a line that is made of items from end to end.
+"""The generic reader: a line that is made of items.
 
-The rule that keeps prose, code and configurations out: after its prefixes a line must consist of
-*items*, with nothing unexplained between them. Items are
+Items are
 
 - pairs with a sign, whatever their key: ``loss: 2.5``, ``loss=2.5``, ``valid_loss -> 2.5``;
-- pairs without one, ``loss 2.5``, of a known key, of a name as programs have them behind a place
-  (``step 5 host_memory_gb 0.45``), or in a cell of their own (``| mem 31 GiB |``);
+- pairs without one: ``loss 2.5``, ``| mem 31 GiB |``;
 - counters, ``[10/90]``, ``12/100``; shares, times, rates alone: ``(4%)``, ``37s``, ``24ms/step``;
-- a dict, ``{'loss': 2.5}``; brackets around items; separators; words that name the split.
+- a dict, ``{'loss': 2.5}``; brackets around items; separators;
+- words that name the split, and those that join items to a sentence (``finished``, ``in``).
 
-A word that is none of these ends the reading, and the line yields nothing. What was found must then
-be a measurement (``fields.build_row``).
+A line of items alone shows by itself that it is a measurement, if it says where it stands or has no
+unknown name (``fields.build_row``). What is *loose* on a line makes it unsure: words that belong to
+no item (``in static KGE``), and unknown names without a sign. Such a line counts if others like it
+stand in the log, with other values (``Store.proven``). Two things end the reading: a number that
+belongs to no item, and a word by which people speak of what was measured elsewhere (``best``,
+``saved``, ``expected``). Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from hpcrun.metrics.lines.fields import (
     build_row,
     finite,
     is_known,
+    is_place,
     named_losses,
     read_dict,
 )
@@ -34,7 +38,6 @@ from hpcrun.metrics.names import (
     LOSSES,
     SPLIT_SPELLINGS,
     SPLITS,
-    STEP_RANK,
     fold,
     metric_of,
     words,
@@ -74,8 +77,6 @@ CLOCK = (
 )
 END = r"(?=[\s,;|)\]}(\[:•·&*<>]|\.{1,6}(?:\s|\Z)|--|\Z|[–—→~]|[^\x00-\x7f])"
 
-_MOST_FIELDS = 2000
-
 _PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
@@ -110,6 +111,7 @@ _SEPARATOR = pattern_of(
     r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)|(?<=\s)[=*#>~-]{2,}(?=\w)"
     r"|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
 )
+_BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\]()<>]+")
 _ASIDE = pattern_of(
     r"[ \t]{0,8}(?:\((?![^()]{0,48}(?:epoch|step|iter|loss)\W{0,3}\d)[^(){}=]{0,48}\)"
     r"|(?:±|\+/?-)[ ]?[\d.eE+-]{1,24})",
@@ -121,222 +123,212 @@ _COUNTER = pattern_of(
     r"(?:[ ](?:batches|steps|iters|iterations|samples|images|sequences)(?=[\s,;|:\])]|\Z))?"
     r"|\[[ ]{0,12}(?P<lone>\d{1,15})[ ]{0,12}\]"
 )
-# A place whose number touches its word: "Epoch1", "step_100", "Ep. 3".
-_GLUED = pattern_of(
-    r"(?P<key>(?:global_)?step|iter(?:ation)?|epoch|ep|batch)(?:[_-]|\.[ ])?(?P<number>\d{1,15})"
-    r"(?=:?\s|[,;|\])]|\Z)",
-    re.IGNORECASE,
-)
 _ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
     rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
-_BAR_DRAWN = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\|")
-_HEADING = pattern_of(
-    r"(?:(?P<split>train(?:ing|_inner)?|eval(?:uation|uating)?|val(?:id|idation|idating)?|dev"
-    r"|test(?:ing)?)(?:[ ](?:results?|metrics|set|stats|summary|step|phase|progress|performance))?"
-    r"|progress|metrics|stats|summary|results?"
-    r"|\w{0,30}(?:log|stats|metrics|results)\w{0,30}:[ ]{0,4}(?=\{))"
-    r"(?=[\s:|,.\])]|-\s|\Z|\{)",
+_BARE = pattern_of(rf"(?P<number>{NUMBER}){END}")
+# A place whose number touches its word: "Epoch1", "step_100", "Ep. 3"; and one behind its number:
+# "After 100 steps", "Processed 100 batches".
+_GLUED = pattern_of(
+    r"(?P<key>(?:global_)?step|iter(?:ation)?|epoch|ep|batch)(?:[_-]|\.[ ])?(?P<number>\d{1,15})"
+    r"(?=:?\s|[,;|\])]|\Z)"
+    r"|(?:after|processed)[ ](?P<number2>\d{1,15})[ ](?:training[ ])?"
+    r"(?P<key2>step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)",
     re.IGNORECASE,
 )
-# Words that join items to a sentence: "Finished epoch 3 in 12 s with a loss of 0.5".
-_JOINT = pattern_of(
-    r"(?:at|and|after|in|of|on|over|for|with|the|an?|is|was|has|had|took|now|currently|end(?:ed)?"
-    r"|complet(?:ed?|ion)|done|finish(?:ed)?|epoch(?=[ ](?:finish|done|end|complet)))"
-    r"(?=[\s:,.\])!]|\Z)",
-    re.IGNORECASE,
-)
-_PLACE = r"(?:global[ _])?(?:step|iter(?:ation)?|update|epoch|batch|round|episode)"
-# Who speaks: "trainer: step 5 ..", but not "best: step 5 ..".
+_PLACE = r"(?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|batch|round|episode)"
+# Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
 _SPEAKER = pattern_of(
-    r"(?!\w*(?:best|final|last|low|high|min|max|top|save|saving|load|resum|restor|err|warn|note"
-    r"|target|expect|example|usage|skip|check|arg|conf|param))"
     r"(?:[a-z_][\w.-]{0,40}:"
     r"|(?:fold|run|trial|seed|task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
     rf"[ ](?={_PLACE}\w*\W{{0,3}}\d)",
     re.IGNORECASE,
 )
-# A loss, its place, and then its value: "Training loss (for one batch) at step 200: 1.15".
-_LOSS_AT = pattern_of(
-    rf"""
-    (?P<key> (?:\w{{1,20}}[ ]){{0,3}}? (?:loss|cost|score) )
-    (?: [ ]\([a-z0-9 ]{{1,30}}\) )? [ ]{{1,4}} [(\[]?
-    (?: (?:at|after|of|for|in|over|on|@) [ ]{{1,4}} )? (?:the[ ]end[ ]of[ ])?
-    (?: (?P<place> {_PLACE} ) [ ]{{0,4}} [:=\#]? [ ]{{0,4}} (?P<number> {NUMBER} )
-        (?: [ ]{{0,2}} (?:/|of) [ ]{{0,2}} \d{{1,15}} )?
-      | (?P<number2> \d{{1,15}} ) [ ]
-        (?P<place2> step|iter(?:ation)?|epoch|update|batch ) (?:es|s)? )
-    [)\]]? (?: [ ]{{0,8}} [:=] | [ ](?:is|was) | [ ]->|=> ) [ ]{{0,8}} (?P<value> {NUMBER} ) {END}
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-# "After 100 steps", "Processed 100 batches".
-_COUNT_OF = pattern_of(
-    r"(?:after|processed)[ ](?P<number>\d{1,15})[ ](?:training[ ])?"
-    r"(?P<key>step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)",
+# A loss in front of its place, and its value behind: "Loss (for one batch) at step 200: 1.15".
+_AHEAD = pattern_of(
+    rf"(?:the[ ])?(?P<key>(?:\w{{1,20}}[ ]){{0,3}}?(?:loss|cost|score))"
+    rf"(?:[ ]\([a-z0-9 ]{{1,30}}\))?[ ]{{1,4}}(?=[(\[]?(?:(?:at|after|of|for|in|over|on|@)[ ]{{1,4}})?(?:the[ ]end[ ]of[ ])?"
+    rf"(?:{_PLACE}[ ]{{0,4}}[:=\#]?[ ]{{0,4}}\d|\d{{1,15}}[ ]{_PLACE}))",
     re.IGNORECASE,
 )
-_NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
-_OPEN_CLOSE = pattern_of(r"[\[\]()<>]+")
-_NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
-# Words that no key has, and some that one has only before a sign.
-_PROSE = words(
-    "is was are were be has have the a an not no so far than does did we you this about around only"
+# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
+_GROUP = pattern_of(
+    r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
+    r"[ ]?[:=][ ]{0,4}(?:(?P<dict>(?=\{))|(?<=losses:[ ])(?=\w))",
+    re.IGNORECASE,
 )
-_OF = words("of from to in on with for by and at after")
-_VERB = pattern_of(r"(?: so far)? (?:is|was|equals)$")
-_ARTICLE = pattern_of(r"^(?:the|our) ", re.IGNORECASE)
-_OPTIONS = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]")  # a command line
+_FREE = pattern_of(r"[^\W\d][\w'’+/-]{0,40}(?:\.(?=\s|\Z)|(?=[\s,;|:!?)\]]|\Z))")
+_NUMBER_NEXT = pattern_of(r"[ ]{1,40}\d")
+_A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
+_NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
+# Command lines, diffs, remarks in code, strings.
+_NO_LOG = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']")
+# Words that join items to a sentence, or are a heading's. The last ones end a name: "loss is 2.5".
+_ARTICLES = words("the a an our is was are has had")
+_JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
+_VERBS = words("is was equals so far")
+_FILLERS = _JOINTS | words(
+    "set result results metrics metric stats summary step phase progress performance took now end "
+    "currently ended completed complete completion done finish finished epoch log value"
+)
+# By these people speak of what was measured elsewhere, of settings and of failures.
+_ELSEWHERE = pattern_of(
+    r"\w*(?:error|exception)|best|final|last|low|high|min|max|top|save|saving|load|resum|restor|warn|note|target"
+    r"|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop|thresh|should"
+    r"|must|memory|question|using|early",
+    re.IGNORECASE,
+)
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose word may be a split's: stage=train, msg="training".
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
-# What begins a remark behind the values.
-_REMARKS = ",;*<←→✓✔★"
-# A name that no prose has: host_memory_gb, perf/mfu.
-_NAME = pattern_of(r"[A-Za-z]\w*[_/][\w/]*\w")
+# What parts a remark from the values: a remark with numbers has a cell of its own.
+_CELL, _REMARK = pattern_of(r"\|| - "), pattern_of(r"[,;*<←→✓✔★|]| - ")
 _CELL_MARKS = ("|", "\t", ",", "  ", " - ")
-# What marks off a cell: a pair without a sign that nobody knows must stand between two of these.
+# What marks off a cell: an unknown pair without a sign is evident between two of these.
 _CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|\.(?:\s|\Z)|[ ]{2}|\Z|\(|[ ](?:-|and|at)[ ])")
-# Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}".
-_LOSSES_NEXT = pattern_of(
-    r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?)[ ]?[:=][ ]{0,4}(?=\{)", re.I
-)
+
+_MOST_FIELDS = 2000
+_MOST_LOOSE = 8
 
 
 class Found(Struct):
-    """What the scanner has found so far."""
+    """What was found on a line.
+
+    ``loose`` counts what belongs to no item; ``ahead`` is a loss whose value follows its place;
+    ``group``: from this field on they are parts of a loss. ``is_code``: a spaced sign, or ``LOSS``.
+    """
 
     fields: list[Field]
     counters: list[tuple[int, int | None]]
     split: str = ""
-    spaced_sign: bool = False
+    loose: int = 0
+    ahead: str = ""
+    group: int | None = None
+    has_loss: bool = False
     has_dict: bool = False
-    shouted: bool = False
+    is_code: bool = False
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the line began with a step or an epoch."""
+        return bool(self.fields) and is_place(self.fields[0].key)
+
+    @property
+    def says_enough(self) -> bool:
+        """Whether a remark may follow: behind a place and a loss."""
+        return self.has_loss and self.is_placed
+
+    def add(
+        self, key: str, number: str, unit: str = "", of: str | None = None, split: str = ""
+    ) -> bool:
+        """Add a number; False if it is none."""
+        try:
+            value = finite(number.replace(",", ""))
+            total = None if of is None else finite(of.replace(",", ""))
+        except ValueError:
+            return False
+        self.fields.append(Field(key, value, unit, total, split or self.split))
+        self.has_loss = self.has_loss or _is_loss(key)
+        return True
+
+    def count(self, number: str, total: str | None) -> None:
+        """Add a counter without a name."""
+        self.counters.append((int(number), int(total) if total else None))
+
+    def take_word(self, word: str) -> bool:
+        """Take a word that is no name; False if it ends the reading."""
+        word = word.rstrip(".").lower()
+        if word in SPLITS:
+            self.split = SPLITS[word]
+        elif word not in _FILLERS:
+            self.loose += 1
+        return self.loose <= _MOST_LOOSE and not _ELSEWHERE.match(word)
 
 
-def read_generic(text: str, split: str = "", bar: str | None = None) -> Row | None:
-    """Read a line without prefixes that is items from end to end.
+def read_generic(text: str, split: str = "") -> Row | None:
+    """Read a line without prefixes.
 
     >>> read_generic("Step: 3/100, train loss: 2.5, step_time: 250ms, eta: 0:12:33").values
     (('loss', 2.5), ('step_seconds', 0.25))
     >>> read_generic("iter 2920: loss 3.9883, time 1099.34ms, mfu 15.34%").step
     2920
-    >>> read_generic("step 3: the loss: 2.5 is too high")
+    >>> read_generic("Epoch 3 in static KGE | loss: 2.5").is_sure
+    False
+    >>> read_generic("best at step 3, loss: 2.5")
     >>> read_generic("    loss = 0.0")
     """
-    found = scan(text)
-    if found is None:
+    found = _take_apart(text)
+    if found is None or (found.is_code and " # " in text):
         return None
     # Words with a blank between them are no name in code or settings, however far indented.
     worded = all(" " in field.key for field in found.fields)
-    plain = not (
-        found.spaced_sign
-        or found.shouted
+    is_code = (
+        found.is_code
         or text[:1] == "-"
         or (text[:1] in " \t" and not worded)
         or text.endswith((",", ";"))
     )
-    if found.spaced_sign and " # " in text:
-        return None  # code with a remark
-    headed = split or (
-        found.split if all(field.split == found.split for field in found.fields) else ""
-    )
-    shape = Shape(tuple(found.counters), headed, plain, found.has_dict, bar)
+    if not split and all(field.split == found.split for field in found.fields):
+        split = found.split
+    shape = Shape(tuple(found.counters), split, not is_code, found.has_dict, loose=found.loose > 0)
     # A rate that stands alone counts only where it is known what of.
     return build_row([field for field in found.fields if field.key[0] != "/"], shape)
 
 
-def scan(text: str, *, again: bool = True) -> Found | None:
-    """Take a line apart into items; None if something on it is none.
+def scan(text: str) -> Found | None:
+    """Take a line apart that is items from end to end; None if something on it is none."""
+    found = _take_apart(text)
+    return None if found is None or found.loose else found
 
-    Of a cell that cannot be read to its end nothing counts: ``again`` without it.
-    """
-    if (
-        text[:2] == "+ "
-        or _OPTIONS.match(text)
-        or text.lstrip()[:2] == "# "
-        or (text[:1] in "\"'{" and text[:1] != "{")
-    ):
+
+def _take_apart(text: str) -> Found | None:
+    if _NO_LOG.match(text) or not _A_NUMBER.search(text):
         return None
     found = Found([], [])
-    place, end, last_end = 0, len(text), -1
-    while place < end:
+    place, last_end = 0, -1
+    # Where a remark may have begun, and how much stood before it.
+    remark = cell = None
+    while place < len(text):
         if separated := _SEPARATOR.match(text, place):
+            if found.says_enough:
+                here = place, len(found.fields), found.loose
+                remark = here if _REMARK.search(text, place, separated.end() + 1) else remark
+                cell = here if _CELL.search(text, place, separated.end()) else cell
             place = separated.end()
             continue
         moved = _read_item(text, place, found, last_end)
-        if moved is None or len(found.fields) > _MOST_FIELDS:
-            between = text[max(last_end, 0) : place]
-            ends = "|" in between or " - " in between or _is_remark(between, text[place:])
-            if again and not ends and (cell := text.rfind("|", 0, place)) > 0:
-                ends, found = True, scan(text[:cell], again=False) or Found([], [])
-            return found if ends and _says_enough(found) else None
+        if moved is None:
+            if remark and any(map(str.isdigit, text[remark[0] :])):
+                remark = None
+            if cut := remark or cell:
+                del found.fields[cut[1] :]
+                found.loose = cut[2]
+                break
+            free = _FREE.match(text, place)
+            if free is None or _GLUED.match(text, place) or not found.take_word(free.group()):
+                return None
+            moved = free.end()
+        if len(found.fields) > _MOST_FIELDS:
+            return None
         place = last_end = moved
-        if (found.fields or found.counters) and (aside := _ASIDE.match(text, place)):
+        if aside := _ASIDE.match(text, place):
             # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
             inside = aside.group().strip(" \t()")
             counts = not found.fields or fold(found.fields[-1].key) in EPOCH_RANK
             if not (counts and _COUNTER.fullmatch(inside)):
                 place = aside.end()
                 found.split = SPLITS.get(inside.lower(), found.split)
-    return found
-
-
-def _is_remark(between: str, rest: str) -> bool:
-    """Tell whether words without a number follow a comma or a mark: ", saving", "<- new best"."""
-    marked = any(mark in between + rest[0] for mark in _REMARKS)
-    return marked and not any(char.isdigit() for char in rest)
-
-
-def _says_enough(found: Found) -> bool:
-    """Tell whether a place and a loss came before what is no item ("| saving", ", new best")."""
-    return _is_placed(found) and any(_is_loss(fold(field.key)) for field in found.fields)
-
-
-def _is_placed(found: Found) -> bool:
-    """Tell whether the line began with a step or an epoch."""
-    return bool(found.fields) and _is_place(found.fields[0].key)
-
-
-def _is_place(key: str) -> bool:
-    return fold(key) in STEP_RANK or fold(key) in EPOCH_RANK
+    if found.group is not None:
+        found.fields[found.group :] = named_losses("losses", found.fields[found.group :])
+    return None if found.ahead else found
 
 
 def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None:
     """Read the item at a place; return what comes behind it, None if it is none."""
     char = text[place]
     if char.isalpha() or char == "_":
-        if not place and (speaker := _SPEAKER.match(text)):
-            return speaker.end()
-        if char in "aApP" and (counted := _COUNT_OF.match(text, place)) and _may_follow(found):
-            return counted.end() if _add(found, counted["key"], counted["number"]) else None
-        if joint := _JOINT.match(text, place):
-            return joint.end()
-        if char in "sSiIeEbBgG" and (glued := _GLUED.match(text, place)):
-            key = glued["key"]
-            if any(fold(field.key) == fold(key) for field in found.fields):
-                return None  # "step1 .., step2 ..": names of two things
-            return glued.end() if _add(found, key, glued["number"]) else None
-        if losses := _LOSSES_NEXT.match(text, place):
-            read = None if found.has_dict else read_dict(text, losses.end())
-            if read is None:
-                return None
-            found.has_dict = True
-            found.fields += named_losses(losses["key"], read[0])
-            return read[1]
-        pair = _PAIR.match(text, place)
-        if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
-            pair = _PAIR.match(text, place, pair.start("unit2"))
-        if pair and _add_pair(text, pair, found, last_end):
-            return pair.end()
-        if (lost := _LOSS_AT.match(text, place)) and _add_loss_at(lost, found):
-            return lost.end()
-        if heading := _HEADING.match(text, place):
-            word = (heading["split"] or "").lower()
-            found.split = SPLITS.get(word, found.split)
-            return heading.end()
-        return None
+        return _read_named(text, place, found, last_end)
     if char == "{":
         if found.has_dict or (read := read_dict(text, place)) is None:
             return None
@@ -344,166 +336,155 @@ def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None
         found.fields += read[0]
         return read[1]
     if counter := _COUNTER.match(text, place):
-        total = counter["total"]
-        count = int(counter["count"] or counter["lone"])
-        found.counters.append((count, int(total) if total else None))
+        found.count(counter["count"] or counter["lone"], counter["total"])
         return counter.end()
     if alone := _ALONE.match(text, place):
         if alone["number"] and "/" in alone["unit"]:
-            _add(found, alone["unit"], alone["number"])
+            found.add(alone["unit"], alone["number"])
         return alone.end()
-    if drawn := _BAR_DRAWN.match(text, place):
-        return drawn.end()
-    if bracket := _OPEN_CLOSE.match(text, place):
-        return bracket.end()
+    if found.ahead and (bare := _BARE.match(text, place)):
+        key, found.ahead = found.ahead, ""
+        return bare.end() if found.add(key, bare["number"]) else None
+    bracket = _BRACKET.match(text, place)
+    return bracket.end() if bracket else None
+
+
+def _read_named(text: str, place: int, found: Found, last_end: int) -> int | None:
+    """Read an item that begins with a word."""
+    if not found.fields and (speaker := _SPEAKER.match(text, place)):
+        return None if _ELSEWHERE.match(speaker.group()) else speaker.end()
+    if glued := _GLUED.match(text, place):
+        key, number = glued["key"] or glued["key2"], glued["number"] or glued["number2"]
+        if any(fold(field.key) == fold(key) for field in found.fields):
+            return None  # "step1 .., step2 ..": names of two things
+        return glued.end() if found.add(key, number) else None
+    if group := _GROUP.match(text, place):
+        if group["dict"] is None:
+            found.group = len(found.fields)
+            return group.end()
+        if found.has_dict or (read := read_dict(text, group.end())) is None:
+            return None
+        found.has_dict, is_loss = True, "loss" in group["key"].lower()
+        found.fields += named_losses(group["key"], read[0]) if is_loss else read[0]
+        return read[1]
+    if ahead := _AHEAD.match(text, place):
+        known = ahead["key"].lower() in ("score", "cost")
+        if known or _is_loss(ahead["key"]):
+            found.ahead = "loss" if known else ahead["key"]
+            return ahead.end()
+    pair = _PAIR.match(text, place)
+    if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
+        pair = _PAIR.match(text, place, pair.start("unit2"))
+    if pair and _read_pair(text, pair, found, last_end):
+        return pair.end()
+    word = _FREE.match(text, place)
+    if word and word.group().rstrip(".").lower() in SPLITS.keys() | _FILLERS:
+        found.take_word(word.group())
+        return word.end()
     return None
 
 
-def _add_loss_at(lost: re.Match[str], found: Found) -> bool:
-    """Put down a loss and the place in front of its value; False if it is no loss."""
-    key = _ARTICLE.sub("", lost["key"])
-    if not (_is_loss(key) or key.lower() == "score"):
-        return False
-    place, number = lost["place"] or lost["place2"], lost["number"] or lost["number2"]
-    return _add(found, place, number) and _add(
-        found, "loss" if key.lower() in ("score", "cost") else key, lost["value"], "", None
-    )
-
-
-def _may_follow(found: Found) -> bool:
-    """Tell whether a place may come here: first, or behind a loss."""
-    return not found.fields or _is_loss(found.fields[-1].key)
-
-
 def _is_next_key(text: str, pair: re.Match[str]) -> bool:
-    """Tell whether the rate behind a number is the next pair's key: "loss 2.5 tok/s 1234"."""
+    """Whether the rate behind a number is the next pair's key: "loss 2.5 tok/s 1234"."""
     known = metric_of(pair["key"])
     plain = known is None or not known.name.endswith("_per_second")
     return plain and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
 
 
-def _add_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bool:
-    """Put a pair down; False if it is none."""
+def _read_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bool:
+    """Take a pair; False if it is none."""
     number = pair["number"] or pair["listed"] or pair["wrapped"]
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
-        told = _add_of_split(pair, number, found)
-        if told is not None:
-            return told
-    key, split = _without_heading(pair["key"], of, found)
-    if (verb := _VERB.search(key)) and (pair["sign"] or _CELL_END.match(text, pair.end())):
-        key = _ARTICLE.sub("", key[: verb.start()])  # "Step 25, the loss so far is 2.5"
-    parts = key.lower().split()
-    if not (_PROSE.isdisjoint(parts) or _is_place(key)):
+        split = SPLITS[pair["key"].lower()]
+        if pair["listed"]:  # Test: [10/90]
+            found.split = split
+            found.count(number, pair["listed_of"])
+            return True
+        last = metric_of(found.fields[-1].key) if found.fields else None
+        if last and last.name == LOSS and last.split and not unit:
+            return found.add("loss", number, split=split)  # loss train: 2.5, val: 2.6
+    before, key = _part(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
+    if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
         return False
-    if pair["sign"] is None:
-        if number is None and pair["clock"] is None:
-            return False
-        if text[pair.end("key")] == "[" and key.endswith("s") and not _is_loss(key):
-            return False  # "Train batches[100]" is how many
-        if _ends_in_place(key):
-            return False  # "loss step 3": the number is the step's
-        known = _OF.isdisjoint(parts) and is_known(key, unit)
-        named = _NAME.fullmatch(key) is not None and (found.counters or _is_placed(found))
-        if not (known or named or _in_cell(text, pair, last_end, found)):
-            return False
-    elif pair["sign"][0] in " \t" and pair["sign"].strip() == "=":
-        found.spaced_sign = True
-    is_loss = _is_loss(key)
-    if is_loss and key.isupper():
-        found.shouted = True
+    known, is_loss = is_known(key, unit), _is_loss(key)
     if number is None:
-        missing = (pair["word"] or "").lower() in _NOTHING
-        return missing or (not is_loss and _add_word(pair, key, split, found))
+        word = pair["word"] or (pair["quoted"] or "").strip("'\"")
+        missing = word.lower() in _NOTHING
+        if not missing and (is_loss or not _is_value(pair, key, word)):
+            return False
+        if not all(map(found.take_word, before)):
+            return False
+        if word and not missing:
+            found.fields.append(Field(key, word, split=found.split))
+        return True
     if is_loss and (of or ("," in number and "." not in number)):
         return False  # a comma of thousands or of decimals: no loss tells which
-    return _add(found, key, number, unit, of, split)
-
-
-def _ends_in_place(key: str) -> bool:
-    """Whether a key with blanks is a metric's and then a place's."""
-    metric, _, place = key.rpartition(" ")
-    return _is_place(place) and metric_of(metric) is not None
-
-
-def _add_of_split(pair: re.Match[str], number: str, found: Found) -> bool | None:
-    """Read a number whose key is a split's name; None if it is a pair like others."""
-    split = SPLITS[pair["key"].lower()]
-    if pair["listed"]:  # Test: [10/90]
-        if not number.isdecimal():
-            return False
-        total = pair["listed_of"]
-        found.split = split
-        found.counters.append((int(number), int(total) if total else None))
-        return True
-    last = metric_of(found.fields[-1].key) if found.fields else None
-    if last and last.name == LOSS and last.split and not pair["unit"]:
-        return _add(found, "loss", number, split=split)  # loss train: 2.5, val: 2.6
-    return None
-
-
-def _without_heading(key: str, of: str | None, found: Found) -> tuple[str, str]:
-    """Part a word in front of a place from its key: "Train Epoch", "Stage1 Step [3/20]"."""
-    first, _, rest = key.partition(" ")
-    if not _is_place(rest):
-        return key, ""
-    if first.lower() in SPLITS:
-        found.split = SPLITS[first.lower()]
-        return rest.strip(), found.split
-    whole = fold(key)
-    return (rest.strip(), "") if of and whole not in STEP_RANK else (key, "")
-
-
-def _add_word(pair: re.Match[str], key: str, split: str, found: Found) -> bool:
-    """Put down a key with a word; False where the key is a heading: "Test set: loss 2.5"."""
-    word = pair["word"] or (pair["quoted"] or "").strip("'\"")
-    if not word:
-        return True
-    if pair["word"] and key.partition(" ")[0].lower() in SPLITS:
+    loose = 0
+    if pair["sign"] is None:
+        if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
+            return False  # "Train batches[100]" is how many
+        if not (known or _is_evident(text, pair, key, last_end, found)):
+            if not found.is_placed and number.isdigit():
+                return False  # "Layer 3"
+            loose = 1
+    elif pair["sign"][0] in " \t" and pair["sign"].strip() == "=":
+        found.is_code = True
+    found.is_code |= is_loss and key.isupper()
+    if of and is_place(key):
+        loose -= len(before)  # "Stage1 Step [3/20]"
+    if not all(map(found.take_word, before)):
         return False
+    found.loose = max(0, found.loose + loose)
+    return found.add(key, number, unit, of)
+
+
+def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
+    """Part a name from the words before it: those up to the last joint, and before a place.
+
+    >>> _part("the result with Adam is test acc", _JOINTS), _part("Train Epoch", _JOINTS)
+    ((['the', 'result', 'with', 'Adam', 'is'], 'test acc'), (['Train'], 'Epoch'))
+    """
+    parts = key.split()
+    for at in range(len(parts)):
+        is_split = not at and parts[0].lower() in SPLITS
+        if is_place(" ".join(parts[at:])) and not (is_split or (at and parts[-1][-1] == "s")):
+            return parts[:at], " ".join(parts[at:])
+    if is_known(key):
+        return [], key
+    while parts and parts[-1].lower() in _VERBS:
+        parts.pop()
+    start = 0
+    for index, part in enumerate(parts):
+        if part.lower() in joints and not is_known(" ".join(parts[start:])):
+            start = index + 1
+    return parts[:start], " ".join(parts[start:])
+
+
+def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
+    """Whether a word is the value of a key; it is none behind a heading: "Test set: loss 2.5"."""
     if word.lower() in SPLITS:
-        if fold(key) not in _OF_SPLITS:
-            return False
-    elif pair["word"] and is_known(word):
+        return fold(key) in _OF_SPLITS
+    if key.lower() in _FILLERS or (word.startswith("-") and not word[1:2].isalnum()):
         return False
-    if word.startswith("-") and not word[1:2].isalnum():
+    return not pair["word"] or not (key.split()[0].lower() in SPLITS or is_known(word))
+
+
+def _is_evident(text: str, pair: re.Match[str], key: str, last_end: int, found: Found) -> bool:
+    """Whether an unknown name without a sign is one: behind a place, or in a cell of its own.
+
+    Words of prose are told from a name by their number.
+    """
+    parts = key.count(" ") + 1
+    if parts == 1 and (found.is_placed or found.counters):
+        return True
+    between = text[max(last_end, 0) : pair.start()]
+    if last_end >= 0 and not any(mark in between for mark in _CELL_MARKS):
         return False
-    found.fields.append(Field(key, word, split=split or found.split))
-    return True
+    most = 3 if "|" in between or "\t" in between else 2 if found.says_enough else 1
+    return parts <= most and _CELL_END.match(text, pair.end()) is not None
 
 
 def _is_loss(key: str) -> bool:
     known = metric_of(key)
     return known is not None and known.name in LOSSES
-
-
-def _add(
-    found: Found,
-    key: str,
-    number: str,
-    unit: str = "",
-    of: str | None = None,
-    split: str = "",
-) -> bool:
-    try:
-        value = finite(number.replace(",", ""))
-        of_value = None if of is None else finite(of.replace(",", ""))
-    except ValueError:
-        return False
-    found.fields.append(Field(key, value, unit, of_value, split or found.split))
-    return True
-
-
-def _in_cell(text: str, pair: re.Match[str], last_end: int, found: Found) -> bool:
-    """Tell whether a pair without a sign stands in a cell of its own.
-
-    Words of prose are told from a name by their number, the less the more the line has shown.
-    """
-    parts = pair["key"].count(" ") + 1
-    between = text[max(last_end, 0) : pair.start()]
-    if last_end >= 0 and not any(mark in between for mark in _CELL_MARKS):
-        return False
-    most = 3 if "|" in between or "\t" in between else 2 if " - " in between else 1
-    if most == 1 and "," in between and _says_enough(found):
-        most = 2
-    return parts <= most and _CELL_END.match(text, pair.end()) is not None

@@ -109,8 +109,8 @@ _LANGUAGE = (
          "validation loss at the end of training for test data | lm loss value: none",
          split="eval"),
     form("nanogpt", ": train loss ",
-         r"(?:step|iter)\s+(?P<step>\d+): train loss (?P<eval_train_loss>⟨N⟩),"
-         r" val(?:idation)? loss (?P<eval_loss>⟨N⟩)(?P<rest>.*)",
+         r"(?:step|iter)\s+(?P<step>\d+): train loss (?P<eval_train_loss>⟨N⟩)(?: \w+)?,"
+         r" val(?:idation)? loss (?P<eval_loss>⟨N⟩)(?: \w+\Z)?(?P<rest>.*)",
          "step 3000: train loss 4.0390, val loss 4.0427",
          "step 3000: train loss low, val loss high", split="eval"),
     form("llm.c", "s:",
