@@ -143,7 +143,8 @@ class Store:
         What a line alone does not show, the log does: prose and settings do not repeat themselves
         with the same names and other numbers. Of a form that is not sure there must be three rows,
         with losses that differ and are no mere counts; and it is asked only for what surer lines
-        do not have: for losses of which it has more than twice as many.
+        do not have: for losses of which it has more than twice as many. A last line that was cut
+        off has the first of their names.
         """
         sure: dict[str, int] = {}
         unsure: dict[Layout, list[Form]] = {}
@@ -153,7 +154,9 @@ class Store:
             else:
                 for name in form.layout.names:
                     sure[name] = sure.get(name, 0) + form.rows
-        unproven = {layout for layout, forms in unsure.items() if not _recurs(forms, sure)}
+        proven = {layout.names for layout, forms in unsure.items() if _recurs(forms, sure)}
+        begun = {names[:end] for names in proven for end in range(1, len(names) + 1)}
+        unproven = {layout for layout in unsure if layout.names not in begun}
         if not unproven:
             return self.logs
         return [

@@ -12,7 +12,7 @@ import pytest
 from hpcrun.metrics.lines.line import read_line
 from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.row import Row
-from hpcrun.metrics.store import Store
+from hpcrun.metrics.store import Samples, Store
 from tests.metrics.parsing import parse_chunks
 
 # Line -> step, {name: value}.
@@ -237,27 +237,83 @@ RECURRING = [
     "loss={}, orth_loss=0.0018, total_loss=2.8637",
     "kl: 0.01, lr_multiplier: 1.0, loss: {}, entropy: 4.37",
     "kl:0.01113,lr_multiplier:1.000,loss:{},entropy:4.37",
+    "Loss: {} Loss_u: 4.9e-03 Loss_v: 1.1e-02 L2: 1.097e+00",
+    "Epoch 3 in static graph | Ave Loss: {}",
+    "step 5: loss {} BPC, time 12.5ms",
+    "epoch 1 our training of today has loss: {}",
+]
+# What is one wherever it stands.
+EVIDENT = [
+    "Epoch 0 Update 100 Cost {} PD 0.07 UD 1.4",
+    "epoch 1 loss {} recall 0.2 ndcg 0.1",
+    "[Epoch 0/30, Batch 5/73] [Losses: x 0.27, y 0.25, conf 4.5, total {}, recall: 0.5]",
+    "[Fold 1 Ep 001] tr_loss={} tr_auc=0.49 | val_auc=0.36 thr=0.62 | 2.5s",
+    "Epoch 3 | Ave Loss: {}",
+    "Avg loss: {}",
 ]
 
 
-def parsed(line: str, numbers: Sequence[float]) -> list[float]:
-    """Return the losses of a log of one line with these numbers."""
-    log = "".join(line.format(number) + "\n" for number in numbers)
-    run = parse_chunks("x", [(0, [log.encode()])])
-    assert all(sample.name != "loss" or run.curve.values("loss") for sample in run.samples)
-    return run.curve.values("loss") if "loss" in run.curve.metrics else []
+def parsed(line: str, numbers: Sequence[float], name: str = "loss") -> list[float]:
+    """Return the losses that are stored of a log of one line with these numbers."""
+    store, reader = Store(), Reader()
+    store.begin(0)
+    for number in numbers:
+        store.add(reader.feed((line.format(number) + "\n").encode()))
+    return [sample.value for sample in Samples(store) if sample.name == name]
 
 
 @pytest.mark.parametrize("line", RECURRING)
-def test_unknown_names_beside_a_loss_are_proven_by_recurrence(line: str) -> None:
+def test_what_is_no_evident_measurement_is_proven_by_recurrence(line: str) -> None:
     assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == [2.75, 2.5, 2.25, 2.125]
     assert parsed(line, [2.75, 2.5]) == []  # twice is no proof
     assert parsed(line, [2.5, 2.5, 2.5, 2.5]) == []  # a setting that is printed again
     assert parsed(line, [5, 7, 6, 3]) == []  # games won and lost
 
 
+@pytest.mark.parametrize("line", EVIDENT)
+def test_names_of_any_kind_are_evident_behind_a_place(line: str) -> None:
+    assert parsed(line, [2.75]) == [2.75]
+
+
 @pytest.mark.parametrize(
-    "line", ["the loss of {} is too high: 3", "batch_size: 32, lr: 0.1, foo: 1, loss: {}"]
+    "line",
+    ["Validation result (greedy) at epoch 1, step 600: bleu: 1.5, loss: {}", "evl set : loss {}"],
 )
+def test_an_evaluation_is_evident(line: str) -> None:
+    assert parsed(line, [2.75], "eval_loss") == [2.75]
+
+
+PROSE = [
+    "the loss of {} is too high: 3",
+    "batch_size: 32, lr: 0.1, foo: 1, loss: {}",
+    "Saved checkpoint at step 300 with loss {}",
+    "best at step 3, loss: {}, acc: 0.5",
+    "Epoch 5 best loss {} so far",
+    "Lowest loss {} was reached at epoch 5",
+    "Restoring epoch 5, loss {}",
+    "ValueError: loss={}, step=3",
+    "Trial 3 with lr=0.1 - final loss: {}",
+    "Pretrained model - loss: {}, perplexity: 8.5",
+    "Layer 3: loss {}",
+    "packet loss {}% at step 3 of the test",
+    "expected loss {} at step 3, found another",
+]
+
+
+@pytest.mark.parametrize("line", PROSE)
 def test_prose_and_settings_are_not_proven_by_recurrence(line: str) -> None:
     assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == []
+
+
+def test_surer_lines_speak_for_their_losses() -> None:
+    lines = "".join(
+        f"step: {n}, loss: {n}.5\n" + f"epoch {n} until now has loss: 0.{n}5\n" for n in range(1, 9)
+    )
+    run = parse_chunks("x", [(0, [lines.encode()])])
+    assert run.curve.values("loss") == [n + 0.5 for n in range(1, 9)]
+
+
+def test_a_last_line_that_was_cut_off_is_one_of_those_before_it() -> None:
+    lines = b"".join(b"step %d: loss 2.%d BPC, mfu 5.5%%\n" % (n, n) for n in range(1, 6))
+    run = parse_chunks("x", [(0, [lines + b"step 6: loss 2.6 BPC, mfu 5."])])
+    assert run.curve.values("loss")[-1] == 2.6

@@ -147,10 +147,13 @@ _SPEAKER = pattern_of(
 )
 # A loss in front of its place, and its value behind: "Loss (for one batch) at step 200: 1.15".
 _AHEAD = pattern_of(
-    rf"(?:the[ ])?(?P<key>(?:\w{{1,20}}[ ]){{0,3}}?(?:loss|cost|score))"
-    rf"(?:[ ]\([a-z0-9 ]{{1,30}}\))?[ ]{{1,4}}(?=[(\[]?(?:(?:at|after|of|for|in|over|on|@)[ ]{{1,4}})?(?:the[ ]end[ ]of[ ])?"
-    rf"(?:{_PLACE}[ ]{{0,4}}[:=\#]?[ ]{{0,4}}\d|\d{{1,15}}[ ]{_PLACE}))",
-    re.IGNORECASE,
+    rf"""
+    (?:the[ ])? (?P<key> (?:\w{{1,20}}[ ]){{0,3}}? (?:loss|cost|score) )
+    (?: [ ]\([a-z0-9 ]{{1,30}}\) )? [ ]{{1,4}}
+    (?= [(\[]? (?: (?:at|after|of|for|in|over|on|@) [ ]{{1,4}} )? (?:the[ ]end[ ]of[ ])?
+        (?: {_PLACE} [ ]{{0,4}} [:=\#]? [ ]{{0,4}} \d | \d{{1,15}}[ ]{_PLACE} ) )
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 # Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
 _GROUP = pattern_of(
