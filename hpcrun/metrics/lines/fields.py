@@ -383,7 +383,7 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
         elif key in EPOCH_RANK and not field.unit:
             if isinstance(field.value, float) and EPOCH_RANK[key] < epoch_rank:
                 epoch_rank = EPOCH_RANK[key]
-                place.epoch = field.value if math.isfinite(field.value) else None
+                place.epoch = field.value if abs(field.value) < LARGEST_COUNT else None
             place.split = place.split or field.split
         elif key in RANK_SPELLINGS:
             place.rank = to_count(field.value)
