@@ -10,9 +10,11 @@ from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, say, window
 from hpcrun.controller.context import Context
-from hpcrun.controller.curves.parse import curve_label
 from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
+from hpcrun.plan.types import label
+from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.store import read_task
 
 
 def show(
@@ -60,7 +62,11 @@ def drawing(
 
 def labelled(context: Context, runs: Sequence[ParsedRun]) -> list[ParsedRun]:
     """Name the runs of a sweep by their values."""
-    return [structs.replace(run, source=curve_label(context, run.source)) for run in runs]
+    tasks = [read_task(RunFolder(context.runs_dir / run.source)) for run in runs]
+    return [
+        structs.replace(run, source=f"{task.index}: {label(task.values)}") if task else run
+        for run, task in zip(runs, tasks, strict=True)
+    ]
 
 
 def known_metric(runs: Sequence[ParsedRun], name: str | None) -> str | None:

@@ -22,7 +22,7 @@ from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, History, Seen, SeenRow, Submitted
+from hpcrun.runs.records import History, Seen, SeenRow, Submitted
 from hpcrun.runs.status import JobStatus, Level, Progress
 from hpcrun.runs.store import forget_end, read_history, read_plan, stamp_of, write_seen
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
@@ -338,7 +338,8 @@ def _progress(status: JobStatus, run: RunFolder) -> Progress:
 
 def _elapsed(status: JobStatus) -> float | None:
     """Seconds of the last attempt, by its own records where there are any, else by Slurm."""
-    if status.last is not None and (own := _seconds(status.last, is_over=status.final)) is not None:
+    now = None if status.final else time.time()
+    if status.last is not None and (own := status.last.seconds(now)) is not None:
         return own
     job = status.job
     if job is None or (status.state if job.source == "squeue" else job.state) in WAITING:
@@ -346,22 +347,12 @@ def _elapsed(status: JobStatus) -> float | None:
     return job.elapsed_seconds
 
 
-def _seconds(attempt: Attempt, *, is_over: bool) -> float | None:
-    """How long an attempt ran: to its end, to its last sign of life, or until now."""
-    if attempt.end is not None:
-        return max(0.0, attempt.end.ended_at - attempt.end.begun_at)
-    if attempt.begin is None or (is_over and attempt.beat is None):
-        return None
-    until = attempt.beat if is_over and attempt.beat is not None else time.time()
-    return max(0.0, until - attempt.begin.begun_at)
-
-
 def _gpu_seconds(status: JobStatus, gpus: int) -> float | None:
     """Seconds that the run has held its GPUs for, times their number; None without GPUs."""
     if not gpus or not status.history.attempts:
         return None
     *before, _ = status.history.attempts
-    parts = [*(_seconds(attempt, is_over=True) for attempt in before), _elapsed(status)]
+    parts = [*(attempt.seconds() for attempt in before), _elapsed(status)]
     return sum(seconds or 0.0 for seconds in parts) * gpus
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, Context
 from itertools import pairwise
 
 from msgspec import Struct
@@ -215,14 +216,8 @@ def first_at(y: Sequence[float], level: float) -> float | None:
 def round_up(value: float, digits: int = 3) -> float:
     """Round a positive or negative number up to so many significant digits.
 
-    >>> round_up(2.3401), round_up(-0.98765), round_up(0.0)
-    (2.35, -0.987, 0.0)
+    >>> round_up(2.3401), round_up(-0.98765), round_up(-99.983), round_up(0.0)
+    (2.35, -0.987, -99.9, 0.0)
     """
-    if value == 0 or not math.isfinite(value):
-        return value
-    # As text and back: 2.35 and not 2.3500000000000001.
-    near = float(f"{value:.{digits - 1}e}")
-    if near >= value:
-        return near
-    step = float(f"1e{math.floor(math.log10(abs(near))) - digits + 1}")
-    return float(f"{near + step:.{digits - 1}e}")
+    rounding = Context(prec=digits, rounding=ROUND_CEILING)
+    return float(rounding.create_decimal(repr(value)))

@@ -176,6 +176,15 @@ class Attempt(Struct, frozen=True, kw_only=True):
     beat: float | None = None
     end: End | None = None
 
+    def seconds(self, now: float | None = None) -> float | None:
+        """How long it ran: to its end, until ``now``, or to its last sign of life."""
+        if self.end is not None:
+            return max(0.0, self.end.ended_at - self.end.begun_at)
+        until = self.beat if now is None else now
+        if self.begin is None or until is None:
+            return None
+        return max(0.0, until - self.begin.begun_at)
+
 
 class History(Struct, frozen=True, kw_only=True):
     """All records of a run in its folder."""

@@ -17,7 +17,6 @@ from hpcrun.errors import SpecError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, sweep_folder
-from hpcrun.runs.records import Attempt
 from hpcrun.runs.store import read_history, read_plan, read_task
 from hpcrun.secrets.mask import has_secret
 from hpcrun.secrets.names import is_secret_name
@@ -26,6 +25,10 @@ from hpcrun.spec.yaml12 import Node, parse_document
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
+# What was decided under the name that it has in a job.
+_DECIDED = (
+    *("cluster", "accelerator", "python", "launcher", "framework", "precision", "world_size"),
+)
 # Keys of DeepSpeed's JSON that follow from others of the job.
 _DERIVED = re.compile(
     r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
@@ -54,7 +57,7 @@ def run_facts(run: RunFolder) -> tuple[dict[str, str], int | None, float | None]
     if history.task is not None:
         facts |= {f"sweep.{name}": value for name, value in history.task.values.items()}
     shown = {key: value for key, value in sorted(facts.items()) if not _is_secret(key, value)}
-    ran = [seconds for attempt in history.attempts if (seconds := _seconds(attempt)) is not None]
+    ran = [seconds for each in history.attempts if (seconds := each.seconds()) is not None]
     return shown, gpus, sum(ran) if ran else None
 
 
@@ -149,17 +152,10 @@ def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _decided(plan: Plan, asked: dict[str, str]) -> dict[str, str]:
-    facts = {
+    facts = {name: str(getattr(plan, name)) for name in _DECIDED} | {
         "hpcrun": plan.hpcrun_version,
-        "cluster": plan.cluster,
-        "accelerator": plan.accelerator,
-        "python": plan.python,
-        "launcher": plan.launcher,
-        "framework": plan.framework,
-        "precision": plan.precision,
         "resources.nodes": str(plan.nodes),
         "resources.gpus_per_node": str(plan.gpus_per_node),
-        "world_size": str(plan.world_size),
         "nccl.fabric": plan.fabric,
     }
     partition = dict(plan.directives).get("partition")
@@ -198,12 +194,3 @@ def _is_secret(key: str, value: str) -> bool:
     name = key.rpartition(".")[2]
     separator = " " if name.startswith("-") else "="
     return is_secret_name(name) or begins_token(value) or has_secret(f"{name}{separator}{value}")
-
-
-def _seconds(attempt: Attempt) -> float | None:
-    end, begin = attempt.end, attempt.begin
-    if end is not None:
-        return max(0.0, end.ended_at - end.begun_at)
-    if begin is None or attempt.beat is None:
-        return None
-    return max(0.0, attempt.beat - begin.begun_at)

@@ -23,10 +23,9 @@ from hpcrun.metrics.lines.formats import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
-from hpcrun.plan.types import label
 from hpcrun.runs.find import find, no_runs_in
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import read_plan, read_task, runs_of
+from hpcrun.runs.store import read_plan, runs_of
 
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.
@@ -245,9 +244,13 @@ class CurveLog:
         self._store.add(pieces)
         self._known = None
 
+    def _reader(self, path: Path, offset: int = 0) -> LogFileReader:
+        if path not in self._readers:
+            self._readers[path] = LogFileReader(path, formats=self._formats, offset=offset)
+        return self._readers[path]
+
     def _whole(self, path: Path) -> Iterator[Pieces]:
-        self._readers[path] = LogFileReader(path, formats=self._formats)
-        return iter(self._readers[path])
+        return iter(self._reader(path))
 
     def _new(self, path: Path) -> Iterator[Pieces]:
         """Read on in a file to its present end."""
@@ -255,14 +258,11 @@ class CurveLog:
             yield from self._read_pipe()
             return
         try:
-            size = path.stat().st_size
-            if path not in self._readers and size:
-                start = 0
-                if self._tail is not None and size > self._tail:
-                    with path.open("rb") as file:
-                        start = line_from(file, size - self._tail)
-                self._readers[path] = LogFileReader(path, formats=self._formats, offset=start)
-            if size and size > self._readers[path].bytes:
+            size, start = path.stat().st_size, 0
+            if self._tail is not None and size > self._tail and path not in self._readers:
+                with path.open("rb") as file:
+                    start = line_from(file, size - self._tail)
+            if size and size > self._reader(path, start).bytes:
                 yield from self._readers[path].read_on()
         except FileNotFoundError:
             return
@@ -271,7 +271,7 @@ class CurveLog:
 
     def _read_pipe(self) -> Iterator[Pieces]:
         """Read what stands in the pipe; not without end, where it is filled as fast."""
-        reader = self._readers.setdefault(STDIN, LogFileReader(STDIN, formats=self._formats))
+        reader = self._reader(STDIN)
         until = time.monotonic() + _PIPE_SECONDS
         while not self.is_over and select.select([0], [], [], 0)[0] and time.monotonic() < until:
             data = os.read(0, _CHUNK)
@@ -298,14 +298,6 @@ def own_formats(patterns: Iterable[str], where: str) -> tuple[Format, ...]:
             fix = r"give its values names, as in 'it (?P<step>\d+) L (?P<loss>\S+)'"
             raise InputError(f"{where} {pattern}: {error}", fix=fix) from error
     return tuple(made)
-
-
-def curve_label(context: Context, source: str) -> str:
-    """Return how a curve is named in a drawing: a sweep's run by its values, all else as it is."""
-    task = read_task(RunFolder(context.runs_dir / source))
-    if task is None:
-        return source
-    return f"{task.index}: {label(task.values)}"
 
 
 def find_sources(
@@ -376,7 +368,7 @@ def _stream(source: Source) -> tuple[Path, bool] | None:
     if len(source.files) != 1 or source.files[0] == STDIN:
         return None
     path = source.files[0]
-    named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"\.log$", path.name.lower())]
+    named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"(?i)\.log$", path.name)]
     if not named:
         return None
     begin, end = named[-1].span()
