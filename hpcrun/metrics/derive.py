@@ -24,15 +24,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, groupby, islice, repeat
+from itertools import accumulate, chain, groupby, islice, pairwise, repeat
 from operator import eq, ne
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
 from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, like_a_loss
@@ -133,17 +134,6 @@ class _Points(NamedTuple):
         return _Points(*(pick(column, indices) if column else column for column in self))
 
 
-def _points(rows: Sequence[Rows], name: str) -> _Points:
-    """Join a metric's values of several rows, in the order of the log."""
-    order = merged_order([each.offsets for each in rows])
-    times = [each.times or [math.nan] * len(each.offsets) for each in rows]
-    return _Points(
-        merged(order, [each.steps for each in rows]) if rows[0].steps else (),
-        merged(order, [each.columns[each.names.index(name)] for each in rows]),
-        merged(order, times) if any(each.times is not None for each in rows) else (),
-    )
-
-
 def _joined(parts: Sequence[_Points]) -> _Points:
     """Join points one behind the other."""
     if len(parts) == 1:
@@ -178,13 +168,11 @@ class _Column(Struct, eq=False):
 
     def series(self, limit: int | None, *, by_epoch: bool) -> Series:
         """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
-        steps: Sequence[int | None] = self.points.steps or [None] * len(self)
+        steps, values, times = self.points
         if by_epoch:
             steps = [epoch for _, epoch in self.passes]
-        times: Sequence[float] | None = self.points.times
-        if 2 * sum(map(math.isnan, self.points.times)) >= len(self.points.times):
-            times = None  # few lines have one
-        return build_series(steps, self.points.values, times, limit)
+        few = 2 * sum(map(math.isnan, times)) >= len(times)  # lines have one
+        return build_series(steps or [None] * len(self), values, None if few else times, limit)
 
     @property
     def work(self) -> float:
@@ -201,14 +189,9 @@ class _Track(Struct, eq=False):
     log: Steps
     of_name: dict[str, Steps]
     guide: Guide | None
+    counter: Counter = field(default_factory=Counter)
     begins: tuple[int, int] = (0, 0)
     turns: list[Turn] = []
-    counter: Counter = field(default_factory=Counter)
-
-    @property
-    def again(self) -> list[Turn]:
-        """Where the run does steps again."""
-        return [turn for turn in self.turns if turn.replayed is not None]
 
 
 class _Axis:
@@ -220,27 +203,35 @@ class _Axis:
         # Which rows tell the progress, and the log of each attempt that counts it best.
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
         self.attempts = [
-            [_Track(log, of_name, self._guide(log)) for log, of_name in each] for each in attempts
+            [_Track(*each, self._guide(each[0])) for each in logs] for logs in attempts
         ]
-        self.leads = [
-            next((track for track in each if track.guide), None) for each in self.attempts
-        ]
-        guides = [lead.guide for lead in self.leads if lead and lead.guide]
-        self.within_epochs = starts_with_each_epoch(guides)
+        leads = [next((track for track in each if track.guide), None) for each in self.attempts]
+        self.leads = [lead or each[0] for lead, each in zip(leads, self.attempts, strict=True)]
+        self.within_epochs = starts_with_each_epoch(
+            [each.guide for each in self.leads if each.guide]
+        )
         self.counter = Counter()
-        for number, (lead, attempt) in enumerate(zip(self.leads, self.attempts, strict=True)):
+        for number, attempt in enumerate(self.attempts):
+            highest = self.counter.highest
             for track in attempt:
-                highest = self.counter.highest
                 track.begins = (self.counter.run, highest.epoch if highest else 0)
-                track.counter = self.counter.copy()
-                self._follow(track, is_attempt=number > 0)
-            self.counter = lead.counter if lead else self.counter
+                track.counter = replace(self.counter, ends={**self.counter.ends})
+                if track.guide is None:
+                    continue
+                marks = [each.offset for each in track.log.log.marks if each.mark.restart]
+                track.turns = follow(
+                    track.guide,
+                    [] if self.in_order else [*marks, *track.log.resumed],
+                    track.counter,
+                    within_epochs=self.within_epochs,
+                    is_attempt=number > 0,
+                )
+            self.counter = self.leads[number].counter
         # Of each attempt the first pass and step that later ones do again.
-        self.cuts: list[tuple[float, ...]] = []
-        cut: tuple[float, ...] = (math.inf,)
-        for lead in reversed(self.leads):
-            self.cuts.insert(0, cut)
-            cut = min([cut, *((turn.run, *turn.at) for turn in lead.again)] if lead else [cut])
+        self.cuts: list[tuple[float, ...]] = [(math.inf,)]
+        for lead in reversed(self.leads[1:]):
+            again = [(turn.run, *turn.at) for turn in lead.turns if turn.is_again]
+            self.cuts.insert(0, min([self.cuts[0], *again]))
         # Other trainings in the same file: their lengths, how many losses they have, their runs.
         self.length, self.others, self.left_out = self._find_trainings()
 
@@ -250,82 +241,62 @@ class _Axis:
             return _guide_of_epochs(rows)
         return _guide([each for each in rows if each.level == self.level > 0 and each.steps])
 
-    def _follow(self, track: _Track, *, is_attempt: bool) -> None:
-        if track.guide is None:
-            return
-        marks = [each.offset for each in track.log.log.marks if each.mark.restart]
-        track.turns = follow(
-            track.guide,
-            [] if self.in_order else [*marks, *track.log.resumed],
-            track.counter,
-            within_epochs=self.within_epochs,
-            is_attempt=is_attempt,
-        )
-
     def _find_trainings(self) -> tuple[int, list[tuple[int, int]], set[int]]:
         """Find the longest of several trainings in one file, by the lengths of their epochs."""
-        rows: dict[int, Tally[int]] = {}
+        length_of: dict[int, int] = {}
+        rows: Tally[int] = Tally()
         for lead in self.leads:
-            if lead is None or lead.guide is None or not lead.log.through_epochs:
+            if lead.guide is None or not lead.guide.lengths or not lead.log.through_epochs:
                 continue
-            starts = [turn.offset for turn in lead.turns]
+            offsets, lengths = lead.guide.offsets, lead.guide.lengths
+            starts = [0, *(bisect_left(offsets, turn.offset) for turn in lead.turns), len(offsets)]
             runs = [lead.begins[0], *(turn.run for turn in lead.turns)]
-            lengths = lead.guide.lengths or ()
-            for offset, length in zip(lead.guide.offsets, lengths, strict=False):
-                rows.setdefault(runs[bisect_right(starts, offset)], Tally())[length or 0] += 1
-        usual = {run: tally.most_common(1)[0][0] for run, tally in rows.items()}
-        whole: Tally[int] = Tally()
-        for run, tally in rows.items():
-            whole[usual[run]] += tally.total()
-        if len(whole) < 2:
-            return 0, [], set()
-        (length, _), *others = whole.most_common()
+            for run, (start, end) in zip(runs, pairwise(starts), strict=True):
+                if start < end:
+                    length_of[run] = lengths[end - 1] or 0
+                    rows[length_of[run]] += end - start
+        (length, _), *others = rows.most_common() or [(0, 0)]
         others = [each for each in others if not length / _ALIKE <= each[0] <= length * _ALIKE]
-        return length, others, {run for run in rows if usual[run] in dict(others)}
+        return length, others, {run for run, each in length_of.items() if each in dict(others)}
 
     @property
     def total(self) -> int | None:
         """How many steps there will be, as the rows that count them say."""
-        totals = [lead.guide.total for lead in self.leads if lead and lead.guide]
-        total = next((each for each in reversed(totals) if each is not None), None)
         # Beside whole epochs it may be that of each, until the counter is seen to count on.
         epoch = self.counter.epoch
         if epoch is not None and epoch == int(epoch) and not self.counter.spans_epochs:
             return None
-        return total
+        totals = (lead.guide.total for lead in reversed(self.leads) if lead.guide)
+        return next((total for total in totals if total is not None), None)
 
     def restarts(self) -> list[Restart]:
         """Return all restarts, those between attempts included."""
         found = []
         reached: int | None = None
-        for number, (lead, attempt) in enumerate(zip(self.leads, self.attempts, strict=True)):
-            index = attempt[0].log.log.attempt
-            for turn in lead.again if lead else ():
-                places = (turn.reached.step if turn.reached else None, turn.at.step)
-                done = (None, None, 0) if self.in_order else (*places, turn.replayed or 0)
-                found.append(Restart(index, *done))
-            if number and not (lead and lead.again):
-                first = lead.guide.steps[0] if lead and lead.guide else None
-                found.append(Restart(index, reached, first, 0))
-            if lead and lead.counter.highest and not self.in_order:
-                reached = lead.counter.highest.step
-        return found
+        for number, lead in enumerate(self.leads):
+            index, guide = lead.log.log.attempt, lead.guide
+            again = [turn for turn in lead.turns if turn.is_again]
+            for turn in again:
+                lost_at = turn.reached.step if turn.reached else None
+                found.append(Restart(index, lost_at, turn.at.step, turn.replayed or 0))
+            if number and not again:
+                found.append(Restart(index, reached, guide.steps[0] if guide else None, 0))
+            reached = lead.counter.highest.step if lead.counter.highest else None
+        return [Restart(each.attempt, None, None, 0) for each in found] if self.in_order else found
 
     def notes(self, losses: _Column | None) -> Iterator[str]:
         """Yield what was decided where the counter fell, who prints it, and what is not shown."""
         falls: dict[tuple[str, str], list[str]] = {}
-        for lead in filter(None, self.leads):
-            for turn in lead.turns:
-                if turn.reached is None or (turn.replayed is not None and not self.in_order):
-                    continue
-                what, where = "the step counter begins again after", f"step {turn.reached.step}"
-                full = lead.guide is not None and turn.reached.step == lead.guide.total
-                meaning = _NEXT_EPOCH if full else _ANOTHER
-                if self.in_order:
-                    what, meaning = "the epoch falls from", _ANOTHER
-                    where = f"{turn.reached.step / _PARTS:g} to {turn.at.step / _PARTS:g}"
-                    meaning = _ANOTHER if turn.replayed is None else _DONE_AGAIN
-                falls.setdefault((what, meaning), []).append(where)
+        guides = [(lead, lead.guide) for lead in self.leads if lead.guide]
+        for turn, guide in ((turn, guide) for lead, guide in guides for turn in lead.turns):
+            if turn.reached is not None and self.in_order:
+                meaning = _DONE_AGAIN if turn.is_again else _ANOTHER
+                where = f"{turn.reached.step / _PARTS:g} to {turn.at.step / _PARTS:g}"
+                falls.setdefault(("the epoch falls from", meaning), []).append(where)
+            elif turn.reached is not None and not turn.is_again:
+                meaning = _NEXT_EPOCH if turn.reached.step == guide.total else _ANOTHER
+                what = "the step counter begins again after"
+                falls.setdefault((what, meaning), []).append(f"step {turn.reached.step}")
         for (what, meaning), places in falls.items():
             others = sum(place != places[0] for place in places)
             more = f" and at {others} other place{'s' if others > 1 else ''}" if others else ""
@@ -335,10 +306,9 @@ class _Axis:
                 f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
                 f"stands in the same file: its {count} losses are left out"
             )
-        leads = [lead for lead in self.leads if lead and lead.guide]
-        processes = max((round(self._processes(lead)) for lead in leads), default=1)
-        rows = sum(len(lead.guide.steps) for lead in leads if lead.guide)
-        behind = sum(lead.counter.behind for lead in leads)
+        processes = max((round(self._processes(lead.log)) for lead, _ in guides), default=1)
+        rows = sum(len(guide.steps) for _, guide in guides)
+        behind = sum(lead.counter.behind for lead, _ in guides)
         if processes > 1:
             yield (
                 f"each step stands {processes} times in the log, with different values and "
@@ -350,24 +320,22 @@ class _Axis:
                 "to steps that it had passed, and the last value of each step counts"
             )
 
-    def _processes(self, track: _Track) -> float:
+    def _processes(self, log: Steps) -> float:
         """Return how many processes print the same steps, as far as the rows of the guide tell.
 
         What is drawn again all through an epoch, whose number is the step, is one process's.
         """
         rows = repeats = 0
-        for each in getattr(track.log, self.kind):
+        for each in getattr(log, self.kind):
             if each.level != self.level or each.side != OWN or each.rank is not None:
                 continue
             is_one = each.epochs is not None and all(map(eq, each.epochs, each.steps))
             if each.names and not is_one:
                 values = each.columns[each.names.index(LOSS) if LOSS in each.names else 0]
                 rows += len(each.steps)
-                if not rises(each.steps):
-                    same = map(eq, each.steps, islice(each.steps, 1, None))
-                    changed = map(ne, values, islice(values, 1, None))
-                    repeats += sum(map(min, same, changed))
-        return rows / (rows - repeats) if rows > repeats else 1
+                same = map(eq, each.steps, islice(each.steps, 1, None))
+                repeats += sum(map(min, same, map(ne, values, islice(values, 1, None))))
+        return rows / (rows - repeats) if rows else 1
 
     def column(self, name: str, side: str = OWN) -> _Column | None:
         """Return the points of a metric that found their steps in one way, None without any."""
@@ -385,15 +353,12 @@ class _Axis:
                 passes.setdefault(key, []).append(points)
         found = [(key, _settled(passes[key])) for key in sorted(passes)]
         found = [(key, points) for key, points in found if points.values]
-        if any(key[0] not in self.left_out for key, _ in found):
-            found = [(key, points) for key, points in found if key[0] not in self.left_out]
-        if not found:
+        shown = [each for each in found if each[0][0] not in self.left_out] or found
+        if not shown:
             return None
-        starts, count = [], 0
-        for (_, epoch), points in found:
-            starts.append((count, epoch))
-            count += len(points.values)
-        return _Column(self, side, _joined([points for _, points in found]), starts)
+        counts = accumulate((len(points.values) for _, points in shown), initial=0)
+        starts = [(count, key[1]) for count, (key, _) in zip(counts, shown, strict=False)]
+        return _Column(self, side, _joined([points for _, points in shown]), starts)
 
     def _parts(
         self, track: _Track, rows: Sequence[Rows], name: str, cut: tuple[float, ...]
@@ -402,14 +367,16 @@ class _Axis:
 
         ``cut``: the first pass and step that later attempts have replaced.
         """
-        points = _points(rows, name)
-        if self.in_order:
-            return [((0, 0), points)]
-        if not track.turns and cut == (math.inf,):
-            return [(track.begins, points)]
-        offsets = merged(
-            merged_order([each.offsets for each in rows]), [each.offsets for each in rows]
+        order = merged_order([each.offsets for each in rows])
+        times = [each.times or [math.nan] * len(each.offsets) for each in rows]
+        points = _Points(
+            () if self.in_order else merged(order, [each.steps for each in rows]),
+            merged(order, [each.columns[each.names.index(name)] for each in rows]),
+            merged(order, times) if any(each.times for each in rows) else (),
         )
+        if self.in_order or (not track.turns and cut == (math.inf,)):
+            return [(track.begins, points)]
+        offsets = merged(order, [each.offsets for each in rows])
         parts: list[_Part] = []
         end = len(offsets)
         for turn in (*reversed(track.turns), None):
@@ -418,10 +385,9 @@ class _Axis:
             if start < end and place <= cut[:2]:
                 part = _Points(*(column[start:end] for column in points))
                 if place == cut[:2]:
-                    kept = [index for index, step in enumerate(part.steps) if step < cut[2]]
-                    part = part.at(kept)
+                    part = part.at([at for at, step in enumerate(part.steps) if step < cut[2]])
                 parts.append((place, part))
-            if turn is not None and turn.replayed is not None:
+            if turn is not None and turn.is_again:
                 cut = min(cut, (turn.run, *turn.at))
             end = start
         return parts[::-1]
@@ -447,6 +413,12 @@ def _speaking(speakers: Sequence[list[_Part]]) -> list[_Part]:
     )
 
 
+def _merge(rows: Sequence[Rows], *columns: Callable[[Rows], Any]) -> list[Any]:
+    """Merge columns of several rows, in the order of the log."""
+    order = merged_order([each.offsets for each in rows])
+    return [merged(order, [column(each) for each in rows]) for column in columns]
+
+
 def _guide(rows: Sequence[Rows]) -> Guide | None:
     """Join the rows that tell the progress, of the first who prints them."""
     if not rows:
@@ -457,28 +429,18 @@ def _guide(rows: Sequence[Rows]) -> Guide | None:
         for each in rows
         if each.rank == first.rank and (each.level >= LEVEL_OF_LOSS or each.names == first.names)
     ]
-    order = merged_order([each.offsets for each in rows])
-    epochs = totals = lengths = None
+    offsets, steps = _merge(rows, lambda each: each.offsets, lambda each: each.steps)
+    epochs: Sequence[float] = ()
     if any(each.epochs is not None for each in rows):
-        unknown = [each.epochs or [math.nan] * len(each.steps) for each in rows]
-        epochs = merged(order, unknown)
-    if any(each.bar is not None for each in rows):
-        of_bars = [[each.total if each.bar else None] * len(each.steps) for each in rows]
-        totals = merged(order, of_bars)
+        (epochs,) = _merge(rows, lambda each: each.epochs or [math.nan] * len(each.steps))
     ends = {each.length or each.total for each in rows}
+    lengths: Sequence[int | None] = ()
     if len(ends) > 1:
-        named = [[each.length or each.total] * len(each.steps) for each in rows]
-        lengths = merged(order, named)
+        (lengths,) = _merge(rows, lambda each: [each.length or each.total] * len(each.steps))
         if sum(map(ne, lengths, islice(lengths, 1, None))) != len(ends) - 1:
-            lengths = None
-    return Guide(
-        merged(order, [each.offsets for each in rows]),
-        merged(order, [each.steps for each in rows]),
-        epochs,
-        totals,
-        max((each.total for each in rows if each.total is not None), default=None),
-        lengths,
-    )
+            lengths = ()
+    total = max((each.total for each in rows if each.total is not None), default=None)
+    return Guide(offsets, steps, epochs, total, lengths, any(each.bar is not None for each in rows))
 
 
 def _guide_of_epochs(rows: Sequence[Rows]) -> Guide | None:
@@ -488,9 +450,8 @@ def _guide_of_epochs(rows: Sequence[Rows]) -> Guide | None:
     job was resumed, or another run begins; which points were done again nobody can tell, so all are
     kept in their order.
     """
-    rows = [each for each in rows if each.level and LOSS in each.names and EPOCH in each.names]
-    order = merged_order([each.offsets for each in rows])
-    epochs = merged(order, [each.columns[each.names.index(EPOCH)] for each in rows]) if rows else ()
+    rows = [each for each in rows if each.level and {LOSS, EPOCH} <= {*each.names}]
+    (epochs,) = _merge(rows, lambda each: each.columns[each.names.index(EPOCH)]) if rows else ((),)
     parts = [round(epoch * _PARTS) for epoch in epochs if 0 <= epoch < 1e9]
     return Guide(parts, parts) if parts else None
 

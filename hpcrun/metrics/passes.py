@@ -25,13 +25,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, islice, pairwise
 from operator import le, lt
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 # So many steps, one after the other, show that a counter climbs again.
 _ENOUGH = 5
@@ -61,21 +60,26 @@ class Turn(NamedTuple):
     reached: At | None = None
     replayed: int | None = None
 
+    @property
+    def is_again(self) -> bool:
+        """Whether the run does steps again, or is resumed."""
+        return self.replayed is not None
+
 
 class Guide(NamedTuple):
     """The rows of a log that tell the training's progress: columns of one length.
 
-    ``epochs``: None or nan where unknown. ``total``: the largest that they name; ``totals``: of
-    the bars on which they are drawn. ``lengths``: how many steps each training has, or an epoch of
-    it, if several trainings stand one behind the other.
+    ``epochs``: nan where unknown, () without any. ``total``: the largest that they name.
+    ``lengths``: how many steps each training has, or an epoch of it, if several stand one behind
+    the other. ``is_bar``: they are drawn on one.
     """
 
     offsets: Sequence[int]
     steps: Sequence[int]
-    epochs: Sequence[float] | None = None
-    totals: Sequence[int | None] | None = None
+    epochs: Sequence[float] = ()
     total: int | None = None
-    lengths: Sequence[int | None] | None = None
+    lengths: Sequence[int | None] = ()
+    is_bar: bool = False
 
 
 class Counter(Struct):
@@ -96,10 +100,6 @@ class Counter(Struct):
     spans_epochs: bool = False
     behind: int = 0
 
-    def copy(self) -> Counter:
-        """Return a counter that goes on by itself."""
-        return replace(self, ends={**self.ends})
-
     def start(self, at: At) -> None:
         """Let the counter go on from here."""
         if self.highest is not None:
@@ -110,11 +110,6 @@ class Counter(Struct):
     def climb(self, at: At) -> None:
         """Count a step further on in the epoch."""
         self.highest, self.recent = at, (*self.recent[1:], at.step)
-
-    def next_epoch(self, at: At, offset: int) -> Turn:
-        """Begin an epoch."""
-        self.start(at)
-        return Turn(offset, self.run, at)
 
     def another_run(self, at: At, offset: int) -> Turn:
         """Begin another run in the same file."""
@@ -162,7 +157,7 @@ def starts_with_each_epoch(guides: Sequence[Guide]) -> bool:
     grows = again = 0
     last: tuple[float, int] | None = None
     for guide in guides:
-        for epoch, step in zip(guide.epochs or (), guide.steps, strict=False):
+        for epoch, step in zip(guide.epochs, guide.steps, strict=False):
             if not math.isfinite(epoch):
                 continue
             if last is not None and epoch > last[0] and math.floor(epoch) > math.floor(last[0]):
@@ -191,15 +186,17 @@ def follow(
     [Turn(offset=5, run=1, at=At(epoch=0, step=10), reached=At(epoch=0, step=50), replayed=None)]
     """
     steps, offsets = guide.steps, guide.offsets
-    before = counter.highest
-    ats = _Places(steps, before.epoch if within_epochs and before is not None else 0)
-    known = _filled(guide.epochs)
-    if known is not None:
-        if within_epochs:
-            ats.epochs = array("q", map(math.floor, known))
-        else:
-            counter.spans_epochs |= any(b > a for a, b in pairwise(map(math.floor, known)))
+    before, known = counter.highest, _filled(guide.epochs)
+    epoch = before.epoch if within_epochs and before is not None else 0
+    epochs = array("q", map(math.floor, known) if within_epochs else ())
+    if known:
+        grows = not within_epochs and any(b > a for a, b in pairwise(map(math.floor, known)))
+        counter.spans_epochs |= grows
         counter.epoch = known[-1]
+
+    def place(index: int) -> At:
+        return At(epochs[index] if epochs else epoch, steps[index])
+
     if before is None and not within_epochs and not marks and rises(steps):
         counter.start(At(0, steps[0]))
         counter.recent = (*counter.recent, *steps[-3:])[-3:]
@@ -208,12 +205,12 @@ def follow(
     marked = {bisect_left(offsets, mark) for mark in marks} | ({0} if is_attempt else set())
     ends = sorted({*marked, len(steps)})
     begins: set[int] = set()
-    if before is None and guide.totals is None and not ats.epochs:
+    if before is None and not guide.is_bar and not epochs:
         begins = _beginnings(steps)
     turns: list[Turn] = []
     index = 0
     while index < len(steps):
-        at, offset, highest, begun = ats[index], offsets[index], counter.highest, counter.begun
+        at, offset, highest, begun = place(index), offsets[index], counter.highest, counter.begun
         index += 1
         if highest is None or begun is None:
             counter.start(at)
@@ -225,7 +222,8 @@ def follow(
         elif index - 1 in begins:
             turns.append(counter.another_run(at, offset))
         elif at > highest and at.epoch > highest.epoch:
-            turns.append(counter.next_epoch(at, offset))
+            counter.start(at)
+            turns.append(Turn(offset, counter.run, at))
         elif at > highest:
             counter.climb(at)
         elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):
@@ -233,7 +231,7 @@ def follow(
                 turns.append(counter.another_run(at, offset))
                 continue
             fell, end = index - 1, ends[bisect_left(ends, index)]
-            climb, index = _climb(ats, fell, end, highest, counter.recent)
+            climb, index = _climb(place, fell, end, highest, counter.recent)
             if climb:
                 is_first = _is_first(climb, begun, counter.recent)
                 turn = counter.another_run if is_first else counter.do_again
@@ -247,22 +245,11 @@ def follow(
     return turns
 
 
-class _Places(Struct):
-    """The steps of a guide, each with its epoch; made one by one, since there may be millions."""
-
-    steps: Sequence[int]
-    epoch: int
-    epochs: Sequence[int] = ()
-
-    def __getitem__(self, index: int) -> At:
-        return At(self.epochs[index] if self.epochs else self.epoch, self.steps[index])
-
-
-def _filled(epochs: Sequence[float] | None) -> Sequence[float] | None:
-    """Return epochs with those that are unknown as the one before; None without any."""
-    last = next(filter(math.isfinite, epochs or ()), None)
-    if last is None or epochs is None or all(map(math.isfinite, epochs)):
-        return None if last is None else epochs
+def _filled(epochs: Sequence[float]) -> Sequence[float]:
+    """Return epochs with those that are unknown as the one before; () if all are."""
+    last = next(filter(math.isfinite, epochs), None)
+    if last is None or all(map(math.isfinite, epochs)):
+        return () if last is None else epochs
     filled = array("d")
     for epoch in epochs:
         last = epoch if math.isfinite(epoch) else last
@@ -298,32 +285,32 @@ def _beginnings(steps: Sequence[int]) -> set[int]:
 
 def _is_another(guide: Guide, index: int, highest: At, begun: At) -> bool:
     """Whether another training begins at a row: one of another length, or after a full bar."""
-    if guide.lengths is not None and guide.lengths[index] != guide.lengths[index - 1]:
+    if guide.lengths and guide.lengths[index] != guide.lengths[index - 1]:
         return True
-    total = guide.totals[index] if guide.totals is not None else None
-    return highest.step == total and guide.steps[index] <= begun.step + 1
+    total = guide.lengths[index] if guide.lengths else guide.total
+    return guide.is_bar and highest.step == total and guide.steps[index] <= begun.step + 1
 
 
 def _climb(
-    ats: _Places, index: int, end: int, highest: At, recent: Sequence[int]
+    place: Callable[[int], At], index: int, end: int, highest: At, recent: Sequence[int]
 ) -> tuple[list[At], int]:
     """Look what follows a fall: return the steps that climb again, and where to go on.
 
     No steps: the fall means nothing.
     """
-    climb = [ats[index]]
+    climb = [place(index)]
     last = min(end, index + _PATIENCE + 1)
-    for place in range(index + 1, last):
-        at = ats[place]
+    for after in range(index + 1, last):
+        at = place(after)
         if at < climb[0] or at.epoch > climb[0].epoch:
             climb = [at]
         elif at > climb[-1]:
             climb.append(at)
         enough = at >= highest or len(climb) >= _ENOUGH
         if enough and len(climb) >= _FEWEST and _is_even(climb, recent):
-            return climb, place + 1
+            return climb, after + 1
         if at > highest:
-            return [], place
+            return [], after
     if last == end and len(climb) >= _FEWEST and _is_even(climb, recent):
         return climb, end
     return [], last

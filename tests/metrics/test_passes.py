@@ -30,8 +30,7 @@ def course(
     counter: Counter | None = None,
 ) -> list[Turn]:
     """Follow a counter; each row is at the byte that is its number."""
-    totals = None if total is None else [total] * len(steps)
-    guide = Guide(range(len(steps)), steps, epochs, totals, total)
+    guide = Guide(range(len(steps)), steps, epochs or (), total, is_bar=total is not None)
     within = starts_with_each_epoch([guide])
     return follow(guide, [*marks], counter or Counter(), within_epochs=within)
 
