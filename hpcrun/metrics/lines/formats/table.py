@@ -228,7 +228,7 @@ _GENERAL = (
          r"(?:\s*\d+/(?:\d+|Unknown)\s+|[ ]?(?=- \d+s(?: \d+m?s/\w+)? - ))"
          r"(?P<rest>(?:- \d+s|\[[=>. ]{5,80}\]|[━ ]{3,80}|\s*\d+s \d+m?s/step)\s.*\bloss: .*)",
          "1563/1563 - 37s - loss: 1.4910 - accuracy: 0.4697 - val_loss: 1.7780 - 24ms/step",
-         "1563/1563 - 37s - loss: falling", sure=True),
+         "1563/1563 - 37s - loss: falling", names={"loss": "mean_loss"}, sure=True),
     # mlperf_logging/mllog: one JSON event behind a mark.
     form("mlperf", ":::MLLOG ", r".{0,200}?:::MLLOG (?P<json>\{)",
          ':::MLLOG {"key": "train_loss", "value": 3.7142, "event_type": "POINT_IN_TIME", '
