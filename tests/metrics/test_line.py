@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_line, records
+from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_document, read_line, records
 from hpcrun.metrics.row import Mark, Row, Table
 from tests.metrics.printed import PRINTED, PROSE, Printed
 
@@ -319,6 +320,28 @@ def test_tables(head: str, row: str, values: dict[str, float]) -> None:
     assert row_of(row) is None
 
 
+def test_a_cell_may_count_as_i_of_n() -> None:
+    prefix = "2026-11-20 08:04:09 [INFO]: "
+    told = read_line(f"{prefix}   Epoch       Batch       box      conf     total  nTargets")
+    assert told is not None and isinstance(told[1], Table)
+    for step in (0, 40):
+        row = row_of(
+            f"{prefix}    2/29{step:>8}/165     0.172      1.99       149      81.4", told[1]
+        )
+        assert row is not None and (row.step, row.total, row.epoch) == (step, 165, 2.0)
+        assert dict(row.values) == {"box": 0.172, "conf": 1.99, "loss": 149, "nTargets": 81.4}
+    assert row_of(f"{prefix}Extracting 40/438, # of instances 2641", told[1]) is None
+
+
+def test_a_row_may_have_an_empty_cell_too_many() -> None:
+    told = read_line("EPOCH\tTIME\tLEARNING_RATE\tTRAIN_LOSS\tDEV_LOSS\tDEV_F1")
+    assert told is not None and isinstance(told[1], Table)
+    row = row_of("3\t17:54:34\t0.1000\t14.25\t\t_\t0.5", told[1])
+    assert row is not None and row.epoch == 3
+    assert dict(row.values) == {"lr": 0.1, "loss": 14.25, "DEV_F1": 0.5}
+    assert row_of("3\t17:54:34\t0.1000\t14.25\t2.5\t_\t0.5", told[1]) is None
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -327,8 +350,34 @@ def test_tables(head: str, row: str, values: dict[str, float]) -> None:
         "step loss",
         "def f(step, loss):",
         "loss, optimizer, step = a, b",
+        "epoch step and then the loss",
     ],
 )
 def test_no_head(line: str) -> None:
     told = read_line(line)
     assert told is None or line == "step loss"
+
+
+def test_a_document_may_have_lists_of_lists_and_several_objects() -> None:
+    losses = [[4.5, 4.25, 4.0], [3.5, 3.25, 3.0], []]
+    document = {
+        "run": {"lr": 0.1, "steps": [10, 20]},
+        "epoch": {"x": [0, 1], "val_iter_loss": [2.5, 2.25]},
+        "iter": {"x": [[0, 1, 2], [0, 1, 2], []], "train_iteration_loss": losses},
+    }
+    rows = read_document(json.dumps(document)) or []
+    evaluated = [row for row in rows if row.split == "eval"]
+    assert [(row.epoch, row.values) for row in evaluated] == [
+        (0.0, (("eval_loss", 2.5),)),
+        (1.0, (("eval_loss", 2.25),)),
+    ]
+    trained = [(row.step, dict(row.values)["loss"]) for row in rows if row.split == "train"]
+    assert trained == [*enumerate(loss for each in losses for loss in each)]
+
+
+def test_a_document_may_hold_a_list_for_each_split() -> None:
+    points = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}]
+    rows = read_document(json.dumps({"train": points, "val": points})) or []
+    assert [(row.split, row.step) for row in rows] == [
+        ("train", 1), ("train", 2), ("eval", 1), ("eval", 2)
+    ]  # fmt: skip

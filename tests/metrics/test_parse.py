@@ -100,3 +100,27 @@ def test_a_loss_of_each_step_and_its_mean_over_the_epoch_are_two_columns() -> No
     assert curve.values("train_loss_epoch") == [7.5] * 3
     assert curve.values("eval_loss") == [3.25] * 3
     assert curve.values("val_loss_step") == [2.0] * 3
+
+
+def test_the_last_drawing_of_a_keras_epoch_is_a_row_of_training_and_of_evaluation() -> None:
+    lines = []
+    for epoch in range(1, 4):
+        lines.append(f"Epoch {epoch}/3\n")
+        for batch in (20, 40, 60):
+            drawn = ("=" * (batch // 4)).ljust(30, ".")
+            lines.append(
+                f" {batch}/90 [{drawn}] - ETA: 5s - loss: {9 - epoch}.{batch} - acc: 0.5\n"
+            )
+        closing = f"loss: {9 - epoch}.0125 - acc: 0.5 - val_loss: {8 - epoch}.5 - val_acc: 0.6"
+        lines.append(f"90/90 [{'=' * 30}] - 6s 22ms/step - {closing}\n")
+    curve = parse_chunks("x", [(0, ["".join(lines).encode()])]).curve
+    assert len(curve.values("loss")) == 12 and curve.values("loss")[-1] == 6.0125
+    assert curve.values("eval_loss") == [7.5, 6.5, 5.5]
+
+
+def test_the_heading_of_a_step_places_what_is_below_it() -> None:
+    log = "".join(
+        f"-----Iteration: {n}-----\nLoss: {9 - n / 1000}\n" for n in range(1000, 6000, 1000)
+    )
+    curve = parse_chunks("x", [(0, [log.encode()])]).curve
+    assert curve.steps("loss") == [1000, 2000, 3000, 4000, 5000]

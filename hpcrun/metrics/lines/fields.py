@@ -123,19 +123,6 @@ def read_json(text: str, start: int = 0) -> tuple[dict[str, object], int] | None
     return (found, end) if isinstance(found, dict) else None
 
 
-def read_json_list(text: str) -> list[object] | None:
-    """Decode a JSON list; None if the text is none.
-
-    >>> read_json_list("[1, {}]"), read_json_list("[1, 2")
-    ([1.0, {}], None)
-    """
-    try:
-        found = _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, list) else None
-
-
 def read_dict(text: str, start: int = 0) -> tuple[list[Field], int] | None:
     """Read a JSON object or a Python dict that begins at ``start``; None if it is none, or cut.
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import or_
 
 from msgspec import structs
 
@@ -36,7 +37,6 @@ from hpcrun.metrics.lines.fields import (
     is_known,
     number_or_word,
     read_json,
-    read_json_list,
 )
 from hpcrun.metrics.lines.formats import Format, find_meter, read_meter
 from hpcrun.metrics.lines.formats.table import FORMATS
@@ -274,18 +274,15 @@ _MOST_COLUMNS = 400
 _NAME = pattern_of(
     r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?"
 )
-# What parts the cells, by kind.
+# What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
+_BY_BLANKS = ("columns", "words")
 _TIMES = {"timestamp", "wall_time", "walltime", "date", "datetime", "seconds", "idx", "index"}
 _DRAWN = str.maketrans("│┃║", "|||")
 _BLANKS = pattern_of(r"[ ]{2,}|\t+")
-# The table that YOLO's trainers draw, the last columns a bar: epoch/epochs, memory, losses, counts.
-_YOLO_HEAD = pattern_of(r"\s{1,12}Epoch\s{1,12}(?:gpu_mem|GPU_mem)\s")
-_YOLO_ROW = pattern_of(
-    r"\s{0,12}(?P<epoch>\d{1,7})/(?P<of>\d{1,7})\s+(?P<memory>[\d.]{1,10})(?P<unit>[GMK]?)(?P<cells>(?:\s+[\w.+-]{1,14}){3,40})(?=:|\s*\Z|\s+\d+%)"
-)
-# spaCy: spacy/training/loggers.py (console_logger).
-_SPACY_HEAD = pattern_of(r"E\s{2,8}#\s{2,12}LOSS\s")
+# YOLO's trainers draw a bar behind the row of an epoch; its memory has a unit.
+_BAR_BEHIND = pattern_of(r":(?:\s|\Z)|\s\d{1,3}%")
+_MEMORY, _IN_UNITS = "gpu_mem", pattern_of(r"(\d[\d.]{0,9})([GMK]?)B?")
 
 
 def read_head(text: str) -> Table | None:
@@ -296,40 +293,29 @@ def read_head(text: str) -> Table | None:
     >>> read_head("| step | loss |").kind, read_head("the step, the loss and a half")
     ('pipes', None)
     """
-    if _YOLO_HEAD.match(text):
-        return Table("yolo", tuple(text.split()))
-    text = text.strip().removeprefix("# ").lstrip()  # numpy's savetxt
-    if _SPACY_HEAD.match(text):
-        return Table("columns", ("epoch", "step", *_BLANKS.split(text)[2:]))
-    for kind, cells in _ways_to_part(text.translate(_DRAWN)):
+    if "=" in text or "{" in text:
+        return None
+    text = text.strip().removeprefix("# ")  # numpy's savetxt
+    text = text.translate(_DRAWN)
+    marked = next((kind for kind, mark in _MARKS.items() if mark in text), "")
+    for kind in (marked,) if marked else _BY_BLANKS:
+        cells = _cells(text, kind)
+        if marked and not cells[-1]:
+            cells.pop()
+        if cells[:2] == ["E", "#"]:  # spacy/training/loggers.py (console_logger)
+            cells[:2] = ["epoch", "step"]
         if 2 <= len(cells) <= _MOST_COLUMNS and _are_names(cells, kind):
             return Table(kind, tuple(cells))
     return None
 
 
-def _ways_to_part(text: str) -> list[tuple[str, list[str]]]:
-    """Part a line into cells in every way that tables are written."""
-    if "=" in text or "{" in text:
-        return []
-    for kind, mark in _MARKS.items():
-        if mark in text:
-            cells = _cells(text, kind)
-            return [(kind, cells if cells[-1] else cells[:-1])]
-    return [("columns", _BLANKS.split(text)), ("words", text.split())]
-
-
 def _cells(text: str, kind: str) -> list[str]:
-    if kind == "pipes":
-        text = text.strip().strip("|")
+    text = text.strip(" |") if kind == "pipes" else text
     if mark := _MARKS.get(kind):
         cells = [cell.strip() for cell in text.split(mark)]
-        return cells if mark == "|" else [_own_name(cell.strip("\"'")) for cell in cells]
+        # The name of the run, which an export puts before a column's, is none of it.
+        return cells if mark == "|" else [c.strip("\"'").rpartition(" - ")[2] for c in cells]
     return text.split() if kind == "words" else _BLANKS.split(text.strip())
-
-
-def _own_name(cell: str) -> str:
-    """Take off the name of the run that an export puts before a column's."""
-    return cell.rpartition(" - ")[2]
 
 
 def _are_names(cells: list[str], kind: str) -> bool:
@@ -338,19 +324,23 @@ def _are_names(cells: list[str], kind: str) -> bool:
     if not all(_NAME.fullmatch(cell) and cell.count(" ") < 4 for cell in cells):
         return False
     folded = [fold(cell) for cell in cells]
+    lost = [like_a_loss(cell) for cell in cells]
+    scored = [is_loss or like_a_score(cell) for is_loss, cell in zip(lost, cells, strict=True)]
     placed = any(cell in STEP_RANK or cell in EPOCH_RANK for cell in folded)
-    measured = any(like_a_loss(cell) or like_a_score(cell) for cell in cells)
-    if kind in ("csv", "tabs", "semicolons"):
-        lost = any(map(like_a_loss, cells))
-        known = [is_known(cell) or like_a_loss(cell) or cell in _TIMES for cell in folded]
-        scored = [like_a_loss(cell) or like_a_score(cell) for cell in cells]
-        placed = placed or all(scored) or (lost and all(known))  # one by one, as they stand
-    if kind in ("words", "columns"):  # blanks part words of prose, too
+    if kind in _BY_BLANKS:  # blanks part words of prose, too
+        wide = kind == "columns" and len(cells) > 3
+        # Behind two places it does not matter what of a training's these are.
+        if wide and folded[0] in EPOCH_RANK and (folded[1] in STEP_RANK or folded[1] == _MEMORY):
+            return True
         odd = [cell for cell in cells if not (is_known(cell) or {"_", "/"} & set(cell))]
         # Of single words, wide apart behind a place, one may be unknown: "epoch  train_loss  dur".
-        wide = kind == "columns" and len(cells) > 3 and " " not in "".join(cells)
-        return placed and measured and len(odd) <= int(wide and "_" in "".join(cells))
-    return placed and measured and len(set(folded)) == len(folded)
+        single = wide and " " not in "".join(cells) and "_" in "".join(cells)
+        return placed and any(scored) and len(odd) <= int(single)
+    if kind != "pipes":
+        known = [is_known(cell) or cell in _TIMES for cell in folded]
+        alone = all(map(or_, known, lost)) and any(lost)
+        placed = placed or all(scored) or alone  # one by one, as they stand
+    return placed and any(scored) and len(set(folded)) == len(folded)
 
 
 def read_row(text: str, table: Table) -> Row | None:
@@ -359,33 +349,49 @@ def read_row(text: str, table: Table) -> Row | None:
     >>> table = read_head("epoch,train_loss,val_loss,note")
     >>> read_row("3,0.5,0.75,best", table).values, read_row("3,0.5", table)
     ((('loss', 0.5), ('eval_loss', 0.75)), None)
+    >>> table = read_head("Epoch  Batch  box   total")
+    >>> read_row("2/9    40/165 0.25  8.5", table).values
+    (('box', 0.25), ('loss', 8.5))
     """
-    if table.kind == "yolo":
-        return _read_yolo(text, table.columns)
+    columns, has_bar = table.columns, fold(table.columns[1]) == _MEMORY
+    if has_bar:
+        text = _BAR_BEHIND.split(text, 1)[0]
     cells = _cells(text.translate(_DRAWN), table.kind)
+    if table.kind == "columns" and len(cells) != len(columns):
+        cells = text.split()  # a wide number leaves but one blank
     if table.kind == "tabs":  # blanks at the end of a line are gone
-        cells += [""] * (len(table.columns) - len(cells))
-    if len(cells) == len(table.columns) + 1 and not cells[-1]:
-        cells.pop()  # a mark behind the last cell
-    if len(cells) != len(table.columns):
+        cells += [""] * (len(columns) - len(cells))
+    if len(cells) == len(columns) + 1 and "" in cells:
+        del cells[-1 if not cells[-1] else cells.index("")]  # a mark behind a cell, or two
+    if len(cells) != len(columns):
         return None
     fields: list[Field] = []
-    for column, cell in zip(table.columns, cells, strict=True):
-        value = number_or_word(cell)
-        if isinstance(value, float):
-            if column:
-                fields.append(Field(column, value))
-        elif len(cell) > 40 or (cell and like_a_loss(column) and cell[0].isdigit()):
+    for column, cell in zip(columns, cells, strict=True):
+        if len(cell) > 40 or (like_a_loss(column) and cell[:1].isdigit() and not _is_number(cell)):
             return None
-    row = build_row(fields, Shape(), sure=any(like_a_loss(field.key) for field in fields))
-    seconds = _second_columns(table.columns)
+        if column == "total" and "loss" not in columns and table.kind in _BY_BLANKS:
+            column = "loss"
+        in_units = _IN_UNITS.fullmatch(cell) if has_bar and column == columns[1] else None
+        if in_units:
+            fields.append(Field(column, float(in_units[1]), in_units[2] or "G"))
+        elif column and cell[:1] in "+-.0123456789nNiI":
+            fields += [field for field in fields_of({column: cell}) if type(field.value) is float]
+    if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
+        fields.append(structs.replace(fields[0], key="step"))
+    row = build_row(
+        fields, Shape(), sure=has_bar or any(like_a_loss(field.key) for field in fields)
+    )
+    seconds = _second_columns(columns)
     if row is None or not any(field.key in seconds for field in fields):
         return row
-    firsts = [field for field in fields if field.key not in seconds]
-    first = build_row(firsts, Shape(), sure=True)
-    rest = [(field.key, field.value) for field in fields if field.key in seconds]
+    first = build_row([each for each in fields if each.key not in seconds], Shape(), sure=True)
+    rest = [(each.key, each.value) for each in fields if each.key in seconds]
     numbers = ((key, value) for key, value in rest if isinstance(value, float))
     return structs.replace(row, values=(*(first.values if first else ()), *numbers))
+
+
+def _is_number(cell: str) -> bool:
+    return isinstance(number_or_word(cell), float)
 
 
 @lru_cache(maxsize=64)
@@ -405,28 +411,7 @@ def _second_columns(columns: tuple[str, ...]) -> frozenset[str]:
     )
 
 
-def _read_yolo(text: str, columns: tuple[str, ...]) -> Row | None:
-    found = _YOLO_ROW.match(text)
-    if found is None:
-        return None
-    cells = found["cells"].split()
-    if len(cells) < len(columns) - 2:
-        return None
-    # Redraws of an epoch count as one: its step is the epoch.
-    epoch = float(found["epoch"])
-    fields = [Field("epoch", epoch), Field("step", epoch, of=float(found["of"]))]
-    memory = number_or_word(found["memory"])
-    if isinstance(memory, float):
-        fields.append(Field("gpu_mem", memory, (found["unit"] or "G")))
-    for column, cell in zip(columns[2:], cells, strict=False):
-        value = number_or_word(cell)
-        if isinstance(value, float):
-            fields.append(Field("loss" if column == "total" else column, value))
-    return build_row(fields, Shape(), sure=True)
-
-
-# Where the list stands.
-_LISTS = ("log_history", "history", "logs", "metrics", "results", "train", "data")
+_DEEPEST = 2
 
 
 def read_document(text: str) -> list[Row] | None:
@@ -437,68 +422,79 @@ def read_document(text: str) -> list[Row] | None:
     [(5, (('loss', 2.5),)), (9, (('loss', 2.0),))]
     >>> read_document('{"loss": [2.5, 2.25], "val_loss": [2.0, 1.5]}')[1].values
     (('loss', 2.25), ('eval_loss', 1.5))
+    >>> read_document('{"iter": {"x": [[0, 1], [0]], "loss": [[2.5, 2.0], [1.5]]}}')[2].step
+    2
     >>> read_document('{"learning_rate": 0.1}') is None
     True
     """
     text = text.strip().removeprefix("\ufeff")
-    if text.startswith("["):
-        rows = _rows_of(read_json_list(text))
-    elif text.startswith("{") and (read := read_json(text)) and read[1] == len(text):
-        rows = _rows_in(read[0])
-    else:
-        rows = []
-    return rows or None
+    whole = f'{{"log": {text}}}' if text.startswith("[") else text
+    read = read_json(whole)
+    return _rows_in(read[0]) or None if read and read[1] == len(whole) else None
 
 
-def _rows_in(document: dict[str, object], depth: int = 0) -> list[Row]:
-    """Find the list of what was logged."""
-    if rows := _rows_of_columns(document):
-        return rows
-    for name in _LISTS:
-        inside = document.get(name)
-        if isinstance(inside, list) and (rows := _rows_of(inside)):
-            return rows
-        if isinstance(inside, dict) and not depth and (rows := _rows_in(inside, 1)):
-            return rows
-    return []
+def _rows_in(document: dict[str, object], name: str = "", depth: int = 0) -> list[Row]:
+    """Find what was logged: lists of objects, and lists of numbers side by side."""
+    rows = _rows_of_columns(document, name)
+    for key, inside in document.items():
+        if isinstance(inside, list):
+            rows += _rows_of(inside, SPLITS.get(key, ""))
+        elif isinstance(inside, dict) and depth < _DEEPEST:
+            rows += _rows_in(inside, key, depth + 1)
+    return rows
 
 
-def _rows_of(objects: Sequence[object] | None) -> list[Row]:
+def _rows_of(objects: Sequence[object], split: str) -> list[Row]:
     rows: list[Row] = []
-    for each in objects or ():
+    for each in objects:
         if not isinstance(each, dict):
             return []
-        fields = fields_of(each)
         # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
         # tokens it tells how long it has run at each step, too.
         summary = "train_runtime" in each and "loss" not in each
-        row = build_row(fields, Shape(dict=True), sure=summary, verbatim=summary)
+        shape = Shape(split=split, dict=True)
+        row = build_row(fields_of(each), shape, sure=summary, verbatim=summary)
         if row is not None:
             rows.append(row)
     return rows
 
 
-def _rows_of_columns(document: dict[str, object]) -> list[Row]:
-    """Read lists side by side; without a step or an epoch among them, they are one by epoch."""
-    columns = {
-        key: value
-        for key, value in document.items()
-        if isinstance(value, list) and value and all(isinstance(each, float) for each in value)
-    }
-    losses = [key for key in columns if like_a_loss(key)]
-    if not losses:
+def _rows_of_columns(document: dict[str, object], name: str) -> list[Row]:
+    """Read lists side by side; lists within them are one after the other.
+
+    Without a step or an epoch among them they are one by epoch, those within by step. An ``x`` is
+    of what the object is called.
+    """
+    columns = {key: numbers for key, value in document.items() if (numbers := _numbers(value))}
+    lost = next((key for key in columns if like_a_loss(key)), None)
+    if lost is None:
         return []
-    length = len(columns[losses[0]])
-    columns = {key: value for key, value in columns.items() if len(value) == length}
-    placed = any(fold(key) in STEP_RANK or fold(key) in EPOCH_RANK for key in columns)
+    is_nested = document[lost] != columns[lost]
+    length = len(columns[lost])
+    x = "epoch" if fold(name) in EPOCH_RANK else "step"
+    named = [(x if key == "x" else key, column) for key, column in columns.items()]
+    is_place = {key: fold(key) in STEP_RANK or fold(key) in EPOCH_RANK for key, _ in named}
+    kept = [(key, column) for key, column in named if len(column) == length]
+    if is_nested:
+        counted = [float(index) for index in range(length)]
+        kept = [("step", counted), *(pair for pair in kept if not is_place[pair[0]])]
+    elif not any(is_place[key] for key, _ in kept):
+        kept.append(("epoch", [float(index + 1) for index in range(length)]))
     rows = []
     for index in range(length):
-        fields = [Field(key, value[index]) for key, value in columns.items()]
-        if not placed:
-            fields.append(Field("epoch", float(index + 1)))
+        fields = [Field(key, column[index]) for key, column in kept]
         if row := build_row(fields, Shape(dict=True), sure=True):
             rows.append(row)
     return rows
+
+
+def _numbers(value: object) -> list[float]:
+    """Return the numbers of a list, or of the lists in it; nothing if anything else is in there."""
+    if not isinstance(value, list):
+        return []
+    lists = all(isinstance(each, list) for each in value)
+    flat = [number for each in value for number in each] if lists else value
+    return flat if all(isinstance(number, float) for number in flat) else []
 
 
 # A document is read whole, so it must fit into memory; JSON lines of any length begin like one.
