@@ -11,8 +11,7 @@ from hpcrun.controller.context import Context
 from hpcrun.errors import HpcrunError
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_plan, read_record
-from hpcrun.secrets.marks import SecretMark
-from hpcrun.secrets.mask import Masker
+from hpcrun.secrets.mask import Masker, SecretMark
 from hpcrun.secrets.names import is_secret_name
 from hpcrun.secrets.tokens import looks_random
 

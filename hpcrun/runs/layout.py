@@ -99,7 +99,7 @@ class RunFolder(Struct, frozen=True):
     task = Part("task.json")
     submitted = Part(SUBMITTED)
     secrets = Part(SECRETS)  # 0600
-    secret_marks = Part("secret_marks.json")  # 0600; no values: secrets/marks.py
+    secret_marks = Part("secret_marks.json")  # 0600; no values: secrets/mask.py
     # the job: attempts/N/{begin.json,beat,hostfile,failures/,end.json} logs/N/{rank-R,node-K}.log
     attempts = Part("attempts")
     logs = Part("logs")

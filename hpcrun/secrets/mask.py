@@ -1,15 +1,16 @@
 """Masks secrets in pieces of a log, and finds them in any text.
 
 Blocks are searched for a few needles first; only around them are the rules applied. A value of the
-run's own secrets that is not known any more is found by its digest (marks.py).
+run's own secrets that is not known any more is found by its mark.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
 
 from hpcrun.secrets.names import OPTION, ROOTS, pattern_after, value_after
 from hpcrun.secrets.tokens import (
@@ -18,17 +19,19 @@ from hpcrun.secrets.tokens import (
     START,
     TOKEN_RUN,
     is_private_key_line,
+    looks_random,
     open_private_key,
     private_keys_in,
     tokens_in,
 )
 
-if TYPE_CHECKING:
-    from hpcrun.secrets.marks import SecretMark
-
 MASK = b"***"
 # A shorter value of a secret stands in a log by chance: it is masked after its name alone.
 SHORTEST_VALUE = 6
+# A shorter value gets no mark: of hexadecimal digits, the least random characters in use, 80 bits.
+_SHORTEST_MARKED = 20
+_DIFFERENT = 10
+_MARKED = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 # How much of a line is searched around a needle, and before a piece of a long line.
 CONTEXT = 4096
 _BLOCK = 1 << 18
@@ -51,6 +54,55 @@ _KEY_RUN = b"x" * KEY_RUN
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
 _BLANKS = b" \t\"'\\]"
+
+
+class SecretMark(Struct, frozen=True, kw_only=True):
+    """The mark of one secret, which recognises it in a log and does not contain it.
+
+    The values themselves are removed when a run ends (layout.SECRETS), and its log may be read
+    years later. A mark is a keyed digest and the value's ``length`` in bytes, in a file of mode
+    0600; ``others`` are its characters that are neither letters nor digits. Only long random values
+    get one: nobody finds those by trying. A password that a person chose gets no mark; it is masked
+    while the run lives, or while the reader's own environment has it, and after its name.
+    """
+
+    name: str
+    length: int
+    others: bytes
+    key: bytes
+    digest: bytes
+
+    def fits(self, value: bytes) -> bool:
+        """Return whether a value is the secret."""
+        return _digest(value, self.key) == self.digest
+
+
+def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
+    """Make the marks of all values that can have one.
+
+    >>> [mark.name for mark in mark_secrets({"A": b"0123456789abcdef0123", "B": b"pass"}, b"k")]
+    ['A']
+    """
+    return [
+        SecretMark(
+            name=name,
+            length=len(value),
+            others=bytes(sorted({char for char in value if not chr(char).isalnum()})),
+            key=key,
+            digest=_digest(value, key),
+        )
+        for name, value in values.items()
+        if len(value) >= _SHORTEST_MARKED
+        and len(set(value)) >= _DIFFERENT
+        and _MARKED.fullmatch(value)
+        and looks_random(value, shortest_hex=_SHORTEST_MARKED)
+    ]
+
+
+def _digest(value: bytes, key: bytes) -> bytes:
+    import hashlib  # here: it takes long to load
+
+    return hashlib.blake2b(value, key=key, digest_size=16).digest()
 
 
 class Masker:

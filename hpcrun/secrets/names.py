@@ -139,19 +139,15 @@ def value_after(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
     if other is not None:
         group = other.lastgroup or 0
         return None if _is_plain(other[group]) else other.span(group)
-    found = _ASSIGNED.match(text, at)
-    if found is not None:
-        name = _name(text, at, found.end("word"))
-        return found.span("value") if _is_secret(name, found["value"]) else None
-    found = _STATED.match(text, at)
-    if found is not None:
-        name = _name(text, at, found.end("word"))
-        value = found["value"].rstrip(b".:!")
-        return None if _is_prose(value) or not _is_secret(name, value) else found.span("value")
-    found = _OPTION.match(text, at)
-    if found is not None:
-        name = _name(text, at, found.end("word"))
-        return found.span("value") if _is_secret_option(name, found["value"]) else None
+    for pattern, is_secret in (
+        (_ASSIGNED, _is_secret),
+        (_STATED, _is_secret_statement),
+        (_OPTION, _is_secret_option),
+    ):
+        found = pattern.match(text, at)
+        if found is not None:
+            name = _name(text, at, found.end("word"))
+            return found.span("value") if is_secret(name, found["value"]) else None
     return None
 
 
@@ -180,6 +176,11 @@ def _is_secret(name: bytes, value: bytes) -> bool:
 
 def _is_key_by_chance(word: bytes) -> bool:
     return word.upper().endswith(b"KEY") and _OWN_KEY.fullmatch(word) is None
+
+
+def _is_secret_statement(name: bytes, value: bytes) -> bool:
+    value = value.rstrip(b".:!")
+    return not _is_prose(value) and _is_secret(name, value)
 
 
 def _is_secret_option(name: bytes, value: bytes) -> bool:

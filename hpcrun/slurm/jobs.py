@@ -452,8 +452,10 @@ def _slots(lines: Sequence[str], values: defaultdict[str, str]) -> tuple[int, ..
     for line in lines:
         found = re.match(r"Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", line)
         names, ids, gres = found.groups() if found else ("", "", "")
+        ranges = re.findall(r"(\d+)(?:-(\d+))?", ids)  # 0-3,8
+        count = sum(int(last or first) - int(first) + 1 for first, last in ranges)
         for host in _expand(names):
-            cpus[host] = cpus.get(host, 0) + _count_ids(ids)
+            cpus[host] = cpus.get(host, 0) + count
             gpus[host] = gpus.get(host, 0) + count_gpus(gres)
     if any(gpus.values()):
         return tuple(gpus[host] for host in hosts)
@@ -470,12 +472,6 @@ def _expand(node_list: str) -> list[str]:
         return expand(node_list)
     except InputError:  # names that no host can have
         return []
-
-
-def _count_ids(text: str) -> int:
-    """Count the CPUs of ``0-3,8``."""
-    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
-    return sum(int(last or first) - int(first) + 1 for first, last in ranges)
 
 
 def _tasks(values: defaultdict[str, str], cpus: Sequence[int]) -> tuple[int, ...]:

@@ -152,20 +152,21 @@ _OF_OTHERS: dict[str, Why] = {
     "InvalidQOS": Why("its QOS is not valid (any more)", "name another: --qos"),
 }
 
-# In plain words: many of it, and it times minutes.
+# In plain words: many of it, and it times minutes; then its trackable resource, or how those of
+# its kind begin.
 _RESOURCES = {
-    **dict.fromkeys(("Cpu", "CPU"), ("CPUs", "CPU-minutes")),
-    **dict.fromkeys(("Mem", "Memory"), ("memory", "memory-minutes")),
-    "Node": ("nodes", "node-minutes"),
-    "GRES": ("GPUs", "GPU-minutes"),
-    "License": ("licences", "licence-minutes"),
-    "BB": ("burst buffer space", "burst buffer minutes"),
-    "Energy": ("energy", "energy-minutes"),
-    "Billing": ("billing units", "billing minutes"),
-    **dict.fromkeys(("Jobs", "Job"), ("running jobs", "job-minutes")),
-    **dict.fromkeys(("SubmitJobs", "SubmitJob"), ("queued jobs", "job-minutes")),
-    **dict.fromkeys(("Wall", "WallDuration"), ("run time", "run time")),
-    "Unknown": ("resources", "minutes"),
+    **dict.fromkeys(("Cpu", "CPU"), ("CPUs", "CPU-minutes", "cpu")),
+    **dict.fromkeys(("Mem", "Memory"), ("memory", "memory-minutes", "mem")),
+    "Node": ("nodes", "node-minutes", "node"),
+    "GRES": ("GPUs", "GPU-minutes", "gres/"),
+    "License": ("licences", "licence-minutes", "license/"),
+    "BB": ("burst buffer space", "burst buffer minutes", "bb/"),
+    "Energy": ("energy", "energy-minutes", "energy"),
+    "Billing": ("billing units", "billing minutes", "billing"),
+    **dict.fromkeys(("Jobs", "Job"), ("running jobs", "job-minutes", "")),
+    **dict.fromkeys(("SubmitJobs", "SubmitJob"), ("queued jobs", "job-minutes", "")),
+    **dict.fromkeys(("Wall", "WallDuration"), ("run time", "run time", "")),
+    "Unknown": ("resources", "minutes", ""),
 }
 _TOGETHER = {
     ("qos", "Grp"): " to all its users together",
@@ -189,11 +190,6 @@ _LIMIT = pattern_of(
     r"(?:Limit|NotSatisfied)?"
 )
 
-_TRES = {
-    "Cpu": "cpu", "CPU": "cpu", "Mem": "mem", "Memory": "mem", "Node": "node", "GRES": "gres/",
-    "License": "license/", "BB": "bb/", "Energy": "energy", "Billing": "billing",
-}  # fmt: skip
-_UNITS = {"cpu": "CPUs", "node": "nodes", "mem": "memory", "billing": "billing units"}
 _PLAIN = {
     ("Grp", "Jobs"): "GrpJobs", ("Grp", "SubmitJobs"): "GrpSubmitJobs", ("Grp", "Wall"): "GrpWall",
     ("User", "Jobs"): "MaxJobsPU", ("User", "SubmitJob"): "MaxSubmitJobsPU",
@@ -257,7 +253,7 @@ def explain(
 
 def _of_limit(limit: Limit, numbers: Numbers | None) -> Why:
     owner = "your QOS" if limit.whose == "qos" else "your account"
-    many, minutes = _RESOURCES[limit.resource]
+    many, minutes, _ = _RESOURCES[limit.resource]
     noun = numbers.unit if numbers else many
     group = limit.amount if limit.amount == "Grp" else limit.per
     together = _TOGETHER.get((limit.whose, group), "")
@@ -314,7 +310,7 @@ def find_numbers(text: str, limit: Limit, *, user: str, uid: str, account: str) 
 def _key(limit: Limit) -> str | None:
     group = "Grp" if limit.amount == "Grp" else limit.per
     plain = _PLAIN.get((group, limit.resource))
-    if plain is not None or limit.resource not in _TRES:
+    if plain is not None or not _RESOURCES[limit.resource][2]:
         return plain
     if limit.amount == "Grp":
         return "GrpTRES" + {"": "", "Minutes": "Mins", "RunMinutes": "RunMins"}[limit.minutes]
@@ -346,30 +342,21 @@ def _sections(text: str, limit: Limit, user: str, uid: str, account: str) -> lis
 
 def _reached(values: str, limit: Limit) -> Numbers | None:
     """Return the numbers of the resource that is nearest to its limit."""
-    wanted = _TRES.get(limit.resource)
+    many, _, wanted = _RESOURCES[limit.resource]
     best: tuple[float, Numbers] | None = None
     for part in values.split(","):
         name, _, value = part.rpartition("=")
         match = re.fullmatch(r"(\d+)(?:\.\d+)?(?:\((\d+)(?:\.\d+)?\))?", value)
-        if match is None or (wanted is None) == bool(name):
-            continue
-        is_kind = wanted is not None and "/" in wanted and name.startswith(wanted)
-        if wanted is not None and name != wanted and not is_kind:
+        fits = name.startswith(wanted) if wanted.endswith("/") else name == wanted
+        if match is None or not fits:
             continue
         allowed, used = int(match[1]), int(match[2] or 0)
         share = used / allowed if allowed else 2.0
+        kind, _, model = name.partition("/")[2].partition(":")
+        unit = f"{model} GPUs".lstrip() if kind == "gpu" else name.partition("/")[2] or many
         if best is None or share > best[0]:
-            best = share, Numbers(_amount(name, allowed), _amount(name, used), _unit(name, limit))
+            best = share, Numbers(_amount(name, allowed), _amount(name, used), unit)
     return best[1] if best else None
-
-
-def _unit(name: str, limit: Limit) -> str:
-    if name.startswith("gres/gpu"):
-        model = name.partition(":")[2]
-        return f"{model} GPUs" if model else "GPUs"
-    if limit.resource in ("Jobs", "SubmitJobs", "SubmitJob"):
-        return "running jobs" if limit.resource == "Jobs" else "queued jobs"
-    return _UNITS.get(name, name.partition("/")[2] or name)
 
 
 def _amount(name: str, value: int) -> str:

@@ -8,8 +8,7 @@ import re
 
 import pytest
 
-from hpcrun.secrets.marks import mark_secrets
-from hpcrun.secrets.mask import FileMasker, Masker
+from hpcrun.secrets.mask import FileMasker, Masker, mark_secrets
 from tests.source import ROOT
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
