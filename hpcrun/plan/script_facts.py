@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+_VARIABLE = r"\bHPCRUN_[A-Z_]*"
 T = TypeVar("T", bound=ast.AST)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -20,6 +21,8 @@ _ARGPARSE = "argparse"
 # Of these not all options can be seen: fire and tyro make them of a function, hydra of files.
 OPEN_PARSERS = ("click", "absl", "hydra", "fire", "typer", "tyro")
 _DATACLASSES = {"HfArgumentParser": "transformers", "TrlParser": "transformers"}
+# argparse.REMAINDER and PARSER: an argument takes the rest of the command line.
+_REST = ("...", "A...")
 # Keywords of ArgumentParser that leave its options as add_argument() defines them.
 _PLAIN_KEYWORDS = frozenset(
     {"prog", "description", "epilog", "formatter_class", "usage", "add_help", "argument_default"}
@@ -91,18 +94,27 @@ def read_script(tree: ast.Module) -> ScriptFacts:
     imports = list(_imports(nodes))
     calls = nodes.of(ast.Call)
     parser = _parser(calls, imports)
+    texts = [node.value for node in nodes.of(ast.Constant) if isinstance(node.value, str)]
+    numbers = [
+        (keyword.arg, _constant(keyword.value))
+        for call in calls
+        for keyword in call.keywords
+        if keyword.arg and keyword.arg in BATCH_KEYWORDS | STEPS_KEYWORDS
+        if type(_constant(keyword.value)) is int
+    ]
     reading = _Argparse(nodes) if parser == _ARGPARSE else None
     return ScriptFacts(
         parser=parser,
         plain=reading is not None and reading.plain,
         abbreviates=reading is None or reading.abbreviates,
         options=reading.options if reading else list(_options_elsewhere(calls, parser)),
-        variables=sorted(set(_variables(nodes))),
+        # Names in the text that look like variables, whether they are read or not.
+        variables=sorted({name for text in texts for name in re.findall(_VARIABLE, text)}),
         imports=list(dict.fromkeys(imports)),
-        numbers=list(dict.fromkeys(_numbers(calls))),
+        numbers=list(dict.fromkeys(numbers)),
         positionals=reading.positionals if reading else [],
         trainers=[name for name in map(called, calls) if name.endswith(_TRAINERS)],
-        names_local_rank=any(node.value == "LOCAL_RANK" for node in nodes.of(ast.Constant)),
+        names_local_rank="LOCAL_RANK" in texts,
         is_program=any(
             _is_main_guard(node)
             or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
@@ -164,22 +176,6 @@ def _imports(nodes: _Nodes) -> Iterator[str]:
         yield from (f"{start}{dot}{alias.name}" for alias in node.names if alias.name != "*")
 
 
-def _variables(nodes: _Nodes) -> Iterator[str]:
-    """Yield names in the text that look like variables, whether they are read or not."""
-    for node in nodes.of(ast.Constant):
-        if isinstance(node.value, str) and "HPCRUN_" in node.value:
-            yield from re.findall(r"\bHPCRUN_[A-Z_]*", node.value)
-
-
-def _numbers(calls: list[ast.Call]) -> Iterator[tuple[str, int]]:
-    for call in calls:
-        for keyword in call.keywords:
-            name, value = keyword.arg or "", keyword.value
-            known = name in BATCH_KEYWORDS or name in STEPS_KEYWORDS
-            if known and isinstance(value, ast.Constant) and type(value.value) is int:
-                yield name, value.value
-
-
 def called(call: ast.Call) -> str:
     """Name what is called, by its last part: ``argparse.ArgumentParser`` is ArgumentParser."""
     function = call.func
@@ -226,7 +222,12 @@ class _Argparse:
         self.plain = True
         self._nodes = nodes
         made = [call for call in calls if called(call) == "ArgumentParser"]
-        self._read_constructors(made)
+        self._expect(len(made) == 1)
+        for keyword in (keyword for call in made for keyword in call.keywords):
+            if keyword.arg == "allow_abbrev" and isinstance(keyword.value, ast.Constant):
+                self.abbreviates = bool(keyword.value.value)
+            else:
+                self._expect(keyword.arg in _PLAIN_KEYWORDS)
         self._aliases = _Names(nodes)
         for value in nodes.of(ast.Attribute):
             if value.attr == "add_argument" and nodes.name_given(value):
@@ -248,24 +249,17 @@ class _Argparse:
     def _expect(self, plain: bool) -> None:
         self.plain = self.plain and plain
 
-    def _read_constructors(self, made: list[ast.Call]) -> None:
-        self._expect(len(made) == 1)
-        for call in made:
-            for keyword in call.keywords:
-                if keyword.arg == "allow_abbrev" and isinstance(keyword.value, ast.Constant):
-                    self.abbreviates = bool(keyword.value.value)
-                else:
-                    self._expect(keyword.arg in _PLAIN_KEYWORDS)
-
     def _read_option(self, call: ast.Call) -> None:
         names = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         known = [name for name in names if isinstance(name, str)]
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         self._expect(len(known) == len(call.args) and None not in keywords)
-        self._expect(not _takes_the_rest(keywords.get("nargs")))
+        # What is not written out may be argparse.REMAINDER.
+        nargs = keywords.get("nargs")
+        self._expect(isinstance(nargs, ast.Constant | None) and _constant(nargs) not in _REST)
         flags = [name for name in known if name.startswith("-")]
         if not flags:
-            if known and _constant(keywords.get("nargs")) not in ("?", "*", 0):
+            if known and _constant(nargs) not in ("?", "*", 0):
                 self.positionals.append(known[0].upper())
             return
         action = keywords.get("action")
@@ -404,10 +398,3 @@ def _handed_on(nodes: _Nodes) -> _Names:
 def _is_command_line(node: ast.expr) -> bool:
     """Return whether parse_args() is handed what it takes anyway: None, or sys.argv[1:]."""
     return ast.unparse(node) in ("None", "sys.argv[1:]")
-
-
-def _takes_the_rest(nargs: ast.expr | None) -> bool:
-    """Return whether an argument may be argparse.REMAINDER, as what is not written out may."""
-    return nargs is not None and not (
-        isinstance(nargs, ast.Constant) and nargs.value not in ("...", "A...")
-    )

@@ -16,8 +16,11 @@ from hpcrun.spec.job import JobSpec
 
 _MICRO = "micro_batch_per_gpu"
 _STEPS = "gradient_accumulation_steps"
-_BATCH_OPTION = re.compile(r"batch|^-+bs$|^-+bsz$", re.IGNORECASE)
-_STEPS_OPTION = re.compile(r"accum", re.IGNORECASE)
+# Of both: keywords of a script's own calls, and how options for them are called.
+_BATCH = {
+    _MICRO: (BATCH_KEYWORDS, re.compile(r"batch|^-+bs$|^-+bsz$", re.IGNORECASE)),
+    _STEPS: (STEPS_KEYWORDS, re.compile(r"accum", re.IGNORECASE)),
+}
 # How alike a word and an option are before the one is taken for the other's misspelling.
 _ALIKE = 0.7
 
@@ -67,34 +70,30 @@ def batch_notes(
         _MICRO: spec.batch.micro_batch_per_gpu,
         _STEPS: spec.batch.gradient_accumulation_steps,
     }
-    lost = [
-        key
-        for key, value in values.items()
-        if value != 1
-        and value not in [number for _, number in _written(key, facts)]
-        and not _names(spec, typed, (key, "effective_batch"))
-        and not _spells_out(given, key, value)
-    ]
-    if decide_framework(spec) == "accelerate" and _STEPS in lost:
-        lost.remove(_STEPS)  # Accelerator() takes it from ACCELERATE_GRADIENT_ACCUMULATION_STEPS
+    pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
+    lost: dict[str, str | None] = {}  # with the script's own option for it
+    others = ""
+    for key, value in values.items():
+        keywords, pattern = _BATCH[key]
+        written = [(name, number) for name, number in facts.numbers if name in keywords]
+        # The same number, written out, agrees for now.
+        agrees = value in [number for _, number in written] or any(
+            pattern.search(name) and number == str(value) for name, number in pairs
+        )
+        # Accelerator() takes the steps from ACCELERATE_GRADIENT_ACCUMULATION_STEPS.
+        is_set = key == _STEPS and decide_framework(spec) == "accelerate"
+        if value != 1 and not (agrees or is_set or _names(spec, typed, (key, "effective_batch"))):
+            lost[key] = _option_for(pattern, facts.options)
+            others += "".join(f"sets {name}={n}, not {value}, and " for name, n in written)
     if not lost:
         return []
-    options = [_option_for(key, facts.options) for key in lost]
-    if all(options):
-        pairs = ", ".join(
-            f'{option}, "{{{key}}}"' for option, key in zip(options, lost, strict=True)
-        )
-        fix = f"args: [{pairs}]"
-    else:
-        fix = "let it read " + " and ".join(f"HPCRUN_{key.upper()}" for key in lost)
+    fix = "let it read " + " and ".join(f"HPCRUN_{key.upper()}" for key in lost)
+    if all(lost.values()):
+        words = ", ".join(f'{option}, "{{{key}}}"' for key, option in lost.items())
+        fix = f"args: [{words}]"
     what = " and ".join(f"batch.{key}" for key in lost)
-    others = [
-        f"sets {name}={number}, not {values[key]}, and "
-        for key in lost
-        for name, number in _written(key, facts)
-    ]
     return [
-        f"{what}: no argument passes it on to {script.name}, which {''.join(others)}reads no "
+        f"{what}: no argument passes it on to {script.name}, which {others}reads no "
         f"HPCRUN_* variable as far as can be seen: the effective batch {effective} is not what "
         f"it trains; {fix}"
     ]
@@ -105,22 +104,8 @@ def _names(spec: JobSpec, typed: Sequence[str], placeholders: Collection[str]) -
     return any(f"{{{name}}}" in text for text in texts for name in placeholders)
 
 
-def _written(key: str, facts: ScriptFacts) -> list[tuple[str, int]]:
-    """List the numbers in the script's own calls, with the keywords."""
-    keywords = BATCH_KEYWORDS if key == _MICRO else STEPS_KEYWORDS
-    return [(name, number) for name, number in facts.numbers if name in keywords]
-
-
-def _spells_out(given: Sequence[str], key: str, value: int) -> bool:
-    """Return whether the same number is written out: it agrees, for now."""
-    pattern = _BATCH_OPTION if key == _MICRO else _STEPS_OPTION
-    pairs = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
-    return any(pattern.search(name) and number == str(value) for name, number in pairs)
-
-
-def _option_for(key: str, options: Sequence[Option]) -> str | None:
+def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | None:
     """Return the script's own option for the value; the plainest name first."""
-    pattern = _BATCH_OPTION if key == _MICRO else _STEPS_OPTION
     names = [option.names[-1] for option in options if option.names]
     fits = [name for name in names if pattern.search(name)]
     taken = ("eval", "valid", "test", "val_", "global", "total", "num_")

@@ -41,7 +41,6 @@ class SlurmConfig(Struct, frozen=True, kw_only=True):
     has_accounting: bool = False
     enforced: frozenset[str] = frozenset()
     tmp: str = ""
-    controllers: tuple[str, ...] = ()
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -107,7 +106,6 @@ class Association(Struct, frozen=True, kw_only=True):
     partition: str = ""
     default_account: str = ""
     qos: list[str] = []
-    default_qos: str = ""
     max_time: str | None = None
     max_gpus: int | None = None
 
@@ -149,7 +147,6 @@ def parse_config(stdout: str) -> SlurmConfig:
         has_accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         enforced=frozenset(enforced),
         tmp=_text(values.get("TmpFS", "")),
-        controllers=tuple(re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", stdout, re.M)),
     )
 
 
@@ -276,7 +273,6 @@ def parse_associations(stdout: str, cluster: str = "") -> list[Association]:
             partition=row[2],
             default_account=row[3],
             qos=_names(row[4]),
-            default_qos=row[5],
             max_time=_time(row[6]),
             max_gpus=_least_gpus(row[7:]),
         )
