@@ -129,13 +129,6 @@ class Templates:
         folder = None if project is None else project / "templates"
         self._own = folder if folder is not None and folder.is_dir() else None
         self._environ = environ
-        self._texts: dict[str, str] = {}
-
-    def shipped_text(self, name: str) -> str:
-        """Read a file that is the same in every run, as it is shipped."""
-        if name not in self._texts:  # the runs of a sweep have the same
-            self._texts[name] = (shipped("templates") / name).read_text(encoding="utf-8")
-        return self._texts[name]
 
     def loader(self) -> jinja2.BaseLoader:
         """Look in the project's folder first; ``hpcrun/NAME`` is always the shipped one."""

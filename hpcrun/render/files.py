@@ -28,9 +28,6 @@ class Templates(Protocol):
     def __hash__(self) -> int:
         """Serve as a key."""
 
-    def shipped_text(self, name: str) -> str:
-        """Read a file that is the same in every run."""
-
     def loader(self) -> jinja2.BaseLoader:
         """Give Jinja the project's own and, as ``hpcrun/NAME``, the shipped ones."""
 
@@ -57,7 +54,8 @@ def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
     files = [
         RenderedFile(name, _render(templates, name, values)) for name in ("job.sbatch", "node.sh")
     ]
-    files += [RenderedFile(name, templates.shipped_text(name)) for name in FIXED]
+    environment = _make_environment(templates)
+    files += [RenderedFile(name, _shipped_text(environment, name)) for name in FIXED]
     if plan.deepspeed_config is not None:
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
@@ -66,7 +64,13 @@ def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
 
         text = yaml.safe_dump(plan.accelerate_config, sort_keys=False, allow_unicode=True)
         files.append(RenderedFile("accelerate.yaml", text))
-    files.append(RenderedFile("plan.json", _indented(msgspec.to_builtins(plan)) + "\n"))
+    # With line ends by msgspec: json.dumps(indent=1) is slow Python, which a sweep would feel.
+    plain = json.dumps(msgspec.to_builtins(plan))
+    try:
+        text = msgspec.json.format(plain, indent=1)
+    except msgspec.DecodeError:  # half of a surrogate pair: a byte that is not UTF-8
+        text = json.dumps(json.loads(plain), indent=1)
+    files.append(RenderedFile("plan.json", text + "\n"))
     return files
 
 
@@ -81,15 +85,6 @@ def render_array(plan: Plan, templates: Templates) -> RenderedFile:
     head, _, tail = plan.run_id.rpartition("-")
     values = {**_template_values(plan), "before": f"{runs_dir}/{head}.", "after": f"-{tail}"}
     return RenderedFile("job.sbatch", _render(templates, "array.sbatch", values))
-
-
-def _indented(value: object) -> str:
-    """Write JSON with line ends: json.dumps(indent=1) is slow Python, which a sweep would feel."""
-    plain = json.dumps(value)
-    try:
-        return msgspec.json.format(plain, indent=1)
-    except msgspec.DecodeError:  # half of a surrogate pair: a byte that is not UTF-8
-        return json.dumps(value, indent=1)
 
 
 # ---- What templates may name --------------------------------------------------------------------
@@ -237,10 +232,9 @@ def _make_environment(templates: Templates) -> jinja2.Environment:
 
 def _check_template(environment: jinja2.Environment, name: str) -> None:
     """Raise InputError where a project's own template overrides no block of the shipped one."""
-    loader = environment.loader
-    assert loader is not None
-    source, _, _ = loader.get_source(environment, name)
-    if source == loader.get_source(environment, f"hpcrun/{name}")[0]:
+    assert environment.loader is not None
+    source, _, _ = environment.loader.get_source(environment, name)
+    if source == _shipped_text(environment, name):
         return
     bases = set(jinja2.meta.find_referenced_templates(environment.parse(source)))
     if not bases:
@@ -255,6 +249,11 @@ def _check_template(environment: jinja2.Environment, name: str) -> None:
                 f"templates/{name}: there is no block {block}",
                 fix=f"the blocks are {', '.join(known)}",
             )
+
+
+def _shipped_text(environment: jinja2.Environment, name: str) -> str:
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, f"hpcrun/{name}")[0]
 
 
 def _place(error: Exception, name: str) -> tuple[str, int | None]:
