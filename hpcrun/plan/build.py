@@ -40,7 +40,7 @@ from hpcrun.plan.launchers import (
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.types import Dependency, Place, Plan
 from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import DeepSpeed, JobSpec
+from hpcrun.spec.job import JobSpec
 from hpcrun.spec.rules import settle_framework
 
 REFERENCE_TRAINER = "train_gpt.py"
@@ -131,6 +131,11 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: Given) -> Job:
     found = Findings()
     check_launcher(spec, found)
     topology = build_topology(spec, cluster, found)
+    # The ranks that hold one copy of the model together see the same samples.
+    together = model_parallel(spec.deepspeed, given.file) if spec.deepspeed is not None else 1
+    if topology.world_size % together:
+        message = f"{together} ranks hold one copy of the model together, and "
+        found.refuse("deepspeed", f"{message}{topology.world_size} ranks are no multiple of that")
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
     if spec.deepspeed is not None and spec.precision is None:
@@ -149,7 +154,7 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: Given) -> Job:
         fabric=decide_fabric(spec, cluster),
         effective_batch=spec.batch.micro_batch_per_gpu
         * spec.batch.gradient_accumulation_steps
-        * _model_copies(topology.world_size, spec.deepspeed, given, found),
+        * max(1, topology.world_size // together),
         code_dir=place.project_dir if in_place else place.code_dir,
         values={},
         found=found,
@@ -191,17 +196,6 @@ def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "refe
     if spec.module is not None:
         return "module"
     return "command" if spec.command is not None else "reference"
-
-
-def _model_copies(
-    world_size: int, deepspeed: DeepSpeed | None, given: Given, found: Findings
-) -> int:
-    """Return how many copies of the model see samples of their own."""
-    together = model_parallel(deepspeed, given.file) if deepspeed is not None else 1
-    if world_size % together:
-        message = f"{together} ranks hold one copy of the model together, and {world_size} ranks "
-        found.refuse("deepspeed", message + "are no multiple of that")
-    return max(1, world_size // together)
 
 
 def _deepspeed_config(job: Job, given: Given) -> dict[str, Any] | None:

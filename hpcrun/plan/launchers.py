@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -101,10 +101,10 @@ def framework_section(job: Job) -> Section | None:
     takes RANK and WORLD_SIZE only where it finds torchrun's variable; else it counts Slurm's
     tasks, one a node (accelerator_connector.py, _choose_and_init_cluster_environment).
     """
-    framework, launcher = job.framework, job.launcher
+    framework, launcher, precision = job.framework, job.launcher, job.precision
     variables: dict[str, str] = {}
     if framework in ON_ACCELERATE:
-        variables["ACCELERATE_MIXED_PRECISION"] = _mixed_precision(job)
+        variables["ACCELERATE_MIXED_PRECISION"] = "no" if precision == "fp32" else precision
         if "deepspeed_config" in job.values:
             variables["ACCELERATE_USE_DEEPSPEED"] = "true"
             variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = job.values["deepspeed_config"]
@@ -127,10 +127,6 @@ def framework_section(job: Job) -> Section | None:
         variables=variables,
         comment=comments[framework],
     )
-
-
-def _mixed_precision(job: Job) -> str:
-    return "no" if job.precision == "fp32" else job.precision
 
 
 def framework_notes(job: Job) -> list[str]:
@@ -239,7 +235,7 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
     config: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE"}
     if "deepspeed_config" not in job.values:
         config["distributed_type"] = "MULTI_GPU"
-        config["mixed_precision"] = _mixed_precision(job)
+        config["mixed_precision"] = "no" if job.precision == "fp32" else job.precision
     else:
         config["distributed_type"] = "DEEPSPEED"
         config["deepspeed_config"] = {
@@ -249,62 +245,49 @@ def build_accelerate_config(job: Job) -> dict[str, Any]:
     config["num_machines"] = job.topology.nodes
     config["num_processes"] = job.topology.world_size
     over = job.spec.accelerate.config if job.spec.accelerate else {}
-    _check(config, over, job.found)
+    for key, message in _faults(config, over):
+        job.found.refuse(f"accelerate.config.{key}", message)
     return merge(config, over)
 
 
-def _check(decided: Mapping[str, Any], over: Mapping[str, Any], found: Findings) -> None:
-    def refuse(key: str, message: str) -> None:
-        found.refuse(f"accelerate.config.{key}", message)
-
+def _faults(decided: Mapping[str, Any], over: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each key of the user's that cannot be, and why."""
     for key, value in over.items():
         if key not in KNOWN_KEYS:
             close = difflib.get_close_matches(key, KNOWN_KEYS, 1)
             hint = f"did you mean {close[0]}?" if close else "accelerate launch would refuse it"
-            refuse(key, f"no such key of Accelerate; {hint}")
+            yield key, f"no such key of Accelerate; {hint}"
         elif key in DECIDED and value != decided.get(key):
-            refuse(key, f"hpcrun sets it: {DECIDED[key]}")
+            yield key, f"hpcrun sets it: {DECIDED[key]}"
     kind = over.get("distributed_type", decided["distributed_type"])
     with_deepspeed = decided["distributed_type"] == "DEEPSPEED"
     if with_deepspeed != (kind == "DEEPSPEED"):
-        wanted = (
-            "the job has a deepspeed section" if with_deepspeed else "set deepspeed: {} instead"
-        )
-        refuse("distributed_type", f"{kind}: {wanted}")
+        why = "the job has a deepspeed section" if with_deepspeed else "set deepspeed: {} instead"
+        yield "distributed_type", f"{kind}: {why}"
     elif kind not in STARTS_ALL:
-        refuse("distributed_type", f"{kind} starts one process on a node; MULTI_GPU starts all, "
-               "on CPUs too")  # fmt: skip
+        why = "starts one process on a node; MULTI_GPU starts all, on CPUs too"
+        yield "distributed_type", f"{kind} {why}"
     precision = over.get("mixed_precision")
     if precision is not None and with_deepspeed:
-        refuse("mixed_precision", "DeepSpeed's JSON has it: set precision instead")
+        yield "mixed_precision", "DeepSpeed's JSON has it: set precision instead"
     elif precision not in (None, "fp8", decided.get("mixed_precision")):
-        refuse("mixed_precision", f"{precision}: set precision instead")
+        yield "mixed_precision", f"{precision}: set precision instead"
     if over.get("use_cpu"):
-        refuse("use_cpu", "the cluster profile sets it, as accelerator: cpu")
-    _check_deepspeed(over.get("deepspeed_config"), with_deepspeed, found)
-
-
-def _check_deepspeed(section: object, with_deepspeed: bool, found: Findings) -> None:
-    if section is None:
-        return
-    path = "accelerate.config.deepspeed_config"
-    if not with_deepspeed:
-        message = "the job has no deepspeed section: set deepspeed: {} instead"
-        found.refuse(path, message)
-        return
-    if not isinstance(section, Mapping):
-        found.refuse(path, "not a map")
-        return
-    for key, value in section.items():
-        if key in IN_THE_JSON:
-            instead = f"set {IN_THE_JSON[key]} instead"
-            message = f"Accelerate refuses it beside DeepSpeed's JSON: {instead}"
-        elif key == "deepspeed_config_file":
-            message = "hpcrun's own: set deepspeed.config_file instead"
-        elif key == "deepspeed_multinode_launcher" and value != "standard":
-            message = f"{value}: it would start a launcher in the launcher; leave it out"
-        elif key == "deepspeed_hostfile":
-            message = "nothing reads it: Slurm starts the nodes"
-        else:
-            continue
-        found.refuse(f"{path}.{key}", message)
+        yield "use_cpu", "the cluster profile sets it, as accelerator: cpu"
+    section, path = over.get("deepspeed_config"), "deepspeed_config"
+    if section is not None and not with_deepspeed:
+        yield path, "the job has no deepspeed section: set deepspeed: {} instead"
+    elif isinstance(section, Mapping):
+        for key, value in section.items():
+            if key in IN_THE_JSON:
+                instead = f"set {IN_THE_JSON[key]} instead"
+                yield f"{path}.{key}", f"Accelerate refuses it beside DeepSpeed's JSON: {instead}"
+            elif key == "deepspeed_config_file":
+                yield f"{path}.{key}", "hpcrun's own: set deepspeed.config_file instead"
+            elif key == "deepspeed_multinode_launcher" and value != "standard":
+                why = f"{value}: it would start a launcher in the launcher; leave it out"
+                yield f"{path}.{key}", why
+            elif key == "deepspeed_hostfile":
+                yield f"{path}.{key}", "nothing reads it: Slurm starts the nodes"
+    elif section is not None:
+        yield path, "not a map"

@@ -32,6 +32,7 @@ _SHARED = {
     "sweep": "a sweep cannot change itself",
     "sweep_limit": "a sweep cannot change itself",
 }
+_TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 # Directives that are each run's own: its name, and where its output goes.
 _OWN = ("job-name", "output")
 
@@ -77,16 +78,10 @@ def build_runs(spec: JobSpec, extra_args: Sequence[str] = ()) -> list[SweepRun]:
         if keys not in known:
             known[keys] = _set_keys(plain, dict(keys), problems)
         names = {key: value for key, value in values.items() if not _is_job_key(key)}
-        filled = _fill_names(known[keys], names)
-        name = f"{spec.name or 'job'}.{index}"
-        runs.append(
-            SweepRun(
-                index=index,
-                values=values,
-                spec=structs.replace(filled, name=name),
-                extra_args=[fill_known(arg, names) for arg in extra_args],
-            )
-        )
+        filled = _change_texts(known[keys], _filler(names))
+        filled = structs.replace(filled, name=f"{spec.name or 'job'}.{index}")
+        args = [fill_known(arg, names) for arg in extra_args]
+        runs.append(SweepRun(index=index, values=values, spec=filled, extra_args=args))
     if problems:
         raise SpecError(list({str(problem): problem for problem in problems}.values()))
     return runs
@@ -141,7 +136,7 @@ def _check_keys(spec: JobSpec, extra_args: Sequence[str]) -> list[Problem]:
     used: set[str] = set()
 
     def note(text: str) -> str:
-        used.update(re.findall(r"\{\{|\}\}|\{(\w+)\}", text))
+        used.update(_TOKEN.findall(text))
         return text
 
     _change_texts(spec, note)
@@ -201,13 +196,9 @@ def _as_yaml(value: str) -> str:
     return flow(value, quoted=True)
 
 
-def _fill_names(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
+def _filler(values: Mapping[str, str]) -> Callable[[str], str]:
     """Fill the sweep's own placeholders; a value is the job file's text, as if written there."""
-
-    def one(text: str) -> str:
-        return re.sub(r"\{\{|\}\}|\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
-
-    return _change_texts(spec, one)
+    return lambda text: _TOKEN.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def _change_texts(spec: JobSpec, change: Callable[[str], str]) -> JobSpec:
