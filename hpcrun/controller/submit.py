@@ -95,7 +95,7 @@ def write_secrets(context: Context, plan: Plan, run: RunFolder) -> list[Path]:
         return []
     lines = [f"export {name}={quote_bash(context.environ[name])}\n" for name in plan.secrets]
     write_file(run.secrets, "".join(lines).encode("utf-8", "surrogateescape"), mode=0o600)
-    from hpcrun.secrets.marks import mark_secrets  # here: few jobs have any
+    from hpcrun.secrets.mask import mark_secrets  # here: few jobs have any
 
     values = {name: os.fsencode(context.environ[name]) for name in plan.secrets}
     if marks := mark_secrets(values, os.urandom(16)):
