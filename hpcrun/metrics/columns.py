@@ -8,10 +8,10 @@ belong together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 
-from hpcrun.metrics.curve import Curve, Series
+from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.names import EVAL_LOSS, GRAD_NORM, LOSS, LR
 
 _FIRST = ("epoch", LOSS, EVAL_LOSS, LR, GRAD_NORM)
@@ -58,45 +58,19 @@ def column_name(name: str) -> str:
 
 def curve_rows(curve: Curve) -> Iterator[Row]:
     """Yield a curve's rows: by step where steps tell places apart, else in blocks."""
-    stepped = {name: s for name, s in curve.metrics.items() if _tells_places_apart(s)}
     by_step: dict[int, Row] = {}
-    for name, series in stepped.items():
-        for index, (step, value) in enumerate(zip(series.steps, series.values, strict=True)):
-            if step is None:
-                raise ValueError(step)
-            row = by_step.setdefault(step, {"step": step})
-            row[column_name(name)] = value
-            if series.times is not None and math.isfinite(series.times[index]):
-                row.setdefault("time", series.times[index])
-    yield from (by_step[step] for step in sorted(by_step))
-
-    blocks: list[dict[str, Series]] = []
+    blocks: dict[object, list[Row]] = {}
     for name, series in curve.metrics.items():
-        if name in stepped:
-            continue
-        for block in blocks:
-            other = next(iter(block.values()))
-            if (other.steps, other.times) == (series.steps, series.times):
-                block[name] = series
-                break
+        steps = [step for step in series.steps if step is not None]
+        if len(steps) == len(series.steps) and all(a < b for a, b in pairwise(steps)):
+            rows = [by_step.setdefault(step, {"step": step}) for step in steps]
         else:
-            blocks.append({name: series})
-    for block in blocks:
-        yield from _block_rows(block)
-
-
-def _tells_places_apart(series: Series) -> bool:
-    steps = [step for step in series.steps if step is not None]
-    return len(steps) == len(series.steps) and all(a < b for a, b in pairwise(steps))
-
-
-def _block_rows(block: dict[str, Series]) -> Iterable[Row]:
-    """Yield the rows of metrics that were logged at the same places."""
-    first = next(iter(block.values()))
-    for index, step in enumerate(first.steps):
-        row: Row = {"step": step}
-        if first.times is not None and math.isfinite(first.times[index]):
-            row["time"] = first.times[index]
-        for name, series in block.items():
-            row[column_name(name)] = series.values[index]
-        yield row
+            places = (tuple(series.steps), tuple(series.times or ()))
+            rows = blocks.setdefault(places, [{"step": step} for step in series.steps])
+        for row, value in zip(rows, series.values, strict=True):
+            row[column_name(name)] = value
+        for row, moment in zip(rows, series.times or (), strict=False):
+            if math.isfinite(moment):
+                row.setdefault("time", moment)
+    yield from (by_step[step] for step in sorted(by_step))
+    yield from chain.from_iterable(blocks.values())

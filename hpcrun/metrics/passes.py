@@ -27,7 +27,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import compress, islice, pairwise
-from operator import le, lt
+from operator import gt, le, lt
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -197,10 +197,10 @@ def follow(
     def place(index: int) -> At:
         return At(epochs[index] if epochs else epoch, steps[index])
 
-    if before is None and not within_epochs and not marks and rises(steps):
+    if before is None and not within_epochs and not marks and not any(map(gt, steps, steps[1:])):
         counter.start(At(0, steps[0]))
-        counter.recent = (*counter.recent, *steps[-3:])[-3:]
-        counter.highest = At(0, steps[-1])
+        for step in sorted({*steps[-_PATIENCE:]})[-3:]:
+            counter.climb(At(0, step))
         return []
     marked = {bisect_left(offsets, mark) for mark in marks} | ({0} if is_attempt else set())
     ends = sorted({*marked, len(steps)})
