@@ -6,6 +6,7 @@ The caller opens the files; here come their bytes, or the frames that a Reader m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct, structs
 
@@ -98,10 +99,8 @@ def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame 
     >>> [[*frame.steps] for pieces in read_pieces(Reader(), state) for frame in pieces]
     [[10]]
     """
-    begun: list[bytes] = []
-    size = 0
-    chunks = iter(chunks)
-    for chunk in chunks:
+    chunks, begun, size = iter(chunks), [], 0
+    for chunk in chunks if not reader.offset else ():
         begun.append(chunk)
         size += len(chunk)
         if size > LARGEST_DOCUMENT or not may_be_document(b"".join(begun[:2])):
@@ -110,8 +109,5 @@ def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame 
         if frames := reader.read_document(b"".join(begun)):
             yield frames
             return
-    for chunk in begun:
-        yield reader.feed(chunk)
-    for chunk in chunks:
-        yield reader.feed(chunk)
+    yield from map(reader.feed, chain(begun, chunks))
     yield reader.finish()

@@ -171,6 +171,15 @@ def test_lines_of_a_log_that_says_nothing_are_all_counted(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("small_ranges")
+def test_lines_are_counted_up_to_the_first_row_also_where_it_stands_late(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"nothing to see here\n" * 3000 + LOG * 4 + b"Epoch 3/20\n" * 900)
+    alone, together = (LogFileReader(path, processes=processes) for processes in (1, 3))
+    assert [*map(len, alone)] and [*map(len, together)]
+    assert 3000 < alone.lines == together.lines < 3100
+
+
+@pytest.mark.usefixtures("small_ranges")
 def test_a_table_goes_on_across_ranges(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table = b"".join(b"%d,%d.25,0.1\n" % (i, i) for i in range(4000))

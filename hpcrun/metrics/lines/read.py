@@ -72,8 +72,8 @@ class Reader:
     """Reads one log file.
 
     ``formats`` are the forms of lines that it knows, a job's own among them. ``lines_read`` counts
-    the lines up to the first that measures something; ``offset`` is where the line begins that is
-    read next.
+    the lines up to the first that measures something (``has_rows``: it was found); ``offset`` is
+    where the line begins that is read next.
 
     >>> reader = Reader()
     >>> [(*f.offsets, *f.steps, *f.columns[0]) for f in reader.feed(b"step=1 loss=2.5\\nstep=2 lo")]
@@ -88,7 +88,7 @@ class Reader:
         self.offset = offset
         # What was read of the line at ``offset``, nothing once it is too long; and its length.
         self._rest, self._length = b"", 0
-        self._has_rows = False
+        self.has_rows = False
         self._formats = formats
         # What lines were found by: in the thorough part; and in this range besides.
         self._needles = set(ALWAYS)
@@ -146,7 +146,7 @@ class Reader:
         >>> reader.feed(b"step=7 loss=2.5 lr=0.0001"), [f.layout.names for f in reader.finish()]
         ([], [('loss',)])
         """
-        if self._length and not self._has_rows:
+        if self._length and not self.has_rows:
             self.lines_read += 1
         line = self._rest.rstrip()
         if not line.endswith((b"}", b"]", b")", b"|")):
@@ -159,7 +159,7 @@ class Reader:
         """Read the lines that end in what comes next; what begins behind them is kept."""
         folded = fold(piece)
         first, end = folded.find(b"\n") + 1, folded.rfind(b"\n") + 1
-        if not self._has_rows:
+        if not self.has_rows:
             self.lines_read += piece.count(b"\n")
         if first:
             self._keep(piece[: first - 1])
@@ -310,7 +310,7 @@ class Reader:
         if answer is None:
             self._miss()
         elif isinstance(answer, Row):
-            self._has_rows, self._misses = True, 0
+            self.has_rows, self._misses = True, 0
             self._add(offset, form, answer, text)
             self._note_needles(_needles_in(line))
         elif isinstance(answer, Mark):
