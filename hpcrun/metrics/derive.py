@@ -3,8 +3,8 @@
 What the logs say is stored (``store``); the curve is a view of it. What is decided, in this order:
 
 1. *Which steps rows belong to*: those on their line (``own_steps``); else those of the rows around
-   them (``steps``), of which the lines with steps count or the drawings of the training bar
-   (``bars``); of rows that a buffer held back those that follow from their epochs (``lumps``).
+   them, of which the lines with steps count or the drawings of the training bar, or those that
+   follow from their epochs (``steps``).
 2. *Passes and restarts* (``passes``): the losses that tell the progress best guide through the log.
    Where their counter falls, another epoch or run begins, or the run does steps again. A later
    attempt, or a resumption, replaces what it does again: what was logged at its first step and
@@ -41,7 +41,6 @@ from hpcrun.metrics.own_steps import (
     BY_EPOCH,
     DRAWN,
     IN_ORDER,
-    LATE,
     LEVEL_OF_LOSS,
     OWN,
     Rows,
@@ -49,7 +48,6 @@ from hpcrun.metrics.own_steps import (
     merged,
     merged_order,
     pick,
-    side_of,
 )
 from hpcrun.metrics.passes import Counter, Guide, Turn, follow, rises, starts_with_each_epoch
 from hpcrun.metrics.steps import Steps, choose_way, find_steps
@@ -495,7 +493,7 @@ class _View:
         if drawn is not None:
             return drawn
         # The bar of the training speaks, or that of most work.
-        training = side_of(self._training) if self._training else None
+        training = self._training.side if self._training else None
         bars = [self._by_step.column(name, side) for side in sides if side.startswith("bar ")]
         found = [column for column in bars if column is not None]
         return max(found, key=lambda bar: (bar.side == training, bar.work), default=None)
@@ -546,8 +544,7 @@ class _View:
 
     def note_on_lumps(self, axis: _Axis) -> Iterator[str]:
         """Yield what is known of the steps of losses that a buffer held back."""
-        sides = self._sides(LOSS)
-        is_late = axis is self._by_step and LATE in sides and OWN not in sides
+        is_late = axis is self._by_step and any(log.is_late for log in self._logs)
         if is_late or (axis is self._in_order and self._training is not None):
             what = "their steps follow from their epochs"
             if not is_late:

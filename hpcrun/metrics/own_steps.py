@@ -1,7 +1,12 @@
 """Own steps: what the forms of a log say, and the steps that their lines name.
 
-A line may name the epoch, the step within it and its length: then its step is that through all
-epochs. Programs that print steps in thousands show by the first ones how far apart they are.
+- Programs that print steps in thousands show by the first ones how far apart they are.
+- A line may name the epoch, the step within it and its length: its step is that through all epochs.
+- The batches of an evaluation may be printed as those of the training, below a heading or not. Then
+  the counter runs to one end, begins again and runs to another, and so forth in turns: what ends
+  first is the training. Of an evaluation the last row counts, its mean over all batches.
+- A line that closes an epoch may name its mean loss. Where the batches have named theirs it is none
+  of the curve; nor is the mean over all steps that closes a training, beside how long it ran.
 """
 
 from __future__ import annotations
@@ -10,42 +15,63 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice, pairwise, repeat, takewhile
-from operator import ge, itemgetter
-from typing import Any, NamedTuple, TypeVar
+from itertools import accumulate, chain, cycle, islice, pairwise, repeat, takewhile
+from operator import add, itemgetter, lt, ne
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcrun.metrics.bars import Bar
-from hpcrun.metrics.names import EPOCH, LOSS, LR, STEP_SECONDS
+from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, LR, OF_THE_RUN, STEP_SECONDS, name_in
+from hpcrun.metrics.passes import Guide, rises, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
 T = TypeVar("T")
 # How rows have found their steps: they have their own, stand before or after a row that counts, or
 # are drawn on a bar.
 OWN, BEFORE, AFTER, DRAWN = "", "before", "after", "drawn"
-LATE, BY_EPOCH, IN_ORDER = "late", "epoch", "order"
+# How a metric without steps is placed else.
+BY_EPOCH, IN_ORDER = "epoch", "order"
 # How well rows tell the training's progress: any of the training, losses by the steps of other
 # rows, losses drawn on a bar, losses with steps of their own.
 LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
-_THOUSAND = 1000
-# What names more is no epoch.
-_MOST_EPOCHS = 1e6
-# A step beyond this is none.
-_LARGEST = 1 << 62
 _TRAIN = "train"
+_THOUSAND = 1000
+# What names more is no epoch; a step beyond this is none.
+_MOST_EPOCHS = 1e6
+_LARGEST = 1 << 62
+# Training and validation take turns, or a test comes third.
+_TURNS = (2, 3)
+# There are at least this many losses of batches to each mean of an epoch.
+_BATCHES = 2
+# Columns are merged in parts of this length: their numbers, boxed, take far more than is stored.
+_PART = 1 << 16
+
+
+class Bar(NamedTuple):
+    """A progress bar: its description without numbers, and how far it will go."""
+
+    description: str
+    total: int | None
+
+    @property
+    def counts_within_epoch(self) -> bool:
+        """Whether it begins again with each epoch, as its description says."""
+        return "epoch" in self.description.lower()
+
+    @property
+    def side(self) -> str:
+        """The side of what it shows of its own."""
+        return f"bar {self.description} {self.total}"
 
 
 class Rows(Struct, eq=False):
     """Rows of one form, in the order of the log.
 
     ``side`` is how they found their steps; ``level`` how well these tell the training's progress,
-    0 not at all. ``epochs``: nan where unknown; ``says_epochs``: they are not those of other rows.
-    ``moved``: whether rows that were given steps stand at another one than the row before,
-    ``places``: the bytes at which their own lines begin.
-    ``total``: how many steps there will be, where they tell; ``length``: how many an epoch has.
-    ``is_mean``: their losses say that they are means.
+    0 not at all. ``epochs``: nan where unknown. ``total``: how many steps there will be, where they
+    tell; ``length``: how many an epoch has. ``is_mean``: their losses say that they are means.
+    ``places``: the steps of the different places that rows without own steps were given.
     """
 
     names: tuple[str, ...]
@@ -57,14 +83,16 @@ class Rows(Struct, eq=False):
     side: str
     level: int
     rank: int | None
-    format: str
     bar: Bar | None
     total: int | None
-    length: int | None = None
-    says_epochs: bool = True
-    moved: Sequence[bool] = ()
-    places: Sequence[int] = ()
     is_mean: bool = False
+    length: int | None = None
+    places: Sequence[int] = ()
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether they are losses of the training."""
+        return self.level > 0 and LOSS in self.names
 
     def only(self, indices: Sequence[int]) -> Rows:
         """Return the rows at some indices, which rise."""
@@ -88,32 +116,42 @@ class Rows(Struct, eq=False):
 
 
 class Counted(NamedTuple):
-    """The steps that a log counts, the bytes at which their lines begin, and their epochs."""
+    """Numbers that a log counts, the bytes at which their lines begin, and the steps' epochs."""
 
-    offsets: Sequence[int]
-    steps: Sequence[int]
-    epochs: Sequence[float] | None
+    offsets: Sequence[Any]
+    steps: Sequence[Any]
+    epochs: Sequence[float] | None = None
+
+    def indices(self, offsets: Sequence[int], *, after: bool = False) -> Sequence[int]:
+        """Return which of them stands last before each place in the log, or first after it.
+
+        Where there is none on this side, it is the one on the other.
+
+        >>> counted = Counted([10, 20, 30], [1, 2, 3])
+        >>> [*counted.indices([5, 15, 35])], [*counted.indices([5, 15, 35], after=True)]
+        ([0, 0, 2], [0, 1, 2])
+        """
+        bounds = self.offsets[:-1] if after else self.offsets[1:]
+        return array("q", map(bisect_right, repeat(bounds), offsets))
 
 
-def side_of(bar: Bar) -> str:
-    """Name the side of what a bar tells of its own."""
-    return f"bar {bar.description} {bar.total}"
-
-
-class Headings(NamedTuple):
-    """The bytes at which the headings of epochs begin, and the epochs that they name."""
-
-    offsets: Sequence[int]
-    epochs: Sequence[float]
-
-
-def headings_of(log: Log) -> Headings:
-    """Return where the epochs of a log begin, as its marks say."""
+def read_rows(log: Log) -> list[Rows]:
+    """Return the rows of a log: of the training, with the steps through all epochs; and others."""
     marks = [(each.offset, each.mark.epoch) for each in log.marks if each.mark.epoch is not None]
-    return Headings([offset for offset, _ in marks], [epoch for _, epoch in marks])
+    headings = Counted([-1, *(offset for offset, _ in marks)], [math.nan, *(x for _, x in marks)])
+    rows = _without_means([_rows_of(form, headings) for form in log.forms.values()])
+    rows = _without_evaluations(rows)
+    if not any(_has_steps(each) and each.epochs is not None for each in rows):
+        rows = _with_closing_epochs(rows)
+    return _through_epochs(rows)
 
 
-def rows_of(form: Form, headings: Headings) -> Rows:
+def _has_steps(rows: Rows) -> bool:
+    """Whether they are lines of the training with steps of their own."""
+    return rows.level > 0 and len(rows.steps) > 0 and rows.bar is None
+
+
+def _rows_of(form: Form, headings: Counted) -> Rows:
     """Return the rows of a form; the epochs may stand on the headings above them."""
     layout, names = form.layout, form.layout.names
     columns: tuple[Sequence[float], ...] = form.columns
@@ -125,136 +163,183 @@ def rows_of(form: Form, headings: Headings) -> Rows:
         level, side = (LEVEL_OF_DRAWN_LOSS, DRAWN) if bar else (LEVEL_OF_OWN_LOSS, OWN)
     epochs: Sequence[float] | None = form.epochs
     if epochs is None:
-        epochs = _marked_epochs(form.offsets, headings)
+        epochs = epochs_above(form.offsets, headings)
     elif level and bar is None and EPOCH not in names:
         names, columns = (*names, EPOCH), (*columns, epochs)
-    return Rows(
-        names,
-        columns,
-        form.offsets,
-        (unrounded(form.steps or ()) if layout.is_rounded else form.steps) or (),
-        epochs,
-        form.times,
-        side,
-        level,
-        layout.rank,
-        layout.format,
-        bar,
-        form.total,
-        is_mean=layout.is_mean,
-    )
+    steps: Sequence[int] = form.steps or ()
+    if layout.is_rounded:
+        steps = unrounded(steps)
+    places = (form.offsets, steps, epochs, form.times)
+    return Rows(names, columns, *places, side, level, layout.rank, bar, form.total, layout.is_mean)
 
 
 def unrounded(printed: Sequence[int]) -> Sequence[int]:
     """Return the steps that were rounded to thousands, as the stride of the first ones tells.
 
-    Those below a thousand are exact. Nothing where the stride does not lead to what was printed.
+    Those below a thousand are exact. Where they fall the run was resumed, at the first step that
+    leads to what was printed. Nothing where the stride does not lead to it.
 
     >>> [*unrounded([400, 800, 1000, 2000, 2000])], unrounded([400, 800, 3000]), unrounded([1000])
-    ([400, 800, 1200, 1600, 2000], (), [])
+    ([400, 800, 1200, 1600, 2000], (), ())
+    >>> [*unrounded([400, 800, 1000, 2000, 1000, 2000])]
+    [400, 800, 1200, 1600, 1200, 1600]
     """
     exact = [*takewhile(_THOUSAND.__gt__, printed)]
-    if not exact or len(exact) == len(printed):
-        return exact
-    stride = exact[-1] - exact[-2] if len(exact) > 1 else exact[0]
-    steps = range(exact[0], exact[0] + stride * len(printed), stride or 1)
-    for step, known in zip(steps, printed, strict=False):
-        unit = 1 if known < _THOUSAND else _THOUSAND if known < _THOUSAND**2 else _THOUSAND**2
-        if abs(step - known) * 2 > unit - (unit == 1):
+    if not exact:
+        return ()
+    stride = (exact[-1] - exact[-2] if len(exact) > 1 else exact[0]) or 1
+    steps = array("q")
+    falls = (at for at in range(1, len(printed)) if printed[at] < printed[at - 1])
+    for begin, end in pairwise([0, *falls, len(printed)]):
+        # Where the run may have begun, as each of its steps tells.
+        low, high = 0, _LARGEST
+        for place, step in enumerate(printed[begin:end]):
+            unit = next((unit for unit in (_THOUSAND**2, _THOUSAND) if step >= unit), 0)
+            low = max(low, max(step - unit // 2, unit) - stride * place)
+            high = min(high, step + unit // 2 - stride * place)
+        first = low if low == high else low + (exact[0] - low) % stride
+        if not low <= first <= high:
             return ()
-    return steps if len(steps) == len(printed) else ()
+        steps.extend(range(first, first + stride * (end - begin), stride))
+    return steps
 
 
-def names_epochs(own: Sequence[Rows]) -> bool:
-    """Whether lines of the training have an epoch, or stand below the heading of one."""
-    return any(each.level and each.epochs is not None for each in own)
+def epochs_above(offsets: Sequence[int], headings: Counted) -> Sequence[float] | None:
+    """Return the epoch of the last heading above each row; the first stands above all, nan."""
+    if len(headings.offsets) < 2 or offsets[-1] < headings.offsets[1]:
+        return None
+    return array("d", pick(headings.steps, headings.indices(offsets)))
 
 
-def with_closing_epochs(own: Sequence[Rows], rows: Sequence[Rows]) -> list[Rows]:
-    """Give lines the epoch of the line that closes it: its mean loss, and the epoch's number."""
-    closing = sorted(
-        (offset, epoch)
-        for each in rows
-        if each.level and not each.steps and each.bar is None and each.epochs is not None
-        for offset, epoch in zip(each.offsets, each.epochs, strict=True)
-    )
-    if not closing or any(b[1] <= a[1] for a, b in pairwise(closing)):
-        return [*own]
-    offsets = [offset for offset, _ in closing]
-    epochs = [*(epoch for _, epoch in closing), closing[-1][1] + 1]
+def _without_means(rows: Sequence[Rows]) -> list[Rows]:
+    """Leave out the mean losses of epochs where no line has a step and batches name theirs."""
+    rows = [replace(each, steps=()) if _counts_the_epoch(each) else each for each in rows]
+    lost = [each for each in rows if each.has_losses and each.bar is None]
+    means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
+    batches = [each for each in lost if each not in means]
+
+    def count(rows: Sequence[Rows]) -> int:
+        return sum(len(each.offsets) for each in rows)
+
+    def epochs(rows: Sequence[Rows]) -> set[float]:
+        return {*filter(math.isfinite, chain.from_iterable(each.epochs or () for each in rows))}
+
+    # A table may have both losses in some of its rows: those are of epochs of their own.
+    others = epochs(means) - epochs(batches) if epochs(batches) else ()
+    if any(each.steps for each in lost) or others or count(batches) < _BATCHES * count(means):
+        return [*rows]
     return [
-        replace(each, epochs=[epochs[at] for at in map(bisect_left, repeat(offsets), each.offsets)])
-        if each.level
-        else each
-        for each in own
+        each.of([name for name in each.names if name != LOSS]) if each in means else each
+        for each in rows
     ]
 
 
-def through_epochs(own: Sequence[Rows]) -> list[Rows]:
+def _counts_the_epoch(rows: Rows) -> bool:
+    """Whether the steps are how many an epoch has: "Epoch: 5, Steps: 540"."""
+    steps, epochs = rows.steps, rows.epochs
+    if epochs is None or not _has_steps(rows) or rows.total:
+        return False
+    return 1 < len(steps) == steps.count(steps[0]) and all(map(lt, epochs, epochs[1:]))
+
+
+def _without_evaluations(rows: Sequence[Rows]) -> list[Rows]:
+    """Take the rows of evaluations for what they are.
+
+    >>> steps = [1, 2, 3, 1, 1, 2, 3, 1]
+    >>> losses = [9.0, 8.0, 7.0, 7.5, 6.0, 5.0, 4.0, 4.5]
+    >>> rows = Rows((LOSS,), [losses], range(8), steps, None, None, OWN, 4, None, None, None)
+    >>> [(each.names, *each.columns) for each in _without_evaluations([rows])]
+    [(('loss',), [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]), (('eval_loss',), [7.5, 4.5])]
+    """
+    counting = [each for each in rows if _has_steps(each) and each.has_losses]
+    if len({each.rank for each in counting}) != 1:
+        return [*rows]
+    offsets, steps, _ = join_steps(counting)
+    begins = [0, *(at for at in range(1, len(steps)) if steps[at] <= steps[at - 1])]
+    ends = [at - 1 for at in (*begins[1:], len(steps))]
+    turns = _turns([steps[at] for at in ends])
+    if not turns:
+        return [*rows]
+    first, last = [offsets[at] for at in begins], {offsets[at] for at in ends}
+    found = []
+    for each in rows:
+        if each not in counting:
+            found.append(each)
+            continue
+        turn = [(bisect_right(first, offset) - 1) % turns for offset in each.offsets]
+        found.append(each.only([at for at, number in enumerate(turn) if number == 0]))
+        closing = [at for at, number in enumerate(turn) if number == 1 and each.offsets[at] in last]
+        evaluated = each.of([name for name in each.names if name not in OF_THE_RUN]).only(closing)
+        names = tuple(name_in("eval", name) for name in evaluated.names)
+        found.append(replace(evaluated, names=names, level=0, steps=()))
+    return [each for each in found if each.offsets]
+
+
+def _turns(ends: Sequence[int]) -> int:
+    """Return how many phases take turns, as where their counters end tells; 0 if none do.
+
+    >>> _turns([600, 80, 600, 80, 350]), _turns([600, 600, 600, 20]), _turns([100, 90, 80, 70])
+    (2, 0, 0)
+    """
+    for turns in _TURNS:
+        *whole, last = islice(cycle(ends[:turns]), len(ends))
+        take_turns = len(ends) >= 2 * turns and max(whole[1:turns]) < whole[0]
+        if take_turns and whole == ends[:-1] and ends[-1] <= last:
+            return turns
+    return 0
+
+
+def _with_closing_epochs(rows: Sequence[Rows]) -> list[Rows]:
+    """Give lines the epoch of the line that closes it: its mean loss, and the epoch's number."""
+    closes = [each for each in rows if each.level and not each.steps and each.bar is None]
+    offsets, epochs, _ = join_steps([replace(x, steps=x.epochs) for x in closes if x.epochs])
+    if not epochs or not rises(epochs):
+        return [*rows]
+    closing = Counted([*offsets, math.inf], [*epochs, epochs[-1] + 1])
+    return [
+        replace(each, epochs=pick(closing.steps, closing.indices(each.offsets, after=True)))
+        if _has_steps(each)
+        else each
+        for each in rows
+    ]
+
+
+def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """Count steps through all epochs where lines name the epoch, the step in it, and its length.
 
     That is epoch x length + step where the step starts again as the epoch grows. Epochs count from
     0 or from 1, as the first one shows.
     """
-    lengths = [
-        each
-        for each in own
-        if each.level and each.total and each.epochs is not None and max(each.steps) <= each.total
-    ]
-    epochs = chain.from_iterable(each.epochs or () for each in own)
-    most = max(map(abs, filter(math.isfinite, epochs)), default=0.0)
+    own = [each for each in rows if _has_steps(each) and each.epochs is not None]
+    lengths = [each for each in own if each.total and max(each.steps) <= each.total]
+    counted = join_steps(lengths)
+    epochs = [*filter(math.isfinite, counted.epochs or ())]
+    most = max(
+        map(abs, filter(math.isfinite, chain(*(each.epochs or () for each in own)))), default=0
+    )
     longest = max((each.total or 0 for each in lengths), default=0)
-    if most > _MOST_EPOCHS or most * longest > _LARGEST or not _starts_again(lengths):
-        return [*own]
-    first = min(min(filter(math.isfinite, each.epochs or ()), default=0.0) for each in lengths)
-    base = 0 if first < 1 else 1
-    usual = max(lengths, key=lambda each: len(each.steps)).total
-    counted = []
-    for each in own:
-        length = each.total if each in lengths else usual
-        if not each.level or each.epochs is None or not length or max(each.steps) > length:
-            counted.append(each)
+    if most > _MOST_EPOCHS or most * longest > _LARGEST or not all(map(float.is_integer, epochs)):
+        return [*rows]
+    is_one_an_epoch = all(map(ne, epochs, epochs[1:]))
+    if is_one_an_epoch or not starts_with_each_epoch(
+        [Guide(counted.offsets, counted.steps, counted.epochs or ())]
+    ):
+        return [*rows]
+    base = 0 if min(epochs) < 1 else 1
+    usual = max(lengths, key=lambda each: len(each.steps)).total or 0
+    found = []
+    for each in rows:
+        length = (each.total or 0) if each in lengths else usual
+        if each not in own or max(each.steps) > length:
+            found.append(each)
             continue
         if 0 in each.steps and length in each.steps:
             length += 1  # both ends are printed
-        pairs = zip(each.epochs, each.steps, strict=True)
-        steps = (
-            (int(epoch) - base) * length + step if math.isfinite(epoch) else step
-            for epoch, step in pairs
-        )
-        counted.append(replace(each, steps=array("q", steps), total=None, length=length))
-    return counted
-
-
-def _starts_again(rows: Sequence[Rows]) -> bool:
-    """Whether steps fall where whole epochs grow, at half of the places at least."""
-    order = merged_order([each.offsets for each in rows])
-    epochs = merged(order, [each.epochs or () for each in rows])
-    steps = merged(order, [each.steps for each in rows])
-    if not all(map(float.is_integer, filter(math.isfinite, epochs))):
-        return False
-    falls = [
-        after < before
-        for (epoch, before), (later, after) in pairwise(zip(epochs, steps, strict=True))
-        if later > epoch
-    ]
-    return 2 * sum(falls) >= len(falls) > 0
-
-
-def _marked_epochs(offsets: Sequence[int], headings: Headings) -> Sequence[float] | None:
-    """Return the epoch of the last heading before each row, nan before the first."""
-    first, last = (bisect_right(headings.offsets, offset) for offset in (offsets[0], offsets[-1]))
-    if not last:
-        return None
-    # Only those between the rows are looked at: a log may have many headings, and many forms.
-    before = headings.epochs[first - 1] if first else math.nan
-    epochs = array("d")
-    for at in range(first, last):
-        count = bisect_left(offsets, headings.offsets[at], len(epochs))
-        epochs.extend(repeat(before, count - len(epochs)))
-        before = headings.epochs[at]
-    epochs.extend(repeat(before, len(offsets) - len(epochs)))
-    return epochs
+        steps = array("q")
+        for epoch, step in zip(each.epochs or (), each.steps, strict=True):
+            steps.append((int(epoch) - base) * length + step if math.isfinite(epoch) else step)
+        found.append(replace(each, steps=steps, total=None, length=length))
+    return found
 
 
 def without_summary(rows: Rows) -> Rows:
@@ -284,40 +369,62 @@ def by_rank(rows: Iterable[Rows], side: str | None) -> list[list[Rows]]:
     return [of_rank[rank] for rank in sorted(of_rank)]
 
 
-def join_steps(parts: Sequence[Counted]) -> Counted:
-    """Join steps in the order of the log."""
-    if len(parts) == 1:
-        return parts[0]
-    order = merged_order([each.offsets for each in parts])
-    epochs = None
-    if any(each.epochs is not None for each in parts):
-        unknown = (each.epochs or [math.nan] * len(each.steps) for each in parts)
+def join_steps(rows: Sequence[Rows | Counted]) -> Counted:
+    """Join steps and their epochs in the order of the log."""
+    if not rows:
+        return Counted((), ())
+    order = merged_order([each.offsets for each in rows])
+    epochs: Sequence[float] | None = None
+    if any(each.epochs is not None for each in rows):
+        unknown = (each.epochs or array("d", [math.nan]) * len(each.steps) for each in rows)
         epochs = merged(order, [*unknown])
     return Counted(
-        merged(order, [each.offsets for each in parts]),
-        merged(order, [each.steps for each in parts]),
+        merged(order, [each.offsets for each in rows]),
+        merged(order, [each.steps for each in rows]),
         epochs,
     )
 
 
 def merged_order(offsets: Sequence[Sequence[int]]) -> Sequence[int]:
     """Return in which order the rows of several forms stand in the log, counted through."""
-    joined = [*chain.from_iterable(offsets)]
-    if all(map(ge, islice(joined, 1, None), joined)):
+    offsets = [each for each in offsets if len(each)]
+    joined = _joined(offsets)
+    if all(last[-1] <= first[0] for last, first in pairwise(offsets)):
         return range(len(joined))
-    return sorted(range(len(joined)), key=joined.__getitem__)
+    order = array("q")
+    starts = [*accumulate(map(len, offsets), initial=0)][:-1]
+    begins = [0] * len(offsets)
+    for end in (*max(offsets, key=len)[_PART::_PART], math.inf):
+        ends = [*map(bisect_left, offsets, repeat(end), begins)]
+        parts = map(range, map(add, starts, begins), map(add, starts, ends))
+        order.extend(sorted(chain.from_iterable(parts), key=joined.__getitem__))
+        begins = ends
+    return order
 
 
 def merged(order: Sequence[int], columns: Sequence[Sequence[T]]) -> Sequence[T]:
     """Join columns in an order that ``merged_order`` found."""
-    if len(columns) == 1:
-        return columns[0]
-    return pick([*chain.from_iterable(columns)], order)
+    return columns[0] if len(columns) == 1 else pick(_joined(columns), order)
 
 
 def pick(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
     """Return the values at some indices, in the kind of column that they stand in."""
     if isinstance(indices, range):
         return column[indices.start : indices.stop : indices.step]
-    values: Any = itemgetter(*indices)(column) if len(indices) > 1 else [column[i] for i in indices]
-    return array(column.typecode, values) if isinstance(column, array) else list(values)
+    found = _empty(column)
+    for start in range(0, len(indices), _PART):
+        part = indices[start : start + _PART]
+        found.extend(itemgetter(*part)(column) if len(part) > 1 else (column[part[0]],))
+    return cast("Sequence[T]", found)
+
+
+def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
+    found = _empty(columns[0] if columns else ())
+    for each in columns:
+        found.extend(each)
+    return cast("Sequence[T]", found)
+
+
+def _empty(column: Sequence[T]) -> Any:
+    """Return an empty column of the same kind: array or list."""
+    return array(column.typecode) if isinstance(column, array) else []

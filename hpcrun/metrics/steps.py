@@ -3,34 +3,41 @@
 Many lines say what was measured but not at which step: the dictionaries of the HF Trainer, between
 the drawings of a progress bar; ``validation loss: 2.9`` between the lines of the steps. The rows
 that *count* are those of the training with steps of their own, or the drawings of the training bar:
-those by which more of the losses without a step are told apart. A row without a step is placed
+those by which more of the losses without a step are told apart.
 
+Many bars may be drawn: of loading, of tokenizing, of each evaluation. A bar on which a training
+loss stands is the training's. Else the *training bar* is the one that moves along with the rows of
+the training: of the bars drawn between two such rows the one that is drawn between most of them.
+
+A row without a step is placed
+
+- by what it says of its place, where that leads to whole steps near those that are counted
+  (``Scale``): the share of the epoch that it prints, or its number, if there are as many rows as
+  steps. So are rows that come in lumps, as a process prints that buffers its output;
 - BEFORE: at the last step that was counted before it;
-- AFTER: at the next one. Of the two the one is right in which steps grow as the epochs that the
-  rows print, or that lies at regular steps: an evaluation every 250 steps that stands between 249
-  and 250 belongs to 250. A row before the first step, or after the last one, has one neighbour;
+- AFTER: at the next one, where that lies at regular steps: an evaluation every 250 steps that
+  stands between 249 and 250 belongs to 250. A row before the first step, or after the last one, has
+  one neighbour;
 - by epoch: if there is one for each whole epoch, printed or marked, where no counter counts through
   all epochs;
-- LATE: where the rows come in lumps, several to a step, as a process prints that buffers its
-  output: by the share of the epoch that they print (``lumps``);
 - by its order alone, where they print none.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, islice, pairwise, repeat
-from operator import lt, ne
+from operator import itemgetter, lt, ne, sub
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcrun.metrics.bars import Bar, Drawings, resumptions, training_bars
-from hpcrun.metrics.lumps import find_scale
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.own_steps import (
     AFTER,
@@ -38,37 +45,48 @@ from hpcrun.metrics.own_steps import (
     BY_EPOCH,
     DRAWN,
     IN_ORDER,
-    LATE,
     LEVEL_OF_LOSS,
     OWN,
+    Bar,
     Counted,
     Rows,
-    headings_of,
+    epochs_above,
     join_steps,
     merged,
     merged_order,
-    names_epochs,
     pick,
-    rows_of,
-    side_of,
-    through_epochs,
-    with_closing_epochs,
+    read_rows,
     without_summary,
 )
-from hpcrun.metrics.phases import without_evaluations, without_means
+from hpcrun.metrics.passes import Guide, rises, starts_with_each_epoch
 from hpcrun.metrics.store import Log
 
 # This share of a metric's rows must have steps of their own for these to be believed.
 _ENOUGH = 0.9
-# Steps lie in proportion to the epochs if they are less than this away from it on average. Epochs
-# that are rounded too much do not tell.
-_STRAYS = 0.25
-_TELLING = 4
-# Steps of each form that are looked at for that.
+# Steps of each form that are looked at for how regular they are.
 _LOOKED_AT = 4096
 # An epoch beyond this is none.
 _LARGEST = 1 << 53
 _EVALUATED = ("eval", "val", "test")
+# What bars count that are not the training's, by the words of their descriptions.
+_OTHER_WORK = re.compile(
+    r"load|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
+    r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
+    re.IGNORECASE,
+)
+# A bar takes over from one that stands still only if it has this share of its votes.
+_TAKES_OVER = 0.1
+# Fewer rows show no scale. This many numbers of epochs are tried; such a share of the rows may be
+# lost. A bar may be drawn this many steps late. Epochs that are rounded to more than this part of a
+# step do not show which it is.
+_FEWEST = 4
+_TRIED = 2
+_LOST = 0.1
+_DRAWN_LATE = 2
+_EXACT = 0.25
+_WHOLE = 0.01
+# Beyond this a bar counts bytes or tokens, and the distances to be tried are without end.
+_MOST_STEPS = 10_000_000
 
 
 class Steps(Struct, eq=False):
@@ -76,7 +94,8 @@ class Steps(Struct, eq=False):
 
     ``by_step``: rows with steps, those without one both BEFORE and AFTER. ``by_epoch``: those that
     have no step but a whole epoch, as their step; ``loose``: the ones without a step, bars aside.
-    ``training`` is the bar that counts the training; ``resumed`` where it was resumed.
+    ``training`` is the bar that counts the training; ``resumed`` where it was resumed. ``is_late``:
+    the losses came in lumps, and their steps follow from their epochs.
     """
 
     log: Log
@@ -86,6 +105,7 @@ class Steps(Struct, eq=False):
     training: Bar | None
     resumed: list[int]
     through_epochs: bool
+    is_late: bool
 
     def by_name(self) -> dict[str, Steps]:
         """Part the rows by the metrics that they have: one of thousands is found at once."""
@@ -97,6 +117,14 @@ class Steps(Struct, eq=False):
                         parts[name] = replace(self, by_step=[], by_epoch=[], loose=[])
                     getattr(parts[name], kind).append(rows)
         return parts
+
+
+class Drawings(NamedTuple):
+    """All drawings of one bar in a log; ``shows_loss``: a training loss stands on it."""
+
+    bar: Bar
+    counted: Counted
+    shows_loss: bool
 
 
 def find_steps(log: Log) -> Steps:
@@ -113,54 +141,61 @@ def find_steps(log: Log) -> Steps:
     >>> [(rows.side, [*rows.steps]) for rows in find_steps(store.logs[0]).by_step if rows.names]
     [('before', [1, 2]), ('after', [2, 2])]
     """
-    headings = headings_of(log)
-    rows = without_means([rows_of(form, headings) for form in log.forms.values()])
-    rows = without_evaluations(rows)
+    rows = read_rows(log)
     own = [each for each in rows if each.steps and each.bar is None]
-    own = through_epochs(own if names_epochs(own) else with_closing_epochs(own, rows))
-    drawn = [each for each in rows if each.steps and each.bar is not None]
-    loose = [without_summary(each) for each in rows if not each.steps or not _is_placed(each)]
-    trained = [each for each in (*own, *loose) if each.level and LOSS in each.names]
-    bars = [
-        each
-        for each in drawn
-        if each.bar and each.level and (each.side == DRAWN or each.bar.may_train)
+    bars = [each for each in rows if each.steps and each.bar and each.level and may_train(each)]
+    loose = [
+        without_summary(each) for each in rows if not each.steps or (each.bar and not each.level)
     ]
-    drawings = _drawings(bars)
-    offsets = sorted(chain.from_iterable(each.offsets for each in trained))
-    evaluated = sorted(each.offsets[0] for each in loose if not each.level)
-    found = training_bars(drawings, offsets, evaluated)
-    resumed: list[int] = []
-    for number, indices in found:
-        bar = drawings[number]
-        places, steps = pick(bar.offsets, indices), pick(bar.steps, indices)
-        if any(map(lt, islice(steps, 1, None), steps)):
-            resumed += resumptions(places, steps, bar.bar.total)
-    counts = _counts(own, [_counted_by(drawings[n], bars, indices) for n, indices in found], loose)
-    by_step = [*own, *_fresh([each for each in drawn if each.side == DRAWN])]
+    lines = [each for each in loose if each.names and each.bar is None]
+    found = training_bars(
+        _drawings(bars),
+        _offsets([each for each in (*own, *loose) if each.has_losses]),
+        sorted(each.offsets[0] for each in loose if not each.level),
+    )
+    total = found[-1].bar.total if found else None
+    by_lines = join_steps([each for each in own if each.level])
+    by_bars = join_steps([each.counted for each in found])
+    counts = _choose_counts([by_lines, by_bars], [each for each in lines if each.has_losses])
+    if counts is None:
+        lines = _with_epochs_above(lines)
+    scale = find_scale(lines, counts, total) if counts else None
+    by_step = [*own, *_fresh([each for each in bars if each.has_losses])]
     for each in bars:
-        if each.side != DRAWN and each.names and each.bar is not None:
-            by_step.append(replace(each, side=side_of(each.bar), level=0))
+        if each.names and each.bar and not each.has_losses:
+            by_step.append(replace(each, side=each.bar.side, level=0))
     by_epoch = []
-    for each in loose:
-        if each.names:
-            by_epoch += _at_epochs(each)
-            by_step += _among(each, counts)
-    if found and counts.steps:
-        by_step += _late(by_step, drawings[found[-1][0]].bar.total)
+    for each in (*lines, *(each for each in loose if each.names and each.bar)):
+        by_epoch += _at_epochs(each)
+        if counts:
+            by_step += _among(each, counts, scale)
     return Steps(
         log,
         by_step,
         by_epoch,
-        [each for each in loose if each.names and each.bar is None],
-        drawings[found[-1][0]].bar if found else None,
-        sorted(resumed),
+        lines,
+        found[-1].bar if found else None,
+        sorted(chain.from_iterable(_resumptions(each) for each in found)),
         any(each.length for each in own),
+        scale is not None and scale.is_of_lumps,
     )
 
 
-def _is_placed(rows: Rows) -> bool:
-    return rows.bar is None or rows.level > 0
+def may_train(rows: Rows) -> bool:
+    """Whether the description of a bar leaves open that it counts the training.
+
+    >>> def rows(description):
+    ...     return Rows((), (), (), (), None, None, OWN, 1, None, Bar(description, 500), 500)
+    >>> may_train(rows("")), may_train(rows("Loading checkpoint shards"))
+    (True, False)
+    """
+    return rows.bar is None or rows.side == DRAWN or not _OTHER_WORK.search(rows.bar.description)
+
+
+def _offsets(rows: Sequence[Rows]) -> Sequence[int]:
+    """Return where rows stand in the log, in its order."""
+    offsets = [each.offsets for each in rows]
+    return merged(merged_order(offsets), offsets) if offsets else ()
 
 
 def _drawings(bars: Sequence[Rows]) -> list[Drawings]:
@@ -169,39 +204,93 @@ def _drawings(bars: Sequence[Rows]) -> list[Drawings]:
     for each in bars:
         if each.bar is not None:
             of_bar.setdefault(each.bar, []).append(each)
-    found = []
-    for bar, rows in of_bar.items():
-        order = merged_order([each.offsets for each in rows])
-        offsets = merged(order, [each.offsets for each in rows])
-        steps = merged(order, [each.steps for each in rows])
-        shows_loss = any(each.side == DRAWN for each in rows)
-        found.append(Drawings(bar, offsets, steps, shows_loss))
-    return found
-
-
-def _counted_by(drawings: Drawings, bars: Sequence[Rows], indices: Sequence[int]) -> Counted:
-    rows = [each for each in bars if each.bar == drawings.bar]
-    epochs = None
-    if all(each.epochs is not None for each in rows):
-        order = merged_order([each.offsets for each in rows])
-        epochs = pick(merged(order, [each.epochs or () for each in rows]), indices)
-    return Counted(pick(drawings.offsets, indices), pick(drawings.steps, indices), epochs)
-
-
-def _counts(own: Sequence[Rows], by_bars: Sequence[Counted], loose: Sequence[Rows]) -> Counted:
-    """Choose the steps that count: of rows that have their own, or of the training bar."""
-    by_rows = join_steps(
-        [Counted(each.offsets, each.steps, each.epochs) for each in own if each.level]
-    )
-    by_bar = join_steps(by_bars)
-    losses = [each for each in loose if each.level and LOSS in each.names and each.bar is None]
-    if not by_rows.steps or not by_bar.steps or not losses:
-        return by_rows if by_rows.steps else by_bar
-    apart = [
-        sum(len({*map(bisect_right, repeat(counts.offsets), each.offsets)}) for each in losses)
-        for counts in (by_rows, by_bar)
+    return [
+        Drawings(bar, join_steps(rows), any(each.has_losses for each in rows))
+        for bar, rows in of_bar.items()
     ]
-    return by_bar if apart[1] > apart[0] else by_rows
+
+
+def training_bars(
+    drawn: Sequence[Drawings], trained: Sequence[int], evaluated: Sequence[int]
+) -> list[Drawings]:
+    """Find the bars of the training, and which of their drawings count.
+
+    ``trained`` and ``evaluated``: the bytes at which rows of the training, and of evaluations,
+    begin. The bar that counts last comes last: a second training in the same log may have a bar of
+    its own. Without rows of the training it is the bar that is not at its end when an evaluation is
+    first logged.
+
+    >>> steps = Drawings(Bar("", 9), Counted([0, 20, 40], [1, 2, 3]), False)
+    >>> other = Drawings(Bar("", 2), Counted([5, 6], [1, 2]), False)
+    >>> training_bars([steps, other], trained=[10, 30, 50], evaluated=[]) == [steps]
+    True
+    """
+    if showing := [each for each in drawn if each.shows_loss]:
+        return sorted(showing, key=lambda each: each.counted.offsets[-1])
+    for place in evaluated if not trained else ():
+        going = {}
+        for each in drawn:
+            at = bisect_left(each.counted.offsets, place) - 1
+            if at >= 0 and each.counted.steps[at] < (each.bar.total or 0):
+                going[each.counted.offsets[at]] = each
+        if going:
+            return [going[max(going)]]
+    votes = []
+    for number, (_, (offsets, _, _), _) in enumerate(drawn):
+        # The gaps between rows of the training in which it is drawn.
+        gaps = {*map(bisect_left, repeat(trained), offsets)} - {len(trained)}
+        votes.append((len(gaps), offsets[-1], offsets[0], number))
+    found: list[tuple[int, int, int, int]] = []
+    for vote in sorted(votes, reverse=True):
+        count, last, first, _ = vote
+        least = max(1, _TAKES_OVER * max(votes)[0]) if found else 0
+        if count > least and all(last < other[2] or other[1] < first for other in found):
+            found.append(vote)
+    return [drawn[number] for _, _, _, number in sorted(found, key=itemgetter(1))]
+
+
+def _resumptions(drawn: Drawings) -> Iterator[int]:
+    """Find where a bar breaks off, begins again and jumps ahead: the training was resumed there.
+
+    >>> def drawings(*steps):
+    ...     return Drawings(Bar("", 99), Counted(range(len(steps)), steps), False)
+    >>> [*_resumptions(drawings(1, 2, 0, 2))], [*_resumptions(drawings(1, 0, 50))]
+    ([], [2])
+    """
+    (_, total), (offsets, steps, _), _ = drawn
+    if total is None or not any(map(lt, islice(steps, 1, None), steps)):
+        return
+    stride, begins_again = 0, False
+    for offset, (last, step) in zip(islice(offsets, 1, None), pairwise(steps), strict=True):
+        if step < last:
+            begins_again = step == 0 and last < total
+        elif step > last:
+            if begins_again and step > 2 * stride:
+                yield offset
+            else:
+                stride = max(stride, step - last)
+            begins_again = False
+
+
+def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Counts | None:
+    """Choose the steps that count: those by which more losses without a step are told apart."""
+
+    def apart(counts: Counted) -> int:
+        return sum(len({*map(bisect_right, repeat(counts.offsets), x.offsets)}) for x in losses)
+
+    candidates = [counts for counts in candidates if counts.steps]
+    best = max(candidates, key=apart) if len(candidates) > 1 else next(iter(candidates), None)
+    return None if best is None else Counts(best)
+
+
+def _with_epochs_above(lines: Sequence[Rows]) -> list[Rows]:
+    """Give lines that name no epoch that of the last loss above them."""
+    said = [each for each in lines if each.has_losses and each.epochs is not None]
+    above = join_steps([replace(each, steps=each.epochs) for each in said])
+    return [
+        replace(each, epochs=epochs_above(each.offsets, above)) if each.epochs is None else each
+        for each in lines
+    ]
 
 
 def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
@@ -213,32 +302,32 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
     found = []
     evaluated = {name for rows in drawn for name in rows.names if name.startswith(_EVALUATED)}
     for name in sorted(evaluated):
-        showing = [rows for rows in drawn if name in rows.names]
-        for rows, new in zip(showing, _changed(showing, name), strict=True):
-            found.append(replace(rows.of([name]).only(new), level=0))
-    losses = _changed(drawn, LOSS) if any(0 in rows.steps for rows in drawn) else []
-    for number, rows in enumerate(drawn):
+        for rows, new in _changes([rows.of([name]) for rows in drawn if name in rows.names], name):
+            found.append(replace(rows.only(new), level=0))
+    begins = any(0 in rows.steps for rows in drawn)
+    for rows, new in _changes(drawn, LOSS) if begins else zip(drawn, repeat(())):
         kept = rows.of([name for name in rows.names if name not in evaluated])
         if 0 in rows.steps:
-            known = {*losses[number]}
+            known = {*new}
             kept = kept.only([at for at, step in enumerate(rows.steps) if step or at in known])
         found.append(kept)
     return [rows for rows in found if rows.steps]
 
 
-def _changed(drawn: Sequence[Rows], name: str) -> list[list[int]]:
-    """Find where a metric is another than in the drawing before, for each of the rows."""
-    values = [rows.columns[rows.names.index(name)] for rows in drawn]
+def _changes(drawn: Sequence[Rows], name: str) -> Iterator[tuple[Rows, Sequence[int]]]:
+    """Find where a metric is another than in the drawing before, in each of the rows."""
     order = merged_order([rows.offsets for rows in drawn])
-    which = merged(order, [[number] * len(rows.offsets) for number, rows in enumerate(drawn)])
-    index = merged(order, [range(len(rows.offsets)) for rows in drawn])
-    changed: list[list[int]] = [[] for _ in drawn]
-    shown: float | None = None
-    for number, at, value in zip(which, index, merged(order, values), strict=True):
-        if value != shown:
-            changed[number].append(at)
-            shown = value
-    return changed
+    values = merged(order, [rows.columns[rows.names.index(name)] for rows in drawn])
+    changed = bytearray(len(order))
+    is_new = chain([True], map(ne, values, islice(values, 1, None)))
+    for at, differs in zip(order, is_new, strict=False):
+        changed[at] = differs
+    flags = iter(changed)
+    for rows in drawn:
+        yield (
+            rows,
+            [at for at, differs in zip(range(len(rows.offsets)), flags, strict=False) if differs],
+        )
 
 
 def _at_epochs(rows: Rows) -> list[Rows]:
@@ -253,92 +342,195 @@ def _at_epochs(rows: Rows) -> list[Rows]:
         return []
     side, level = (OWN, rows.level) if rows.bar is None else (DRAWN, 0)
     steps = array("q", map(int, epochs))
-    moved = [True, *map(ne, steps, islice(steps, 1, None))]
-    return [replace(rows, steps=steps, side=side, level=level, moved=moved)]
+    places = [*compress(steps, chain([True], map(ne, steps, islice(steps, 1, None))))]
+    return [replace(rows, steps=steps, side=side, level=level, places=places)]
 
 
-def _among(rows: Rows, counts: Counted) -> list[Rows]:
-    """Give rows the steps before them and after them."""
-    count = len(counts.steps)
-    if not count:
-        return []
-    places = [*map(bisect_right, repeat(counts.offsets), rows.offsets)]
-    early = bisect_right(places, 0)
+class Counts:
+    """The steps that a log counts, and the neighbours of other rows among them."""
+
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
+        self.offsets, self.steps, _ = counted
+        # As long as the step is the same it is one place.
+        moves = map(ne, self.steps, islice(self.steps, 1, None))
+        self._places = array("q", accumulate(moves, initial=0))
+
+    def place(self, rows: Rows, side: str) -> Rows:
+        """Return rows with the steps before them, or AFTER them."""
+        indices = self._counted.indices(rows.offsets, after=side == AFTER)
+        steps, epochs = pick(self.steps, indices), rows.epochs
+        if epochs is None and self._counted.epochs is not None:
+            epochs = pick(self._counted.epochs, indices)
+        places = [*dict(zip(pick(self._places, indices), steps, strict=True)).values()]
+        if side == AFTER:
+            # The last row has nothing after it: its step, that of the one before, shows nothing.
+            places += [steps[-1]] * (rows.offsets[-1] >= self.offsets[-1])
+            offsets = pick(self.offsets, indices)
+        else:
+            offsets = array("q", map(max, repeat(self.offsets[0]), rows.offsets))
+        level = LEVEL_OF_LOSS if rows.has_losses else 0
+        return replace(
+            rows, offsets=offsets, steps=steps, epochs=epochs, side=side, level=level, places=places
+        )
+
+    def stand_below(self, rows: Rows) -> bool:
+        """Whether each row stands above the line with its step, the first and the last one too."""
+        places = self._places[-1] + 1
+        above = rows.offsets[0] < self.offsets[0] and rows.offsets[-1] < self.offsets[-1]
+        return bool(above) and _ENOUGH * places <= len(rows.offsets) <= places / _ENOUGH
+
+
+def _among(rows: Rows, counts: Counts, scale: Scale | None) -> Iterator[Rows]:
+    """Give rows the steps that they show, or those before them and after them."""
     if rows.bar is not None:
-        rows, places = rows.only(range(early, len(places))), places[early:]
-        early = 0
-        if not places:
-            return []
-    before = [place - 1 for place in places]
-    before[:early] = [0] * early
-    offsets = array("q", rows.offsets)
-    offsets[:early] = array("q", [counts.offsets[0]]) * early
-    epochs = rows.epochs
-    if epochs is None and counts.epochs is not None:
-        epochs = pick(counts.epochs, before)
-    level = LEVEL_OF_LOSS if rows.level and LOSS in rows.names else 0
-    placed = replace(
-        rows,
-        offsets=offsets,
-        steps=pick(counts.steps, before),
-        epochs=epochs,
-        says_epochs=rows.epochs is not None,
-        moved=_moved(counts, before),
-        side=BEFORE if rows.bar is None else DRAWN,
-        level=level if rows.bar is None else 0,
-    )
-    if rows.bar is not None:
-        return [placed]
-    late = bisect_left(places, count)
-    after = [*places[:late], *repeat(count - 1, len(places) - late)]
-    offsets = array("q", pick(counts.offsets, after))
-    offsets[late:] = array("q", rows.offsets[late:])
-    steps = pick(counts.steps, after)
-    moved = _moved(counts, after)
-    # The last row has nothing after it: that its step is that of the one before shows nothing.
-    moved[-1] |= late < len(places)
-    after_it = replace(rows, offsets=offsets, steps=steps, side=AFTER, level=0, moved=moved)
-    after_it.places = rows.offsets
-    return [placed, after_it]
+        rows = rows.only(range(bisect_left(rows.offsets, counts.offsets[0]), len(rows.offsets)))
+        if rows.offsets:
+            yield replace(counts.place(rows, BEFORE), side=DRAWN, level=0)
+        return
+    before, after = counts.place(rows, BEFORE), counts.place(rows, AFTER)
+    if scale is not None and (steps := scale.steps_of(rows)) is not None:
+        yield replace(before, steps=steps, places=steps)
+    elif counts.stand_below(rows):
+        yield replace(after, side=BEFORE)
+    else:
+        yield before
+        yield replace(after, level=0)
 
 
-def _late(by_step: Sequence[Rows], total: int | None) -> list[Rows]:
-    """Place rows by the epochs that they print, if they come in lumps and tell their steps so."""
-    said = [each for each in by_step if each.bar is None and each.epochs and each.says_epochs]
-    after = [each for each in said if each.side == AFTER]
-    losses = [each for each in after if LOSS in each.names]
-    if total is None or not losses:
-        return []
-    for side in (BEFORE, AFTER):
-        placed = [each for each in by_step if each.side == side and LOSS in each.names]
-        rows = sum(len(each.moved) for each in placed)
-        if sum(sum(each.moved) for each in placed) >= _ENOUGH * rows:
-            return []
-    order = merged_order([each.places for each in losses])
+class Scale(NamedTuple):
+    """How the steps of rows follow from the share of the epoch that they print, or their number.
+
+    ``per_epoch``: the steps of an epoch, None where these show nothing. ``first``: the step of the
+    first loss, where the others follow from their number; they stand at ``losses`` in the log,
+    ``distance`` steps apart.
+    """
+
+    per_epoch: float | None
+    distance: int = 1
+    first: int | None = None
+    losses: Sequence[int] = ()
+    total: int = _LARGEST
+    is_of_lumps: bool = False
+
+    def steps_of(self, rows: Rows) -> Sequence[int] | None:
+        """Return the steps of rows, None where they do not show them."""
+        if self.first is not None and rows.has_losses:
+            places = map(bisect_left, repeat(self.losses), rows.offsets)
+            return array("q", (self.first + self.distance * place for place in places))
+        if self.per_epoch is None or rows.epochs is None or math.isnan(sum(rows.epochs)):
+            return None
+        return array("q", map(self.step_of, rows.epochs))
+
+    def step_of(self, epoch: float) -> int:
+        """Return the step at which rows of an epoch were logged.
+
+        >>> Scale(705.0, 10, total=2115).step_of(0.14)
+        100
+        """
+        number = round(epoch * (self.per_epoch or 0) / self.distance)
+        return min(self.total, self.distance * max(self.is_of_lumps, number))
+
+
+def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scale | None:
+    """Find how steps follow from the epochs of the losses or their number; None if they do not.
+
+    A program whose output is buffered prints its dictionaries in lumps, long after their steps,
+    while the bar is drawn at once. Each says how far the epoch is, the bar how many steps there are
+    in all: so a step is epoch x total / epochs. How many epochs there are is not said; no row may
+    lie ahead of the bar, so that few numbers are possible.
+    """
+    losses = [each for each in lines if each.has_losses] or [
+        each for each in lines if each.epochs is not None
+    ]
+    offsets = _offsets(losses)
+    if len(offsets) < _FEWEST or (total or 0) > _MOST_STEPS:
+        return None
+    placed = [[counts.place(each, side) for each in losses] for side in (BEFORE, AFTER)]
+    moved = max(len([*_places(of_side)]) for of_side in placed)
+    is_of_lumps = moved < _ENOUGH * len(offsets)
+    if is_of_lumps and len(counts.steps) >= _FEWEST:
+        rows_above = map(bisect_left, repeat(offsets), counts.offsets)
+        ahead = {*map(sub, counts.steps, rows_above)}
+        if len(ahead) == 1:
+            return Scale(None, 1, ahead.pop() + 1, offsets)
+    if any(each.epochs is None for each in losses):
+        return None
+    order = merged_order([each.offsets for each in losses])
     epochs = merged(order, [each.epochs or () for each in losses])
-    if all(map(float.is_integer, epochs)):
-        return []
-    scale = find_scale(epochs, merged(order, [each.steps for each in losses]), total)
-    if scale is None:
-        return []
-    rank = dict(zip(order, range(len(order)), strict=True))
-    steps, done, found = scale.steps_of(epochs), 0, []
-    for each in after:
-        own: list[int] = [scale.step_of(epoch) for epoch in each.epochs or ()]
-        if LOSS in each.names:
-            own = [steps[rank[done + number]] for number in range(len(own))]
-            done += len(own)
-        found.append(replace(each, offsets=each.places, steps=array("q", own), side=LATE))
-    return found
+    if not all(map(math.isfinite, epochs)):
+        return None
+    digits = (n for n in (2, 3, 4, 6) if all(round(epoch, n) == epoch for epoch in epochs))
+    coarse = 0.5 * 10.0 ** -next(digits, 15)
+    before, after = (merged(order, [x.steps for x in each]) for each in placed)
+    if total is not None and is_of_lumps:
+        places = zip(epochs, after, strict=True)
+        least = max((epoch - coarse) * total / max(step, 1) for epoch, step in places)
+        first = max(1, math.ceil(least))
+        found = (
+            _in_lumps(epochs, offsets, total / number, coarse, total)
+            for number in range(first, first + _TRIED)
+        )
+        return None if all(map(float.is_integer, epochs)) else next(filter(None, found), None)
+    last = epochs[-1]
+    if is_of_lumps or last <= 0 or len({*before}) < _ENOUGH * len(before):
+        return None
+    ends = {*range(before[-1], before[-1] + _DRAWN_LATE + 1), after[-1]} - {0}
+    lengths = [step / last for step in sorted(ends)]
+    if total is not None:
+        lengths += [total / max(1, round(last * total / step)) for step in ends]
+    return next((Scale(x) for x in lengths if _is_exact(epochs, before, after, x, coarse)), None)
 
 
-def _moved(counts: Counted, places: Sequence[int]) -> list[bool]:
-    """Find which rows stand at another step than the row before, or at the same one a lap later."""
-    steps: Sequence[object] = pick(counts.steps, places)
-    if any(map(lt, islice(counts.steps, 1, None), counts.steps)):
-        laps = [0, *accumulate(map(lt, islice(counts.steps, 1, None), counts.steps))]
-        steps = list(zip(pick(laps, places), steps, strict=True))
-    return [True, *map(ne, steps, islice(steps, 1, None))]
+def _is_exact(
+    epochs: Sequence[float],
+    before: Sequence[int],
+    after: Sequence[int],
+    length: float,
+    coarse: float,
+) -> bool:
+    """Whether epochs of a length lead to whole steps, each beside those that are counted there."""
+    error = coarse * length
+    if error > _EXACT:
+        return False
+    steps = [round(epoch * length) for epoch in epochs]
+    strays = (abs(step - epoch * length) for step, epoch in zip(steps, epochs, strict=True))
+    if max(strays) > error + _WHOLE:
+        return False
+    places = zip(before, steps, after, strict=True)
+    late = _DRAWN_LATE
+    near = sum(low - late <= step <= high + late for low, step, high in places)
+    return near >= _ENOUGH * len(steps)
+
+
+def _in_lumps(
+    epochs: Sequence[float], offsets: Sequence[int], length: float, coarse: float, total: int
+) -> Scale | None:
+    """Find the distance of losses, where steps that many apart fit epochs of a length.
+
+    >>> _in_lumps([0.01, 0.03, 0.04, 0.06, 0.07, 0.09], range(6), 705.0, 0.005, 2115)[:3]
+    (705.0, 10, None)
+    >>> _in_lumps([0.5, 0.1, 0.7, 0.9], range(4), 100.0, 0.005, 100) is None
+    True
+    """
+    span = length * (epochs[-1] - epochs[0]) / (len(epochs) - 1)
+    spread = 2 * coarse * length / (len(epochs) - 1)
+    whole = range(max(1, math.floor(span - spread)), math.ceil(span + spread) + 1)
+    lossy = range(max(1, math.floor((1 - _LOST) * span)), whole.start)
+    for distances in (whole, lossy):
+        fitting = []
+        for distance in distances:
+            scale = Scale(length, distance, None, offsets, total, is_of_lumps=True)
+            steps: Sequence[int] = [*map(scale.step_of, epochs)]
+            if 2 * coarse * length >= distance:
+                scale = scale._replace(first=steps[0])
+                steps = range(steps[0], steps[0] + distance * len(steps), distance)
+            strays = [abs(s - epoch * length) for s, epoch in zip(steps, epochs, strict=True)]
+            if max(strays) <= coarse * length + 1 and rises(steps):
+                fitting.append((math.fsum(strays), scale))
+        if fitting:
+            return min(fitting)[1]
+    return None
 
 
 def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
@@ -346,66 +538,40 @@ def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
 
     ``counts_all``: the counter of steps does not start again within the run.
     """
-    if any(each.side == LATE and name in each.names for log in logs for each in log.by_step):
-        return LATE
     rows: dict[str, list[Rows]] = {BEFORE: [], AFTER: [], BY_EPOCH: []}
-    needed = 1.0
+    count = 0
     for log in logs:
-        needed += _ENOUGH * sum(len(each.offsets) for each in log.loose if name in each.names)
+        count += sum(len(each.offsets) for each in log.loose if name in each.names)
         for each in log.by_step:
             if name in each.names and each.side in (BEFORE, AFTER):
                 rows[each.side].append(each)
         rows[BY_EPOCH] += [each for each in log.by_epoch if name in each.names and each.bar is None]
-    needed = max(1.0, needed - 1.0)
-    moves = {way: sum(sum(each.moved) for each in placed) for way, placed in rows.items()}
-    good = {way for way in moves if moves[way] >= needed}
-    if BY_EPOCH in good and not counts_all:
+    places = {way: [*_places(placed)] for way, placed in rows.items()}
+    good = [way for way in places if len(places[way]) >= max(1, _ENOUGH * count)]
+    guides = [Guide(each.offsets, each.steps, each.epochs or ()) for each in rows[BEFORE]]
+    if BY_EPOCH in good and (not counts_all or starts_with_each_epoch(guides)):
         return BY_EPOCH
-    if {BEFORE, AFTER} <= good and any(log.through_epochs for log in logs):
-        return BEFORE  # what stands between two epochs is of the one that ends
-    if {BEFORE, AFTER} <= good:
-        strays = {way: _strays(rows[way]) for way in (BEFORE, AFTER)}
-        better, worse = sorted(strays, key=lambda way: strays[way])
-        if strays[better] < _STRAYS and strays[better] + 0.1 < strays[worse]:
-            return better
-        regular = {way: _regularity(rows[way]) for way in (BEFORE, AFTER)}
+    # What stands between two epochs is of the one that ends.
+    if {BEFORE, AFTER} <= {*good} and not any(log.through_epochs for log in logs):
+        regular = {way: _regularity(places[way]) for way in (BEFORE, AFTER)}
         return AFTER if regular[AFTER] > regular[BEFORE] + 0.25 else BEFORE
-    return next((way for way in (BEFORE, AFTER, BY_EPOCH) if way in good), IN_ORDER)
+    return next(iter(good), IN_ORDER)
 
 
-def _strays(placed: Iterable[Rows]) -> float:
-    """Return how far steps lie from where the printed epochs have them on average, in steps.
-
-    >>> def rows(steps, epochs):
-    ...     moved = [True] * len(steps)
-    ...     places = (steps, steps, epochs, None)
-    ...     return Rows((), (), *places, "", 0, None, "", None, None, moved=moved)
-    >>> epochs = [0.125, 0.25, 0.375, 0.5]
-    >>> _strays([rows([0, 1, 2, 3], epochs)]), _strays([rows([1, 2, 3, 4], epochs)])
-    (0.375, 0.0)
-    """
-    pairs = [
-        pair
-        for rows in placed
-        if rows.epochs is not None and rows.says_epochs
-        for pair in islice(
-            compress(zip(rows.epochs, rows.steps, strict=True), rows.moved), _LOOKED_AT
-        )
-        if not math.isnan(pair[0])
-    ]
-    if len(pairs) < _TELLING or not max(pairs)[0] > 0:
-        return math.inf
-    last_epoch, last = max(pairs)
-    return sum(abs(step - last * epoch / last_epoch) for epoch, step in pairs) / len(pairs)
+def _places(placed: Iterable[Rows]) -> Iterator[int]:
+    """Yield the steps of the different places at which rows stand."""
+    return chain.from_iterable(each.places for each in placed)
 
 
-def _regularity(placed: Iterable[Rows]) -> float:
+def _regularity(steps: Sequence[int]) -> float:
     """Return the share of steps that are multiples of their usual distance.
 
     All are if it is the same step each time: the last one of each epoch.
+
+    >>> _regularity([250, 500, 750]), _regularity([249, 499, 749]), _regularity([390, 390])
+    (1.0, 0.0, 1.0)
     """
-    moved = (compress(rows.steps, rows.moved) for rows in placed)
-    steps = [step for each in moved for step in islice(each, _LOOKED_AT)]
+    steps = steps[:_LOOKED_AT]
     gaps = Counter(high - low for low, high in pairwise(steps) if high > low)
     if not gaps:
         return float(len({*steps}) == 1)

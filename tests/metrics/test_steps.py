@@ -1,0 +1,150 @@
+"""Rows that belong to a step that stands elsewhere in the log: what shows which it is."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.own_steps import merged, merged_order, unrounded
+from tests.metrics.parsing import parse_chunks
+from tests.metrics.rows import Line, at, both, build
+
+_RATE = (("step_seconds", 0.5),)
+
+
+def bar(step: int, total: int, name: str = "", **more: Any) -> Line:
+    return Line(_RATE, step, bar=name, total=total, form="bar", **more)
+
+
+def curve_of(lines: Iterable[str]) -> Curve:
+    text = "\n".join(lines) + "\n"
+    return parse_chunks("a.log", [(0, [text.encode()])]).curve
+
+
+def loss_at(step: int) -> float:
+    return round(5 / (1 + step / 50), 4)
+
+
+@pytest.mark.parametrize("digits", [4, 15])
+def test_a_bar_that_is_one_behind_all_the_time(digits: int) -> None:
+    """The dictionary is printed before the bar moves on; its epoch shows the step."""
+    lines = []
+    for step in range(25, 2001, 25):
+        lines += [bar(step - 1, 2000), at(0, None, loss_at(step), epoch=round(step / 200, digits))]
+    # A dictionary that stands elsewhere, as two streams were joined.
+    lines[9], lines[13] = lines[13], lines[9]
+    assert build(lines).steps("loss") == [*range(25, 2001, 25)]
+
+
+def test_a_bar_that_shows_the_step_keeps_it_where_epochs_are_too_coarse() -> None:
+    lines = []
+    for step in range(10, 1000, 10):
+        lines += [bar(step, 9000), at(0, None, loss_at(step), epoch=round(step / 3000, 2))]
+    assert build(lines).steps("loss") == [*range(10, 1000, 10)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_as_many_losses_as_the_steps_that_are_counted_between_them(first: int) -> None:
+    lines = []
+    for step in range(1, 101):
+        lines.append(at(0, None, loss_at(step), epoch=float(step // 21)))
+        if step % 10 == 0:
+            lines.append(Line((("lr", 0.1),), step - 1 + first))
+    assert both(build(lines), "loss") == (
+        [*range(first, 100 + first)],
+        [loss_at(step) for step in range(1, 101)],
+    )
+    lines.pop(40)
+    assert build(lines).steps("loss") == [None] * 99
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("--------Iteration: {step}--------", "Loss: {loss} Loss_u: {other}"),
+        ("Step {step}", "train loss: {loss}"),
+    ],
+)
+def test_the_step_in_the_heading_above(head: str, row: str) -> None:
+    lines = []
+    for step in range(1, 40):
+        lines.append(head.format(step=1000 * step))
+        lines.append(row.format(loss=loss_at(step), other=step / 1000))
+    curve = curve_of(lines)
+    assert both(curve, "loss") == (
+        [*range(1000, 40_000, 1000)],
+        [loss_at(step) for step in range(1, 40)],
+    )
+
+
+def test_the_step_on_the_line_below() -> None:
+    lines = [
+        line
+        for step in range(10, 400, 10)
+        for line in (f"train loss: {loss_at(step)}", f"Step {step}")
+    ]
+    assert curve_of(lines).steps("loss") == [*range(10, 400, 10)]
+
+
+def test_an_evaluation_without_a_counter_is_of_the_epoch_above_it() -> None:
+    lines = []
+    for epoch in range(1, 51):
+        lines.append(at(0, None, loss_at(epoch), epoch=float(epoch)))
+        if epoch % 5 == 0:
+            lines.append(at(0, None, 2 * loss_at(epoch), name="eval_loss"))
+    curve = build(lines)
+    assert curve.steps("loss") == [*range(1, 51)]
+    assert curve.steps("eval_loss") == [*range(5, 55, 5)]
+
+
+def test_evaluations_have_steps_where_the_log_has_no_other_losses() -> None:
+    lines = []
+    for step in range(100, 600, 100):
+        lines += [bar(n, 500) for n in range(step - 99, step + 1)]
+        lines.append(at(0, None, loss_at(step), name="eval_loss"))
+    assert build(lines).steps("eval_loss") == [*range(100, 600, 100)]
+
+
+def test_an_epoch_that_stands_on_the_line_is_not_replaced_by_a_bar_of_batches() -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        for step in range(5 - epoch):
+            values = (("loss", loss_at(3 * epoch + step)), *_RATE)
+            lines.append(Line(values, step, bar="", total=3, form="bar"))
+        lines += [bar(0, 1), bar(1, 1)]
+        lines.append(at(0, None, 1.0 / epoch, name="eval_loss", epoch=float(epoch)))
+    assert build(lines).steps("eval_loss") == [1, 2, 3]
+
+
+def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:
+    lines = [bar(n, 50, "Tokenizing") for n in range(51)]
+    for total in (300, 200):
+        for step in range(10, total + 1, 10):
+            lines += [bar(step, total), at(0, None, loss_at(step))]
+        lines += [bar(n, 4) for n in range(5)]
+    assert build(lines).steps("loss") == [*range(10, 301, 10), *range(10, 201, 10)]
+
+
+@pytest.mark.parametrize("resumed_at", [600, 1000, 1400, 3400])
+def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
+    def printed(step: int) -> int:
+        return step if step < 1000 else round(step / 1000 + 1e-9) * 1000
+
+    steps = [*range(200, 5001, 200), *range(resumed_at, 6001, 200)]
+    found = [*unrounded([*map(printed, steps)])]
+    assert found[:25] == steps[:25]
+    assert [*map(printed, found)] == [*map(printed, steps)]
+    assert all(b - a == 200 for a, b in itertools.pairwise(found[25:]))
+
+
+def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> None:
+    random.seed(0)
+    whose = random.choices(range(3), weights=(80, 15, 5), k=300_000)
+    offsets = [[at for at, form in enumerate(whose) if form == each] for each in range(3)]
+    order = merged_order([*offsets, []])
+    assert [*merged(order, [*offsets, []])] == [*range(len(whose))]
