@@ -109,26 +109,18 @@ def compare_runs(
     without = [run.source for run in runs if name not in run.curve.metrics]
     notes = [f"no {name} in {', '.join(without)}"] if without else []
     falls = _falls(runs, name)
-    batches = [speed.batch for speed in scaling.speeds]
-    points = [_points(run, name, notes) for run in runs]
-    values = [[v if falls else -v for v in each] for _, each in points]
-    axes: dict[Measure, list[list[float] | None]] = {by: [] for by in MEASURES}
-    for by in MEASURES:
-        for run, (indices, _), batch in zip(runs, points, batches, strict=True):
-            x = axis_of(run, name, by, batch, per_gpu=per_gpu)
-            axes[by].append(x and [read_at(x, index) for index in indices])
-    tracks = {
-        by: [build_track(x, y) if x else None for x, y in zip(axes[by], values, strict=True)]
-        for by in MEASURES
-    }
+    learned = [
+        _learned(run, name, speed.batch, notes, falls=falls, per_gpu=per_gpu)
+        for run, speed in zip(runs, scaling.speeds, strict=True)
+    ]
     equal: list[Equal] = []
     for by in MEASURES:
-        found = None if _is_redundant(by, tracks, equal) else _equal(by, tracks[by], falls=falls)
+        found = None if _is_redundant(by, learned, equal) else _equal(by, learned, falls=falls)
         if found is not None:
             equal.append(found)
-            notes += _left_out(runs, name, tracks[by], found)
+            notes += _left_out(learned, found)
     notes += _doubts_about_time(runs, name)
-    reached = _target(values, axes, target, falls=falls)
+    reached = _target(learned, target, falls=falls)
     return Comparison(name, falls, tuple(equal), reached, scaling, settings, tuple(notes))
 
 
@@ -177,21 +169,40 @@ def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
     return 2 * fallen > len(summaries)
 
 
-def _points(run: ParsedRun, name: str, notes: list[str]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the points of a metric: broken indices of its series' own, and values."""
+class _Learned(Struct):
+    """How a run learned: values that fall where they get better, and their places by measure.
+
+    ``y`` is empty where its log lacks the metric.
+    """
+
+    source: str
+    y: list[float]
+    axes: dict[Measure, list[float]]
+
+    def track(self, by: Measure) -> Track | None:
+        """Return the curve over an axis; None where the log does not give the axis."""
+        return build_track(self.axes[by], self.y) if by in self.axes else None
+
+
+def _learned(
+    run: ParsedRun, name: str, batch: float | None, notes: list[str], *, falls: bool, per_gpu: bool
+) -> _Learned:
     series = run.curve.metrics.get(name)
     if series is None:
-        return [], []
-    found = even_points(series)
-    if found is None:
+        return _Learned(run.source, [], {})
+    points = even_points(series)
+    if points is None:
         notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
-        return [float(index) for index in range(len(series.values))], series.values
-    return found
+        points = list(map(float, range(len(series.values)))), series.values
+    axes = {by: axis_of(run, name, by, batch, per_gpu=per_gpu) for by in MEASURES}
+    return _Learned(
+        run.source,
+        [value if falls else -value for value in points[1]],
+        {by: [read_at(x, index) for index in points[0]] for by, x in axes.items() if x},
+    )
 
 
-def _is_redundant(
-    by: Measure, tracks: dict[Measure, list[Track | None]], equal: Sequence[Equal]
-) -> bool:
+def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
     """Return whether a comparison would only repeat one before it."""
     if by == "samples" and any(each.by == "tokens" for each in equal):
         return True
@@ -199,7 +210,7 @@ def _is_redundant(
         return False
     # An axis may be the steps' in another unit, the same for all runs.
     ratios = []
-    for step, other in zip(tracks["step"], tracks[by], strict=True):
+    for step, other in ((each.track("step"), each.track(by)) for each in learned):
         if (step is None) != (other is None):
             return False
         if step is not None and other is not None and step.x[-1] > 0:
@@ -207,45 +218,33 @@ def _is_redundant(
     return bool(ratios) and max(ratios) - min(ratios) <= _ALIKE * max(ratios)
 
 
-def _equal(by: Measure, tracks: Sequence[Track | None], *, falls: bool) -> Equal | None:
+def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | None:
     """Compare the runs where the first of them ends; None if fewer than two can be."""
-    longest = max((track.x[-1] for track in tracks if track is not None), default=0.0)
-    kept = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
-    if sum(track is not None for track in kept) < 2:
-        kept = list(tracks)
-    window = common_window([track for track in kept if track]) if any(kept) else None
-    if window is None or sum(track is not None for track in kept) < 2:
+    tracks = [each.track(by) for each in learned]
+    longest = max((track.x[-1] for track in tracks if track), default=0.0)
+    long = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
+    kept = long if len(long) - long.count(None) > 1 else tracks
+    known = [track for track in kept if track]
+    window = common_window(known) if len(known) > 1 else None
+    if window is None:
         return None
-    blocks = [None if track is None else block_means(track, window) for track in kept]
-    levels = [None if each is None else sum(each) / len(each) for each in blocks]
+    blocks = [block_means(track, window) if track else [] for track in kept]
+    levels = [sum(each) / len(each) if each else None for each in blocks]
     best = min((level, index) for index, level in enumerate(levels) if level is not None)[1]
-    first = blocks[best]
     behind = [
-        None if each is None or first is None or index == best else compare_blocks(each, first)
+        compare_blocks(each, blocks[best]) if each and index != best else None
         for index, each in enumerate(blocks)
     ]
-    sign = 1.0 if falls else -1.0
-    return Equal(
-        by,
-        window,
-        tuple(None if level is None else sign * level for level in levels),
-        best,
-        tuple(behind),
-    )
+    shown = [level if falls or level is None else -level for level in levels]
+    return Equal(by, window, tuple(shown), best, tuple(behind))
 
 
-def _left_out(
-    runs: Sequence[ParsedRun], name: str, tracks: Sequence[Track | None], equal: Equal
-) -> list[str]:
+def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
     """Return which runs could not be compared at an equal place, and why."""
-    left = [
-        (run.source, track)
-        for run, track, level in zip(runs, tracks, equal.levels, strict=True)
-        if level is None and name in run.curve.metrics
-    ]
-    what = {"step": "steps"}.get(equal.by, equal.by)
-    short = ", ".join(source for source, track in left if track is not None)
-    unknown = ", ".join(source for source, track in left if track is None)
+    left = [each for each, level in zip(learned, equal.levels, strict=True) if level is None]
+    short = ", ".join(each.source for each in left if each.track(equal.by))
+    unknown = ", ".join(each.source for each in left if each.y and not each.track(equal.by))
+    what = "steps" if equal.by == "step" else equal.by
     return [
         f"not compared at equal {what} ({why}): {sources}"
         for why, sources in (("too short", short), ("not in the log", unknown))
@@ -253,32 +252,22 @@ def _left_out(
     ]
 
 
-def _target(
-    values: Sequence[Sequence[float]],
-    axes: dict[Measure, list[list[float] | None]],
-    asked: float | None,
-    *,
-    falls: bool,
-) -> Target | None:
-    """Find where each run came to the asked level, or to the best that all came to.
-
-    ``values`` fall where they get better.
-    """
-    tracks = [build_track([float(index) for index in range(len(y))], y) for y in values]
-    lowest = [lowest_level(track.y) for track in tracks if track is not None]
+def _target(learned: Sequence[_Learned], asked: float | None, *, falls: bool) -> Target | None:
+    """Find where each run came to the asked level, or to the best that all came to."""
+    tracks = [build_track([*map(float, range(len(each.y)))], each.y) for each in learned]
+    lowest = [lowest_level(track.y) for track in tracks if track]
     if len(lowest) < 2:
         return None
     sign = 1.0 if falls else -1.0
     level = round_up(max(lowest)) if asked is None else sign * asked
     reached: list[Reached | None] = []
-    for number, track in enumerate(tracks):
-        at = None if track is None else first_at(smooth(track.x, track.y), level)
+    for each, track in zip(learned, tracks, strict=True):
+        at = first_at(smooth(track.x, track.y), level) if track else None
         if track is None or at is None:
             reached.append(None)
-            continue
-        index = read_at(track.x, at)  # from the finite points back to all of them
-        places = {by: read_at(x, index) for by in MEASURES if (x := axes[by][number])}
-        reached.append(Reached(**places))
+        else:
+            index = read_at(track.x, at)  # from the finite points back to all of them
+            reached.append(Reached(**{by: read_at(x, index) for by, x in each.axes.items()}))
     return Target(sign * level, tuple(reached))
 
 

@@ -84,19 +84,19 @@ def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun
 
     The setting "code" is a digest of all files of a run's copy of the code.
     """
+    from hpcrun.report.comparison import differing  # here: one run needs none
+
     digests = [code_digests(RunFolder(runs_dir / run.source)) if run.facts else {} for run in runs]
-    known = [each for each in digests if each]
-    names = sorted({name for each in known for name in each})
-    differing = [name for name in names if len({each.get(name) for each in known}) > 1]
-    if not differing:
+    names = [*differing(digests)]
+    if not names:
         return list(runs), []
     digested = []
     for run, each in zip(runs, digests, strict=True):
         code = hashlib.sha256(repr(sorted(each.items())).encode()).hexdigest()[:8]
         facts = run.facts | {"code": code} if each else run.facts
         digested.append(structs.replace(run, facts=facts))
-    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-    return digested, [f"the code differs in {', '.join(differing[:_NAMED])}{more}"]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return digested, [f"the code differs in {', '.join(names[:_NAMED])}{more}"]
 
 
 def _asked(path: Path) -> dict[str, str]:
