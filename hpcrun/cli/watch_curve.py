@@ -20,7 +20,8 @@ from hpcrun.report.live import Screen
 from hpcrun.views.status import reason_text, verdict_lines
 from hpcrun.views.table import Look, shorten
 
-# The least seconds between two drawings, and how often what one takes: a share of one CPU.
+# The least seconds between two drawings, and how often what one takes, with the deriving of the
+# curves: a share of one CPU.
 _EVERY = 0.5
 _SHARE = 10
 
@@ -45,7 +46,11 @@ def watch_curve(
         context = structs.replace(context, waiting=nullcontext)  # a word would stand in the picture
     follower = CurveFollower(context, words, patterns=patterns, every=every)
     try:
-        last = _draw_on(context, follower, metric) if is_drawn else follower.wait(None)
+        if is_drawn:
+            _draw_on(context, follower, metric)
+        else:
+            follower.wait(None)
+        last = follower.now()
     except KeyboardInterrupt:
         last = follower.now()
         followed = " and ".join(status.label for status in last.statuses if status is not None)
@@ -58,22 +63,20 @@ def watch_curve(
     if follower.has_pipe:
         return last.runs, last.ok
     if not follower.has_all():
-        return follower.wait(0.0).runs, last.ok
+        follower.wait(0.0)
+        return follower.now().runs, last.ok
     # Once more from the start: what came late from the nodes has its place now.
     return parse(context, words, patterns=patterns, full=full, every=every), last.ok
 
 
-def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> Followed:
+def _draw_on(context: Context, follower: CurveFollower, metric: str | None) -> None:
     keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
     with Screen(sys.stdout, keyboard) as screen:
         every = 0.0
         screen.draw(["reading ..."])
-        while True:
-            followed = follower.wait(every, lambda: screen.is_stale)
-            if followed.is_over:
-                return followed
+        while not follower.wait(every, lambda: screen.is_stale):
             begun = time.monotonic()
-            screen.draw(_picture(context, followed, metric))
+            screen.draw(_picture(context, follower.now(), metric))
             every = max(_EVERY, _SHARE * (time.monotonic() - begun))
 
 

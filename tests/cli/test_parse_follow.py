@@ -273,8 +273,9 @@ def test_an_output_that_is_named_by_its_node(
     append(running, LINES)
     replay(tools, "scontrol", (0, show_job("9", StdOut=str(running), Power=""), ""))
     replay(tools, "squeue", (0, row(tmp_path, "9", "RUNNING"), ""))
-    assert follower.wait(0.0).runs[0].points == 0
-    assert follower.wait(0.0).runs[0].points == 200
+    for points in (0, 200):
+        follower.wait(0.0)
+        assert follower.now().runs[0].points == points
 
 
 def test_a_last_line_without_an_end_counts_when_the_job_is_over(
@@ -286,10 +287,9 @@ def test_a_last_line_without_an_end_counts_when_the_job_is_over(
     replay(hpcrun.tools, "scontrol", (0, show_job("9", StdOut=str(log), Power=""), ""))
     replay(hpcrun.tools, "squeue", (0, row(tmp_path, "9", "CANCELLED"), ""))
     follower = CurveFollower(load_context(hpcrun.environ, hpcrun.project), ["9"])
-    followed = follower.wait(0.0)
-    while not followed.is_over:
-        followed = follower.wait(0.0)
-    assert followed.runs[0].curve.steps("loss") == [1, 2, 3]
+    while not follower.wait(0.0):
+        pass
+    assert follower.now().runs[0].curve.steps("loss") == [1, 2, 3]
 
 
 def test_many_short_runs_cost_slurm_a_few_questions(

@@ -23,8 +23,6 @@ from hpcrun.runs.status import JobStatus
 FILES_EVERY = (0.1, 1.0)
 # So often it is looked whether the caller wants to draw for another reason.
 _SLICE = 0.1
-# The curves are left as they are _SHARE times as long as it took to derive them.
-_SHARE = 10
 
 
 class Followed(Struct, frozen=True):
@@ -32,7 +30,6 @@ class Followed(Struct, frozen=True):
 
     runs: list[ParsedRun]
     statuses: list[JobStatus | None]
-    is_over: bool
 
     @property
     def ok(self) -> bool:
@@ -53,7 +50,6 @@ class CurveFollower:
         *,
         patterns: Sequence[str] = (),
         every: int = 1,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Find the logs, as ``parse`` does. Raises InputError when there is no such thing."""
         self._context = context
@@ -65,20 +61,16 @@ class CurveFollower:
         # What Slurm has forgotten is a log file like any other.
         self._jobs = Jobs([each.job for each in sources if each.job is not None], strict=False)
         self._monitor = Monitor(context, [Runs(runs), self._jobs])
-        self._sleep = sleep
         self._has_news = True
         self._pause = FILES_EVERY[0]
-        self._took = 0.0
 
-    def wait(self, every: float | None, wake: Callable[[], bool] = lambda: False) -> Followed:
-        """Wait until there is something new, for ``every`` seconds at least, or until the end.
+    def wait(self, every: float | None, wake: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until there is something new, for ``every`` seconds at least; return if it is over.
 
-        Long curves, which take long to derive, are waited for longer.
         None waits for the end, and reads nothing unless there is a pipe, which cannot be read
         again. ``wake`` may cut the waiting short.
         """
         begun = time.monotonic()
-        least = 0.0 if every is None else max(every, _SHARE * self._took)
         logs = self._logs if every is not None or self.has_pipe else []
         while True:
             grew = sum(log.look() for log in logs)
@@ -87,23 +79,23 @@ class CurveFollower:
                 self._find_outputs()
             self._has_news |= bool(grew) or changed
             is_over = self._is_over()
-            waited = every is not None and time.monotonic() - begun >= least
+            waited = every is not None and time.monotonic() - begun >= every
             if is_over:
                 for log in logs:
                     log.look()
                     log.finish()
             if is_over or wake() or (waited and self._has_news):
                 self._has_news = False
-                return self.now(is_over=is_over)
+                return is_over
             self._pause = FILES_EVERY[0] if grew else min(self._pause * 1.3, FILES_EVERY[1])
-            self._doze(self._pause, wake)
+            left = self._pause
+            while left > 0 and not wake():
+                time.sleep(min(_SLICE, left))
+                left -= _SLICE
 
-    def now(self, *, is_over: bool = False) -> Followed:
+    def now(self) -> Followed:
         """Return what is known now, without a look."""
-        begun = time.monotonic()
-        runs = [log.run() for log in self._logs]
-        self._took = time.monotonic() - begun
-        return Followed(runs, self._statuses(), is_over)
+        return Followed([log.run() for log in self._logs], self._statuses())
 
     def has_all(self) -> bool:
         """Tell whether there is something to read of each; a job's output may never come."""
@@ -117,11 +109,6 @@ class CurveFollower:
                     (source,) = find_sources(self._context, [log.source.job], is_awaited=True)
                     if source != log.source:
                         self._logs[index] = self._log(source)
-
-    def _doze(self, seconds: float, wake: Callable[[], bool]) -> None:
-        while seconds > 0 and not wake():
-            self._sleep(min(_SLICE, seconds))
-            seconds -= _SLICE
 
     def _is_over(self) -> bool:
         are_over = self._monitor.is_over
