@@ -63,6 +63,10 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
             if len(kinds) <= MAX_NODES
             else "name fewer partitions in a copy of the profile",
         )
+    plain: dict[str, Any] = msgspec.to_builtins(cluster)
+    kept = {key: plain[key] for key in _KEPT if plain[key]}
+    for part in ("partitions", "gpu_types"):
+        kept[part] = {name: _set_keys(each) for name, each in plain[part].items()}
     default = cluster.partition or next(iter(cluster.partitions))
     return Shape(
         kinds=tuple(kinds),
@@ -70,7 +74,7 @@ def shape_like(cluster: Cluster, source: str, nodes: int | None = None) -> Shape
             Queue(name=name, options=tuple(_limits(partition)), is_default=name == default)
             for name, partition in cluster.partitions.items()
         ),
-        profile=_profile(cluster),
+        profile=yaml.safe_dump(kept, sort_keys=False, allow_unicode=True),
         like=source,
     )
 
@@ -120,18 +124,7 @@ def _limits(partition: Partition) -> Iterator[str]:
         yield "OverSubscribe=EXCLUSIVE"
 
 
-def _profile(cluster: Cluster) -> str:
-    plain: dict[str, Any] = msgspec.to_builtins(cluster)
-    kept = {key: plain[key] for key in _KEPT if plain[key]}
-    for part in ("partitions", "gpu_types"):
-        kept[part] = {name: _set_keys(each) for name, each in plain[part].items()}
-    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
-
-
 def _set_keys(each: dict[str, Any]) -> dict[str, Any]:
     """Leave out keys that are not set, or have their default; 0 GPUs are a setting."""
-    return {
-        key: value
-        for key, value in each.items()
-        if value is not None and value is not False and value != {}
-    }
+    kept = each.items()
+    return {key: value for key, value in kept if value not in (None, {}) and value is not False}

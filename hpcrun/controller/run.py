@@ -224,7 +224,15 @@ def running(
         yield run, process
     finally:
         stop_all(process)
-        _clean_disk(run)
+        # Its own folder on this machine's disk stays where its harness was killed.
+        if (run.attempts / "0" / "local" / "0").exists():
+            subprocess.run(
+                ["bash", str(run.path / "harness.sh"), "clean"],
+                env={**os.environ, "HPCRUN_RUN_DIR": str(run.path), "HPCRUN_ATTEMPT": "0"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
 
 
 def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.Popen[bytes]:
@@ -245,18 +253,6 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
             stdout=log,
             stderr=log,
             start_new_session=True,
-        )
-
-
-def _clean_disk(run: RunFolder) -> None:
-    """Remove the run's own folder on this machine's disk, where its harness was killed."""
-    if (run.attempts / "0" / "local" / "0").exists():
-        subprocess.run(
-            ["bash", str(run.path / "harness.sh"), "clean"],
-            env={**os.environ, "HPCRUN_RUN_DIR": str(run.path), "HPCRUN_ATTEMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
         )
 
 

@@ -12,14 +12,16 @@ from msgspec import structs
 from hpcrun.controller.checks import places
 from hpcrun.controller.checks.places import (
     Left,
+    Mount,
     answer_of,
     check_places,
+    mount_of,
+    parse_mounts,
     parse_quota,
     quota_argv,
     say_full,
 )
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.mounts import Mount, mount_of, parse_mounts
 
 MOUNTS = parse_mounts(
     "/dev/sda / ext4 rw,relatime 0 0\n"

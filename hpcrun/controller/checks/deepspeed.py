@@ -25,7 +25,7 @@ from hpcrun.plan.deepspeed import (
 )
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.runs.store import write_file
-from hpcrun.spec.deepspeed_json import Document, parse_hjson
+from hpcrun.spec.deepspeed_json import parse_hjson
 from hpcrun.spec.job import JobSpec
 from hpcrun.structs import decodable
 
@@ -52,11 +52,20 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     section = spec.deepspeed
     if section is None:
         return Given()
-    path = find_program(context, spec, inside=False).path
-    own_optimizer = path is not None and CPU_ADAM.encode() in (content_of(path) or b"")
+    script = find_program(context, spec, inside=False).path
+    own_optimizer = script is not None and CPU_ADAM.encode() in (content_of(script) or b"")
     if not (section.config_file or section.config):
         return Given(own_optimizer=own_optimizer)
-    file = _read(context, section.config_file) if section.config_file else None
+    file = None
+    if section.config_file:
+        where = "deepspeed.config_file"
+        path = user_path(section.config_file, context.environ, context.project, where)
+        if not path.is_file():
+            raise InputError(
+                f"{where}: {path}: {'a folder' if path.is_dir() else 'no such file'}",
+                fix=f"name a JSON file; paths start at {context.project}",
+            )
+        file = parse_hjson(read_text(path), section.config_file)
     if "/" not in python or spec.setup.container is not None:
         return Given(file=file, own_optimizer=own_optimizer)
     training = Training(
@@ -70,16 +79,6 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     config = compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
     return Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
-
-
-def _read(context: Context, name: str) -> Document:
-    path = user_path(name, context.environ, context.project, "deepspeed.config_file")
-    if not path.is_file():
-        raise InputError(
-            f"deepspeed.config_file: {path}: {'a folder' if path.is_dir() else 'no such file'}",
-            fix=f"name a JSON file; paths start at {context.project}",
-        )
-    return parse_hjson(read_text(path), name)
 
 
 def ask_deepspeed(

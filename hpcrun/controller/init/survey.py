@@ -16,7 +16,13 @@ from typing import TypeVar
 from msgspec import Struct
 
 from hpcrun.assets import home_dir, name_of_user
-from hpcrun.controller.mounts import LOCAL_TYPES, MEMORY_TYPES, Mount, mount_of, read_mounts
+from hpcrun.controller.checks.places import (
+    LOCAL_TYPES,
+    MEMORY_TYPES,
+    Mount,
+    mount_of,
+    read_mounts,
+)
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import ask
