@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from hpcrun import scheduler
@@ -31,6 +30,24 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
     With ``pending`` only of what has not begun. One that cannot be cancelled does not keep the
     others from it: its ``error`` says why. Raises OutOfReach where nothing at all could be done.
     """
+
+    def look(job: Outcome) -> None:
+        """Look whether a job is to be cancelled, or why not."""
+        status = job.status
+        job.error = job_of_another(status.history, "cancel")
+        job.over = job.error is None and status.final
+        if job.over or job.error is not None:
+            return
+        job.error = not_mine(status, "ask OWNER to cancel it")
+        if job.error is None and pending and status.out_of_reach:
+            job.error = OutOfReach(f"{status.label}: {status.out_of_reach}", fix="try again later")
+        if job.error is None and pending and status.state != "PENDING":
+            job.left = f"it is {status.state}, not PENDING"
+        elif job.error is None and status.job_id is None and not status.is_local:
+            job.error = InputError(
+                f"{status.label}: no Slurm job of it is known", fix="hpcrun status shows when it is"
+            )
+
     whole = {run.run_id for sweep in targets.sweeps for run in runs_of(sweep)}
 
     def cancel(conf: str | None, jobs: Sequence[Outcome]) -> None:
@@ -59,26 +76,7 @@ def cancel_all(context: Context, targets: Targets, *, pending: bool = False) -> 
             with contextlib.suppress(OutOfReach):
                 transport.send(records)
 
-    look = partial(_look_at, pending=pending)
     return act_on(context, targets, look, cancel, done="cancelled", at_once=sys.maxsize)
-
-
-def _look_at(job: Outcome, *, pending: bool) -> None:
-    """Look whether a job is to be cancelled, or why not."""
-    status = job.status
-    job.error = job_of_another(status.history, "cancel")
-    job.over = job.error is None and status.final
-    if job.over or job.error is not None:
-        return
-    job.error = not_mine(status, "ask OWNER to cancel it")
-    if job.error is None and pending and status.out_of_reach:
-        job.error = OutOfReach(f"{status.label}: {status.out_of_reach}", fix="try again later")
-    if job.error is None and pending and status.state != "PENDING":
-        job.left = f"it is {status.state}, not PENDING"
-    elif job.error is None and status.job_id is None and not status.is_local:
-        job.error = InputError(
-            f"{status.label}: no Slurm job of it is known", fix="hpcrun status shows when it is"
-        )
 
 
 def _record(job: Outcome, error: HpcrunError | None) -> None:

@@ -30,8 +30,9 @@ from hpcrun.runs.layout import (
     sweep_folder,
     sweep_id_of,
 )
+from hpcrun.runs.records import Seen
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_seen, read_submitted, read_task, successors_of
+from hpcrun.runs.store import read_if_there, read_submitted, read_task, successors_of
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
 from hpcrun.transport import TRASH, Transport
@@ -137,20 +138,17 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             paths = [run.path for run in folders]
             # The sweep's own folder last: as long as it is there its runs are known as its own.
             paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
+            # Of a folder that is empty there is nothing to lose.
+            names_in = [set(os.listdir(path)) for path in paths]  # noqa: PTH208 - names alone
+            is_ours = all(not names or names & OWN_FILES for names in names_in)
             yield Unit(
                 name=name,
                 paths=paths,
                 runs=folders,
                 is_sweep=is_sweep,
                 ended_at=created_at(name),
-                kept=next((_NO_RUN for path in paths if not _is_made(path)), ""),
+                kept="" if is_ours else _NO_RUN,
             )
-
-
-def _is_made(folder: Path) -> bool:
-    """Tell whether hpcrun made a folder; of one that is empty there is nothing to lose."""
-    names = os.listdir(folder)  # noqa: PTH208 - names alone are wanted
-    return not names or not OWN_FILES.isdisjoint(names)
 
 
 def _find_ends(context: Context, units: Sequence[Unit]) -> None:
@@ -179,7 +177,7 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
 
 def _remembered(run: RunFolder) -> _Past | None:
     """A final state that was seen; None where there is none of the last attempt."""
-    seen = read_seen(run)
+    seen = read_if_there(run.seen, Seen)
     if seen is None:
         return None
     with contextlib.suppress(OSError):

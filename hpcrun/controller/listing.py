@@ -38,7 +38,6 @@ from hpcrun.runs.store import (
     read_brief,
     read_if_there,
     read_record,
-    read_seen,
     record_of_task,
     stamp_of,
     write_seen,
@@ -146,7 +145,7 @@ class _RunRow:
         """Read what readers keep of it. Raises OSError, HpcrunError."""
         self.context = context
         self.run = RunFolder(folder)
-        self.seen = read_seen(self.run)
+        self.seen = read_if_there(self.run.seen, Seen)
         kept = self.seen.row if self.seen is not None else None
         self.kept = kept if kept is not None and is_kept(self.run, kept) else None
         self.history = History(run_id="")
@@ -368,7 +367,7 @@ class _SweepRow:
             return UNKNOWN, None, ""
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
         submitted = self.submitted and record_of_task(self.submitted, index)
-        seen = read_seen(run)
+        seen = read_if_there(run.seen, Seen)
         status = judge(answers, run, read_brief(run, seen, (task, submitted)))
         # A run that left no trace may yet show one, unless it never began.
         is_sure = status.state != LOST or not status.attempts

@@ -109,7 +109,12 @@ def _of_one(
         if is_less:
             silent.append(file)
         if found:
-            yield Lines(file, found, _whose(file))
+            whose = "the batch script and Slurm"
+            if file.is_err or file.node is not None:
+                whose = "standard error" if file.is_err else f"the launcher on node {file.node}"
+            elif file.path.name != "batch.log":
+                whose = str(file.path)
+            yield Lines(file, found, whose)
     if silent:
         yield Lines(silent[0], heading=_only_that(silent))
 
@@ -139,14 +144,6 @@ def _only_that(files: Sequence[LogFile]) -> str:
         else f"launcher on node {some} reports"
     )
     return f"the {kind} that a process failed: hpcrun logs --node {nodes[0]}"
-
-
-def _whose(file: LogFile) -> str:
-    if file.is_err:
-        return "standard error"
-    if file.node is not None:
-        return f"the launcher on node {file.node}"
-    return "the batch script and Slurm" if file.path.name == "batch.log" else str(file.path)
 
 
 def _end(file: LogFile, size: int) -> bytes:

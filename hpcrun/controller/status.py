@@ -216,8 +216,13 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
         verdict = Verdict(
             state=UNKNOWN, final=False, source="record", reason="submitted a moment ago"
         )
-    if verdict.final and verdict.source in ("squeue", "sacct"):
-        _remove_secrets(answers, run, never_began=missing_from_array)
+    # The job could not remove its secrets itself. Those that came while Slurm was asked, or later,
+    # are the next attempt's.
+    by_slurm = verdict.final and verdict.source in ("squeue", "sacct")
+    stamp = stamp_of(run.secrets) if by_slurm else 0
+    if stamp and (missing_from_array or answers.secrets.get(run.path) == stamp):
+        with contextlib.suppress(OSError):
+            run.secrets.unlink()
     return JobStatus(
         run=run,
         history=history,
@@ -277,17 +282,6 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
         return None
 
 
-def _remove_secrets(answers: Answers, run: RunFolder, *, never_began: bool) -> None:
-    """Remove what the job could not remove itself any more.
-
-    Secrets that came while Slurm was asked, or later, are the next attempt's.
-    """
-    stamp = stamp_of(run.secrets)
-    if stamp and (never_began or answers.secrets.get(run.path) == stamp):
-        with contextlib.suppress(OSError):
-            run.secrets.unlink()
-
-
 # ---- completing
 
 
@@ -306,18 +300,22 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     else:
         shape = status.plan or read_plan(run)
     nodes, gpus = (shape.nodes, shape.gpus_per_node) if shape is not None else (None, None)
-    seconds = _gpu_seconds(status, (nodes or 0) * (gpus or 0))
+    # Seconds that the run has held its GPUs for, times their number.
+    held, elapsed = None, _elapsed(status)
+    if nodes and gpus and status.history.attempts:
+        before = (attempt.seconds() for attempt in status.history.attempts[:-1])
+        held = sum(seconds or 0.0 for seconds in (*before, elapsed)) * nodes * gpus
     return structs.replace(
         _with_disk(status) if level == "detail" else status,
         level=level,
         name=(shape.name if shape is not None else None) or run.run_id,
         submitted_at=submitted.submitted_at if submitted else None,
-        elapsed=_elapsed(status),
+        elapsed=elapsed,
         limit=status.job.limit_seconds if status.job else None,
         node_count=nodes,
         gpus_per_node=gpus,
         progress=_progress(status, run),
-        gpu_hours=None if seconds is None else seconds / 3600,
+        gpu_hours=None if held is None else held / 3600,
         remark=failure_text(failed),
     )
 
@@ -347,15 +345,6 @@ def _elapsed(status: JobStatus) -> float | None:
     return job.elapsed_seconds
 
 
-def _gpu_seconds(status: JobStatus, gpus: int) -> float | None:
-    """Seconds that the run has held its GPUs for, times their number; None without GPUs."""
-    if not gpus or not status.history.attempts:
-        return None
-    *before, _ = status.history.attempts
-    parts = [*(attempt.seconds() for attempt in before), _elapsed(status)]
-    return sum(seconds or 0.0 for seconds in parts) * gpus
-
-
 def _with_disk(status: JobStatus) -> JobStatus:
     """Note a full disk: a run that cannot write its output cannot report it itself."""
     verdict = status.verdict
@@ -383,7 +372,10 @@ def remember(status: JobStatus) -> None:
         forget_end(run)
     by_slurm = verdict.source in ("squeue", "sacct")
     has_row = status.level != "state" and not status.out_of_reach
-    is_sure = verdict.source != "record" or _is_sure(status)
+    # Where a run's own record of its end leaves something open, the accounting may yet have it.
+    end = status.end
+    is_whole = end is not None and (not status.notes or time.time() - end.ended_at > LATE)
+    is_sure = verdict.source != "record" or is_whole
     if not verdict.final or not (by_slurm or (has_row and is_sure)):
         return
     seen = Seen(
@@ -420,15 +412,6 @@ def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
         log=str(status.progress.log) if status.progress.log else None,
         sweep_id=status.history.task.sweep_id if status.history.task else None,
     )
-
-
-def _is_sure(status: JobStatus) -> bool:
-    """Return whether a run's own record of its end is enough to be remembered.
-
-    Where it leaves something open, Slurm's accounting may yet have it.
-    """
-    end = status.end
-    return end is not None and (not status.notes or time.time() - end.ended_at > LATE)
 
 
 def is_kept(run: RunFolder, kept: SeenRow) -> bool:

@@ -142,14 +142,9 @@ def read_history(folder: RunFolder) -> History:
         task=task,
         submitted=read_submitted(folder, task),
         cancelled=read_record(folder.cancelled, Cancelled),
-        seen=read_seen(folder),
+        seen=read_if_there(folder.seen, Seen),
         attempts=attempts,
     )
-
-
-def read_seen(folder: RunFolder) -> Seen | None:
-    """Read what readers keep of a run's end; most runs that are not over have no such file."""
-    return read_if_there(folder.seen, Seen)
 
 
 def write_seen(path: Path, seen: Seen | SweepSeen) -> None:
