@@ -68,20 +68,9 @@ __all__ = [
 
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (
-    *(
-        b"loss",
-        b"step",
-        b"iter",
-        b"epoch",
-        b"it/s",
-        b"s/it",
-        b" train ",
-        b" val ",
-        b"trl:",
-        b"tel:",
-    ),
-    *(b"learning_rate", b"grad_norm", b"per_second", b"words/s", b"mllog"),
-    *(b"[batch=", b"max_ma ", b"]\ttrain", b"]\tvalid", b"requeu", b"due to", b"resum", b"restor"),
+    *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
+    *b"per_second,words/s,mllog,[batch=,max_ma ,]\ttrain,]\tvalid".split(b","),
+    *b"requeu,due to,resum,restor".split(b","),
 )
 _NEEDLES = tuple(needle.decode() for needle in NEEDLES)
 # Those that are looked for in every part of a very long log.
@@ -110,9 +99,13 @@ def read_line(
     """
     line = strip_prefixes(records(text)[0])
     answer = _read(line, table, formats)
-    if answer is None or not isinstance(answer[1], Row):
+    row = answer[1] if answer else None
+    if answer is None or not isinstance(row, Row):
         return answer
-    return answer[0], _with_rank(answer[1], line)
+    rank = row.rank if line.rank is None else line.rank
+    if rank is None and row.step is not None:
+        rank = line.label
+    return answer if rank == row.rank else (answer[0], structs.replace(row, rank=rank))
 
 
 # A second record on one line: processes write side by side, and a line end comes late.
@@ -134,16 +127,6 @@ def records(text: str) -> list[str]:
     return [part for part in _NEXT_RECORD.split(text) if part.strip()] or [text]
 
 
-def _with_rank(row: Row, line: Line) -> Row:
-    """Add the rank that the prefixes name."""
-    rank = line.rank if line.rank is not None else row.rank
-    if rank is None and row.step is not None:
-        rank = line.label
-    if rank == row.rank:
-        return row
-    return structs.replace(row, rank=rank)
-
-
 def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer | None:
     text = line.text
     if not text:
@@ -153,13 +136,8 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
             return form.name, told
     if table is not None and (row := read_row(text, table)):
         return f"table ({table.kind})", row
-    return _read_generic(line, formats) if _is_searched_for(text) else None
-
-
-def _is_searched_for(text: str) -> bool:
-    """Whether a log is searched for what stands on a line."""
     folded = text.lower()
-    return any(needle in folded for needle in _NEEDLES)
+    return _read_generic(line, formats) if any(map(folded.__contains__, _NEEDLES)) else None
 
 
 def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
@@ -173,30 +151,21 @@ def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
                 return behind
         row = read_meter(meter)
         return None if row is None else ("progress bar", row)
-    if text.startswith("{"):
-        return _read_object(line, formats)
-    if head := read_head(text):
-        return f"table ({head.kind})", head
-    if mark := read_mark(text):
-        return "mark" if isinstance(mark, Mark) else "heading", mark
-    if row := read_generic(text, SPLITS.get(line.tag, "")):
-        return "python dict" if text.endswith("}") else "key=value", row
-    return None
-
-
-def _read_object(line: Line, formats: Sequence[Format]) -> Answer | None:
-    """Read a line that is a JSON object or a Python dict; a logger's may hold the message."""
-    text = line.text
+    event: dict[str, object] = {}  # what a line holds that is one JSON object
     if text.startswith('{"') and (read := read_json(text)) and read[1] == len(text):
-        if row := read_generic(text, SPLITS.get(line.tag, "")):
-            return "json lines", row
-        for key in _MESSAGE_KEYS:
-            message = read[0].get(key)
-            if isinstance(message, str) and message[:1] not in ("", "{"):
-                return _read(strip_prefixes(message), None, formats)
-        return None
-    row = read_generic(text, SPLITS.get(line.tag, ""))
-    return None if row is None else ("python dict", row)
+        event = read[0]
+    if not text.startswith("{"):
+        if head := read_head(text):
+            return f"table ({head.kind})", head
+        if mark := read_mark(text):
+            return "mark" if isinstance(mark, Mark) else "heading", mark
+    if row := read_generic(text, SPLITS.get(line.tag, "")):
+        return "json lines" if event else "python dict" if text[-1] == "}" else "key=value", row
+    for key in _MESSAGE_KEYS:
+        message = event.get(key)
+        if isinstance(message, str) and message[:1] not in ("", "{"):
+            return _read(strip_prefixes(message), None, formats)
+    return None
 
 
 # A place on a line of its own: "Epoch 3/20", "-----Iteration: 1000-----", "begin training epoch 1".

@@ -158,12 +158,6 @@ _LANGUAGE = (
          "postfix:loss=2.31",
          "Progress on:train 100it/1.00kit rate:1.4it/s remaining:10:42 elapsed:01:11 postfix:-"),
     # MaxText: src/MaxText/metric_logger.py.
-    form("maxtext", "eval ",
-         r"(?:Completed eval after train step|eval metrics after step:?) (?P<step>\d+), "
-         r"(?P<rest>loss=.*)",
-         "Completed eval after train step 19, loss=5.013, perplexity=29.400, "
-         "total_weights=65536, avg_z_loss=0.000",
-         "Completed eval after train step 19, loss=fine", split="eval"),
     form("maxtext", "completed step:", r"(?P<rest>completed step: .*)",
          "completed step: 3, seconds: 1.2, TFLOP/s/device: 86.0, Tokens/s/device: 12965.1, "
          "total_weights: 65536, loss: 10.1",
