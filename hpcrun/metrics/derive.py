@@ -26,7 +26,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby, islice, pairwise, repeat
 from operator import eq, ne
@@ -45,13 +45,14 @@ from hpcrun.metrics.own_steps import (
     OWN,
     Rows,
     by_rank,
+    join_steps,
     merged,
     merged_order,
     pick,
 )
 from hpcrun.metrics.passes import Counter, Guide, Turn, follow, rises, starts_with_each_epoch
 from hpcrun.metrics.steps import Steps, choose_way, find_steps
-from hpcrun.metrics.store import MOST_METRICS, Store
+from hpcrun.metrics.store import Store
 
 # A fall of an epoch is looked at in such parts, as a counter of steps.
 _PARTS = 10_000
@@ -63,6 +64,7 @@ _ALIKE = 1.5
 _FEW, _SHARE = 10, 0.1
 _ANOTHER = "taken as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
+_UNKNOWN = "at which steps is not known, their order counts"
 _DONE_AGAIN = "the run was resumed; without steps, what it did again stands there twice"
 
 
@@ -84,7 +86,7 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2),)
     """
     view = _View([find_steps(log) for log in store.proven()])
-    losses = view.find(LOSS)
+    training, losses = view.training, view.find(LOSS)
     metrics = {}
     for name in view.names():
         # One after the other: the columns of all at once would take far more than what is stored.
@@ -92,32 +94,27 @@ def derive(store: Store, limit: int | None = None) -> Curve:
         if column is not None:
             by_epoch = view.is_one_an_epoch(losses) and view.is_one_an_epoch(column)
             metrics[name] = column.series(limit, by_epoch=by_epoch)
-    axis = view.axis_of(losses)
-    notes = [*axis.notes(losses), *view.note_on_lumps(axis)]
-    notes += [*_note_on_losses(metrics), *_notes_of(store)]
-    return Curve(metrics, tuple(axis.restarts()), view.total(axis), tuple(notes))
-
-
-def _note_on_losses(metrics: dict[str, Series]) -> Iterator[str]:
-    losses = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
-    if LOSS not in metrics and EVAL_LOSS not in metrics and len(losses) > 1:
-        yield (
-            f"several losses, and none is the training's by its name: {losses[0]} is taken, the "
-            f"first; --metric draws another ({', '.join(losses[1:_NAMED])})"
+    counted = [axis for axis in (view.by_step, view.by_epoch) if axis.level]
+    axis = losses.axis if losses is not None else [*counted, view.in_order][0]
+    total = None
+    if axis is view.by_step and not view.within_epoch:
+        total = training.total if axis.total is None and training is not None else axis.total
+    is_late = axis is view.by_step and any(log.is_late for log in view.logs)
+    is_unknown = axis is view.in_order and training is not None
+    notes = [*axis.notes(losses)]
+    if is_late or is_unknown:
+        notes.append(
+            "losses stand in lumps between the drawings of the progress bar, as a program prints "
+            "that buffers its output: "
+            + ("their steps follow from their epochs" if is_late else _UNKNOWN)
         )
-
-
-def _notes_of(store: Store) -> Iterator[str]:
-    if store.leaves_out_metrics:
-        yield (
-            f"{MOST_METRICS:,} metrics and more: of those that came later only the losses, the "
-            "gradient norm, rates and memory are kept"
+    others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
+    if LOSS not in metrics and EVAL_LOSS not in metrics and len(others) > 1:
+        notes.append(
+            f"several losses, and none is the training's by its name: {others[0]} is taken, the "
+            f"first; --metric draws another ({', '.join(others[1:_NAMED])})"
         )
-    if every := store.kept_every():
-        yield (
-            f"the log is too long to keep all of it in memory: of its rows every {every}th of a "
-            "form counts"
-        )
+    return Curve(metrics, tuple(axis.restarts()), total, (*notes, *store.notes()))
 
 
 class _Points(NamedTuple):
@@ -366,7 +363,7 @@ class _Axis:
         ``cut``: the first pass and step that later attempts have replaced.
         """
         order = merged_order([each.offsets for each in rows])
-        times = [each.times or [math.nan] * len(each.offsets) for each in rows]
+        times = [each.times or array("d", [math.nan]) * len(each.offsets) for each in rows]
         points = _Points(
             () if self.in_order else merged(order, [each.steps for each in rows]),
             merged(order, [each.columns[each.names.index(name)] for each in rows]),
@@ -411,12 +408,6 @@ def _speaking(speakers: Sequence[list[_Part]]) -> list[_Part]:
     )
 
 
-def _merge(rows: Sequence[Rows], *columns: Callable[[Rows], Any]) -> list[Any]:
-    """Merge columns of several rows, in the order of the log."""
-    order = merged_order([each.offsets for each in rows])
-    return [merged(order, [column(each) for each in rows]) for column in columns]
-
-
 def _guide(rows: Sequence[Rows]) -> Guide | None:
     """Join the rows that tell the progress, of the first who prints them."""
     if not rows:
@@ -427,18 +418,17 @@ def _guide(rows: Sequence[Rows]) -> Guide | None:
         for each in rows
         if each.rank == first.rank and (each.level >= LEVEL_OF_LOSS or each.names == first.names)
     ]
-    offsets, steps = _merge(rows, lambda each: each.offsets, lambda each: each.steps)
-    epochs: Sequence[float] = ()
-    if any(each.epochs is not None for each in rows):
-        (epochs,) = _merge(rows, lambda each: each.epochs or [math.nan] * len(each.steps))
+    offsets, steps, epochs = join_steps(rows)
     ends = {each.length or each.total for each in rows}
     lengths: Sequence[int | None] = ()
     if len(ends) > 1:
-        (lengths,) = _merge(rows, lambda each: [each.length or each.total] * len(each.steps))
+        named = [[each.length or each.total] * len(each.steps) for each in rows]
+        lengths = merged(merged_order([each.offsets for each in rows]), named)
         if sum(map(ne, lengths, islice(lengths, 1, None))) != len(ends) - 1:
             lengths = ()
     total = max((each.total for each in rows if each.total is not None), default=None)
-    return Guide(offsets, steps, epochs, total, lengths, any(each.bar is not None for each in rows))
+    is_bar = any(each.bar is not None for each in rows)
+    return Guide(offsets, steps, epochs or (), total, lengths, is_bar)
 
 
 def _guide_of_epochs(rows: Sequence[Rows]) -> Guide | None:
@@ -448,8 +438,13 @@ def _guide_of_epochs(rows: Sequence[Rows]) -> Guide | None:
     job was resumed, or another run begins; which points were done again nobody can tell, so all are
     kept in their order.
     """
-    rows = [each for each in rows if each.level and {LOSS, EPOCH} <= {*each.names}]
-    (epochs,) = _merge(rows, lambda each: each.columns[each.names.index(EPOCH)]) if rows else ((),)
+    epochs = join_steps(
+        [
+            replace(each, steps=each.columns[each.names.index(EPOCH)])
+            for each in rows
+            if each.has_losses and EPOCH in each.names
+        ]
+    ).steps
     parts = [round(epoch * _PARTS) for epoch in epochs if 0 <= epoch < 1e9]
     return Guide(parts, parts) if parts else None
 
@@ -458,23 +453,24 @@ class _View:
     """Chooses for each metric which of its columns to show."""
 
     def __init__(self, logs: Sequence[Steps]) -> None:
-        self._logs, named = logs, [(log, log.by_name()) for log in logs]
+        self.logs, named = logs, [(log, log.by_name()) for log in logs]
         self._of_name = [of_name for _, of_name in named]
         attempts = [[*each] for _, each in groupby(named, key=lambda pair: pair[0].log.attempt)]
-        self._by_step, self._by_epoch = _Axis("by_step", attempts), _Axis("by_epoch", attempts)
-        self._in_order = _Axis("loose", attempts)
-        self._training = next((log.training for log in reversed(logs) if log.training), None)
-        self._within_epoch = self._by_step.within_epochs or (
-            self._training is not None and self._training.counts_within_epoch
+        self.by_step, self.by_epoch = _Axis("by_step", attempts), _Axis("by_epoch", attempts)
+        self.in_order = _Axis("loose", attempts)
+        self.training = next((log.training for log in reversed(logs) if log.training), None)
+        self.within_epoch = self.by_step.within_epochs or (
+            self.training is not None and self.training.counts_within_epoch
         )
 
     def names(self) -> list[str]:
         """List the metrics."""
         kinds = ("by_step", "by_epoch", "loose")
-        rows = [each for kind in kinds for log in self._logs for each in getattr(log, kind)]
+        rows = [each for kind in kinds for log in self.logs for each in getattr(log, kind)]
         return [*dict.fromkeys(name for each in rows for name in each.names)]
 
-    def _sides(self, name: str) -> list[str]:
+    def sides(self, name: str) -> list[str]:
+        """List how rows of a metric found their steps."""
         rows = (
             each for of_name in self._of_name if name in of_name for each in of_name[name].by_step
         )
@@ -482,74 +478,47 @@ class _View:
 
     def find(self, name: str) -> _Column | None:
         """Find the column of a metric: of its lines, else of what a bar shows."""
-        sides = self._sides(name)
+        sides = self.sides(name)
         lines, drawn = self._of_lines(name, sides), None
-        if self._within_epoch:
-            drawn = self._by_epoch.column(name, DRAWN)
+        if self.within_epoch:
+            drawn = self.by_epoch.column(name, DRAWN)
         if drawn is None and DRAWN in sides:
-            drawn = self._by_step.column(name, DRAWN)
+            drawn = self.by_step.column(name, DRAWN)
         if lines is not None and (drawn is None or 2 * len(lines) >= len(drawn)):
             return lines
         if drawn is not None:
             return drawn
         # The bar of the training speaks, or that of most work.
-        training = self._training.side if self._training else None
-        bars = [self._by_step.column(name, side) for side in sides if side.startswith("bar ")]
+        training = self.training.side if self.training else None
+        bars = [self.by_step.column(name, side) for side in sides if side.startswith("bar ")]
         found = [column for column in bars if column is not None]
         return max(found, key=lambda bar: (bar.side == training, bar.work), default=None)
 
     def _of_lines(self, name: str, sides: Sequence[str]) -> _Column | None:
         logs = [of_name[name] for of_name in self._of_name if name in of_name]
         loose = sum(len(rows.offsets) for log in logs for rows in log.loose)
-        own = self._by_step.column(name) if OWN in sides else None
+        own = self.by_step.column(name) if OWN in sides else None
         if own is not None and (len(own) >= min(_FEW, _SHARE * loose)):
             return own
         if not loose:
             return own
-        way = choose_way(name, logs, counts_all=not self._within_epoch)
+        way = choose_way(name, logs, counts_all=not self.within_epoch)
         if way == BY_EPOCH and name != LOSS and self._has_losses_in_order:
             way = IN_ORDER
         found = None
         if way in sides:
-            found = self._by_step.column(name, way)
+            found = self.by_step.column(name, way)
         elif way == BY_EPOCH:
-            found = self._by_epoch.column(name)
-        return found or self._in_order.column(name)
+            found = self.by_epoch.column(name)
+        return found or self.in_order.column(name)
 
     @cached_property
     def _has_losses_in_order(self) -> bool:
         losses = self.find(LOSS)
-        return losses is not None and losses.axis is self._in_order
+        return losses is not None and losses.axis is self.in_order
 
     def is_one_an_epoch(self, column: _Column | None) -> bool:
         """Whether the step of its one point in each epoch tells nothing."""
-        if column is None or not self._within_epoch or column.axis is not self._by_step:
+        if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
         return len(column) == len(column.passes) > 1
-
-    def axis_of(self, losses: _Column | None) -> _Axis:
-        """Return the axis on which the progress is counted."""
-        if losses is not None:
-            return losses.axis
-        known = (axis for axis in (self._by_step, self._by_epoch) if axis.level)
-        return next(known, self._in_order)
-
-    def total(self, axis: _Axis) -> int | None:
-        """Return how many steps there will be, where lines or the bar of the training say it."""
-        if axis is not self._by_step or self._within_epoch:
-            return None
-        if axis.total is None and self._training is not None:
-            return self._training.total
-        return axis.total
-
-    def note_on_lumps(self, axis: _Axis) -> Iterator[str]:
-        """Yield what is known of the steps of losses that a buffer held back."""
-        is_late = axis is self._by_step and any(log.is_late for log in self._logs)
-        if is_late or (axis is self._in_order and self._training is not None):
-            what = "their steps follow from their epochs"
-            if not is_late:
-                what = "at which steps is not known, their order counts"
-            yield (
-                "losses stand in lumps between the drawings of the progress bar, as a program "
-                f"prints that buffers its output: {what}"
-            )

@@ -94,7 +94,7 @@ class Store:
 
     def __init__(self, *, every: int = 1, most_bytes: int = MOST_BYTES) -> None:
         """Keep every ``every``-th row of a form, and fewer once there are ``most_bytes``."""
-        self.leaves_out_metrics = False
+        self._leaves_out_metrics = False
         self.logs: list[Log] = []
         self._logs: dict[tuple[int, int], Log] = {}
         self._log: Log | None = None
@@ -124,10 +124,20 @@ class Store:
         while self._bytes > self._most_bytes and self._halve():
             pass
 
-    def kept_every(self) -> int | None:
-        """Return N where memory asks for only every Nth row of a form, else None."""
+    def notes(self) -> Iterator[str]:
+        """Yield what people should know of what is not kept."""
+        if self._leaves_out_metrics:
+            yield (
+                f"{MOST_METRICS:,} metrics and more: of those that came later only the losses, the "
+                "gradient norm, rates and memory are kept"
+            )
         forms = (form for log in self.logs for form in log.forms.values())
-        return max((form.every for form in forms if form.every > form.asked), default=None)
+        every = max((form.every for form in forms if form.every > form.asked), default=1)
+        if every > 1:
+            yield (
+                "the log is too long to keep all of it in memory: of its rows every "
+                f"{every}th of a form counts"
+            )
 
     def formats(self) -> tuple[str, ...]:
         """Return the forms in which rows were found, most frequent first."""
@@ -155,7 +165,7 @@ class Store:
                 for name in form.layout.names:
                     sure[name] = sure.get(name, 0) + form.rows
         proven = {layout.names for layout, forms in unsure.items() if _recurs(forms, sure)}
-        begun = {names[:end] for names in proven for end in range(1, len(names) + 1)}
+        begun = {names[:end] for names in proven for end in {len(each.names) for each in unsure}}
         unproven = {layout for layout in unsure if layout.names not in begun}
         if not unproven:
             return self.logs
@@ -202,7 +212,7 @@ class Store:
         """Return which metrics of a new form are kept; None if none of them is."""
         if len(self._names) + len(names) > MOST_METRICS:
             kept = tuple(name for name in names if name in self._names or name in MEASURED)
-            self.leaves_out_metrics |= len(kept) < len(names)
+            self._leaves_out_metrics |= len(kept) < len(names)
             if names and not kept:
                 return None
             names = kept
