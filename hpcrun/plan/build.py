@@ -122,7 +122,7 @@ def build_plan(
         accelerate_config=accelerate_config,
         hosts=place.hosts,
         log_patterns=spec.log_patterns,
-        notes=[*topology.notes, *found.notes],
+        notes=found.notes,
     )
 
 

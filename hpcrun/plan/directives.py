@@ -37,7 +37,6 @@ class Topology(Struct, frozen=True, kw_only=True):
     account: str | None
     gres: str | None
     constraint: str | None
-    notes: list[str]
 
     @property
     def world_size(self) -> int:
@@ -118,7 +117,8 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
         [facts] = cluster.partitions.values()
     exclusive = resources.exclusive or {**cluster.slurm, **spec.slurm}.get("exclusive") is True
     whole = exclusive or facts.exclusive
-    cpus, notes = _cpus_per_rank(spec, facts, ranks, whole=whole)
+    cpus = _cpus_per_rank(spec, facts, found, whole=whole)
+    found.notes += gpu_notes(spec, cluster)
     memory = resources.memory_per_node
     if memory is None and whole:
         memory = "0"  # sbatch.1, --mem: all of the node's
@@ -138,35 +138,36 @@ def build_topology(spec: JobSpec, cluster: Cluster, found: Findings) -> Topology
         account=resources.account or cluster.account,
         gres=(f"gpu:{gpu_type.gres}:{gpus}" if gpu_type.gres else f"gpu:{gpus}") if gpus else None,
         constraint=gpu_type.constraint,
-        notes=[*notes, *gpu_notes(spec, cluster)],
     )
     _check_gpu_type(spec, gpu_type, made, found)
     return made
 
 
-def _cpus_per_rank(
-    spec: JobSpec, facts: Partition, ranks: int, *, whole: bool
-) -> tuple[int | None, list[str]]:
-    """Return the CPUs of a rank, and notes; None for all of a node of unknown size."""
+def _cpus_per_rank(spec: JobSpec, facts: Partition, found: Findings, *, whole: bool) -> int | None:
+    """Return the CPUs of a rank; None for all of a node of unknown size."""
     resources = spec.resources
+    gpus = resources.gpus_per_node
     if resources.cpus_per_gpu is not None:
-        return resources.cpus_per_gpu, []
-    if facts.cpus_per_gpu and resources.gpus_per_node:
-        return facts.cpus_per_gpu, []
+        return resources.cpus_per_gpu
+    if facts.cpus_per_gpu and gpus:
+        return facts.cpus_per_gpu
     if facts.cpus_per_node and whole:
-        return max(1, facts.cpus_per_node // ranks), []
-    if facts.cpus_per_node and facts.gpus_per_node and resources.gpus_per_node:
-        return max(1, facts.cpus_per_node // facts.gpus_per_node), []
+        return max(1, facts.cpus_per_node // max(1, gpus))
+    if facts.cpus_per_node and facts.gpus_per_node and gpus:
+        return max(1, facts.cpus_per_node // facts.gpus_per_node)
+    default = f"{DEFAULT_CPUS_PER_GPU} CPUs"
     if whole:
-        return None, [
+        found.notes.append(
             f"the ranks share all CPUs of a node, with {DEFAULT_CPUS_PER_GPU} OpenMP threads each: "
             "the cluster profile does not know how many CPUs there are"
-        ]
-    if not resources.gpus_per_node:
-        note = f"{DEFAULT_CPUS_PER_GPU} CPUs on each node by default: resources.cpus_per_gpu"
-        return DEFAULT_CPUS_PER_GPU, [f"{note} sets another number"]
-    note = f"{DEFAULT_CPUS_PER_GPU} CPUs per GPU by default"
-    return DEFAULT_CPUS_PER_GPU, [f"{note}: the cluster profile does not know its nodes"]
+        )
+        return None
+    if gpus:
+        note = f"{default} per GPU by default: the cluster profile does not know its nodes"
+    else:
+        note = f"{default} on each node by default: resources.cpus_per_gpu sets another number"
+    found.notes.append(note)
+    return DEFAULT_CPUS_PER_GPU
 
 
 def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Findings) -> None:

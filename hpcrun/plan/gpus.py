@@ -51,8 +51,7 @@ def architecture(name: str) -> str | None:
     >>> [architecture(name) for name in ("V100-SXM2-32GB", "tesla_t4", "rtx2080ti", "fastgpu")]
     ['volta', 'turing', 'turing', None]
     """
-    found, _ = _find_model(name) or (None, None)
-    return found or ("ampere" if is_mig(name) else None)  # MIG came with the A100
+    return _find_model(name)[0] or ("ampere" if is_mig(name) else None)  # MIG came with the A100
 
 
 def model(name: str) -> str | None:
@@ -61,10 +60,10 @@ def model(name: str) -> str | None:
     >>> [model(name) for name in ("nvidia_a100-sxm4-80gb", "Tesla_V100-PCIE", "gpu-h100", "fast")]
     ['a100', 'v100', 'h100', None]
     """
-    return (_find_model(name) or (None, None))[1]
+    return _find_model(name)[1]
 
 
-def _find_model(name: str) -> tuple[str, str] | None:
+def _find_model(name: str) -> tuple[str | None, str | None]:
     """Find architecture and model: the words of a name, as long together as they mean one."""
     words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _VENDORS]
     for length in (4, 3, 2, 1):  # the longest: "titan xp" before "titan"
@@ -73,7 +72,7 @@ def _find_model(name: str) -> tuple[str, str] | None:
             for found, models in _ARCHITECTURES.items():
                 if re.fullmatch(models, word):  # compiled at its first use: few jobs come here
                     return found, word
-    return None
+    return None, None
 
 
 def has_bf16(name: str) -> bool | None:

@@ -196,7 +196,12 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
     else:
         image = literal(image)
     own = [place.run_dir, place.project_dir, place.cache_dir, place.code_dir]
-    mounts = [f"{literal(folder)}:{literal(folder)}" for folder in _outermost(own)]
+    outermost = [
+        folder
+        for folder in dict.fromkeys(own)
+        if not any(_within(folder, other) for other in own if other != folder)
+    ]
+    mounts = [f"{literal(folder)}:{literal(folder)}" for folder in outermost]
     local = LOCAL_DIR if runtime == "apptainer" else cluster.local_dir
     mounts.append(f"{local}:{local}")
     for index, mount in enumerate(container.mounts):
@@ -210,28 +215,12 @@ def _container(container: Container, where: str, job: Job) -> ContainerPlan:
             message = f"{option} removes what the ranks need; environment: clean keeps your"
             found.refuse(f"{where}.options", f"{message} shell's variables out")
     for folder in [*own, *container.mounts]:
-        _check_mount(folder, runtime, where, found, own=folder in own)
+        # No runtime can write these in a mount.
+        bad = re.findall("[,:]" if folder in own else ",", folder)
+        bad += re.findall(r"\s", folder) if runtime == "pyxis" else []
+        if bad:
+            message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
+            found.refuse(where, message)
     return ContainerPlan(
         runtime=runtime or "apptainer", image=image, mounts=mounts, options=container.options
     )
-
-
-def _outermost(folders: Sequence[str]) -> list[str]:
-    """Leave out folders that lie in others."""
-    return [
-        folder
-        for folder in dict.fromkeys(folders)
-        if not any(_within(folder, other) for other in folders if other != folder)
-    ]
-
-
-def _check_mount(
-    folder: str, runtime: str | None, where: str, found: Findings, *, own: bool
-) -> None:
-    """Refuse characters that neither runtime can write in a mount."""
-    bad = [char for char in folder if char in (",:" if own else ",")]
-    if runtime == "pyxis":
-        bad += re.findall(r"\s", folder)
-    if bad:
-        message = f"{folder}: a container cannot be given a folder with {bad[0]!r} in its name"
-        found.refuse(where, message)

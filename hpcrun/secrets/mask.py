@@ -219,13 +219,20 @@ def _is_clean(block: bytes) -> bool:
         return False
     if _KEY_RUN in shapes.translate(_BASE64):
         return False
-    low = shapes.lower()
+    return not _roots_in(shapes.lower())
+
+
+def _roots_in(low: bytes) -> list[bytes]:
+    """List the words behind which a secret may stand in a block, which is in lower case.
+
+    Most blocks have few of them.
+    """
+    # A word of an address is in many lines, and what stands before its @ in few.
+    found = [root for root in ROOTS if (b"@" if root == b"://" else root) in low]
+    if not found or OPTION in low:
+        return found
     bare = low.translate(None, _BLANKS)
-    has_option = OPTION in low
-    return not any(
-        any(needle in bare for needle in needles) or (has_option and root in low)
-        for root, needles in ROOTS.items()
-    )
+    return [root for root in found if any(needle in bare for needle in ROOTS[root])]
 
 
 def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
@@ -257,15 +264,9 @@ def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
-    """Find values that stand after names of secrets. Most blocks have few of their words."""
-    low, bare = block.lower(), b""
-    for root, needles in ROOTS.items():
-        at = low.find(needles[0] if root == b"://" else root)
-        if at < 0:
-            continue
-        bare = bare or low.translate(None, _BLANKS)
-        if not (any(needle in bare for needle in needles) or OPTION in low):
-            continue
+    """Find values that stand after names of secrets."""
+    low = block.lower()
+    for root in _roots_in(low):
         at = low.find(root)
         while at >= 0:
             span = value_after(block, root, at)

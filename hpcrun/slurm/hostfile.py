@@ -25,6 +25,8 @@ FORMS: tuple[Form, ...] = ("deepspeed", "openmpi", "mpich", "plain", "slurm")
 # Open MPI's names of both numbers: src/util/hostfile/hostfile_lex.l of its runtime, PRRTE.
 _SLOTS = re.compile(r"(slots|cpu|count)=([0-9]+)")
 _MAX_SLOTS = re.compile(r"(?:max[-_](?:slots|cpu|count)|(?:slots|cpu|count)[-_]max)=([0-9]+)")
+# A file has the form of the line that shows the most.
+_STRONGEST: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm", "plain")
 _MOST_SLOTS = 65536  # processes on one host, far above any
 
 
@@ -67,11 +69,13 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
             problems.append(Problem("", error.message, source, number))
     if not lines and not problems:
         problems.append(Problem("", "no host in it", source))
-    found = form if form is not None else _form({line.form for line in lines})
-    problems += _misfits(lines, found, source)
+    if form is None:
+        shown = {"plain", *(line.form for line in lines)}
+        form = next(one for one in _STRONGEST if one in shown)
+    problems += _misfits(lines, form, source)
     if problems:
         raise SpecError(sorted(problems, key=lambda problem: problem.line or 0))
-    return _merge(lines, found)
+    return _merge(lines, form)
 
 
 def _parse_line(line: str, number: int) -> list[_Line]:
@@ -105,12 +109,6 @@ def _count(text: str, where: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MOST_SLOTS:
         raise InputError(f"{where}: slots are a number from 1 to {_MOST_SLOTS}")
     return int(text)
-
-
-def _form(shown: set[Form]) -> Form:
-    """Return a file's form by those of its lines."""
-    strongest: tuple[Form, ...] = ("openmpi", "deepspeed", "mpich", "slurm")
-    return next((form for form in strongest if form in shown), "plain")
 
 
 # What the lines of a form may look like.

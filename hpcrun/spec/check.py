@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -164,24 +164,21 @@ class _Conversion:
             kind = mi.BoolType if isinstance(plain_value(node), bool) else mi.StrType
             members = [member for member in _members(of) if isinstance(unwrap(member)[0], kind)]
             return self.value(members[0], node, path)
-        if isinstance(of, mi.AnyType):
-            return self.free(node, path)
-        if isinstance(of, mi.StructType):
+        if isinstance(of, mi.StructType) and is_null(node):
             # Under a key of the user's own, as in ``partitions: {gpu: }``: all of it not given.
-            return self.struct(of, structs.replace(node, value={}) if is_null(node) else node, path)
-        if isinstance(of, mi.DictType):
-            return self.dict(of, node, path)
-        if isinstance(of, mi.ListType):
-            return self.list(of, node, path)
-        if isinstance(of, mi.LiteralType):
-            return self.literal(of, node, path)
+            node = structs.replace(node, value={})
         if isinstance(of, mi.StrType):
-            return self.text(of, descriptions, node, path)
-        if isinstance(of, mi.IntType):
-            return self.integer(of, node, path)
-        if isinstance(of, mi.BoolType):
-            return self.boolean(node, path)
-        raise TypeError(f"{path}: no conversion to {of}")
+            return self.text(of, descriptions[-1] if of.pattern else "text", node, path)
+        convert: Mapping[type, Callable[[Any, Node, str], Any]] = {
+            mi.AnyType: self.free,
+            mi.StructType: self.struct,
+            mi.DictType: self.dict,
+            mi.ListType: self.list,
+            mi.LiteralType: self.literal,
+            mi.IntType: self.integer,
+            mi.BoolType: self.boolean,
+        }
+        return convert[type(of)](of, node, path)
 
     def refuse(self, node: Node, path: str, message: str) -> Any:
         self.problems.append(node.problem(path, message))
@@ -228,10 +225,9 @@ class _Conversion:
         items = [self.value(of.item_type, n, join(path, i)) for i, n in enumerate(node.items)]
         return [item for item in items if item is not _REFUSED]
 
-    def text(self, of: mi.StrType, descriptions: Sequence[str], node: Node, path: str) -> Any:
+    def text(self, of: mi.StrType, wanted: str, node: Node, path: str) -> Any:
         if not isinstance(node.value, str):
             return self.refuse(node, path, f"expected text, got {shown(node)}{_unquoted(node)}")
-        wanted = descriptions[-1] if of.pattern and descriptions else "text"
         if is_null(node):
             hint = f'; write "{node.text}" for that text' if node.text else ""
             if of.pattern is None:
@@ -272,7 +268,7 @@ class _Conversion:
             message = f"{shown(node)}: a whole number that does not fit into 64 bits"
         return self.refuse(node, path, message) if message else int(number)
 
-    def boolean(self, node: Node, path: str) -> Any:
+    def boolean(self, of: mi.BoolType, node: Node, path: str) -> Any:
         value = plain_value(node)
         if isinstance(value, bool):
             return value
@@ -280,16 +276,18 @@ class _Conversion:
         hint = f"; did you mean {word}?" if word else ""
         return self.refuse(node, path, f"expected true or false; got {shown(node)}{hint}")
 
-    def free(self, node: Node, path: str) -> Any:
+    def free(self, of: mi.Type, node: Node, path: str) -> Any:
         """Take whatever stands there, with the core schema's types."""
         if isinstance(node.value, dict):
             for key, inner in node.entries.items():
                 if "\0" in key:
                     self.refuse(inner, join(path, key), "holds a NUL character")
-            values = {k: self.free(inner, join(path, k)) for k, inner in node.entries.items()}
+            values = {k: self.free(of, inner, join(path, k)) for k, inner in node.entries.items()}
             return {key: value for key, value in values.items() if value is not _REFUSED}
         if isinstance(node.value, list):
-            items = [self.free(item, join(path, index)) for index, item in enumerate(node.items)]
+            items = [
+                self.free(of, item, join(path, index)) for index, item in enumerate(node.items)
+            ]
             return [item for item in items if item is not _REFUSED]
         if "\0" in node.text:
             return self.refuse(node, path, _NUL)

@@ -12,8 +12,13 @@ from tests.plan.making import cluster, job
 NODES = "partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 128, memory_per_node: 1T}}\n"
 
 
-def topology(resources: str, profile: str = NODES, rest: str = "script: a.py") -> Topology:
-    found = Findings()
+def topology(
+    resources: str,
+    profile: str = NODES,
+    rest: str = "script: a.py",
+    notes: list[str] | None = None,
+) -> Topology:
+    found = Findings(notes=[] if notes is None else notes)
     made = build_topology(job(f"{rest}\nresources: {{{resources}}}"), cluster(profile), found)
     if found.problems:
         raise SpecError(found.problems)
@@ -44,11 +49,12 @@ def test_memory_text(text: str, mb: int) -> None:
 def test_cpus_and_memory_are_the_gpus_share_of_the_node(
     gpus: int, cpus_per_task: int, memory: str
 ) -> None:
-    made = topology(f"gpus_per_node: {gpus}")
+    notes: list[str] = []
+    made = topology(f"gpus_per_node: {gpus}", notes=notes)
     assert made.cpus_per_rank == cpus_per_task
     assert made.memory == memory
     assert made.ranks_per_node == gpus
-    assert made.notes == []
+    assert notes == []
 
 
 def test_an_uneven_share_is_rounded_down() -> None:
@@ -63,10 +69,11 @@ def test_what_the_job_says_goes_before_the_share() -> None:
 
 
 def test_nodes_that_the_profile_does_not_know() -> None:
-    made = topology("gpus_per_node: 2", "")
+    notes: list[str] = []
+    made = topology("gpus_per_node: 2", "", notes=notes)
     assert made.cpus_per_rank == DEFAULT_CPUS_PER_GPU
     assert made.memory is None
-    assert len(made.notes) == 1 and "does not know its nodes" in made.notes[0]
+    assert len(notes) == 1 and "does not know its nodes" in notes[0]
 
 
 def test_a_job_without_gpus_has_one_rank_a_node_and_no_gres() -> None:
@@ -100,9 +107,10 @@ def test_whole_nodes_are_taken_whole(
 
 
 def test_whole_nodes_that_nobody_knows_are_not_asked_for_a_number_of_cpus() -> None:
-    made = topology("gpus_per_node: 2, exclusive: true", "")
+    notes: list[str] = []
+    made = topology("gpus_per_node: 2, exclusive: true", "", notes=notes)
     assert (made.asks_cpus, made.memory, made.cpus_per_rank) == (False, "0", DEFAULT_CPUS_PER_GPU)
-    assert "share all CPUs of a node" in made.notes[0]
+    assert "share all CPUs of a node" in notes[0]
     assert topology("gpus_per_node: 2", "").asks_cpus
 
 
