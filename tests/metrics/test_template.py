@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.learn import Template, is_noise, layout_of, learn, numbers_of
+from hpcrun.metrics.lines.learn import Shape, is_noise, layout_of, learn, numbers_of
 from hpcrun.metrics.lines.line import FORMATS, find_time, read_line
 from hpcrun.metrics.row import Mark, Row, Table
 
 Answer = tuple[str, Row | Mark | Table] | None
 
 
-def agrees(template: Template, line: str) -> bool:
+def agrees(template: Shape, line: str) -> bool:
     """Whether a template fits a line and says of it what the reader of lines says."""
     found = template.pattern.fullmatch(line.encode())
     if found is None:

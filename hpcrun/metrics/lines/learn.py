@@ -91,13 +91,17 @@ class Slot(Struct, frozen=True):
         return values if self.factor == 1.0 else [value * self.factor for value in values]
 
 
-class Template(Struct, frozen=True):
+class Shape(Struct, eq=False):
     """One shape of lines: ``pattern`` fits a whole line, alone or among others.
 
     ``slots`` take values out of the groups, ``keys`` are the groups on which the layout depends
     or the frame (the rank of ``[rank3]``, the total of a bar), ``time`` is that of the time
     stamp, up to its seconds where they have a group of their own. ``row`` is what the line it was
     learned from says: what no slot feeds is as there.
+
+    The reader keeps here which ``needles`` such a line can be found by; the matches in the block
+    at hand, and the ``scan`` in which a needle found one; the shapes that followed last; and what
+    lines with certain keys say, None where each is read by itself.
     """
 
     pattern: re.Pattern[bytes]
@@ -107,6 +111,11 @@ class Template(Struct, frozen=True):
     seconds: int | None
     format: str
     row: Row
+    needles: Sequence[bytes] = ()
+    found: list[re.Match[bytes]] = []
+    scan: int = 0
+    followers: tuple[Shape, ...] = ()
+    rows: dict[object, Row | None] = {}
 
     def numbers(self, texts: Sequence[Sequence[bytes]]) -> dict[Role, list[float]]:
         """Return what the slots make of the texts of each group."""
@@ -175,7 +184,7 @@ def is_noise(line: bytes, read: ReadLine) -> bool:
     )
 
 
-def learn(line: bytes, read: ReadLine, time_span: Span | None) -> Template | None:
+def learn(line: bytes, read: ReadLine, time_span: Span | None) -> Shape | None:
     """Learn the shape of a line that ``read`` takes for a row; None if it cannot be learned.
 
     ``time_span``: where its time stamp stands, in bytes.
@@ -226,7 +235,7 @@ class _Experiment:
             return None
         return answer[1] if isinstance(answer[1], Row) else None
 
-    def learn(self) -> Template | None:
+    def learn(self) -> Shape | None:
         """Change the numbers one by one, then all at once."""
         row = self.ask(self.line)
         if row is None:
@@ -263,7 +272,7 @@ class _Experiment:
             return None
         if "total" in slots and (row.bar is not None or row.epoch is not None):
             keys.add(slots["total"].group)  # their totals tell them apart
-        return self._template(row, slots, keys)
+        return self._shape(row, slots, keys)
 
     def _slot(self, role: Role, index: int, number: bytes, values: Sequence[float]) -> Slot | None:
         """Say how a number feeds a role that has these values, before and after its change."""
@@ -294,7 +303,7 @@ class _Experiment:
                 wider = wider[:start] + b" " + wider[start:]
         return free if self.ask(wider) == row else []
 
-    def _template(self, row: Row, slots: dict[Role, Slot], keys: set[int]) -> Template:
+    def _shape(self, row: Row, slots: dict[Role, Slot], keys: set[int]) -> Shape:
         """Write the regular expression: numbers as groups where they matter, all else as it is."""
         # Where a piece stands, its expression, and by what its group is known.
         pieces: list[tuple[int, int, bytes, object]] = [
@@ -319,7 +328,7 @@ class _Experiment:
                 form = b"(" + form + b")"
             pattern += _literal(self.line[place:start]) + form
             place = end
-        return Template(
+        return Shape(
             re.compile(pattern + _literal(self.line[place:]) + _LINE_END),
             tuple(structs.replace(slot, group=groups[slot.group]) for slot in slots.values()),
             itemgetter(*sorted(groups[key] for key in keys)) if keys else None,

@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from itertools import repeat
 from operator import add
 
-from hpcrun.metrics.lines.learn import Template, frame_of, is_noise, learn
+from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
 from hpcrun.metrics.lines.line import (
     ALWAYS,
     COMMON,
@@ -226,7 +226,7 @@ class Reader:
             known: Shape | None = None
             for shape in () if last is None else last.followers:
                 if shape.scan == scan or not follows:
-                    found = shape.match(block, begin)
+                    found = shape.pattern.match(block, begin)
                     if found is not None:
                         shape.found.append(found)
                         known, stop = shape, found.end()
@@ -259,7 +259,7 @@ class Reader:
         line = self._block[start:stop]
         key = line.translate(None, _DIGITS)
         shape = self._shapes.get(key)
-        if shape is not None and (found := shape.match(self._block, start)):
+        if shape is not None and (found := shape.pattern.match(self._block, start)):
             shape.found.append(found)
             return shape
         numberless = _NUMBER.sub(b"0", line)
@@ -282,8 +282,9 @@ class Reader:
             if 1 < self._seen[key] <= _TRIES:
                 # Latin-1 gives each byte a place.
                 stamp = find_time(line[:200].decode("latin-1"))
-                if template := learn(line, self._ask, stamp):
-                    shape = self._shapes[key] = Shape(template, _needles_in(line))
+                if shape := learn(line, self._ask, stamp):
+                    shape.needles, shape.followers = _needles_in(line), (shape,)
+                    self._shapes[key] = shape
                     self._learned.append(shape)
         return None
 
@@ -355,30 +356,30 @@ class Reader:
 
     def _take(self, shape: Shape) -> None:
         """Make frames of the lines that a shape has matched."""
-        template, base = shape.template, self._base
+        base, keys = self._base, shape.keys
         offsets = [base + found.start() for found in shape.found]
         groups = [found.groups() for found in shape.found]
         shape.found = []
         by_key: dict[object, list[int]] = {}
-        keys = map(template.keys, groups) if template.keys else repeat(None, len(groups))
-        for index, key in enumerate(keys):
+        known = map(keys, groups) if keys else repeat(None, len(groups))
+        for index, key in enumerate(known):
             by_key.setdefault(key, []).append(index)
         if len(shape.rows) > _MOST_KEYS:
             shape.rows.clear()
         for key, indices in by_key.items():
             if key not in shape.rows:
                 read = self._read_again(offsets[indices[0]])
-                explained = read is not None and template.explains(groups[indices[0]], read[1])
-                shape.rows[key] = read[1] if read is not None and explained else None
+                is_alike = read is not None and shape.explains(groups[indices[0]], read[1])
+                shape.rows[key] = read[1] if read and is_alike else None
             row, places = shape.rows[key], [offsets[index] for index in indices]
             if row is not None:
                 texts = [*zip(*(groups[index] for index in indices), strict=True)]
-                times, numbers = self._times(template, texts), template.numbers(texts)
-                self._put(frame_of(template.format, row, places, times, numbers))
+                times, numbers = self._times(shape, texts), shape.numbers(texts)
+                self._put(frame_of(shape.format, row, places, times, numbers))
                 continue
             for offset in places:
                 if read := self._read_again(offset):
-                    self._add(offset, template.format, read[1], read[0])
+                    self._add(offset, shape.format, read[1], read[0])
 
     def _read_again(self, offset: int) -> tuple[str, Row] | None:
         """Read a line of the block at hand again, with its text; None if it is no row."""
@@ -387,23 +388,23 @@ class Reader:
         answer = self._ask(text)
         return (text, answer[1]) if answer is not None and isinstance(answer[1], Row) else None
 
-    def _times(self, template: Template, texts: Sequence[Sequence[bytes]]) -> list[float] | None:
+    def _times(self, shape: Shape, texts: Sequence[Sequence[bytes]]) -> list[float] | None:
         """Return the times of lines by the texts of their groups, None if they have none."""
-        if template.time is None:
+        if shape.time is None:
             return None
-        stamps, moments = texts[template.time], self._moments
+        stamps, moments = texts[shape.time], self._moments
         if len(moments) > _MOST_STAMPS:
             moments.clear()
         for stamp in set(stamps).difference(moments):
-            text = stamp if template.seconds is None else stamp + b"00"
+            text = stamp if shape.seconds is None else stamp + b"00"
             moment = read_time(text.decode("utf-8", "replace"))
             if moment is None:
                 return None
             moments[stamp] = moment
         times = [*map(moments.__getitem__, stamps)]
-        if template.seconds is None:
+        if shape.seconds is None:
             return times
-        seconds = b" ".join(texts[template.seconds]).replace(b",", b".").split()
+        seconds = b" ".join(texts[shape.seconds]).replace(b",", b".").split()
         return [*map(add, times, map(float, seconds))]
 
     def _add(self, offset: int, form: str, row: Row, text: str) -> None:
@@ -437,27 +438,6 @@ class Reader:
         for index, row in enumerate(rows or ()):
             self._add(index, "json document", row, "")
         return None if rows is None else self._take_pieces()
-
-
-class Shape:
-    """A template and the lines that have matched it since the last frames were made.
-
-    ``needles`` is what such a line can be found by.
-    """
-
-    def __init__(self, template: Template, needles: Sequence[bytes]) -> None:
-        self.template = template
-        self.needles = needles
-        self.match = template.pattern.match
-        # Matches in the block at hand, and the scan in which such a line was found by a needle.
-        self.found: list[re.Match[bytes]] = []
-        self.scan = 0
-        # The shapes that followed last: tried first on the line after this one.
-        self.followers: tuple[Shape, ...] = (self,)
-        # What the template's keys spell -> what such a line says; None: it is read by itself.
-        self.rows: dict[object, Row | None] = {}
-        if template.keys is None:
-            self.rows[None] = template.row
 
 
 def fold(block: bytes) -> bytes:
