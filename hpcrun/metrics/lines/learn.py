@@ -16,12 +16,14 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from functools import lru_cache
+from operator import add, itemgetter
 from typing import Literal
 
 import msgspec
 from msgspec import Struct, structs
 
+from hpcrun.metrics.lines.prefixes import read_time
 from hpcrun.metrics.row import Frame, Layout, Mark, Row, Table
 
 Role = Literal["step", "epoch", "total"] | int
@@ -117,15 +119,36 @@ class Shape(Struct, eq=False):
     followers: tuple[Shape, ...] = ()
     rows: dict[object, Row | None] = {}
 
-    def numbers(self, texts: Sequence[Sequence[bytes]]) -> dict[Role, list[float]]:
-        """Return what the slots make of the texts of each group."""
-        return {slot.role: slot.convert(texts[slot.group]) for slot in self.slots}
-
     def explains(self, groups: Sequence[bytes], row: Row) -> bool:
         """Tell whether the slots give what the reader of lines says of a line with these groups."""
-        found = self.numbers([[group] for group in groups])
-        expected = _outputs_of(self.row) | {role: values[0] for role, values in found.items()}
-        return _are_same(_outputs_of(row), expected)
+        outputs = _outputs_of(row)
+        found = {slot.role: slot.convert([groups[slot.group]])[0] for slot in self.slots}
+        return not _differences(outputs, outputs | found)
+
+    def frame(self, row: Row, offsets: Sequence[int], groups: Sequence[Sequence[bytes]]) -> Frame:
+        """Make the frame of lines that say what ``row`` says but for their own numbers."""
+        texts = [*zip(*groups, strict=True)]
+        numbers = {slot.role: slot.convert(texts[slot.group]) for slot in self.slots}
+        return frame_of(self.format, row, offsets, self._times(texts), numbers)
+
+    def _times(self, texts: Sequence[Sequence[bytes]]) -> list[float] | None:
+        if self.time is None:
+            return None
+        moments = [*map(_moment, texts[self.time])]
+        times = [moment for moment in moments if moment is not None]
+        if len(times) < len(moments):
+            return None
+        if self.seconds is None:
+            return times
+        seconds = b" ".join(texts[self.seconds]).replace(b",", b".").split()
+        return [*map(add, times, map(float, seconds))]
+
+
+@lru_cache(maxsize=1 << 12)
+def _moment(stamp: bytes) -> float | None:
+    """Return the time of a stamp, which may lack the seconds of its minute."""
+    text = stamp.decode("utf-8", "replace")
+    return read_time(text + "00" if text.endswith(":") else text)
 
 
 def layout_of(form: str, row: Row) -> Layout:
@@ -167,12 +190,10 @@ def _outputs_of(row: Row) -> dict[Role, float]:
     return outputs | {role: value for role, value in places if value is not None}
 
 
-def _are_same(reread: dict[Role, float], expected: dict[Role, float]) -> bool:
-    """Compare two rows' numbers; nan equals nan."""
-    return reread.keys() == expected.keys() and all(
-        reread[role] == value or (math.isnan(value) and math.isnan(reread[role]))
-        for role, value in expected.items()
-    )
+def _differences(before: dict[Role, float], after: dict[Role, float]) -> list[Role]:
+    """List the roles whose numbers differ; nan equals nan."""
+    pairs = [(role, before.get(role), after.get(role)) for role in {**before, **after}]
+    return [role for role, one, other in pairs if one != other and str(one) != str(other)]
 
 
 def is_noise(line: bytes, read: ReadLine) -> bool:
@@ -249,16 +270,13 @@ class _Experiment:
             if changed is None:
                 return None
             outputs = _outputs_of(changed)
+            differences = _differences(base, outputs)
             if layout_of("", changed) != layout:
-                if not _are_same(outputs, base):
+                if differences:
                     return None
                 keys.add(index)
-            elif outputs.keys() != base.keys():
-                return None
-            for role, value in outputs.items():
-                if index in keys or _are_same({role: value}, {role: base[role]}):
-                    continue
-                slot = self._slot(role, index, number, [base[role], value])
+            for role in differences:
+                slot = self._slot(role, index, number, [base.get(role), outputs.get(role)])
                 if slot is None or role in slots:
                     return None
                 slots[role] = slot
@@ -268,21 +286,23 @@ class _Experiment:
         if reread is None or layout_of("", reread) != layout:
             return None
         foretold = {role: slot.convert([texts[slot.group]])[0] for role, slot in slots.items()}
-        if not _are_same(_outputs_of(reread), base | foretold):
+        if _differences(_outputs_of(reread), base | foretold):
             return None
         if "total" in slots and (row.bar is not None or row.epoch is not None):
             keys.add(slots["total"].group)  # their totals tell them apart
         return self._shape(row, slots, keys)
 
-    def _slot(self, role: Role, index: int, number: bytes, values: Sequence[float]) -> Slot | None:
+    def _slot(
+        self, role: Role, index: int, number: bytes, values: Sequence[float | None]
+    ) -> Slot | None:
         """Say how a number feeds a role that has these values, before and after its change."""
-        printed = self.line[slice(*self.spans[index])]
-        if not isinstance(role, int) and not _COUNTER.fullmatch(printed):
+        printed, value = self.line[slice(*self.spans[index])], values[1]
+        if value is None or not (isinstance(role, int) or _COUNTER.fullmatch(printed)):
             return None
         after = float(number.replace(b",", b""))
         for slot in (
-            Slot(role, index, _meant(values[1] / after)),
-            Slot(role, index, _meant(values[1] * after), inverse=True),
+            Slot(role, index, _meant(value / after)),
+            Slot(role, index, _meant(value * after), inverse=True),
         ):
             if slot.convert([printed]) + slot.convert([number]) == values:
                 return slot

@@ -25,7 +25,6 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import repeat
-from operator import add
 
 from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
 from hpcrun.metrics.lines.line import (
@@ -64,7 +63,6 @@ _FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
 _LINE_FEED = 0x0A
 _EVERY_LINE = (b"\n",)
 
-_MOST_STAMPS = 1 << 16
 _MOST_KEYS = 1 << 12
 
 
@@ -105,8 +103,6 @@ class Reader:
         self._seen: Counter[bytes] = Counter()
         self._last: Shape | None = None
         self._scans = 0
-        # A time stamp, up to its seconds where lines share that -> seconds.
-        self._moments: dict[bytes, float] = {}
         # Every shape learned since the last table; lines of theirs wait to become frames.
         self._learned: list[Shape] = []
         # What rows have in common -> their frame; and those whose rows are not in order.
@@ -373,9 +369,7 @@ class Reader:
                 shape.rows[key] = read[1] if read and is_alike else None
             row, places = shape.rows[key], [offsets[index] for index in indices]
             if row is not None:
-                texts = [*zip(*(groups[index] for index in indices), strict=True)]
-                times, numbers = self._times(shape, texts), shape.numbers(texts)
-                self._put(frame_of(shape.format, row, places, times, numbers))
+                self._put(shape.frame(row, places, [groups[index] for index in indices]))
                 continue
             for offset in places:
                 if read := self._read_again(offset):
@@ -387,25 +381,6 @@ class Reader:
         text = found.group().decode("utf-8", "replace") if found else ""
         answer = self._ask(text)
         return (text, answer[1]) if answer is not None and isinstance(answer[1], Row) else None
-
-    def _times(self, shape: Shape, texts: Sequence[Sequence[bytes]]) -> list[float] | None:
-        """Return the times of lines by the texts of their groups, None if they have none."""
-        if shape.time is None:
-            return None
-        stamps, moments = texts[shape.time], self._moments
-        if len(moments) > _MOST_STAMPS:
-            moments.clear()
-        for stamp in set(stamps).difference(moments):
-            text = stamp if shape.seconds is None else stamp + b"00"
-            moment = read_time(text.decode("utf-8", "replace"))
-            if moment is None:
-                return None
-            moments[stamp] = moment
-        times = [*map(moments.__getitem__, stamps)]
-        if shape.seconds is None:
-            return times
-        seconds = b" ".join(texts[shape.seconds]).replace(b",", b".").split()
-        return [*map(add, times, map(float, seconds))]
 
     def _add(self, offset: int, form: str, row: Row, text: str) -> None:
         """Put down what one line says."""
