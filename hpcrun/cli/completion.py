@@ -177,13 +177,19 @@ _STAMP = 16
 def values(kinds: Sequence[str], current: str) -> list[CompletionItem]:
     """Collect what could stand in a place that takes these kinds of values."""
     named = {"jobs": jobs, "runs": runs, "clusters": clusters, "keys": keys}
-    items = [item for kind in kinds if kind in named for item in named[kind](current)]
+    items = [
+        CompletionItem(value, help=meaning)
+        for kind in kinds
+        if kind in named
+        for value, meaning in named[kind](current)
+        if value.startswith(current)
+    ]
     # A job may be a file of the user's own.
     takes_files = "files" in kinds or ("jobs" in kinds and not items)
     return [*items, _FILES] if takes_files else items
 
 
-def runs(current: str) -> list[CompletionItem]:
+def runs(current: str) -> list[tuple[str, str]]:
     """Runs, newest first: by Slurm id, and by the end of the run's id, which is easy to type."""
     from hpcrun.controller.context import load_context
 
@@ -195,7 +201,7 @@ def runs(current: str) -> list[CompletionItem]:
     items = []
     if not current or current[0].isdigit():
         items = [
-            CompletionItem(job_id, help=_what(runs_dir / name))
+            (job_id, _what(runs_dir / name))
             for name, job_id in _job_ids(runs_dir, islice(_newest(names, ""), _OPENED))
             if job_id.startswith(current)
         ]
@@ -205,7 +211,7 @@ def runs(current: str) -> list[CompletionItem]:
         for name in islice(_newest(names, current), _MOST):
             value = name.removesuffix(ARRAY)
             what = _what(runs_dir / name) if len(items) < _OPENED else ""
-            items.append(CompletionItem(value if by_date else value[_STAMP:], help=what))
+            items.append((value if by_date else value[_STAMP:], what))
     return items
 
 
@@ -258,19 +264,16 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def jobs(current: str) -> list[CompletionItem]:
+def jobs(_: str) -> Iterable[tuple[str, str]]:
     """Jobs that can be submitted by their names."""
     from hpcrun.assets import list_jobs
     from hpcrun.controller.context import find_project
 
-    return [
-        CompletionItem(name, help=_line_of(path, "description") or whose)
-        for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items())
-        if name.startswith(current)
-    ]
+    for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items()):
+        yield name, _line_of(path, "description") or whose
 
 
-def clusters(current: str) -> list[CompletionItem]:
+def clusters(_: str) -> Iterable[tuple[str, str]]:
     """The user's profiles by name, the project's own, and the sandbox."""
     from hpcrun.assets import config_dir
     from hpcrun.controller.context import PROFILE, find_project
@@ -281,11 +284,7 @@ def clusters(current: str) -> list[CompletionItem]:
     if own:
         found[own] = "this project's"
     found.setdefault("sandbox", "a Slurm on this machine")
-    return [
-        CompletionItem(name, help=whose)
-        for name, whose in found.items()
-        if name.startswith(current)
-    ]
+    return found.items()
 
 
 def _line_of(path: Path, key: str) -> str:
@@ -294,21 +293,17 @@ def _line_of(path: Path, key: str) -> str:
     return found[1].decode("utf-8", "replace").strip().strip("\"'") if found else ""
 
 
-def keys(current: str) -> list[CompletionItem]:
+def keys(current: str) -> list[tuple[str, str]]:
     """Keys of a job for --set, each with its =, or the values that one can have."""
     import json
 
     schema = json.loads((shipped("jobs") / "job.schema.json").read_text(encoding="utf-8"))
     found = dict(_keys(schema))
-    key, has_value, value = current.partition("=")
+    key, has_value, _ = current.partition("=")
     if has_value:
         _, allowed = found.get(key, ("", []))
-        return [CompletionItem(f"{key}={one}") for one in allowed if one.startswith(value)]
-    return [
-        CompletionItem(f"{name}=", help=meaning)
-        for name, (meaning, _) in found.items()
-        if name.startswith(key)
-    ]
+        return [(f"{key}={one}", "") for one in allowed]
+    return [(f"{name}=", meaning) for name, (meaning, _) in found.items()]
 
 
 def _keys(node: object, path: str = "") -> Iterator[tuple[str, tuple[str, list[str]]]]:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
-
 from hpcrun.errors import HpcrunError, InputError
 
 MAX_NODES = 64
@@ -22,58 +20,36 @@ LONGEST_SOCKET = f"/spool/node{MAX_NODES}/node{MAX_NODES}_67043328.4294967294"
 MAX_DIRECTORY = MAX_SOCKET_PATH - len(LONGEST_SOCKET)
 
 
-class Layout(Struct, frozen=True):
+class Layout:
     """Where every file of the sandbox in ``root`` lies."""
 
-    root: Path
-
-    @property
-    def shape(self) -> Path:
-        return self.root / "sandbox.json"
-
-    @property
-    def profile(self) -> Path:
-        return self.root / "cluster.yaml"
-
-    @property
-    def slurm_conf(self) -> Path:
-        return self.root / "slurm.conf"
-
-    @property
-    def gres_conf(self) -> Path:
-        return self.root / "gres.conf"
-
-    @property
-    def cgroup_conf(self) -> Path:
-        return self.root / "cgroup.conf"
-
-    @property
-    def munge_key(self) -> Path:
-        return self.root / "munge" / "key"
-
-    @property
-    def munge_socket(self) -> Path:
-        return self.root / "munge" / "socket"
-
-    @property
-    def munge_seed(self) -> Path:
-        return self.root / "munge" / "seed"
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        return tuple(self.root / name for name in ("munge", "state", "spool", "log", "run", "gpu"))
+    def __init__(self, root: Path) -> None:
+        """Name its files."""
+        self.root = root
+        self.folders = [root / name for name in ("munge", "state", "spool", "log", "run", "gpu")]
+        self.shape = root / "sandbox.json"
+        self.profile = root / "cluster.yaml"
+        self.slurm_conf = root / "slurm.conf"
+        self.gres_conf = root / "gres.conf"
+        self.cgroup_conf = root / "cgroup.conf"
+        self.munge_key = root / "munge" / "key"
+        self.munge_socket = root / "munge" / "socket"
+        self.munge_seed = root / "munge" / "seed"
 
     def gpu(self, index: int) -> Path:
+        """Return where the device file of a GPU lies."""
         return self.root / "gpu" / f"gpu{index}"
 
     def pid(self, daemon: str) -> Path:
+        """Return where a daemon writes its pid."""
         return self.root / "run" / f"{daemon}.pid"
 
     def log(self, daemon: str) -> Path:
+        """Return where a daemon logs."""
         return self.root / "log" / f"{daemon}.log"
 
     def output(self, daemon: str) -> Path:
-        """Where a daemon prints before it has opened its log."""
+        """Return where a daemon prints before it has opened its log."""
         return self.root / "log" / f"{daemon}.out"
 
 
