@@ -52,7 +52,7 @@ from hpcrun.metrics.own_steps import (
 )
 from hpcrun.metrics.passes import Counter, Guide, Turn, follow, rises, starts_with_each_epoch
 from hpcrun.metrics.steps import Steps, choose_way, find_steps
-from hpcrun.metrics.store import Store
+from hpcrun.metrics.store import Store, called_loss
 
 # A fall of an epoch is looked at in such parts, as a counter of steps.
 _PARTS = 10_000
@@ -85,7 +85,8 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     >>> derive(store).restarts
     (Restart(attempt=1, lost_at=3, resumed_at=2, replayed=2),)
     """
-    view = _View([find_steps(log) for log in store.proven()])
+    logs, stand_in = called_loss(store.proven())
+    view = _View([find_steps(log) for log in logs])
     training, losses = view.training, view.find(LOSS)
     metrics = {}
     for name in view.names():
@@ -109,10 +110,13 @@ def derive(store: Store, limit: int | None = None) -> Curve:
             + ("their steps follow from their epochs" if is_late else _UNKNOWN)
         )
     others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
-    if LOSS not in metrics and EVAL_LOSS not in metrics and len(others) > 1:
+    draws = f"--metric draws another ({', '.join(others[1:_NAMED])})" if others[1:] else ""
+    if stand_in:
+        notes.append(f"nothing is called loss: {stand_in} is taken" + (draws and f"; {draws}"))
+    elif LOSS not in metrics and EVAL_LOSS not in metrics and draws:
         notes.append(
             f"several losses, and none is the training's by its name: {others[0]} is taken, the "
-            f"first; --metric draws another ({', '.join(others[1:_NAMED])})"
+            f"first; {draws}"
         )
     return Curve(metrics, tuple(axis.restarts()), total, (*notes, *store.notes()))
 

@@ -290,6 +290,12 @@ _OPEN: dict[str, Spelling] = {
 # A plain "time" is a step's only in units that nothing longer is told in.
 _RANK_OF_TIME = 40
 
+# What is the loss where nothing is called so: the first of these.
+_STAND_INS = _spell(
+    LOSS,
+    "cross_entropy crossentropy xent ce nll objective criterion generator_loss gen_loss g_loss "
+    "loss_g",
+)
 # Words that only say how a number was taken, and how far they lead away from the plain metric.
 _MODIFIERS = {
     **dict.fromkeys(words("cur curr current now step batch iter iteration local reduced"), 1),
@@ -346,6 +352,16 @@ def spelling_of(key: str) -> Spelling | None:
         return None  # what a critic makes of it
     # "step_s" may well be a step's seconds; "step/s" and "steps_per_s" are not.
     return None if known and known.inverse and "/" not in key and "per" not in key else known
+
+
+def rank_for_loss(name: str) -> int | None:
+    """Return how well a metric stands for a loss that is not there, the lowest best; None: not.
+
+    >>> rank_for_loss("Cross entropy") < rank_for_loss("Generator Loss"), rank_for_loss("accuracy")
+    (True, None)
+    """
+    known = _look_up(fold(name), _STAND_INS)
+    return known.rank if known and known.split in ("", "train") else None
 
 
 def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:

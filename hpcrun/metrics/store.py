@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from hpcrun.metrics.names import LOSS, MEASURED, like_a_loss
+from hpcrun.metrics.names import LOSS, LOSSES, MEASURED, like_a_loss, rank_for_loss
 from hpcrun.metrics.row import Frame, Layout, Placed
 
 MOST_BYTES = 2 << 30
@@ -236,6 +236,30 @@ class Store:
 def _counts(layout: Layout) -> bool:
     """Whether rows are drawings of a bar that shows how far the training is, and no loss."""
     return layout.bar is not None and LOSS not in layout.names
+
+
+def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
+    """Call that the loss which stands for it in logs that call nothing so.
+
+    Returns its own name beside the logs, "" where nothing is renamed.
+    """
+    names = {name for log in logs for form in log.forms.values() for name in form.layout.names}
+    ranked = sorted((rank, name) for name in names if (rank := rank_for_loss(name)) is not None)
+    if not ranked or not LOSSES.isdisjoint(names):
+        return logs, ""
+    chosen = ranked[0][1]
+
+    def renamed(form: Form) -> Form:
+        own = form.layout.names
+        if chosen not in own:
+            return form
+        known = tuple(LOSS if name == chosen else name for name in own)
+        return replace(form, layout=replace(form.layout, names=known))
+
+    logs = [
+        replace(log, forms={key: renamed(form) for key, form in log.forms.items()}) for log in logs
+    ]
+    return logs, chosen
 
 
 def _recurs(forms: Sequence[Form], sure: dict[str, int]) -> bool:

@@ -277,10 +277,16 @@ def test_names_of_any_kind_are_evident_behind_a_place(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["Validation result (greedy) at epoch 1, step 600: bleu: 1.5, loss: {}", "evl set : loss {}"],
+    [
+        "Validation result (greedy) at epoch 1, step 600: bleu: 1.5, loss: {}",
+        "evl set : loss {}",
+        "Epoch 3, test acc: 76.8%, loss: {}",
+    ],
 )
 def test_an_evaluation_is_evident(line: str) -> None:
-    assert parsed(line, [2.75], "eval_loss") == [2.75]
+    name = "test_loss" if "test" in line else "eval_loss"
+    assert parsed(line, [2.75], name) == [2.75]
+    assert parsed(line, [2.75]) == []
 
 
 PROSE = [
@@ -317,3 +323,14 @@ def test_a_last_line_that_was_cut_off_is_one_of_those_before_it() -> None:
     lines = b"".join(b"step %d: loss 2.%d BPC, mfu 5.5%%\n" % (n, n) for n in range(1, 6))
     run = parse_chunks("x", [(0, [lines + b"step 6: loss 2.6 BPC, mfu 5."])])
     assert run.curve.values("loss")[-1] == 2.6
+
+
+def test_the_loss_may_go_by_another_name() -> None:
+    line = "Step {}: {} = {}.5\n"
+    names = ("Train accuracy", "Cross entropy")
+    log = "".join(line.format(n, name, n) for n in range(5) for name in names)
+    curve = parse_chunks("x", [(0, [log.encode()])]).curve
+    assert (curve.steps("loss"), curve.values("loss")) == ([*range(5)], [n + 0.5 for n in range(5)])
+    assert curve.notes == ("nothing is called loss: Cross entropy is taken",)
+    called = parse_chunks("x", [(0, [log.encode(), b"Step 5: loss = 1.5\n"])]).curve
+    assert (called.values("loss"), len(called.values("Cross entropy"))) == ([1.5], 5)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcrun.metrics.lines.fields import (
     Field,
@@ -40,6 +41,7 @@ from hpcrun.metrics.names import (
     SPLITS,
     fold,
     metric_of,
+    split_of,
     words,
 )
 from hpcrun.metrics.row import Row
@@ -272,11 +274,25 @@ def read_generic(text: str, split: str = "") -> Row | None:
         or (text[:1] in " \t" and not worded)
         or text.endswith((",", ";"))
     )
+    _hold_side(found.fields)
     if not split and all(field.split == found.split for field in found.fields):
         split = found.split
     shape = Shape(tuple(found.counters), split, not is_code, found.has_dict, loose=found.loose > 0)
     # A rate that stands alone counts only where it is known what of.
     return build_row([field for field in found.fields if field.key[0] != "/"], shape)
+
+
+def _hold_side(fields: list[Field]) -> None:
+    """Let the side hold that the first score names: "test acc: 76.8%, loss: 0.68".
+
+    That is, for all behind it, if none of these names a side.
+    """
+    first = next((n for n, field in enumerate(fields) if not is_place(field.key)), len(fields))
+    named = fields[first].key.partition(" ")[0].lower() if first < len(fields) else ""
+    if SPLITS.get(named) in ("eval", "test") and not any(
+        split_of(field.key) or field.split for field in fields[first + 1 :]
+    ):
+        fields[first + 1 :] = [replace(each, split=SPLITS[named]) for each in fields[first + 1 :]]
 
 
 def scan(text: str) -> Found | None:
