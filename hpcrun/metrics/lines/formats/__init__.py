@@ -123,12 +123,13 @@ def form(
     return Format(name, needle, pattern_of(pattern), example, look_alike, **options)
 
 
-# The progress bars of tqdm.
+# The progress bars of tqdm; with unit_scale they count in three digits, "1.00/171", "1.71k/17.1k".
 _BAR_TIME = r"(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?"
+_BAR_COUNT = r"\d{1,15}(?:\.\d{1,2})?[kMG]?"
 _METER = pattern_of(
     rf"""
-    (?P<count> (?<![\d.]) \d{{1,15}} )
-    (?: /(?P<total> \d{{1,15}}(?:\.0)? | \? ) [ ] \[ {_BAR_TIME} < (?: {_BAR_TIME} | \? )
+    (?P<count> (?<![\d.]) {_BAR_COUNT} )
+    (?: /(?P<total> {_BAR_COUNT} | \? ) [ ] \[ {_BAR_TIME} < (?: {_BAR_TIME} | \? )
       | (?: it | [ ]?[a-zA-Z]{{2,12}} )? [ ] \[ {_BAR_TIME} (?= , ) )
     (?: , [ ]{{0,4}} (?P<rate> \d[\d.]{{0,15}} | \? ) [ ]?
         (?P<unit> [A-Za-z_]{{1,20}}/s | s/[A-Za-z_]{{1,20}} ) )?
@@ -142,17 +143,18 @@ _DRAWN_BAR = pattern_of(
     r"(?:[ ]{0,3}\d{1,3}%)?\|[^|]{0,4000}\|[ ]{0,9}\Z|[ ]{0,3}\d{1,3}%[ ]{0,9}\Z"
 )
 # torchtune's description: epoch|step|Loss: 2.3 (pbar.set_description in its recipes).
-_TORCHTUNE = pattern_of(r"(\d{1,9})\|(\d{1,15})\|(?=[A-Za-z])")
+_TORCHTUNE = pattern_of(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?=[A-Za-z])")
 _BAR_NUMBERS = pattern_of(r"[\d.,/]*\d[\d.,/]*")
 _LONGEST_TITLE = 60
+_THOUSANDS = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 class Meter(Struct, frozen=True):
     """The parts of a line with a progress bar; ``rate`` in ``unit``, None before there is one."""
 
     before: str
-    count: int
-    total: int | None
+    count: float
+    total: float | None
     rate: float | None
     unit: str
     postfix: str
@@ -164,29 +166,32 @@ def find_meter(text: str) -> Meter | None:
 
     >>> meter = find_meter("Epoch 3:  12%|# | 12/100 [00:10<01:20, 1.1it/s, loss=0.5] tail")
     >>> meter.count, meter.total, meter.unit, meter.postfix, meter.after
-    (12, 100, 'it/s', 'loss=0.5', ' tail')
+    (12.0, 100.0, 'it/s', 'loss=0.5', ' tail')
     """
     found = _METER.search(text) if "[" in text else None
     if found is None or (found["unit"] is None and text[: found.start()].rstrip()[-1:] != "|"):
         return None
-    place, postfix = found.end(), ""
-    if closed := _POSTFIX.match(text, place):
-        postfix, place = closed[1] if found["more"] else "", closed.end()
-    total = found["total"]
+    count, end, postfix = _scaled(found["count"]), found.end(), ""
+    if count is None or count % 1:
+        return None
+    if closed := _POSTFIX.match(text, end):
+        postfix, end = closed[1] if found["more"] else "", closed.end()
     return Meter(
         before=text[: found.start()],
-        count=int(found["count"]),
-        total=None if total in (None, "?") else int(float(total)),
-        rate=None if found["rate"] in (None, "?") else _number(found["rate"]),
+        count=count,
+        total=_scaled(found["total"]),
+        rate=_scaled(found["rate"]),
         unit=found["unit"] or "",
         postfix=postfix,
-        after=text[place:],
+        after=text[end:],
     )
 
 
-def _number(text: str) -> float | None:
+def _scaled(text: str | None) -> float | None:
+    """Return the number that a bar shows, if it is one."""
     try:
-        return finite(text)
+        letter = (text or "?")[-1]
+        return round(finite((text or "").rstrip("kMG")) * _THOUSANDS.get(letter, 1.0), 9)
     except ValueError:
         return None
 
@@ -208,31 +213,38 @@ def read_meter(meter: Meter) -> Row | None:
     description = _DRAWN_BAR.sub("", before).strip().removesuffix(":").strip()
     split, described = _read_description(description)
     fields += described
-    fields += _read_postfix(meter.postfix)
+    if whole := scan(meter.postfix):
+        fields += whole.fields
+    else:  # parts that are no pairs are passed over
+        parts = (scan(part) for part in meter.postfix.split(", ")[:200])
+        fields += [field for part in parts if part for field in part.fields]
     brace = meter.after.find("{")
     if 0 <= brace < 8 and (read := read_dict(meter.after, brace)):
         fields += read[0]
-    elif meter.after and (tail := scan(meter.after.strip())):
+    elif tail := scan(meter.after.strip()):
         fields += tail.fields
-    title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
     if not fields and meter.unit not in ("it/s", "s/it", ""):
         return None  # a bar that counts something else than steps
-    fields = _without_running_mean(fields)
+    # Lightning 1's own loss= is a running mean; its bar is known by the version number
+    # (lightning/pytorch/callbacks/progress/base.py).
+    keys = {field.key for field in fields}
+    if "v_num" in keys and keys & {"reduced_train_loss", "train_loss", "train_loss_step"}:
+        fields = [field for field in fields if field.key != "loss"]
     if meter.rate is not None and meter.unit in ("it/s", "s/it"):
         fields.append(Field(meter.unit, meter.rate))
     if not any(fold(field.key) in STEP_RANK and not field.unit for field in fields):
-        total = None if meter.total is None else float(meter.total)
-        fields.append(Field("step", float(meter.count), of=total))
+        fields.append(Field("step", meter.count, of=meter.total))
+    title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
     return build_row(fields, Shape(split=split, bar=title))
 
 
 def _read_description(text: str) -> tuple[str, list[Field]]:
     """Read a bar's description: its split, and what it measures."""
-    if tune := _TORCHTUNE.match(text):
-        found = scan(text[tune.end() :])
-        places = [Field("epoch", float(tune[1])), Field("step", float(tune[2]))]
+    tune = _TORCHTUNE.match(text)
+    found = scan(text[tune.end() :] if tune else text)
+    if tune:
+        places = [Field(key, float(number)) for key, number in tune.groupdict().items()]
         return "", places + (found.fields if found else [])
-    found = scan(text)
     if found is None:
         return SPLITS.get(text.split(" ", 1)[0].lower().strip(":"), ""), []
     # The bar counts the steps; what its description counts are epochs.
@@ -240,27 +252,3 @@ def _read_description(text: str) -> tuple[str, list[Field]]:
     if found.counters and not any(fold(field.key) in EPOCH_RANK for field in fields):
         fields.append(Field("epoch", float(found.counters[0][0])))
     return found.split, fields
-
-
-def _without_running_mean(fields: list[Field]) -> list[Field]:
-    """Leave out Lightning 1's own ``loss=``, a running mean, where the step's loss stands beside.
-
-    Its bar is known by the version number (lightning/pytorch/callbacks/progress/base.py).
-    """
-    keys = {field.key for field in fields}
-    if "v_num" in keys and keys & {"reduced_train_loss", "train_loss", "train_loss_step"}:
-        return [field for field in fields if field.key != "loss"]
-    return fields
-
-
-def _read_postfix(postfix: str) -> list[Field]:
-    """Read what tqdm was told to set behind the bar; parts that are no pairs are passed over."""
-    if not postfix:
-        return []
-    if found := scan(postfix):
-        return found.fields
-    fields: list[Field] = []
-    for part in postfix.split(", ")[:200]:
-        if part and (found := scan(part)):
-            fields += found.fields
-    return fields
