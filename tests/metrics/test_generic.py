@@ -270,6 +270,12 @@ def test_what_is_no_evident_measurement_is_proven_by_recurrence(line: str) -> No
     assert parsed(line, [5, 7, 6, 3]) == []  # games won and lost
 
 
+def test_an_evaluation_may_stand_in_a_sentence() -> None:
+    line = "The result of a network with a head is test acc: 76.82%, loss: {}"
+    assert parsed(line, [2.75, 2.5, 2.25], "test_loss") == [2.75, 2.5, 2.25]
+    assert parsed(line, [2.75, 2.5, 2.25]) == []
+
+
 @pytest.mark.parametrize("line", EVIDENT)
 def test_names_of_any_kind_are_evident_behind_a_place(line: str) -> None:
     assert parsed(line, [2.75]) == [2.75]

@@ -447,13 +447,13 @@ def _judge(
         if (settings and place.step is None) or not (MEASURED & names or any(scored)):
             return None
         return True if not shape.loose else False if lost else None
-    if not lost or shape.loose:
-        return None
+    if not lost or (shape.loose and LOSS in values):
+        return None  # "Pretrained model - loss: 2.5"
     worded = any(isinstance(field.value, str) for field in fields)
     known = all(is_known(field.key, field.unit) for field in fields)
     if shape.dict:
         known = not worded and (known or bool({LR, GRAD_NORM} & names))
-    if known and shape.plain:
+    if known and shape.plain and not shape.loose:
         return True
     return None if worded or settings or len(fields) < 2 else False
 

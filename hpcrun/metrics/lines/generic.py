@@ -469,13 +469,12 @@ def _part(key: str, joints: frozenset[str]) -> tuple[list[str], str]:
         is_split = not at and parts[0].lower() in SPLITS
         if is_place(" ".join(parts[at:])) and not (is_split or (at and parts[-1][-1] == "s")):
             return parts[:at], " ".join(parts[at:])
-    if is_known(key):
-        return [], key
     while parts and parts[-1].lower() in _VERBS:
         parts.pop()
     start = 0
     for index, part in enumerate(parts):
-        if part.lower() in joints and not is_known(" ".join(parts[start:])):
+        joins = part.lower() in joints and not is_known(" ".join(parts[start:]))
+        if joins or part.lower() in _ARTICLES:
             start = index + 1
     return parts[:start], " ".join(parts[start:])
 
