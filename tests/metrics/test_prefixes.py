@@ -75,6 +75,18 @@ MESSAGE = "step=1 loss=2"
         ("[INFO 11/20/2026 08:04:09 AM ", None, None),
         ("2026-11-20 08:04:09,098 DBNet INFO: ", None, None),
         ("2026-11-20 08:04:09 [INFO]:    ", None, None),
+        ("INFO:2026-11-20 08:04:09,098:", None, None),
+        ("2026-11-20 08:04:09,098 [4711] INFO ", None, None),
+        ("20-Nov-26 08:04:09 - ", None, None),
+        ("20.11.2026 08:04:09 ", None, None),
+        ("[1795161849.098] ", None, None),
+        ("1795161849.098 ", None, None),
+        ("trainer - INFO - ", None, None),
+        ("root: INFO: ", None, None),
+        ("root:INFO: ", None, None),
+        ("<INFO> ", None, None),
+        ("INFO> ", None, None),
+        ("[10:04:09] --> ", None, None),
     ],
 )
 def test_prefixes_come_off(prefix: str, rank: int | None, label: int | None) -> None:
@@ -101,6 +113,9 @@ def test_prefixes_come_off(prefix: str, rank: int | None, label: int | None) -> 
         "- loss: 0.5",
         "10/90 loss: 0.5",
         "2.31 INFO",
+        "[3] loss: 0.5",
+        "1234567.5 loss",
+        "--> loss: 0.5",
     ],
 )
 def test_what_measures_stays(text: str) -> None:
@@ -140,6 +155,9 @@ OF_DAY = 8 * 3600 + 4 * 60 + 9.0
         ("11/20/2026 08:04:09 PM", AT + 12 * 3600),
         ("11/20/26 08:04:09", AT),
         ("20 Nov 2026 08:04:09 INFO", AT),
+        ("20-Nov-26 08:04:09 INFO", AT),
+        ("20.11.2026 08:04:09 INFO", AT),
+        ("20261120-08:04:09 INFO", AT),
         ("Fri Nov 20 08:04:09 2026 step", AT),
         ('{"time": "2026-11-20T08:04:09Z", "loss": 2}', AT),
         ("\x1b[32m2026-11-20 08:04:09\x1b[0m step", AT),
