@@ -26,7 +26,14 @@ def start_since(path: Path, since: float) -> int:
         log = _Stamps(file, info.st_size, info.st_mtime)
         if log.first_from(max(0, info.st_size - _BLOCK)) is None:
             return 0
-        low = log.last_block_before(since)
+        low = info.st_size
+        if not log.knows_date and since < info.st_mtime - 0.8 * _DAY:
+            low = 0  # such stamps repeat each day
+        while low > 0:
+            low = max(0, low - 4 * _BLOCK)
+            found = log.first_from(low)
+            if found is not None and found[1] < since:
+                break
         while (found := log.first_from(low)) is not None:
             at, stamp, end = found
             if stamp >= since:
@@ -40,7 +47,7 @@ class _Stamps:
 
     def __init__(self, file: BinaryIO, size: int, written: float) -> None:
         self.file, self.size, self.written = file, size, written
-        self.knows_date = True
+        self.knows_date = True  # until a stamp without one is read
         # The first stamp's own place: banners before it belong to it.
         first = self.first_from(0)
         self.begin = first[0] if first else 0
@@ -61,32 +68,6 @@ class _Stamps:
                 return at, stamp, at + len(line)
             at += len(line)
         return None
-
-    def last_block_before(self, since: float) -> int:
-        """Return an offset from which on the first line of the time is near."""
-        if not self.knows_date:
-            return self._back_to(since)
-        low, high = 0, self.size
-        while high - low > _BLOCK:
-            middle = (low + high) // 2
-            found = self.first_from(middle)
-            if found is None or found[1] >= since:
-                high = middle
-            else:
-                low = found[0]
-        return low
-
-    def _back_to(self, since: float) -> int:
-        """Stamps without a date repeat each day: so go back from the end, no further than a day."""
-        if since < self.written - 0.8 * _DAY:
-            return 0
-        low = self.size
-        while low > 0:
-            low = max(0, low - 4 * _BLOCK)
-            found = self.first_from(low)
-            if found is not None and found[1] < since:
-                break
-        return low
 
     def _time(self, line: str) -> float | None:
         """The time of a line, in seconds since the epoch; what the stamp lacks the file tells."""
