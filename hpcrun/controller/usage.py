@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 from hpcrun.assets import shipped
 from hpcrun.runs.status import GpuUse, NodeUse, Scope
@@ -52,6 +53,7 @@ class UsageStep:
         self._argv = beside_argv(number, nodes, STEP_NAME, ["bash", "-c", script], version)
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipes: tuple[IO[bytes], ...] = ()  # to it, and its stdout and stderr
         self._lines = UsageLines()
         self._errors = b""
         self._failures = 0
@@ -77,7 +79,7 @@ class UsageStep:
             return False
         news = self._read()
         if self._process.poll() is not None:
-            self._failed(now)
+            self._failed(self._process.returncode, now)
         elif now >= self._next:
             self._ask(now)
         return news
@@ -88,25 +90,24 @@ class UsageStep:
         process, self._process = self._process, None
         if process is None:
             return
-        streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
         for patience, end in zip(_PATIENCE, (process.terminate, process.kill), strict=True):
             deadline = time.monotonic() + patience
             while process.poll() is None and time.monotonic() < deadline:
                 # Its last lines would fill the pipe, and it would never end.
-                for stream in streams:
-                    _drain(stream.fileno())
+                for stream in self._pipes[1:]:
+                    _drain(stream)
                 time.sleep(0.02)
             if process.poll() is None:
                 end()
         process.wait()
-        for stream in streams:
+        for stream in self._pipes[1:]:
             stream.close()
 
     def end_input(self) -> None:
         """Let the step end by itself; close() then has less to wait for."""
-        if self._process is not None and self._process.stdin is not None:
+        if self._process is not None:
             with contextlib.suppress(OSError):
-                self._process.stdin.close()
+                self._pipes[0].close()
 
     def _start(self, now: float) -> None:
         try:
@@ -125,8 +126,9 @@ class UsageStep:
             is_missing = isinstance(error, FileNotFoundError)
             self.trouble = "srun: command not found" if is_missing else f"srun: {error.strerror}"
             return
-        for stream in (process.stdin, process.stdout, process.stderr):
-            assert stream is not None
+        assert process.stdin and process.stdout and process.stderr
+        self._pipes = (process.stdin, process.stdout, process.stderr)
+        for stream in self._pipes:
             os.set_blocking(stream.fileno(), False)
         self._process, self._lines, self._errors = process, UsageLines(), b""
         self._asked = 0
@@ -134,33 +136,26 @@ class UsageStep:
 
     def _ask(self, now: float) -> None:
         """Ask for a look at the nodes."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # full or closed: then the step is ending
-            os.write(self._process.stdin.fileno(), b"\n")
+            os.write(self._pipes[0].fileno(), b"\n")
         self._asked += 1
         self._next = now + (SOON if self._asked == 1 else EVERY)
 
     def _read(self) -> bool:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        output = _drain(self._process.stdout.fileno())
-        self._errors = (self._errors + _drain(self._process.stderr.fileno()))[-_PIECE:]
+        _, stdout, stderr = self._pipes
+        output = _drain(stdout)
+        self._errors = (self._errors + _drain(stderr))[-_PIECE:]
         self._lines.feed(output.decode("utf-8", "replace"))
         return bool(output)
 
-    def _failed(self, now: float) -> None:
+    def _failed(self, code: int, now: float) -> None:
         """The step is over: the job's end, a node that is gone, or no leave to add a step."""
         self._read()
-        process = self._process
-        assert process is not None
         self.close()
         if self._lines.uses():
             self._failures, self.trouble = 0, ""
         else:
             self._failures += 1
-            code = process.returncode
             self.trouble = _last_line(self._errors) or f"srun ended with code {code}"
         self.is_over = self._failures > len(_AGAIN)
         if not self.is_over:
@@ -175,11 +170,11 @@ def close_all(steps: list[UsageStep]) -> None:
         step.close()
 
 
-def _drain(descriptor: int) -> bytes:
+def _drain(stream: IO[bytes]) -> bytes:
     """Read what is there."""
     found = b""
     with contextlib.suppress(OSError):
-        while len(found) < 16 * _PIECE and (piece := os.read(descriptor, _PIECE)):
+        while len(found) < 16 * _PIECE and (piece := os.read(stream.fileno(), _PIECE)):
             found += piece
     return found
 
