@@ -479,10 +479,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5])
     '0-2,5'
     """
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+    from hpcrun.slurm.nodelist import compress  # here: only messages of errors need it
+
+    return compress([str(number) for number in numbers]).strip("[]")

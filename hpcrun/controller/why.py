@@ -16,7 +16,6 @@ from hpcrun.errors import OutOfReach
 from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.reasons import (
-    Limit,
     Numbers,
     explain,
     find_numbers,
@@ -65,18 +64,17 @@ def _find_whys(
     found: dict[str, WhyWaiting] = {}
     for conf in dict.fromkeys(job.slurm_conf for job in jobs):
         transport = slurm_transport(context, conf)
-        limits = _Limits(transport)
+        texts: dict[tuple[str, ...], str] = {}
         for status in jobs:
             if status.slurm_conf == conf and status.job is not None:
                 ahead = _count_ahead(transport, status.job) if count_ahead else None
-                why = _why(status.job, limits, ahead, own=status.run is not None)
+                numbers = _find_numbers(transport, status.job, texts)
+                why = _why(status.job, numbers, ahead, own=status.run is not None)
                 found[status.job_id or ""] = why
     return found
 
 
-def _why(job: SlurmJob, limits: _Limits, ahead: int | None, *, own: bool) -> WhyWaiting:
-    limit = parse_limit(job.reason)
-    numbers = limits.find(limit, job) if limit is not None else None
+def _why(job: SlurmJob, numbers: Numbers | None, ahead: int | None, *, own: bool) -> WhyWaiting:
     why = explain(job.reason, job.job_id, numbers, own=own)
     text = why.words
     if job.reason == "Dependency":
@@ -120,23 +118,19 @@ def say_dependency(text: str) -> str:
     return f"waits for {link.join(parts)}" if parts else ""
 
 
-class _Limits:
-    """Asks for limits, each once, and not for many."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.texts: dict[tuple[str, ...], str] = {}
-
-    def find(self, limit: Limit, job: SlurmJob) -> Numbers | None:
-        argv = show_limits_argv(limit, job.qos, job.account)
-        key = tuple(argv)
-        if key not in self.texts:
-            if len(self.texts) >= _LIMITS:
-                return None
-            self.texts[key] = ""
-            with contextlib.suppress(OutOfReach):
-                self.texts[key] = scheduler.ask(self.transport, argv) or ""
-        return find_numbers(self.texts[key], limit, user=job.user, uid=job.uid, account=job.account)
+def _find_numbers(
+    transport: Transport, job: SlurmJob, texts: dict[tuple[str, ...], str]
+) -> Numbers | None:
+    """Ask for the limit that a job waits for, each once, and not for many; ``texts`` are known."""
+    limit = parse_limit(job.reason)
+    argv = tuple(show_limits_argv(limit, job.qos, job.account)) if limit is not None else ()
+    if limit is None or (argv not in texts and len(texts) >= _LIMITS):
+        return None
+    if argv not in texts:
+        texts[argv] = ""
+        with contextlib.suppress(OutOfReach):
+            texts[argv] = scheduler.ask(transport, argv) or ""
+    return find_numbers(texts[argv], limit, user=job.user, uid=job.uid, account=job.account)
 
 
 def _count_ahead(transport: Transport, job: SlurmJob) -> int | None:
