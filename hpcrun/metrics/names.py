@@ -424,6 +424,16 @@ def _with_unit(key: str, unit: str) -> Spelling | None:
     return None
 
 
+def name_of(key: str) -> str:
+    """Return the metric that a key names, "" if none.
+
+    >>> name_of("Train Loss"), name_of("gamma")
+    ('loss', '')
+    """
+    known = metric_of(key)
+    return known.name if known else ""
+
+
 @lru_cache(maxsize=8192)
 def metric_of(key: str, unit: str = "") -> Spelling | None:
     """Return what a key names; the unit may stand behind the value or in the key.

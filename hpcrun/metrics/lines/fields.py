@@ -42,6 +42,7 @@ from hpcrun.metrics.names import (
     like_a_score,
     metric_of,
     name_in,
+    name_of,
     words,
 )
 from hpcrun.metrics.row import Row
@@ -132,40 +133,34 @@ Field(key='lr', value=0.0001, unit='', of=None, split='')], 46)
     """
     if text.startswith(('{"', '{ "'), start) and (found := read_json(text, start)):
         return fields_of(found[0]), found[1]
-    fields: list[Field] = []
-    end = _read_items(text, start + 1, fields, "", 0)
-    return None if end is None else (fields, end)
+    read = _read_python(text, start + 1, 1)
+    return None if read is None else (fields_of(read[0]), read[1])
 
 
-def _read_items(text: str, place: int, fields: list[Field], split: str, depth: int) -> int | None:
-    """Read ``key: value`` pairs up to the closing brace; return what comes behind it."""
+def _read_python(text: str, place: int, depth: int) -> tuple[dict[str, object], int] | None:
+    """Read ``key: value`` pairs up to the closing brace; return them and what comes behind it."""
+    values: dict[str, object] = {}
     for _ in range(_MOST_ITEMS):
         if closed := _CLOSE.match(text, place):
-            return closed.end()
+            return values, closed.end()
         found = _ITEM.match(text, place)
         if found is None:
             return None
         key, place = found["key"] or found["key2"], found.end()
         number = found["number"] or found["quoted"] or found["wrapped"] or found["listed"]
         if found["nested"]:
-            if depth:
+            read = _read_python(text, place, depth - 1) if depth else None
+            if read is None:
                 return None
-            inside: list[Field] = []
-            end = _read_items(text, place, inside, SPLITS.get(key.lower(), split), depth + 1)
-            if end is None:
+            values[key], place = read
+            place += text.startswith(",", place)
+        elif number:
+            value = number_or_word(number)
+            if isinstance(value, str):
                 return None
-            if key.lower() in SPLITS or key.lower() in _OPENED:
-                fields += inside
-            elif _holds_losses(key):
-                fields += named_losses(key, inside)
-            place = end + 1 if text.startswith(",", end) else end
-        elif number and (not found["listed"] or _is_lr(key)):
-            try:
-                fields.append(Field(key, finite(number), split=split))
-            except ValueError:
-                return None
-        elif word := found["word"] or found["word2"]:
-            fields.append(_of_word(key, word, split))
+            values[key] = [value] if found["listed"] else value
+        else:
+            values[key] = found["word"] or found["word2"]
     return None
 
 
@@ -179,31 +174,23 @@ def fields_of(values: dict[str, object], split: str = "") -> list[Field]:
     """
     fields: list[Field] = []
     for key, value in values.items():
-        if isinstance(value, list) and value and _is_lr(key):
-            value = value[0]
+        if isinstance(value, list) and value and name_of(key) == LR:
+            value = value[0]  # one for each group of parameters
         if isinstance(value, float):
             fields.append(Field(key, value, split=split))
-        elif isinstance(value, str):
-            fields.append(_of_word(key, value, split))
-        elif isinstance(value, bool):
-            fields.append(Field(key, str(value), split=split))
-        elif isinstance(value, dict) and _holds_losses(key):
-            inside = [
-                Field(k, each, split=split) for k, each in value.items() if type(each) is float
-            ]
-            fields += named_losses(key, inside)
-        elif (
-            isinstance(value, dict)
-            and not split
-            and (key.lower() in SPLITS or key.lower() in _OPENED)
-        ):
-            fields += fields_of(value, SPLITS.get(key.lower(), ""))
+        elif isinstance(value, str | bool):
+            word = str(value)
+            if counted := _COUNTED.fullmatch(word):
+                count, of = map(float, counted.groups())
+                fields.append(Field(key.partition("/")[0], count, of=of, split=split))
+            else:
+                fields.append(Field(key, number_or_word(word), split=split))
+        elif isinstance(value, dict):
+            if key.lower() == "losses" or like_a_loss(key):
+                fields += named_losses(key, fields_of(value, split))
+            elif not split and (key.lower() in SPLITS or key.lower() in _OPENED):
+                fields += fields_of(value, SPLITS.get(key.lower(), ""))
     return fields
-
-
-def _holds_losses(key: str) -> bool:
-    """Whether what stands in a dict of this name are losses, by their names."""
-    return key.lower() == "losses" or like_a_loss(key)
 
 
 def named_losses(key: str, fields: list[Field]) -> list[Field]:
@@ -220,19 +207,6 @@ def named_losses(key: str, fields: list[Field]) -> list[Field]:
         else structs.replace(field, key=f"{key}/{field.key}")
         for field in fields
     ]
-
-
-def _of_word(key: str, word: str, split: str) -> Field:
-    """Return the field that a string makes: a number, a counter ("5/123"), or a word."""
-    if counted := _COUNTED.fullmatch(word):
-        return Field(key.partition("/")[0], float(counted[1]), of=float(counted[2]), split=split)
-    return Field(key, number_or_word(word), split=split)
-
-
-def _is_lr(key: str) -> bool:
-    """Whether a key is a learning rate: these are listed, one for each group of parameters."""
-    known = metric_of(key)
-    return known is not None and known.name == LR
 
 
 _COUNTED = pattern_of(r"(\d{1,15})/(\d{1,15})", re.ASCII)
@@ -319,17 +293,15 @@ def build_row(
         values=tuple(values.items()),
         total=place.total,
         bar=shape.bar,
-        is_mean=any(_is_mean(field, values.get(LOSS)) for field in fields),
+        is_mean=LOSS in values
+        and any(
+            field.value == values[LOSS]
+            and not _MEAN.isdisjoint(fold(field.key).split("_"))
+            and name_of(field.key) == LOSS
+            for field in fields
+        ),
         is_sure=is_sure,
     )
-
-
-def _is_mean(field: Field, loss: float | None) -> bool:
-    """Tell whether a field is the training loss, and its name says that it is a mean."""
-    if field.value != loss or _MEAN.isdisjoint(fold(field.key).split("_")):
-        return False
-    known = metric_of(field.key)
-    return known is not None and known.name == LOSS
 
 
 _MEAN = words("avg avr average averaged mean epoch")
@@ -395,40 +367,32 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
 
 def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str, float]:
     """Name what was measured; of two spellings of one metric the plainer one is meant."""
-    values: dict[str, float] = {}
-    ranks: dict[str, tuple[int, str]] = {}
+    # Name, rank and key of each, and its value.
+    named: list[tuple[str, int, str, float]] = []
     for field in fields:
-        value, key = field.value, fold(field.key)
-        if not isinstance(value, float) or key in RANK_SPELLINGS:
-            continue
-        if (
-            key in TOTAL_SPELLINGS
-            or key in _NO_NAMES
-            or (not field.unit and (key in STEP_RANK or key in EPOCH_RANK))
-        ):
+        value, key, known = field.value, fold(field.key), metric_of(field.key, field.unit)
+        if isinstance(value, str) or key in _NO_VALUES or (not field.unit and is_place(key)):
             continue
         if verbatim:
-            values[field.key] = value
-            continue
-        if field.of is not None and like_a_score(field.key):
+            named.append((field.key, 0, field.key, value))
+        elif field.of is not None and like_a_score(field.key):
             continue  # 9840/10000
-        known = metric_of(field.key, field.unit)
-        if known is None:
-            if field.unit in ("", "%"):
-                values.setdefault(name_in(place.split or field.split, field.key), value)
-            continue
-        if known.split in ("eval", "test") and known.name not in LOSSES:
-            values.setdefault(field.key, value)
-            continue
-        name = name_in(known.split or field.split or place.split, known.name)
-        before = ranks.get(name)
-        if before is not None and before[0] <= known.rank:
-            values.setdefault(field.key, known.scale(value))
-            continue
-        if before is not None:
-            values.setdefault(before[1], values[name])
-        ranks[name] = (known.rank, field.key)
-        values[name] = known.scale(value)
+        elif known is None:
+            if not field.unit or (field.unit == "%" and not name_of(field.key)):
+                name = name_in(place.split or field.split, field.key)
+                named.append((name, 0, name, value))
+        elif known.split in ("eval", "test") and known.name not in LOSSES:
+            named.append((field.key, 0, field.key, value))
+        else:
+            name = name_in(known.split or field.split or place.split, known.name)
+            named.append((name, known.rank, field.key, known.scale(value)))
+    plainest: dict[str, int] = {}
+    for name, rank, _, _ in named:
+        plainest[name] = min(rank, plainest.get(name, rank))
+    values: dict[str, float] = {}
+    for name, rank, key, value in named:
+        is_meant = rank == plainest[name] and name not in values
+        values.setdefault(name if is_meant else key, value)
     return values
 
 
@@ -491,5 +455,9 @@ def is_known(key: str, unit: str = "") -> bool:
 
 
 # What counts what went wrong, and the time since the start.
-_NO_NAMES = words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
+_NO_VALUES = (
+    RANK_SPELLINGS
+    | TOTAL_SPELLINGS
+    | words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
+)
 _TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")

@@ -41,6 +41,7 @@ from hpcrun.metrics.names import (
     SPLITS,
     fold,
     metric_of,
+    name_of,
     split_of,
     words,
 )
@@ -234,7 +235,7 @@ class Found(Struct):
         except ValueError:
             return False
         self.fields.append(Field(key, value, unit, total, split or self.split))
-        self.has_loss = self.has_loss or _is_loss(key)
+        self.has_loss = self.has_loss or name_of(key) in LOSSES
         return True
 
     def count(self, number: str, total: str | None) -> None:
@@ -388,7 +389,7 @@ def _read_named(text: str, place: int, found: Found, last_end: int) -> int | Non
         return read[1]
     if ahead := _AHEAD.match(text, place):
         known = ahead["key"].lower() in ("score", "cost")
-        if known or _is_loss(ahead["key"]):
+        if known or name_of(ahead["key"]) in LOSSES:
             found.ahead = "loss" if known else ahead["key"]
             return ahead.end()
     pair = _PAIR.match(text, place)
@@ -405,9 +406,8 @@ def _read_named(text: str, place: int, found: Found, last_end: int) -> int | Non
 
 def _is_next_key(text: str, pair: re.Match[str]) -> bool:
     """Whether the rate behind a number is the next pair's key: "loss 2.5 tok/s 1234"."""
-    known = metric_of(pair["key"])
-    plain = known is None or not known.name.endswith("_per_second")
-    return plain and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
+    is_rate = name_of(pair["key"]).endswith("_per_second")
+    return not is_rate and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
 
 
 def _read_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bool:
@@ -426,7 +426,7 @@ def _read_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> b
     before, key = _part(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
     if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
         return False
-    known, is_loss = is_known(key, unit), _is_loss(key)
+    known, is_loss = is_known(key, unit), name_of(key) in LOSSES
     if number is None:
         word = pair["word"] or (pair["quoted"] or "").strip("'\"")
         missing = word.lower() in _NOTHING
@@ -501,8 +501,3 @@ def _is_evident(text: str, pair: re.Match[str], key: str, last_end: int, found: 
         return False
     most = 3 if "|" in between or "\t" in between else 2 if found.says_enough else 1
     return parts <= most and _CELL_END.match(text, pair.end()) is not None
-
-
-def _is_loss(key: str) -> bool:
-    known = metric_of(key)
-    return known is not None and known.name in LOSSES
