@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import architecture, is_mig, model
 from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
+from hpcrun.slurm.commands import parse_version
 from hpcrun.slurm.jobs import node_gpus
 from hpcrun.spec.cluster import GpuType, Partition
 
@@ -93,7 +94,9 @@ def build_site(
         name: _partition(row, usable[name], gpu_types, answers) for name, row in rows.items()
     }
     notes = {name: _notes(row, usable[name], answers) for name, row in rows.items()}
-    accounts, account = _accounts(answers)
+    listed = answers.associations or []
+    accounts = list(dict.fromkeys(one.account for one in listed))
+    charged = [one.default_account for one in listed if one.default_account in accounts]
     return Site(
         partitions=partitions,
         gpu_types=gpu_types,
@@ -101,7 +104,7 @@ def build_site(
         notes={name: lines for name, lines in notes.items() if lines},
         partition=_usual(list(rows.values()), partitions, usable),
         accounts=accounts,
-        account=account,
+        account=next(iter([*charged, *accounts]), None),
         qos=sorted({name for one in answers.associations or [] for name in one.qos}),
     )
 
@@ -295,14 +298,6 @@ def _usual(
     return best.name if best is not None and best.name in partitions else None
 
 
-def _accounts(answers: Answers) -> tuple[list[str], str | None]:
-    """Return the user's accounts, and which is charged where a job names none."""
-    listed = answers.associations or []
-    names = list(dict.fromkeys(one.account for one in listed))
-    default = next((one.default_account for one in listed if one.default_account in names), None)
-    return names, default or (names[0] if names else None)
-
-
 # ---- which partitions the user can use ---------------------------------------------------------
 
 
@@ -325,7 +320,9 @@ def _why_not(row: PartitionRow, answers: Answers) -> str:
     if not mine:
         return "none of your accounts is for it"
     accounts = {one.account for one in mine}
-    if row.allow_accounts and not accounts & set(row.allow_accounts) and _is_flat(answers.config):
+    # Since 23.11 the accounts below those of AllowAccounts may use it too.
+    version = parse_version(answers.config.version) or (23, 11)
+    if row.allow_accounts and not accounts & set(row.allow_accounts) and version < (23, 11):
         return f"it is for the accounts {_some(row.allow_accounts)}"
     if accounts and accounts <= set(row.deny_accounts):
         return f"it is closed to your accounts {_some(sorted(accounts))}"
@@ -336,12 +333,6 @@ def _why_not(row: PartitionRow, answers: Answers) -> str:
         if qos <= set(row.deny_qos):
             return f"it is closed to your QOS {_some(sorted(qos))}"
     return ""
-
-
-def _is_flat(config: SlurmConfig) -> bool:
-    """Return whether AllowAccounts is these accounts only; since 23.11 it is those below too."""
-    match = re.match(r"([0-9]+)\.([0-9]+)", config.version)
-    return match is not None and (int(match[1]), int(match[2])) < (23, 11)
 
 
 def _some(names: list[str]) -> str:

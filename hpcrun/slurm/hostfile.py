@@ -69,13 +69,12 @@ def parse_hostfile(text: str, source: str, form: Form | None = None) -> list[Hos
             problems.append(Problem("", error.message, source, number))
     if not lines and not problems:
         problems.append(Problem("", "no host in it", source))
-    if form is None:
-        shown = {"plain", *(line.form for line in lines)}
-        form = next(one for one in _STRONGEST if one in shown)
-    problems += _misfits(lines, form, source)
+    shown = {"plain", *(line.form for line in lines)}
+    found = form if form is not None else next(one for one in _STRONGEST if one in shown)
+    problems += _misfits(lines, found, source)
     if problems:
         raise SpecError(sorted(problems, key=lambda problem: problem.line or 0))
-    return _merge(lines, form)
+    return _merge(lines, found)
 
 
 def _parse_line(line: str, number: int) -> list[_Line]:

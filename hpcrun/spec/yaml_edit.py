@@ -29,23 +29,16 @@ def put(text: str, path: Path, value: Any) -> str:
     >>> put("a: {b: 1}  # why\\n", ["a", "b"], 2), put("a:\\n  b: 1 # x\\n", ["a", "c"], "d")
     ('a: {b: 2}  # why\\n', 'a:\\n  b: 1 # x\\n  c: d\\n')
     """
-    root = _compose(text)
-    if root is None:
+    node, depth = _descend(text, path)
+    if node is None:
         ended = text if not text or text.endswith("\n") else f"{text}\n"
         return ended + "\n".join(_block_entry(path[0], _nested(path[1:], value), 0)) + "\n"
-    node: yaml.Node = root
-    for depth, key in enumerate(path):
-        if not isinstance(node, yaml.MappingNode):
-            raise CannotEdit(f"{'.'.join(path[:depth])}: not a map")
-        inner = _nested(path[depth + 1 :], value)
-        index = _index(node, key)
-        if index is None:
-            return _insert(text, node, key, inner)
-        node = node.value[index][1]
-        is_empty = isinstance(node, yaml.ScalarNode) and not node.style and node.value == ""
-        if depth == len(path) - 1 or is_empty:
-            return _replace(text, node, inner)
-    raise CannotEdit("no path")
+    is_empty = isinstance(node, yaml.ScalarNode) and not node.style and node.value == ""
+    if depth == len(path) or is_empty:
+        return _replace(text, node, _nested(path[depth:], value))
+    if not isinstance(node, yaml.MappingNode):
+        raise CannotEdit(f"{'.'.join(path[:depth])}: not a map")
+    return _insert(text, node, path[depth], _nested(path[depth + 1 :], value))
 
 
 def drop(text: str, path: Path) -> str:
@@ -86,32 +79,32 @@ def comment_out(text: str, path: Path, why: str) -> str:
 # ---- places ------------------------------------------------------------------------------------
 
 
-def _compose(text: str) -> yaml.Node | None:
+def _descend(text: str, path: Path) -> tuple[yaml.Node | None, int]:
+    """Follow a path as far as it is there: the node that it leads to, and how many keys it took."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise CannotEdit(str(error)) from error
-    return node
+    for depth, key in enumerate(path):
+        index = _index(node, key)
+        if node is None or index is None:
+            return node, depth
+        node = node.value[index][1]
+    return node, len(path)
 
 
-def _index(node: yaml.MappingNode, key: str) -> int | None:
-    names = [found.value for found, _ in node.value]
-    return names.index(key) if key in names else None
+def _index(node: yaml.Node | None, key: str) -> int | None:
+    entries = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((index for index, (name, _) in enumerate(entries) if name.value == key), None)
 
 
 def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
     """Find the map that has the entry, and where in it."""
-    node = _compose(text)
-    for depth, key in enumerate(path):
-        if not isinstance(node, yaml.MappingNode):
-            break
-        index = _index(node, key)
-        if index is None:
-            break
-        if depth == len(path) - 1:
-            return node, index
-        node = node.value[index][1]
-    raise CannotEdit(f"{'.'.join(path)}: not there")
+    parent, depth = _descend(text, path[:-1])
+    index = _index(parent, path[-1])
+    if depth < len(path) - 1 or index is None or not isinstance(parent, yaml.MappingNode):
+        raise CannotEdit(f"{'.'.join(path)}: not there")
+    return parent, index
 
 
 def _tail(node: yaml.Node) -> int:
