@@ -11,7 +11,7 @@ from msgspec import structs
 from hpcrun.plan.gpus import gpu_section
 from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
 from hpcrun.plan.launchers import ON_ACCELERATE, framework_section
-from hpcrun.plan.setup import chosen_image
+from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
@@ -131,7 +131,9 @@ def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
 
 def _process_section(job: Job) -> Section:
     """Set what every rank's process needs."""
-    python, image = job.place.python, chosen_image(job.spec, job.cluster)
+    python = job.place.python
+    container = choose_setup(job.spec, job.cluster, "").setup.container
+    image = container.image if container else ""
     variables = {
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",

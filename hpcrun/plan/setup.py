@@ -101,12 +101,6 @@ def uses_modules(commands: Sequence[str]) -> bool:
     return any(re.search(word, line, re.MULTILINE) for line in commands)
 
 
-def chosen_image(spec: JobSpec, cluster: Cluster) -> str:
-    """Name the image that the ranks run in; "" for none."""
-    container = choose_setup(spec, cluster, "").setup.container
-    return container.image if container else ""
-
-
 # ---- Staging -----------------------------------------------------------------------------------
 
 

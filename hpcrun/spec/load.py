@@ -78,7 +78,7 @@ def _build_job(
     for layer in reversed(layers):
         check_one_program(layer, problems)
         tree = _put_job_on(tree, layer)
-    layer = _build_layer(overrides, shape(JobSpec), tree, problems)
+    layer = _build_layer(overrides, tree, problems)
     check_one_program(layer, problems)
     tree = _put_job_on(tree, layer)
     spec = settle_framework(convert(JobSpec, tree, problems))
@@ -89,8 +89,8 @@ def _build_job(
     return spec
 
 
-def load_cluster(text: str, *, source: str, overrides: Sequence[str] = ()) -> Cluster:
-    """Read a cluster profile, then ``--set`` over it. Raises SpecError with every problem.
+def load_cluster(text: str, *, source: str) -> Cluster:
+    """Read a cluster profile. Raises SpecError with every problem.
 
     >>> load_cluster("account: 012345", source="hpcrun.yaml").account
     '012345'
@@ -101,7 +101,6 @@ def load_cluster(text: str, *, source: str, overrides: Sequence[str] = ()) -> Cl
         tree = parse_document(text, source, problems)
     except SpecError as error:
         problems.extend(error.problems)
-    tree = _put_on(tree, _build_layer(overrides, shape(Cluster), tree, problems))
     cluster = convert(Cluster, tree, problems)
     check_names(tree, problems, job=False)
     _raise(problems)
@@ -194,14 +193,12 @@ def _raise(problems: list[Problem]) -> None:
 # ---- Values given without a file ----------------------------------------------------------------
 
 
-def _build_layer(
-    overrides: Sequence[str], root: mi.StructType, below: Node, problems: list[Problem]
-) -> Node:
+def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem]) -> Node:
     """Read all overrides into one tree, the later over the earlier; nulls stay in it.
 
     ``below`` is the tree of the files. What is wrong is appended to ``problems`` and left out.
 
-    >>> layer = _build_layer(["name=x", "name=y"], shape(JobSpec), Node({}, ""), [])
+    >>> layer = _build_layer(["name=x", "name=y"], Node({}, ""), [])
     >>> layer.entries["name"].text
     'y'
     """
@@ -216,7 +213,7 @@ def _build_layer(
             continue
         keys = [segment.strip('"') for segment in re.findall(_SEGMENT, match.group(1))]
         path = reduce(join, keys, "")
-        wrong = _wrong_path(keys, root) or _scalar_between(keys, (layer, below))
+        wrong = _wrong_path(keys) or _scalar_between(keys, (layer, below))
         if wrong:
             problems.append(layer.problem(path, wrong))
             continue
@@ -237,9 +234,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= 60 and text.isprintable() else f"{text[:60]!a}..."
 
 
-def _wrong_path(keys: Sequence[str], root: mi.StructType) -> str | None:
+def _wrong_path(keys: Sequence[str]) -> str | None:
     if keys[0] == "extends":
         return "only a file can extend a job; --set gives values"
+    root = shape(JobSpec)
     of: mi.Type = root
     path = ""
     for key in keys:
