@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from hpcrun.errors import InputError, Problem
-from hpcrun.plan.gpus import check_type_name, gpu_notes, is_slice
+from hpcrun.plan.gpus import gpu_notes, is_mig
 from hpcrun.plan.job import Findings, Job
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
@@ -86,14 +86,15 @@ def _gpu_type(spec: JobSpec, cluster: Cluster, found: Findings) -> GpuType:
     if wanted is None:
         return GpuType()
     if not cluster.gpu_types:
-        if message := check_type_name(wanted):
+        if re.search(r"[:,=\s()*]", wanted):
+            message = f"{wanted!r}: a type is one word; the number of GPUs is gpus_per_node"
             found.refuse("resources.gpu_type", message)
         return GpuType(gres=wanted)
     known = cluster.gpu_types.get(wanted) or cluster.gpu_types.get("*")
     if known is None:
-        message = f"{wanted}: cluster {cluster.name} has " + ", ".join(sorted(cluster.gpu_types))
+        message = f"{wanted}: cluster {cluster.name} has {', '.join(sorted(cluster.gpu_types))}; "
         found.refuse(
-            "resources.gpu_type", f"{message}; name one of these, or leave it out to take any"
+            "resources.gpu_type", message + "name one of these, or leave it out to take any"
         )
     return known or GpuType()
 
@@ -173,8 +174,8 @@ def _cpus_per_rank(spec: JobSpec, facts: Partition, found: Findings, *, whole: b
 def _check_gpu_type(spec: JobSpec, gpu_type: GpuType, made: Topology, found: Findings) -> None:
     wanted = spec.resources.gpu_type or ""
     ranks = made.nodes * made.gpus_per_node
-    names = [name for name in (wanted, gpu_type.gres) if name]
-    if ranks > 1 and is_slice(names, gpu_type):
+    by_name = is_mig(wanted) or is_mig(gpu_type.gres or "")
+    if ranks > 1 and (by_name if gpu_type.mig is None else gpu_type.mig):
         # NCCL's user guide, Using MIG instances: there is no way between them but the network.
         message = f"{ranks} ranks on slices of GPUs ({wanted}): NCCL cannot join MIG slices; "
         found.refuse("resources.gpu_type", message + "take one slice, or whole GPUs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from hpcrun.plan.job import Findings
 from hpcrun.plan.types import Section
@@ -137,21 +136,3 @@ def gpu_section(spec: JobSpec, cluster: Cluster, precision: str) -> Section | No
         variables={"HPCRUN_NEEDS_BF16": "1"},
         reasons={"HPCRUN_NEEDS_BF16": "the harness stops on GPUs without"},
     )
-
-
-def check_type_name(name: str) -> str:
-    """Explain what is wrong with a GPU type's name; "" where nothing is.
-
-    >>> check_type_name("a100:4"), check_type_name("a100")
-    ("'a100:4': a type is one word; the number of GPUs is gpus_per_node", '')
-    """
-    if re.search(r"[:,=\s()*]", name):
-        return f"{name!r}: a type is one word; the number of GPUs is gpus_per_node"
-    return ""
-
-
-def is_slice(names: Sequence[str], gpu_type: GpuType) -> bool:
-    """Return whether a type is a slice of a GPU: by the profile, else by its names."""
-    if gpu_type.mig is not None:
-        return gpu_type.mig
-    return any(is_mig(name) for name in names)

@@ -140,23 +140,14 @@ def framework_notes(job: Job) -> list[str]:
     alone = on_cpus and job.topology.world_size > 1 and spec.deepspeed is not None
     if not alone or job.program == "reference" or job.framework != "transformers":
         return []
-    if spec.precision == "fp32" and _passes_backend(spec.args):
+    names = {arg.partition("=")[0].replace("-", "_") for arg in spec.args}
+    if spec.precision == "fp32" and "__ddp_backend" in names and "__deepspeed" not in names:
         return []
     return [
         "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
         'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
         "says, and the job precision: fp32"
     ]
-
-
-def _passes_backend(args: Sequence[str]) -> bool:
-    """Return whether the arguments name the Trainer's backend, and no DeepSpeed JSON.
-
-    >>> _passes_backend(["--ddp_backend={backend}"]), _passes_backend(["--lr", "1"])
-    (True, False)
-    """
-    names = {arg.partition("=")[0].replace("-", "_") for arg in args}
-    return "__ddp_backend" in names and "__deepspeed" not in names
 
 
 def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:

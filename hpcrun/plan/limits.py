@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -144,18 +145,15 @@ def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Itera
 
 def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     wanted, field = plan.nodes, "resources.nodes"
-    known = [
-        (most, key, there)
-        for most, key, there in (
-            (facts.max_nodes, "max_nodes", "gives a job {} at most"),
-            (facts.nodes, "nodes", "has {}"),
-        )
-        if most is not None and wanted > most
+    caps = [
+        (facts.max_nodes, "max_nodes", f"gives a job {facts.max_nodes} at most"),
+        (facts.nodes, "nodes", f"has {facts.nodes}"),
     ]
+    known = [(most, key, there) for most, key, there in caps if most is not None and wanted > most]
     if known:
-        most, key, there = min(known, key=lambda one: one[0] or 0)
-        there = f"partition {name} {there.format(most)}"
-        yield Limit(field, str(wanted), there, key, f"--nodes {most}, or another partition")
+        most, key, there = min(known)
+        fix = f"--nodes {most}, or another partition"
+        yield Limit(field, str(wanted), f"partition {name} {there}", key, fix)
     least = facts.min_nodes
     if least is not None and wanted < least:
         there = f"partition {name} takes no job with fewer than {least}"
@@ -208,17 +206,12 @@ def _time_limits(options: Mapping[str, str | None], name: str, facts: Partition)
     asked = least or options.get("time")
     if facts.max_time is None or not asked:
         return
-    limit, wanted = _seconds(facts.max_time), _seconds(asked)
-    if limit is None or wanted is None or wanted <= limit:
+    try:  # 0 is no limit (sbatch.1, --time); what is not in Slurm's grammar is left to Slurm
+        limit, wanted = (parse_seconds(text) or math.inf for text in (facts.max_time, asked))
+    except ValueError:
+        return
+    if wanted <= limit:
         return
     field = "slurm.time-min" if least else "resources.time"
     there = f"partition {name} gives a job {facts.max_time} at most"
     yield Limit(field, asked, there, "max_time", f"--time {facts.max_time}, or another partition")
-
-
-def _seconds(text: str) -> float | None:
-    """Read a time; 0 is no limit (sbatch.1, --time); None: not in Slurm's grammar."""
-    try:
-        return parse_seconds(text) or float("inf")
-    except ValueError:
-        return None

@@ -164,12 +164,16 @@ def _set_keys(spec: JobSpec, keys: Mapping[str, str], problems: list[Problem]) -
         return spec
     # A bare command comes from the command line: its job file has none.
     bare = spec.command == []
+
+    def resolve(name: str) -> tuple[str, str]:
+        raise InputError(f"{name}: no such job")
+
     text = dump_job(structs.replace(spec, command=["-"]) if bare else spec)
     try:
         loaded = load_job(
             text,
             source="",
-            resolve=_nothing,
+            resolve=resolve,
             overrides=[f"{key}={_as_yaml(value)}" for key, value in keys.items()],
         )
     except SpecError as error:
@@ -178,10 +182,6 @@ def _set_keys(spec: JobSpec, keys: Mapping[str, str], problems: list[Problem]) -
             problems.append(Problem(path, problem.message))
         return spec
     return structs.replace(loaded, command=[]) if bare else loaded
-
-
-def _nothing(name: str) -> tuple[str, str]:
-    raise InputError(f"{name}: no such job")
 
 
 def _as_yaml(value: str) -> str:

@@ -17,12 +17,12 @@ from hpcrun.secrets.tokens import (
     KEY_RUN,
     LOW_STARTS,
     START,
+    TOKEN,
     TOKEN_RUN,
     is_private_key_line,
     looks_random,
     open_private_key,
     private_keys_in,
-    tokens_in,
 )
 
 MASK = b"***"
@@ -246,8 +246,8 @@ def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
         end = len(words) if end < 0 else end
         word = block[first:end]
         if not word.islower() or any(start in word for start in LOW_STARTS):
-            for start, stop in tokens_in(word):
-                yield first + start, first + stop
+            for found in TOKEN.finditer(word):
+                yield first + found.start(), first + found.end()
         at = runs.find(_TOKEN_RUN, end)
 
 

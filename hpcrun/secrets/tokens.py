@@ -68,20 +68,10 @@ _KINDS = bytes(
 _OTHER = 3
 
 
-def tokens_in(text: bytes) -> Iterator[tuple[int, int]]:
-    """Give begin and end of each token.
-
-    >>> list(tokens_in(b"git 3f1c hf_abcdefghijABCDEFGHIJ task-hf_x"))
-    [(9, 32)]
-    """
-    for found in TOKEN.finditer(text):
-        yield found.span()
-
-
 def begins_token(text: str) -> bool:
     """Return whether a token begins in a text, also one that is too short to be whole.
 
-    Stricter than tokens_in(): for what is given to others, such as a report.
+    Stricter than TOKEN: for what is given to others, such as a report.
 
     >>> begins_token("hf_sesamesesame"), begins_token("hf_transfer")
     (True, False)

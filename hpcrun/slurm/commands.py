@@ -163,14 +163,8 @@ def shell_argv(
     ``job_number`` is Slurm's own; an array's task has one too, since srun does not take 7_3. Where
     steps cannot share GPUs it gets none: it would wait for ever for those that the job uses.
     """
-    argv = ["srun", f"--jobid={job_number}", "--overlap", "--quiet", "--nodes=1"]
-    # No memory of its own: the job's steps may have all of it.
-    argv += ["--ntasks=1", f"--nodelist={node}", "--mem=0", "--mpi=none"]
-    if not shares_gpus(version):
-        argv.append("--gres=none")
-    if terminal:
-        argv.append("--pty")
-    return [*argv, *command]
+    argv = [*_overlapping(job_number, version), "--nodes=1", "--ntasks=1", f"--nodelist={node}"]
+    return [*argv, *(["--pty"] if terminal else []), *command]
 
 
 def beside_argv(
@@ -183,9 +177,12 @@ def beside_argv(
     version is not known. It is given up when it cannot begin within seconds, and never waits for a
     place in the job.
     """
-    argv = ["srun", f"--jobid={job_id}", "--overlap", "--mem=0", "--immediate=15", "--mpi=none"]
-    argv += [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-    argv += [f"--job-name={name}", "--chdir=/", "--quiet"]
-    if not shares_gpus(version):
-        argv.append("--gres=none")
+    argv = [*_overlapping(job_id, version), f"--nodes={nodes}", f"--ntasks={nodes}"]
+    argv += ["--ntasks-per-node=1", f"--job-name={name}", "--chdir=/", "--immediate=15"]
     return [*argv, *command]
+
+
+def _overlapping(job: str, version: tuple[int, int] | None) -> list[str]:
+    # No memory of its own: the job's steps may have all of it.
+    argv = ["srun", f"--jobid={job}", "--overlap", "--mem=0", "--mpi=none", "--quiet"]
+    return argv if shares_gpus(version) else [*argv, "--gres=none"]
