@@ -10,33 +10,10 @@ from msgspec import structs
 
 from hpcrun import __version__
 from hpcrun.errors import SpecError
-from hpcrun.plan.deepspeed import (
-    Given,
-    Training,
-    compose_deepspeed_config,
-    given_precision,
-    model_parallel,
-    optimizer_notes,
-    stage_of,
-)
+from hpcrun.plan import deepspeed, environment, launchers
 from hpcrun.plan.directives import build_directives, build_topology
-from hpcrun.plan.environment import (
-    build_environment,
-    check_environment,
-    decide_fabric,
-    names_node,
-    node_sections,
-)
 from hpcrun.plan.gpus import decide_precision
 from hpcrun.plan.job import LOCAL_DIR, Findings, Job, fill_known
-from hpcrun.plan.launchers import (
-    build_accelerate_config,
-    check_launcher,
-    decide_framework,
-    decide_launcher,
-    framework_notes,
-    switch_notes,
-)
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.types import Dependency, Place, Plan
 from hpcrun.spec.cluster import Cluster
@@ -58,7 +35,7 @@ def build_plan(
     *,
     extra_args: Sequence[str] = (),
     after: Dependency | None = None,
-    deepspeed_given: Given | None = None,
+    deepspeed_given: deepspeed.Given | None = None,
 ) -> Plan:
     """Decide everything about a run.
 
@@ -67,7 +44,7 @@ def build_plan(
     of the user's own DeepSpeed JSON. Raises SpecError with all problems, and InputError for what
     the cluster cannot give.
     """
-    given = deepspeed_given or Given()
+    given = deepspeed_given or deepspeed.Given()
     job = _decide(settle_framework(spec), cluster, place, given)
     spec, topology, launcher, found = job.spec, job.topology, job.launcher, job.found
     tasks_per_node = topology.ranks_per_node if launcher.task == "rank" else 1
@@ -77,11 +54,11 @@ def build_plan(
     accelerate_config = _accelerate_config(job)
     program = _program(job)
     program += [fill_known(word, job.values) for word in extra_args]
-    environment = build_environment(job)
+    sections = environment.build_environment(job)
     setup = build_setup(job)
-    environment = node_sections(environment, inside=setup.container is not None)
-    check_environment(job)
-    found.notes += [*framework_notes(job), *switch_notes(spec, extra_args)]
+    sections = environment.node_sections(sections, inside=setup.container is not None)
+    environment.check_environment(job)
+    found.notes += [*launchers.framework_notes(job), *launchers.switch_notes(spec, extra_args)]
     directives = build_directives(job, tasks_per_node, after=after.job_id if after else None)
     if found.problems:
         raise SpecError(found.problems)
@@ -115,7 +92,7 @@ def build_plan(
         snapshot=job.code_dir != place.project_dir,
         directives=directives,
         environment_kind=spec.environment or cluster.environment,
-        environment=environment,
+        environment=sections,
         setup=setup,
         secrets=spec.secrets,
         deepspeed_config=deepspeed_config,
@@ -126,20 +103,21 @@ def build_plan(
     )
 
 
-def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: Given) -> Job:
+def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Given) -> Job:
     """Decide what all parts of the plan depend on."""
     found = Findings()
-    check_launcher(spec, found)
+    launchers.check_launcher(spec, found)
     topology = build_topology(spec, cluster, found)
     # The ranks that hold one copy of the model together see the same samples.
-    together = model_parallel(spec.deepspeed, given.file) if spec.deepspeed is not None else 1
+    section = spec.deepspeed
+    together = deepspeed.model_parallel(section, given.file) if section is not None else 1
     if topology.world_size % together:
         message = f"{together} ranks hold one copy of the model together, and "
         found.refuse("deepspeed", f"{message}{topology.world_size} ranks are no multiple of that")
     if not topology.gpus_per_node:
         cluster = structs.replace(cluster, accelerator="cpu")
-    if spec.deepspeed is not None and spec.precision is None:
-        spec = structs.replace(spec, precision=given_precision(spec.deepspeed, given.file))
+    if section is not None and spec.precision is None:
+        spec = structs.replace(spec, precision=deepspeed.given_precision(section, given.file))
     program = _program_kind(spec)
     in_place = not spec.snapshot or program == "command"
     job = Job(
@@ -147,11 +125,11 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: Given) -> Job:
         cluster=cluster,
         place=place,
         topology=topology,
-        launcher=decide_launcher(spec, place.hosts),
-        framework=decide_framework(spec),
+        launcher=launchers.decide_launcher(spec, place.hosts),
+        framework=launchers.decide_framework(spec),
         program=program,
         precision=decide_precision(spec, cluster, found),
-        fabric=decide_fabric(spec, cluster),
+        fabric=environment.decide_fabric(spec, cluster),
         effective_batch=spec.batch.micro_batch_per_gpu
         * spec.batch.gradient_accumulation_steps
         * max(1, topology.world_size // together),
@@ -198,14 +176,14 @@ def _program_kind(spec: JobSpec) -> Literal["script", "module", "command", "refe
     return "command" if spec.command is not None else "reference"
 
 
-def _deepspeed_config(job: Job, given: Given) -> dict[str, Any] | None:
+def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None:
     """Make DeepSpeed's JSON, and check it where keys of it are the user's own."""
     section = job.spec.deepspeed
     if section is None:
         return None
     job.values["deepspeed_config"] = f"{job.place.run_dir}/deepspeed.json"
     nvme = section.offload.nvme_path or "{local_dir}"
-    training = Training(
+    training = deepspeed.Training(
         framework=job.framework,
         precision=job.precision,
         micro_batch_per_gpu=job.spec.batch.micro_batch_per_gpu,
@@ -214,15 +192,15 @@ def _deepspeed_config(job: Job, given: Given) -> dict[str, Any] | None:
         nvme_path=job.fill(nvme, "deepspeed.offload.nvme_path"),
         own_optimizer=job.program == "reference",
     )
-    config = compose_deepspeed_config(section, training, file=given.file)
+    config = deepspeed.compose_deepspeed_config(section, training, file=given.file)
     job.found.notes += [given.note] if given.note else []
     if given.file is not None or section.config:
         from hpcrun.plan.deepspeed_check import check_deepspeed_config  # here: few bring keys
 
         check_deepspeed_config(config, section, training, given, job.found)
-    job.found.notes += optimizer_notes(config, training, given)
-    job.values["zero_stage"] = str(stage_of(config))
-    if names_node(config):
+    job.found.notes += deepspeed.optimizer_notes(config, training, given)
+    job.values["zero_stage"] = str(deepspeed.stage_of(config))
+    if environment.names_node(config):
         job.values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"
     return config
 
@@ -232,8 +210,8 @@ def _accelerate_config(job: Job) -> dict[str, Any] | None:
     if job.launcher.name != "accelerate":
         return None
     job.values["accelerate_config"] = f"{job.place.run_dir}/accelerate.yaml"
-    config = build_accelerate_config(job)
-    if names_node(config):
+    config = launchers.build_accelerate_config(job)
+    if environment.names_node(config):
         job.values["accelerate_config"] = f"{LOCAL_DIR}/accelerate.yaml"
     return config
 

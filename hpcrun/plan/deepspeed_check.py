@@ -13,14 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import Problem
-from hpcrun.plan.deepspeed import (
-    Given,
-    Training,
-    is_on,
-    precision_of,
-    stage_of,
-    value_at,
-)
+from hpcrun.plan.deepspeed import Given, Training, is_on, precision_of, stage_of, value_at
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
 from hpcrun.plan.job import Findings
 from hpcrun.spec.job import DeepSpeed

@@ -12,18 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from hpcrun.secrets import tokens
 from hpcrun.secrets.names import OPTION, ROOTS, pattern_after, value_after
-from hpcrun.secrets.tokens import (
-    KEY_RUN,
-    LOW_STARTS,
-    START,
-    TOKEN,
-    TOKEN_RUN,
-    is_private_key_line,
-    looks_random,
-    open_private_key,
-    private_keys_in,
-)
 
 MASK = b"***"
 # A shorter value of a secret stands in a log by chance: it is masked after its name alone.
@@ -49,8 +39,8 @@ _ALPHANUMERIC = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
 _BASE64 = _table(_LETTERS + b"+/")
 # Tokens have such a run; few words of a log do.
-_TOKEN_RUN = b"x" * TOKEN_RUN
-_KEY_RUN = b"x" * KEY_RUN
+_TOKEN_RUN = b"x" * tokens.TOKEN_RUN
+_KEY_RUN = b"x" * tokens.KEY_RUN
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
 _BLANKS = b" \t\"'\\]"
@@ -95,7 +85,7 @@ def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
         if len(value) >= _SHORTEST_MARKED
         and len(set(value)) >= _DIFFERENT
         and _MARKED.fullmatch(value)
-        and looks_random(value, shortest_hex=_SHORTEST_MARKED)
+        and tokens.looks_random(value, shortest_hex=_SHORTEST_MARKED)
     ]
 
 
@@ -157,7 +147,7 @@ class Masker:
         for mark, table in self._marks:
             yield from _marked_in(text, mark, table)
         if b"PRIVATE KEY" in text:
-            yield from private_keys_in(text)
+            yield from tokens.private_keys_in(text)
         # A block ends where a line does, or with context on both sides.
         at = 0
         while at < len(text):
@@ -193,7 +183,7 @@ class FileMasker:
         data = data.replace(b"\0", b"") if b"\0" in data else data
         before, self._before = self._before, b""
         if before or b"-----BEGIN " in data:
-            self._before = open_private_key(before + data)
+            self._before = tokens.open_private_key(before + data)
         if not self._before and not data.endswith((b"\n", b"\r")):
             self._before = data[-CONTEXT:]
         return self._masker.mask(data, before)
@@ -215,7 +205,7 @@ def _is_clean(block: bytes) -> bool:
     Lines of a log differ mostly in their digits: without these few are left to be searched.
     """
     shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
-    if len(shapes) * 4 > len(block) or START.search(shapes):
+    if len(shapes) * 4 > len(block) or tokens.START.search(shapes):
         return False
     if _KEY_RUN in shapes.translate(_BASE64):
         return False
@@ -245,8 +235,8 @@ def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
         end = words.find(b" ", at)
         end = len(words) if end < 0 else end
         word = block[first:end]
-        if not word.islower() or any(start in word for start in LOW_STARTS):
-            for found in TOKEN.finditer(word):
+        if not word.islower() or any(start in word for start in tokens.LOW_STARTS):
+            for found in tokens.TOKEN.finditer(word):
                 yield first + found.start(), first + found.end()
         at = runs.find(_TOKEN_RUN, end)
 
@@ -258,7 +248,7 @@ def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
         first = block.rfind(b"\n", 0, at) + 1
         end = block.find(b"\n", at)
         end = len(block) if end < 0 else end
-        if end - first < 200 and is_private_key_line(block[first:end]):
+        if end - first < 200 and tokens.is_private_key_line(block[first:end]):
             yield first, end
         at = end
 

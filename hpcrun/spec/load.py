@@ -10,27 +10,11 @@ import msgspec.inspect as mi
 from msgspec import Struct, structs
 
 from hpcrun.errors import InputError, Problem, SpecError
+from hpcrun.spec import rules
 from hpcrun.spec.check import child_type, convert, no_keys, shape, shown, unknown_key, unwrap
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.rules import (
-    PROGRAMS,
-    check_deepspeed,
-    check_log_patterns,
-    check_names,
-    check_one_program,
-    named_programs,
-    settle_framework,
-)
-from hpcrun.spec.yaml12 import (
-    MAX_DEPTH,
-    Node,
-    depth_of,
-    is_null,
-    join,
-    parse_document,
-    parse_value,
-)
+from hpcrun.spec.yaml12 import MAX_DEPTH, Node, depth_of, is_null, join, parse_document, parse_value
 
 SOURCE = "--set"
 
@@ -76,15 +60,15 @@ def _build_job(
 ) -> JobSpec:
     tree = Node({}, source, 1)
     for layer in reversed(layers):
-        check_one_program(layer, problems)
+        rules.check_one_program(layer, problems)
         tree = _put_job_on(tree, layer)
     layer = _build_layer(overrides, tree, problems)
-    check_one_program(layer, problems)
+    rules.check_one_program(layer, problems)
     tree = _put_job_on(tree, layer)
-    spec = settle_framework(convert(JobSpec, tree, problems))
-    check_names(tree, problems, job=True)
-    check_log_patterns(tree, problems)
-    check_deepspeed(spec, tree, problems)
+    spec = rules.settle_framework(convert(JobSpec, tree, problems))
+    rules.check_names(tree, problems, job=True)
+    rules.check_log_patterns(tree, problems)
+    rules.check_deepspeed(spec, tree, problems)
     _raise(problems)
     return spec
 
@@ -102,7 +86,7 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     except SpecError as error:
         problems.extend(error.problems)
     cluster = convert(Cluster, tree, problems)
-    check_names(tree, problems, job=False)
+    rules.check_names(tree, problems, job=False)
     _raise(problems)
     return cluster
 
@@ -130,10 +114,10 @@ def _put_job_on(base: Node, over: Node) -> Node:
     Where its own ``args`` hold ``{args}``, those below stand in that place, once: a chain of files
     cannot multiply them.
     """
-    named = named_programs(over)
-    taken = [key for key in named_programs(base) if key in over.entries]
+    named = rules.named_programs(over)
+    taken = [key for key in rules.named_programs(base) if key in over.entries]
     if named or taken:
-        gone = {*PROGRAMS, "args"}
+        gone = {*rules.PROGRAMS, "args"}
         base = structs.replace(base, value={k: v for k, v in base.entries.items() if k not in gone})
     merged = _put_on(base, over)
     above, below = over.entries.get("args"), base.entries.get("args")

@@ -13,20 +13,14 @@ from typing import Any, Literal
 
 import msgspec.inspect as mi
 
+from hpcrun.spec import rules
 from hpcrun.spec.check import shape, unwrap
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
-from hpcrun.spec.rules import (
-    FIELD_OF_NEEDED_OPTION,
-    FIELD_OF_OPTION,
-    OWNED_VARIABLES,
-    PROGRAMS,
-    REFUSED,
-)
 
 Schema = dict[str, Any]
 
-_OWNED = {"pattern": f"^({OWNED_VARIABLES})$"}
+_OWNED = {"pattern": f"^({rules.OWNED_VARIABLES})$"}
 _GIVEN: Schema = {"not": {"type": "null"}}
 
 
@@ -45,7 +39,7 @@ def json_schema(kind: Literal["job", "cluster"]) -> Schema:
         extends["description"] = "the job under this one, by name or path; this one's values win"
         body["properties"] = {"extends": _or_null(extends), **properties}
         body["allOf"] = [
-            *({"not": _has({a: _GIVEN, b: _GIVEN})} for a, b in combinations(PROGRAMS, 2)),
+            *({"not": _has({a: _GIVEN, b: _GIVEN})} for a, b in combinations(rules.PROGRAMS, 2)),
             {"not": _has({"framework": {"const": "torch"}, "deepspeed": {"type": "object"}})},
             {
                 "if": _has({"extends": _GIVEN}),
@@ -139,8 +133,8 @@ def _keep_names(properties: dict[str, Schema]) -> None:
     if "secrets" in properties:
         properties["secrets"]["items"]["not"] = _OWNED
     properties["slurm"]["properties"] = {
-        **dict.fromkeys([*FIELD_OF_NEEDED_OPTION, *REFUSED], False),
-        **{option: {"const": False} for option in FIELD_OF_OPTION},
+        **dict.fromkeys([*rules.FIELD_OF_NEEDED_OPTION, *rules.REFUSED], False),
+        **{option: {"const": False} for option in rules.FIELD_OF_OPTION},
     }
 
 
@@ -167,7 +161,7 @@ def _has(properties: dict[str, Schema]) -> Schema:
 
 def _offload_rules() -> list[Schema]:
     """Require the ZeRO stage that offload needs, as ``rules.check_deepspeed`` does."""
-    rules = []
+    found = []
     for part, devices, least in (
         ("param", ["cpu", "nvme"], 3),
         ("optimizer", ["cpu"], 1),
@@ -183,8 +177,8 @@ def _offload_rules() -> list[Schema]:
             stage = {"anyOf": [given, {**_has({"config_file": _GIVEN}), **stage}]}
         wins = _stage_in_config({"type": "integer"})
         enough = {"if": wins, "then": _stage_in_config({"minimum": least}), "else": stage}
-        rules.append({"properties": {"deepspeed": {"if": offloads, "then": enough}}})
-    return rules
+        found.append({"properties": {"deepspeed": {"if": offloads, "then": enough}}})
+    return found
 
 
 def _stage_in_config(stage: Schema) -> Schema:
