@@ -138,16 +138,15 @@ def block_means(track: Track, window: Window) -> list[float]:
     [7.0, 3.0]
     """
     extent = (window.end - window.begin) / window.blocks
-    sums, counts = [0.0] * window.blocks, [0] * window.blocks
+    found: list[list[float]] = [[] for _ in range(window.blocks)]
     for index in range(bisect_left(track.x, window.begin), bisect_right(track.x, window.end)):
         block = min(window.blocks - 1, int((track.x[index] - window.begin) / extent))
-        sums[block] += track.y[index]
-        counts[block] += 1
+        found[block].append(track.y[index])
     return [
-        sums[block] / counts[block]
-        if counts[block]
+        sum(values) / len(values)
+        if values
         else interpolate(track.x, track.y, window.begin + (block + 0.5) * extent)
-        for block in range(window.blocks)
+        for block, values in enumerate(found)
     ]
 
 

@@ -352,7 +352,8 @@ def _spikes(losses: Losses) -> list[tuple[int, float]]:
     peaks, depth = _peaks(x, max(0.01 * size, grain(values)) / (size if is_positive else 1.0))
     # Of few points the scatter is hardly known. Deep points show noise with long tails.
     least = max(10 * (1 + 30 / count), 2 * depth)
-    number = outstanding([peak.height for peak in peaks], max(2, count // 100), least, 2.5)
+    heights = [peak.height for peak in peaks]
+    number = outstanding(heights, [least] * len(peaks), max(2, count // 100), 2.5)
     found = []
     for peak in peaks[:number]:
         level = math.exp(peak.level) if is_positive else peak.level
@@ -442,7 +443,8 @@ def _longest_stall(
         if math.isfinite(seconds) and index > SETTLED and series.steps[index] not in resumed
     )
     longest = nlargest(3, judged)
-    number = outstanding([excess for excess, *_ in longest], 2, 60, 5)
+    least = [max(60.0, 9 * usual) for *_, usual in longest]
+    number = outstanding([excess for excess, *_ in longest], least, 2, 5)
     stalls = [
         (index, seconds, usual)
         for _, index, seconds, usual in longest[:number]

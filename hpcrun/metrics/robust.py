@@ -75,17 +75,17 @@ def grain(values: Sequence[float]) -> float:
     return min((b - a for a, b in pairwise(sorted(set(values)))), default=0.0)
 
 
-def outstanding(sizes: Sequence[float], most: int, least: float, gap: float) -> int:
+def outstanding(sizes: Sequence[float], least: Sequence[float], most: int, gap: float) -> int:
     """Return how many sizes, largest first, stand apart: ``gap`` times the next, above ``least``.
 
     No more than ``most``: where more are as large, none.
 
-    >>> outstanding([9.0, 8.0, 2.0], 2, 5.0, 3.0), outstanding([9.0, 8.0, 7.0], 2, 5.0, 3.0)
+    >>> outstanding([9, 8, 2], [5, 5, 5], 2, 3.0), outstanding([9, 8, 7], [5, 5, 5], 2, 3.0)
     (2, 0)
     """
-    steps = enumerate(pairwise([*sizes[: most + 1], 0.0]), 1)
-    found = [n for n, (size, below) in steps if n <= most and size > least and size >= gap * below]
-    return max(found, default=0)
+    ranks = zip(sizes[:most], [*sizes[1:], 0.0], least, strict=False)
+    stand = [a > limit and a >= gap * below for a, below, limit in ranks]
+    return max((rank for rank, stands in enumerate(stand, 1) if stands), default=0)
 
 
 def blocks(places: Sequence[float], count: int) -> list[slice]:

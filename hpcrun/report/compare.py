@@ -38,6 +38,7 @@ _NAME = 24  # of a run within a sentence
 _KEY = 30
 _LEAST_ROOM = 10
 _UNKNOWN = "-"
+_DIFFERING = "settings that differ"
 
 
 def report(
@@ -178,23 +179,23 @@ def _wrapped(notes: Iterable[str], look: Look) -> list[str]:
 
 def _verdict(compared: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
     """Return which run is ahead at an equal place, by how much, and how much of it is noise."""
-    gaps = [(names[n], gap) for n, gap in enumerate(equal.behind) if gap is not None]
-    clear = [(name, gap) for name, gap in gaps if gap.is_clear]
-    noise = [(name, gap) for name, gap in gaps if not gap.is_clear and gap.error is not None]
-    unknown = [(name, gap) for name, gap in gaps if gap.error is None]
     best, others = ("lowest", "higher") if compared.falls else ("highest", "lower")
 
-    def listed(gaps: Sequence[tuple[str, Difference]]) -> str:
-        return ", ".join(f"{name} by {_gap(gap, look)}" for name, gap in gaps)
+    def listed(is_meant: Callable[[Difference], bool]) -> str:
+        gaps = zip(names, equal.behind, strict=True)
+        return ", ".join(f"{name} by {_gap(g, look)}" for name, g in gaps if g and is_meant(g))
 
+    clear = listed(lambda gap: gap.is_clear)
+    noise = listed(lambda gap: not gap.is_clear and gap.error is not None)
+    unknown = listed(lambda gap: gap.error is None)
     first = f"{names[equal.best]} {format_value(equal.levels[equal.best] or 0.0)}"
-    parts = [f"{first} is {best}; {others}: {listed(clear)}"] if clear else [first]
+    parts = [f"{first} is {best}; {others}: {clear}"] if clear else [first]
     if noise and clear:
-        parts.append(f"within the noise: {listed(noise)}")
+        parts.append(f"within the noise: {noise}")
     elif noise:
-        parts = [f"no difference beyond noise: {first}; {others}: {listed(noise)}"]
+        parts = [f"no difference beyond noise: {first}; {others}: {noise}"]
     if unknown:
-        parts.append(f"{others}, with too few points to estimate the noise: {listed(unknown)}")
+        parts.append(f"{others}, with too few points to estimate the noise: {unknown}")
     return f"{compared.metric} {_place(equal.by, equal.window.end)}: " + "; ".join(parts)
 
 
@@ -262,29 +263,20 @@ def _settings(compared: Comparison, names: Sequence[str], look: Look) -> list[st
         return []
     key_width = min(_KEY, look.width // 3, max(map(cells, compared.settings)))
     room = (look.width - key_width) // len(names) - 2
-    if len(compared.settings) >= len(names) and room >= _LEAST_ROOM:
-        return _settings_by_key(compared, names, look, key_width, room)
-    facts = [
-        {
-            shorten(key, _KEY, look): _value(values[number], look, _KEY)
-            for key, values in compared.settings.items()
-        }
-        for number in range(len(names))
-    ]
-    return [dim("settings that differ", look), *run_rows(names, facts, look)]
-
-
-def _settings_by_key(
-    compared: Comparison, names: Sequence[str], look: Look, key_width: int, room: int
-) -> list[str]:
-    columns = [Column(shorten("settings that differ", key_width, look))]
+    if len(compared.settings) < len(names) or room < _LEAST_ROOM:
+        facts = [
+            {
+                shorten(key, _KEY, look): _value(values[number], look, _KEY)
+                for key, values in compared.settings.items()
+            }
+            for number in range(len(names))
+        ]
+        return [dim(_DIFFERING, look), *run_rows(names, facts, look)]
+    columns = [Column(shorten(_DIFFERING, key_width, look))]
     for number, name in enumerate(distinct(names, room - 2, look)):
         columns.append(Column(f"{run_mark(number, look)} {dim(name, look)}"))
     rows = [
-        [
-            dim(shorten(key, key_width, look), look),
-            *(_value(value, look, room) for value in values),
-        ]
+        [dim(shorten(key, key_width, look), look), *(_value(each, look, room) for each in values)]
         for key, values in compared.settings.items()
     ]
     return Table(columns, rows, look, head=DIM).lines()

@@ -90,11 +90,11 @@ def with_code(runs_dir: Path, runs: Sequence[ParsedRun]) -> tuple[list[ParsedRun
     names = [*differing(digests)]
     if not names:
         return list(runs), []
-    digested = []
-    for run, each in zip(runs, digests, strict=True):
-        code = hashlib.sha256(repr(sorted(each.items())).encode()).hexdigest()[:8]
-        facts = run.facts | {"code": code} if each else run.facts
-        digested.append(structs.replace(run, facts=facts))
+    codes = [hashlib.sha256(repr(sorted(each.items())).encode()).hexdigest() for each in digests]
+    digested = [
+        structs.replace(run, facts=run.facts | {"code": code[:8]}) if each else run
+        for run, each, code in zip(runs, digests, codes, strict=True)
+    ]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return digested, [f"the code differs in {', '.join(names[:_NAMED])}{more}"]
 
