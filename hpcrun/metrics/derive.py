@@ -198,6 +198,8 @@ class _Axis:
 
     def __init__(self, kind: str, attempts: Sequence[Sequence[tuple[Steps, dict[str, Steps]]]]):
         self.kind, self.in_order = kind, kind == "loose"
+        # The order of the rows that were joined last: many metrics stand on the same ones.
+        self._order: tuple[tuple[int, ...], Sequence[int]] = ((), ())
         rows = chain.from_iterable(getattr(log, kind) for each in attempts for log, _ in each)
         # Which rows tell the progress, and the log of each attempt that counts it best.
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
@@ -366,7 +368,10 @@ class _Axis:
 
         ``cut``: the first pass and step that later attempts have replaced.
         """
-        order = merged_order([each.offsets for each in rows])
+        forms = tuple(id(each.offsets) for each in rows)
+        if forms != self._order[0]:
+            self._order = (forms, merged_order([each.offsets for each in rows]))
+        order = self._order[1]
         times = [each.times or array("d", [math.nan]) * len(each.offsets) for each in rows]
         points = _Points(
             () if self.in_order else merged(order, [each.steps for each in rows]),

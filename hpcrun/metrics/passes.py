@@ -28,7 +28,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import compress, islice, pairwise
-from operator import gt, le, lt
+from operator import le, lt
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -200,16 +200,13 @@ def follow(
     def place(index: int) -> At:
         return At(epochs[index] if epochs else epoch, steps[index])
 
-    if before is None and not within_epochs and not marks and not any(map(gt, steps, steps[1:])):
-        counter.start(At(0, steps[0]))
-        for step in sorted({*steps[-_PATIENCE:]})[-3:]:
-            counter.climb(At(0, step))
-        return []
     marked = {bisect_left(offsets, mark) for mark in marks} | ({0} if is_attempt else set())
-    ends = sorted({*marked, len(steps)})
     begins: set[int] = set()
     if before is None and not guide.is_bar and not epochs:
         begins = _beginnings(steps)
+    ends = sorted({*marked, *begins, len(steps)})
+    falls = array("q", compress(range(1, len(steps)), map(lt, islice(steps, 1, None), steps)))
+    falls.append(len(steps))
     turns: list[Turn] = []
     index = 0
     while index < len(steps):
@@ -227,8 +224,13 @@ def follow(
         elif at > highest and at.epoch > highest.epoch:
             counter.start(at)
             turns.append(Turn(offset, counter.run, at))
-        elif at > highest:
+        elif at > highest and epochs:
             counter.climb(at)
+        elif at > highest:
+            stop = min(each[bisect_left(each, index)] for each in (ends, falls))
+            for step in sorted({*steps[max(index - 1, stop - _PATIENCE) : stop]})[-3:]:
+                counter.climb(At(epoch, step))
+            index = stop
         elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):
             if _is_another(guide, index - 1, highest, begun):
                 turns.append(counter.another_run(at, offset))

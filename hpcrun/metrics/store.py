@@ -116,11 +116,11 @@ class Store:
             raise ValueError("begin() says first which log this is")
         marks = self._log.marks
         for piece in pieces:
-            if not isinstance(piece, Placed):
-                self._put(self._log, piece)
-            elif len(marks) < _MOST_MARKS:
+            if isinstance(piece, Placed):
                 is_new = piece.mark.restart or not marks or marks[-1].mark != piece.mark
-                marks += [piece] if is_new else []
+                marks += [piece] if is_new and len(marks) < _MOST_MARKS else []
+            elif piece.offsets:
+                self._put(self._log, piece)
         while self._bytes > self._most_bytes and self._halve():
             pass
 
