@@ -5,18 +5,14 @@ The caller opens the files; here come their bytes, or the frames that a Reader m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.health import find_warnings
-from hpcrun.metrics.lines.line import LARGEST_DOCUMENT, may_be_document
-from hpcrun.metrics.lines.read import Reader
 from hpcrun.metrics.names import LOSS
-from hpcrun.metrics.row import Frame, Placed
 from hpcrun.metrics.store import Samples, Store
 
 
@@ -72,6 +68,7 @@ def parse_stored(
 
     Of a long metric ``limit`` points are kept, None for all.
 
+    >>> from hpcrun.metrics.lines.read import Reader
     >>> store, reader = Store(), Reader()
     >>> store.begin(0)
     >>> store.add(reader.feed(b"step=1 loss=2.5\\nstep=2 loss=2.25\\n"))
@@ -90,24 +87,3 @@ def parse_stored(
         lines=lines,
         bytes=size,
     )
-
-
-def read_pieces(reader: Reader, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:
-    """Read a log that comes in chunks to its end; it may be one JSON document.
-
-    >>> state = [b'{"log_history": [{"loss": 2.5,', b' "step": 10}]}']
-    >>> [[*frame.steps] for pieces in read_pieces(Reader(), state) for frame in pieces]
-    [[10]]
-    """
-    chunks, begun, size = iter(chunks), [], 0
-    for chunk in chunks if not reader.offset else ():
-        begun.append(chunk)
-        size += len(chunk)
-        if size > LARGEST_DOCUMENT or not may_be_document(b"".join(begun[:2])):
-            break
-    else:
-        if frames := reader.read_document(b"".join(begun)):
-            yield frames
-            return
-    yield from map(reader.feed, chain(begun, chunks))
-    yield reader.finish()

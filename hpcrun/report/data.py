@@ -115,13 +115,13 @@ def write_csv(runs: Sequence[ParsedRun], path: Path, *, full: bool = False) -> N
 def csv_pieces(runs: Sequence[ParsedRun], *, full: bool = False) -> Iterator[str]:
     """Yield the CSV line by line, the header first.
 
-    >>> from hpcrun.metrics.parse import parse_stored, read_pieces
+    >>> from hpcrun.metrics.parse import parse_stored
     >>> from hpcrun.metrics.lines.read import Reader
     >>> from hpcrun.metrics.store import Store
     >>> log = b"step=1 loss=2.5 lr=0.1\\nstep=2 loss=nan lr=0.1\\nstep=2 val_loss=2\\n"
     >>> store = Store()
     >>> store.begin(0)
-    >>> for pieces in read_pieces(Reader(), [log]):
+    >>> for pieces in Reader().read([log]):
     ...     store.add(pieces)
     >>> print("".join(csv_pieces([parse_stored("a.log", store)])), end="")
     step,loss,eval_loss,lr

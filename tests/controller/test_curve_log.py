@@ -87,6 +87,17 @@ def test_by_ranges(tmp_path: Path) -> None:
     assert growing.run().curve == whole(path) == derive(store, POINTS)
 
 
+def test_a_file_that_grows_as_fast_as_it_is_read_is_read_to_its_present_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"step=1 loss=2.5\n")
+    reader = read_log.LogFileReader(path)
+    for looks, _ in enumerate(reader.read_on(), 1):
+        with path.open("ab") as file:
+            file.write(b"step=1 loss=2.5\n")
+        assert looks == 1
+    assert reader.bytes == 16
+
+
 def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"step={n} loss=2.5\n" for n in range(20)))

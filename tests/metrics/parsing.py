@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hpcrun.metrics.lines.read import Reader
-from hpcrun.metrics.parse import ParsedRun, parse_stored, read_pieces
+from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 
 
@@ -23,7 +23,7 @@ def parse_chunks(
     for file, (attempt, chunks) in enumerate(logs):
         reader, known = Reader(), list(chunks)
         store.begin(attempt, file)
-        for pieces in read_pieces(reader, known):
+        for pieces in reader.read(known):
             store.add(pieces)
         lines += reader.lines_read
         size += sum(map(len, known))

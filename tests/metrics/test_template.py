@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.learn import Shape, is_noise, layout_of, learn, numbers_of
-from hpcrun.metrics.lines.line import FORMATS, find_time, read_line
+from hpcrun.metrics.lines.learn import Shape, Slot, is_noise, layout_of, learn
+from hpcrun.metrics.lines.line import FORMATS, read_line
 from hpcrun.metrics.row import Mark, Row, Table
 
 Answer = tuple[str, Row | Mark | Table] | None
@@ -34,7 +34,7 @@ def agrees(template: Shape, line: str) -> bool:
 def by_template(learned_from: str, line: str) -> Row | None:
     """What a template of one line says of another: the first's row with the other's numbers."""
     first = learned_from.encode()
-    template = learn(first, read_line, find_time(learned_from))
+    template = learn(first, read_line)
     assert template is not None, learned_from
     assert agrees(template, line), (learned_from, line)
     told = read_line(line)
@@ -85,7 +85,7 @@ def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
 )
 def test_lines_of_another_shape_are_left_to_the_reader_of_lines(first: str, second: str) -> None:
     text = second.encode()
-    template = learn(first.encode(), read_line, None)
+    template = learn(first.encode(), read_line)
     assert template is not None
     assert template.pattern.fullmatch(text) is None
 
@@ -94,7 +94,7 @@ def test_every_example_is_learned_or_refused_but_never_misread() -> None:
     learned = 0
     for form in FORMATS:
         line = form.example.encode()
-        template = learn(line, read_line, find_time(form.example))
+        template = learn(line, read_line)
         if template is None:
             continue
         learned += 1
@@ -120,7 +120,7 @@ PRINTED = st.from_regex(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?
 
 @given(st.lists(PRINTED, min_size=1))
 def test_numbers_are_what_float_makes_of_them(texts: list[str]) -> None:
-    found = numbers_of([text.encode() for text in texts])
+    found = Slot(0, 0).convert([text.encode() for text in texts])
     assert [*map(float, found)] == [*map(float, texts)]
 
 
@@ -145,7 +145,7 @@ def test_any_line_of_pairs(
     told = read_line(first)
     if told is None or not isinstance(told[1], Row):
         return
-    template = learn(first.encode(), read_line, find_time(first))
+    template = learn(first.encode(), read_line)
     if template is None:
         return
     assert agrees(template, second), (first, second)
@@ -171,7 +171,7 @@ def test_templates_of_real_lines_bear_other_numbers_and_blanks() -> None:
         told = read_line(line)
         if told is None or not isinstance(told[1], Row):
             continue
-        template = learn(line.encode(), read_line, find_time(line))
+        template = learn(line.encode(), read_line)
         if template is None:
             continue
         tried += 1

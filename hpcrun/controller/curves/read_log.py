@@ -23,7 +23,6 @@ from typing import IO
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.line import FORMATS, Format, may_be_document
 from hpcrun.metrics.lines.read import BLOCK, RANGE, THOROUGH, Reader
-from hpcrun.metrics.parse import read_pieces
 from hpcrun.metrics.row import Frame, Placed
 
 Pieces = list[Frame | Placed]
@@ -88,7 +87,8 @@ class LogFileReader:
                 raise InputError(f"{self.path}: compressed, so it does not grow", fix=fix)
             raw.seek(self.bytes)
             yield from self._read_ranges(raw)
-            yield from map(self.reader.feed, self._chunks(raw, raw))
+            size = os.fstat(raw.fileno()).st_size  # it may grow as fast as it is read
+            yield from map(self.reader.feed, self._chunks(raw, raw, size - self.bytes))
 
     def __iter__(self) -> Iterator[Pieces]:
         """Yield the frames of each stretch of the file. Raises InputError for a file that fails."""
@@ -96,7 +96,7 @@ class LogFileReader:
             with _open(self.path) as (file, raw):
                 if file is raw and not may_be_document(raw.peek(1)):
                     yield from self._read_ranges(raw)
-                yield from read_pieces(self.reader, self._chunks(file, raw))
+                yield from self.reader.read(self._chunks(file, raw))
         except _DAMAGES as error:
             if not self.bytes:
                 raise InputError(f"{self.path}: {error}") from error

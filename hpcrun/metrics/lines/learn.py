@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from hpcrun.metrics.lines.prefixes import read_time
+from hpcrun.metrics.lines.prefixes import find_time, read_time
 from hpcrun.metrics.row import Frame, Layout, Mark, Row, Table
 
 Role = Literal["step", "epoch", "total"] | int
@@ -58,19 +58,6 @@ _OTHER = bytes.maketrans(b"0123456789", b"3475869152")
 _OTHER_LATER = bytes.maketrans(b"0123456789", b"9081726354")
 
 
-def numbers_of(texts: Iterable[bytes]) -> list[float]:
-    """Return what numbers spell, as ``float`` does.
-
-    >>> numbers_of([b"7", b"2.5e-05"]), numbers_of([b"007", b"+3."])
-    ([7, 2.5e-05], [7.0, 3.0])
-    """
-    try:
-        numbers: list[float] = msgspec.json.decode(b"[" + b",".join(texts) + b"]")
-        return numbers  # in half the time
-    except msgspec.DecodeError:
-        return [*map(float, texts)]
-
-
 class Slot(Struct, frozen=True):
     """A number of the line that becomes ``role``: a place, or the value of that index.
 
@@ -84,10 +71,20 @@ class Slot(Struct, frozen=True):
     inverse: bool = False
 
     def convert(self, texts: Sequence[bytes]) -> list[float]:
-        """Return the values that the texts of this slot spell."""
+        """Return the values that the texts of this slot spell.
+
+        >>> Slot("step", 0).convert([b"7", b"12"]), Slot("step", 0).convert([b"007", b"+3."])
+        ([7, 12], [7.0, 3.0])
+        >>> Slot(0, 1, factor=0.001).convert([b"1,250.5"])
+        [1.2505]
+        """
         if b"," in texts[0]:
             texts = [text.replace(b",", b"") for text in texts]
-        values = numbers_of(texts)
+        values: list[float]
+        try:
+            values = msgspec.json.decode(b"[" + b",".join(texts) + b"]")  # in half the time
+        except msgspec.DecodeError:
+            values = [*map(float, texts)]
         if self.inverse:
             return [self.factor / value if value else math.inf for value in values]
         return values if self.factor == 1.0 else [value * self.factor for value in values]
@@ -205,11 +202,9 @@ def is_noise(line: bytes, read: ReadLine) -> bool:
     )
 
 
-def learn(line: bytes, read: ReadLine, time_span: Span | None) -> Shape | None:
-    """Learn the shape of a line that ``read`` takes for a row; None if it cannot be learned.
-
-    ``time_span``: where its time stamp stands, in bytes.
-    """
+def learn(line: bytes, read: ReadLine) -> Shape | None:
+    """Learn the shape of a line that ``read`` takes for a row; None if it cannot be learned."""
+    time_span = find_time(line.decode("latin-1"))  # in which each byte has a place
     for pattern in (_GROUPED_NUMBERS, _NUMBERS):
         if learned := _Experiment(line, pattern, read, time_span).learn():
             return learned

@@ -41,7 +41,7 @@ from hpcrun.metrics.lines.fields import (
 from hpcrun.metrics.lines.formats import Format, find_meter, read_meter
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.generic import read_generic
-from hpcrun.metrics.lines.prefixes import Line, find_time, read_time, strip_prefixes
+from hpcrun.metrics.lines.prefixes import Line, strip_prefixes
 from hpcrun.metrics.names import (
     EPOCH_RANK,
     SPLITS,
@@ -60,9 +60,7 @@ __all__ = [
     "FORMATS",
     "NEEDLES",
     "Format",
-    "find_time",
     "read_line",
-    "read_time",
     "records",
 ]
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Collection, Sequence
-from itertools import repeat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 
 from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
 from hpcrun.metrics.lines.line import (
@@ -34,12 +34,12 @@ from hpcrun.metrics.lines.line import (
     LARGEST_DOCUMENT,
     NEEDLES,
     Format,
-    find_time,
+    may_be_document,
     read_document,
     read_line,
-    read_time,
     records,
 )
+from hpcrun.metrics.lines.prefixes import read_time
 from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
 
 LONGEST_LINE = 1 << 16
@@ -150,6 +150,31 @@ class Reader:
         self._read_line(line, self.offset)
         self.move(self.offset + self._length)
         return self._take_pieces()
+
+    def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:
+        """Read a log that comes in chunks to its end; it may be one JSON document.
+
+        Of a document the offsets are the places in its list.
+
+        >>> state = [b'{"log_history": [{"loss": 2.5,', b' "step": 10}]}']
+        >>> [[*frame.steps] for pieces in Reader().read(state) for frame in pieces]
+        [[10]]
+        """
+        chunks, begun, size = iter(chunks), [], 0
+        for chunk in chunks if not self.offset else ():
+            begun.append(chunk)
+            size += len(chunk)
+            if size > LARGEST_DOCUMENT or not may_be_document(b"".join(begun[:2])):
+                break
+        else:
+            rows = read_document(b"".join(begun).decode("utf-8", "replace"))
+            for place, row in enumerate(rows or ()):
+                self._add(place, "json document", row, "")
+            if rows:
+                yield self._take_pieces()
+                return
+        yield from map(self.feed, chain(begun, chunks))
+        yield self.finish()
 
     def _read_piece(self, piece: bytes) -> None:
         """Read the lines that end in what comes next; what begins behind them is kept."""
@@ -275,13 +300,10 @@ class Reader:
                 self._noise.add(numberless)
         elif isinstance(answers[0], Row):
             self._seen[key] += 1
-            if 1 < self._seen[key] <= _TRIES:
-                # Latin-1 gives each byte a place.
-                stamp = find_time(line[:200].decode("latin-1"))
-                if shape := learn(line, self._ask, stamp):
-                    shape.needles, shape.followers = _needles_in(line), (shape,)
-                    self._shapes[key] = shape
-                    self._learned.append(shape)
+            if 1 < self._seen[key] <= _TRIES and (shape := learn(line, self._ask)):
+                shape.needles, shape.followers = _needles_in(line), (shape,)
+                self._shapes[key] = shape
+                self._learned.append(shape)
         return None
 
     def _forget_shapes(self) -> None:
@@ -401,18 +423,6 @@ class Reader:
             column += more
         if frame.total is not None:
             before.total = max(before.total or 0, frame.total)
-
-    def read_document(self, data: bytes) -> list[Frame | Placed] | None:
-        """Read a whole file that is one JSON document; None if it is none that logs anything.
-
-        The offsets are the places in its list.
-        """
-        rows = None
-        if len(data) <= LARGEST_DOCUMENT:
-            rows = read_document(data.decode("utf-8", "replace"))
-        for index, row in enumerate(rows or ()):
-            self._add(index, "json document", row, "")
-        return None if rows is None else self._take_pieces()
 
 
 def fold(block: bytes) -> bytes:
