@@ -10,7 +10,8 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
    attempt, or a resumption, replaces what it does again: what was logged at its first step and
    after is gone, as the weights that it belonged to are.
 3. *How the rows without steps are placed*: before, after, by epoch, in their order (``steps``).
-   Where some rows of a metric have a step, those without are left out (a closing summary).
+   Where some rows of a metric have a step, those without are left out (a closing summary), unless
+   a few have one and many have none.
 4. *Who speaks for a metric.* Of several files or ranks the first file, and the lowest rank in it,
    unless another has more than twice as many points. What a bar shows beside its counter speaks
    only if no lines do, or if it has more than twice as many points (a bar drawn at each step, and a
@@ -28,7 +29,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, groupby, islice, pairwise, repeat
+from itertools import chain, groupby, islice, pairwise, repeat
 from operator import eq, ne
 from typing import Any, NamedTuple
 
@@ -155,12 +156,12 @@ def _settled(parts: Sequence[_Points]) -> _Points:
 
 
 class _Column(Struct, eq=False):
-    """One metric, one value per step. ``passes``: index of the first point of each, its epoch."""
+    """One metric, one value per step; ``epochs`` are those of the passes."""
 
     axis: _Axis
     side: str
     points: _Points
-    passes: list[tuple[int, int]]
+    epochs: list[int]
 
     def __len__(self) -> int:
         return len(self.points.values)
@@ -168,10 +169,9 @@ class _Column(Struct, eq=False):
     def series(self, limit: int | None, *, by_epoch: bool) -> Series:
         """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
         steps, values, times = self.points
-        if by_epoch:
-            steps = [epoch for _, epoch in self.passes]
+        steps = self.epochs if by_epoch else steps or [None] * len(self)
         few = 2 * sum(map(math.isnan, times)) >= len(times)  # lines have one
-        return build_series(steps or [None] * len(self), values, None if few else times, limit)
+        return build_series(steps, values, None if few else times, limit)
 
     @property
     def work(self) -> float:
@@ -357,9 +357,8 @@ class _Axis:
         shown = [each for each in found if each[0][0] not in self.left_out] or found
         if not shown:
             return None
-        counts = accumulate((len(points.values) for _, points in shown), initial=0)
-        starts = [(count, key[1]) for count, (key, _) in zip(counts, shown, strict=False)]
-        return _Column(self, side, _joined([points for _, points in shown]), starts)
+        epochs = [epoch for (_, epoch), _ in shown]
+        return _Column(self, side, _joined([points for _, points in shown]), epochs)
 
     def _parts(
         self, track: _Track, rows: Sequence[Rows], name: str, cut: tuple[float, ...]
@@ -372,11 +371,14 @@ class _Axis:
         if forms != self._order[0]:
             self._order = (forms, merged_order([each.offsets for each in rows]))
         order = self._order[1]
-        times = [each.times or array("d", [math.nan]) * len(each.offsets) for each in rows]
+        times: Sequence[float] = ()
+        if any(each.times for each in rows):
+            known = [each.times or array("d", [math.nan]) * len(each.offsets) for each in rows]
+            times = merged(order, known)
         points = _Points(
             () if self.in_order else merged(order, [each.steps for each in rows]),
             merged(order, [each.columns[each.names.index(name)] for each in rows]),
-            merged(order, times) if any(each.times for each in rows) else (),
+            times,
         )
         if self.in_order or (not track.turns and cut == (math.inf,)):
             return [(track.begins, points)]
@@ -530,4 +532,4 @@ class _View:
         """Whether the step of its one point in each epoch tells nothing."""
         if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
-        return len(column) == len(column.passes) > 1
+        return len(column) == len(column.epochs) > 1
