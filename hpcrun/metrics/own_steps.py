@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, chain, cycle, islice, pairwise, repeat, takewhile
 from operator import add, itemgetter, lt, ne
 from typing import Any, NamedTuple, TypeVar, cast
@@ -45,7 +46,7 @@ _TURNS = (2, 3)
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
 # Columns are merged in parts of this length: their numbers, boxed, take far more than is stored.
-_PART = 1 << 16
+_PART = 1 << 13
 
 
 class Bar(NamedTuple):
@@ -122,23 +123,25 @@ class Counted(NamedTuple):
     steps: Sequence[Any]
     epochs: Sequence[float] | None = None
 
-    def indices(self, offsets: Sequence[int], *, after: bool = False) -> Sequence[int]:
-        """Return which of them stands last before each place in the log, or first after it.
+    def above(self, offsets: Sequence[int]) -> Sequence[int]:
+        """Return how many of them stand above each place in the log.
 
-        Where there is none on this side, it is the one on the other.
-
-        >>> counted = Counted([10, 20, 30], [1, 2, 3])
-        >>> [*counted.indices([5, 15, 35])], [*counted.indices([5, 15, 35], after=True)]
-        ([0, 0, 2], [0, 1, 2])
+        >>> Counted([10, 20, 30], [1, 2, 3]).above([5, 15, 35])
+        array('q', [0, 1, 3])
         """
-        bounds = self.offsets[:-1] if after else self.offsets[1:]
-        return array("q", map(bisect_right, repeat(bounds), offsets))
+        found = array("q")
+        for start in range(0, len(offsets), _PART):
+            part = offsets[start : start + _PART]
+            first, last = (bisect_right(self.offsets, place) for place in (part[0], part[-1]))
+            between = [*self.offsets[first:last]]
+            found.extend(map(first.__add__, map(bisect_right, repeat(between), part)))
+        return found
 
 
 def read_rows(log: Log) -> list[Rows]:
     """Return the rows of a log: of the training, with the steps through all epochs; and others."""
     marks = [(each.offset, each.mark.epoch) for each in log.marks if each.mark.epoch is not None]
-    headings = Counted([-1, *(offset for offset, _ in marks)], [math.nan, *(x for _, x in marks)])
+    headings = Counted([offset for offset, _ in marks], [epoch for _, epoch in marks])
     rows = _without_means([_rows_of(form, headings) for form in log.forms.values()])
     rows = _without_evaluations(rows)
     if not any(_has_steps(each) and each.epochs is not None for each in rows):
@@ -205,10 +208,10 @@ def unrounded(printed: Sequence[int]) -> Sequence[int]:
 
 
 def epochs_above(offsets: Sequence[int], headings: Counted) -> Sequence[float] | None:
-    """Return the epoch of the last heading above each row; the first stands above all, nan."""
-    if len(headings.offsets) < 2 or offsets[-1] < headings.offsets[1]:
+    """Return the epoch of the last heading above each row, nan where there is none."""
+    if not headings.offsets or offsets[-1] < headings.offsets[0]:
         return None
-    return array("d", pick(headings.steps, headings.indices(offsets)))
+    return array("d", pick([math.nan, *headings.steps], headings.above(offsets)))
 
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
@@ -292,12 +295,12 @@ def _turns(ends: Sequence[int]) -> int:
 def _with_closing_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """Give lines the epoch of the line that closes it: its mean loss, and the epoch's number."""
     closes = [each for each in rows if each.level and not each.steps and each.bar is None]
-    offsets, epochs, _ = join_steps([replace(x, steps=x.epochs) for x in closes if x.epochs])
-    if not epochs or not rises(epochs):
+    closing = join_steps([replace(each, steps=each.epochs) for each in closes if each.epochs])
+    if not closing.steps or not rises(closing.steps):
         return [*rows]
-    closing = Counted([*offsets, math.inf], [*epochs, epochs[-1] + 1])
+    epochs = [*closing.steps, closing.steps[-1] + 1]
     return [
-        replace(each, epochs=pick(closing.steps, closing.indices(each.offsets, after=True)))
+        replace(each, epochs=pick(epochs, closing.above(each.offsets)))
         if _has_steps(each)
         else each
         for each in rows
@@ -411,20 +414,21 @@ def pick(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
     """Return the values at some indices, in the kind of column that they stand in."""
     if isinstance(indices, range):
         return column[indices.start : indices.stop : indices.step]
-    found = _empty(column)
+    kind = _kind(column)
+    found = kind(())
     for start in range(0, len(indices), _PART):
         part = indices[start : start + _PART]
-        found.extend(itemgetter(*part)(column) if len(part) > 1 else (column[part[0]],))
+        found += kind(itemgetter(*part)(column) if len(part) > 1 else (column[part[0]],))
     return cast("Sequence[T]", found)
 
 
 def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
-    found = _empty(columns[0] if columns else ())
+    found = _kind(columns[0] if columns else ())(())
     for each in columns:
         found.extend(each)
     return cast("Sequence[T]", found)
 
 
-def _empty(column: Sequence[T]) -> Any:
-    """Return an empty column of the same kind: array or list."""
-    return array(column.typecode) if isinstance(column, array) else []
+def _kind(column: Sequence[T]) -> Callable[[Iterable[T]], Any]:
+    """Return what makes a column of the same kind: an array, or a list."""
+    return partial(array, column.typecode) if isinstance(column, array) else list

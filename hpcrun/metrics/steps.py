@@ -32,8 +32,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, islice, pairwise, repeat
-from operator import itemgetter, lt, ne, sub
-from typing import NamedTuple
+from operator import add, gt, itemgetter, lt, mul, ne, sub, truediv
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -143,7 +143,8 @@ def find_steps(log: Log) -> Steps:
     """
     rows = read_rows(log)
     own = [each for each in rows if each.steps and each.bar is None]
-    bars = [each for each in rows if each.steps and each.bar and each.level and may_train(each)]
+    bars = [each for each in rows if each.steps and each.bar and each.level and _may_train(each)]
+    drawn = [each for each in bars if each.has_losses]
     loose = [
         without_summary(each) for each in rows if not each.steps or (each.bar and not each.level)
     ]
@@ -153,43 +154,48 @@ def find_steps(log: Log) -> Steps:
         _offsets([each for each in (*own, *loose) if each.has_losses]),
         sorted(each.offsets[0] for each in loose if not each.level),
     )
-    total = found[-1].bar.total if found else None
+    training = found[-1].bar if found else None
     by_lines = join_steps([each for each in own if each.level])
     by_bars = join_steps([each.counted for each in found])
     counts = _choose_counts([by_lines, by_bars], [each for each in lines if each.has_losses])
-    if counts is None:
-        lines = _with_epochs_above(lines)
-    scale = find_scale(lines, counts, total) if counts else None
-    by_step = [*own, *_fresh([each for each in bars if each.has_losses])]
+    by_step = [*own, *_fresh(drawn)]
     for each in bars:
         if each.names and each.bar and not each.has_losses:
             by_step.append(replace(each, side=each.bar.side, level=0))
-    by_epoch = []
-    for each in (*lines, *(each for each in loose if each.names and each.bar)):
-        by_epoch += _at_epochs(each)
-        if counts:
-            by_step += _among(each, counts, scale)
+    scale = None
+    if counts is None:
+        lines = _with_epochs_above(lines)
+    else:
+        near = [counts.neighbours(each) for each in lines]
+        scale = find_scale(lines, near, counts, training.total if training else None)
+        for each, (before, after) in zip(lines, near, strict=True):
+            if scale is not None and (steps := scale.steps_of(each)) is not None:
+                by_step.append(replace(before, steps=steps, places=steps))
+            elif counts.stand_below(each):
+                by_step.append(replace(after, side=BEFORE, level=before.level))
+            else:
+                by_step += [before, after]
+    others = [each for each in loose if each.names and each.bar]
+    if counts is not None:
+        since = [bisect_left(each.offsets, counts.offsets[0]) for each in others]
+        known = [x.only(range(n, len(x.offsets))) for x, n in zip(others, since, strict=True)]
+        shown = (counts.neighbours(each)[0] for each in known if each.offsets)
+        by_step += [replace(each, side=DRAWN, level=0) for each in shown]
     return Steps(
         log,
         by_step,
-        by_epoch,
+        [*chain.from_iterable(map(_at_epochs, (*lines, *others)))],
         lines,
-        found[-1].bar if found else None,
-        sorted(chain.from_iterable(_resumptions(each) for each in found)),
+        training,
+        sorted(chain.from_iterable(map(_resumptions, found))),
         any(each.length for each in own),
-        scale is not None and scale.is_of_lumps,
+        scale is not None and scale.in_lumps,
     )
 
 
-def may_train(rows: Rows) -> bool:
-    """Whether the description of a bar leaves open that it counts the training.
-
-    >>> def rows(description):
-    ...     return Rows((), (), (), (), None, None, OWN, 1, None, Bar(description, 500), 500)
-    >>> may_train(rows("")), may_train(rows("Loading checkpoint shards"))
-    (True, False)
-    """
-    return rows.bar is None or rows.side == DRAWN or not _OTHER_WORK.search(rows.bar.description)
+def _may_train(rows: Rows) -> bool:
+    """Whether the description of a bar leaves open that it counts the training."""
+    return rows.bar is None or rows.has_losses or not _OTHER_WORK.search(rows.bar.description)
 
 
 def _offsets(rows: Sequence[Rows]) -> Sequence[int]:
@@ -350,187 +356,183 @@ class Counts:
     """The steps that a log counts, and the neighbours of other rows among them."""
 
     def __init__(self, counted: Counted) -> None:
-        self._counted = counted
         self.offsets, self.steps, _ = counted
-        # As long as the step is the same it is one place.
+        self._counted = counted
+        # As long as the step is the same it is one place; of a later lap it is another.
         moves = map(ne, self.steps, islice(self.steps, 1, None))
-        self._places = array("q", accumulate(moves, initial=0))
+        places = array("q", accumulate(moves, initial=0))
+        self._places: int = places[-1] + 1
+        falls = any(map(gt, self.steps, islice(self.steps, 1, None)))
+        columns: list[Any] = [self.steps, places if falls else array("q")]
+        # A row above the first step, or below the last, has one neighbour.
+        self._columns = {
+            BEFORE: [column[:1] + column for column in (*columns, counted.epochs or [])],
+            AFTER: [column + column[-1:] for column in (*columns, self.offsets)],
+        }
 
-    def place(self, rows: Rows, side: str) -> Rows:
-        """Return rows with the steps before them, or AFTER them."""
-        indices = self._counted.indices(rows.offsets, after=side == AFTER)
-        steps, epochs = pick(self.steps, indices), rows.epochs
-        if epochs is None and self._counted.epochs is not None:
-            epochs = pick(self._counted.epochs, indices)
-        places = [*dict(zip(pick(self._places, indices), steps, strict=True)).values()]
-        if side == AFTER:
+    def neighbours(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return rows with the steps before them, and with those AFTER them."""
+        above = self._counted.above(rows.offsets)
+
+        def placed(side: str) -> Rows:
+            column, numbers, _ = self._columns[side]
+            steps = pick(column, above)
+            places = pick(numbers, above) if numbers else steps
+            moved = chain([True], map(ne, places, islice(places, 1, None)))
+            found = array("q", compress(steps, moved))
+            return replace(rows, steps=steps, side=side, level=0, places=found)
+
+        before, after = placed(BEFORE), placed(AFTER)
+        before.level = LEVEL_OF_LOSS if rows.has_losses else 0
+        if rows.epochs is None and self._columns[BEFORE][2]:
+            before.epochs = pick(self._columns[BEFORE][2], above)
+        if not above[0]:
+            before.offsets = array("q", map(max, repeat(self.offsets[0]), rows.offsets))
+        after.offsets = pick(self._columns[AFTER][2], above)
+        if above[-1] == len(self.steps):
             # The last row has nothing after it: its step, that of the one before, shows nothing.
-            places += [steps[-1]] * (rows.offsets[-1] >= self.offsets[-1])
-            offsets = pick(self.offsets, indices)
-        else:
-            offsets = array("q", map(max, repeat(self.offsets[0]), rows.offsets))
-        level = LEVEL_OF_LOSS if rows.has_losses else 0
-        return replace(
-            rows, offsets=offsets, steps=steps, epochs=epochs, side=side, level=level, places=places
-        )
+            after.places = [*after.places, after.steps[-1]]
+        return before, after
 
     def stand_below(self, rows: Rows) -> bool:
         """Whether each row stands above the line with its step, the first and the last one too."""
-        places = self._places[-1] + 1
-        above = rows.offsets[0] < self.offsets[0] and rows.offsets[-1] < self.offsets[-1]
-        return bool(above) and _ENOUGH * places <= len(rows.offsets) <= places / _ENOUGH
-
-
-def _among(rows: Rows, counts: Counts, scale: Scale | None) -> Iterator[Rows]:
-    """Give rows the steps that they show, or those before them and after them."""
-    if rows.bar is not None:
-        rows = rows.only(range(bisect_left(rows.offsets, counts.offsets[0]), len(rows.offsets)))
-        if rows.offsets:
-            yield replace(counts.place(rows, BEFORE), side=DRAWN, level=0)
-        return
-    before, after = counts.place(rows, BEFORE), counts.place(rows, AFTER)
-    if scale is not None and (steps := scale.steps_of(rows)) is not None:
-        yield replace(before, steps=steps, places=steps)
-    elif counts.stand_below(rows):
-        yield replace(after, side=BEFORE)
-    else:
-        yield before
-        yield replace(after, level=0)
+        if rows.offsets[0] > self.offsets[0] or rows.offsets[-1] > self.offsets[-1]:
+            return False
+        return _ENOUGH <= len(rows.offsets) / self._places <= 1 / _ENOUGH
 
 
 class Scale(NamedTuple):
     """How the steps of rows follow from the share of the epoch that they print, or their number.
 
-    ``per_epoch``: the steps of an epoch, None where these show nothing. ``first``: the step of the
-    first loss, where the others follow from their number; they stand at ``losses`` in the log,
-    ``distance`` steps apart.
+    ``per_epoch``: the steps of an epoch, None where these show nothing; the steps are multiples of
+    ``distance``, at most ``total``. ``first``: the step of the first loss, where the others follow
+    from their number; they stand at ``losses`` in the log.
     """
 
     per_epoch: float | None
-    distance: int = 1
-    first: int | None = None
-    losses: Sequence[int] = ()
-    total: int = _LARGEST
-    is_of_lumps: bool = False
+    distance: int
+    total: int
+    first: int | None
+    losses: Sequence[int]
+    in_lumps: bool
 
     def steps_of(self, rows: Rows) -> Sequence[int] | None:
         """Return the steps of rows, None where they do not show them."""
         if self.first is not None and rows.has_losses:
-            places = map(bisect_left, repeat(self.losses), rows.offsets)
-            return array("q", (self.first + self.distance * place for place in places))
+            numbers = map(bisect_left, repeat(self.losses), rows.offsets)
+            return array("q", (self.first + self.distance * number for number in numbers))
         if self.per_epoch is None or rows.epochs is None or math.isnan(sum(rows.epochs)):
             return None
-        return array("q", map(self.step_of, rows.epochs))
+        return self.at(rows.epochs)
 
-    def step_of(self, epoch: float) -> int:
-        """Return the step at which rows of an epoch were logged.
+    def at(self, epochs: Sequence[float]) -> Sequence[int]:
+        """Return the steps of epochs.
 
-        >>> Scale(705.0, 10, total=2115).step_of(0.14)
-        100
+        >>> Scale(705.0, 1, 2115, None, (), False).at([0.14])
+        array('q', [99])
+        >>> Scale(705.0, 10, 2115, None, (), True).at([0.001, 0.14, 3.0])
+        array('q', [10, 100, 2115])
         """
-        number = round(epoch * (self.per_epoch or 0) / self.distance)
-        return min(self.total, self.distance * max(self.is_of_lumps, number))
+        shares = map(mul, epochs, repeat((self.per_epoch or 0.0) / self.distance))
+        if self.distance == 1:
+            return array("q", map(round, shares))
+        return array("q", (min(self.total, self.distance * max(1, round(x))) for x in shares))
 
 
-def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scale | None:
+def find_scale(
+    lines: Sequence[Rows], near: Sequence[Sequence[Rows]], counts: Counts, total: int | None
+) -> Scale | None:
     """Find how steps follow from the epochs of the losses or their number; None if they do not.
 
     A program whose output is buffered prints its dictionaries in lumps, long after their steps,
     while the bar is drawn at once. Each says how far the epoch is, the bar how many steps there are
     in all: so a step is epoch x total / epochs. How many epochs there are is not said; no row may
-    lie ahead of the bar, so that few numbers are possible.
+    lie ahead of the bar, so that few numbers are possible. Other rows lie beside their steps.
     """
-    losses = [each for each in lines if each.has_losses] or [
-        each for each in lines if each.epochs is not None
-    ]
-    offsets = _offsets(losses)
-    if len(offsets) < _FEWEST or (total or 0) > _MOST_STEPS:
+    losses = [n for n, each in enumerate(lines) if each.has_losses]
+    losses = losses or [n for n, each in enumerate(lines) if each.epochs is not None]
+    order = merged_order([lines[n].offsets for n in losses])
+    offsets = merged(order, [lines[n].offsets for n in losses])
+    if len(order) < _FEWEST or (total or 0) > _MOST_STEPS:
         return None
-    placed = [[counts.place(each, side) for each in losses] for side in (BEFORE, AFTER)]
-    moved = max(len([*_places(of_side)]) for of_side in placed)
-    is_of_lumps = moved < _ENOUGH * len(offsets)
-    if is_of_lumps and len(counts.steps) >= _FEWEST:
-        rows_above = map(bisect_left, repeat(offsets), counts.offsets)
-        ahead = {*map(sub, counts.steps, rows_above)}
-        if len(ahead) == 1:
-            return Scale(None, 1, ahead.pop() + 1, offsets)
-    if any(each.epochs is None for each in losses):
+    moves = (sum(len(near[n][side].places) for n in losses) for side in (0, 1))
+    in_lumps = max(moves) < _ENOUGH * len(order)
+    if in_lumps and len(counts.steps) >= _FEWEST:
+        above = map(bisect_left, repeat(offsets), counts.offsets)
+        ahead = map(sub, counts.steps, above)
+        first = next(ahead)
+        if all(map(first.__eq__, ahead)):
+            return Scale(None, 1, _LARGEST, first + 1, offsets, False)
+    epochs = merged(order, [lines[n].epochs or () for n in losses])
+    if len(epochs) < len(order) or not all(map(math.isfinite, epochs)) or epochs[-1] <= 0:
         return None
-    order = merged_order([each.offsets for each in losses])
-    epochs = merged(order, [each.epochs or () for each in losses])
-    if not all(map(math.isfinite, epochs)):
-        return None
-    digits = (n for n in (2, 3, 4, 6) if all(round(epoch, n) == epoch for epoch in epochs))
+    before, after = (merged(order, [near[n][side].steps for n in losses]) for side in (0, 1))
+    shown = epochs[:_LOOKED_AT]
+    digits = (n for n in (2, 3, 4, 6) if all(round(epoch, n) == epoch for epoch in shown))
     coarse = 0.5 * 10.0 ** -next(digits, 15)
-    before, after = (merged(order, [x.steps for x in each]) for each in placed)
-    if total is not None and is_of_lumps:
-        places = zip(epochs, after, strict=True)
-        least = max((epoch - coarse) * total / max(step, 1) for epoch, step in places)
-        first = max(1, math.ceil(least))
-        found = (
-            _in_lumps(epochs, offsets, total / number, coarse, total)
-            for number in range(first, first + _TRIED)
-        )
-        return None if all(map(float.is_integer, epochs)) else next(filter(None, found), None)
-    last = epochs[-1]
-    if is_of_lumps or last <= 0 or len({*before}) < _ENOUGH * len(before):
+    if in_lumps:
+        if total is None or all(map(float.is_integer, epochs)):
+            return None
+        least = map(sub, epochs, repeat(coarse))
+        ahead = map(truediv, least, map(max, after, repeat(1)))
+        number = max(1, math.ceil(total * max(ahead)))
+        lengths = [total / each for each in range(number, number + _TRIED)]
+    elif len({*before}) < _ENOUGH * len(before):
         return None
-    ends = {*range(before[-1], before[-1] + _DRAWN_LATE + 1), after[-1]} - {0}
-    lengths = [step / last for step in sorted(ends)]
-    if total is not None:
-        lengths += [total / max(1, round(last * total / step)) for step in ends]
-    return next((Scale(x) for x in lengths if _is_exact(epochs, before, after, x, coarse)), None)
+    else:
+        ends = {*range(before[-1], before[-1] + _DRAWN_LATE + 1), after[-1]} - {0}
+        lengths = [end / epochs[-1] for end in sorted(ends)]
+        lengths += [total / max(1, round(epochs[-1] * total / end)) for end in ends if total]
+    for length in lengths:
+        scale = Scale(length, 1, total or _LARGEST, None, offsets, in_lumps)
+        if found := _fit(scale, epochs, coarse, before, after):
+            return found
+    return None
 
 
-def _is_exact(
+def _fit(
+    scale: Scale,
     epochs: Sequence[float],
+    coarse: float,
     before: Sequence[int],
     after: Sequence[int],
-    length: float,
-    coarse: float,
-) -> bool:
-    """Whether epochs of a length lead to whole steps, each beside those that are counted there."""
-    error = coarse * length
-    if error > _EXACT:
-        return False
-    steps = [round(epoch * length) for epoch in epochs]
-    strays = (abs(step - epoch * length) for step, epoch in zip(steps, epochs, strict=True))
-    if max(strays) > error + _WHOLE:
-        return False
-    places = zip(before, steps, after, strict=True)
-    late = _DRAWN_LATE
-    near = sum(low - late <= step <= high + late for low, step, high in places)
-    return near >= _ENOUGH * len(steps)
-
-
-def _in_lumps(
-    epochs: Sequence[float], offsets: Sequence[int], length: float, coarse: float, total: int
 ) -> Scale | None:
-    """Find the distance of losses, where steps that many apart fit epochs of a length.
+    """Find the distance of losses at which steps follow from their epochs.
 
-    >>> _in_lumps([0.01, 0.03, 0.04, 0.06, 0.07, 0.09], range(6), 705.0, 0.005, 2115)[:3]
-    (705.0, 10, None)
-    >>> _in_lumps([0.5, 0.1, 0.7, 0.9], range(4), 100.0, 0.005, 100) is None
-    True
+    ``coarse``: how far the printed epochs are rounded.
+
+    >>> epochs = [0.01, 0.03, 0.04, 0.06, 0.07, 0.09]
+    >>> _fit(Scale(705.0, 1, 2115, None, (), True), epochs, 0.005, (), ()).distance
+    10
     """
-    span = length * (epochs[-1] - epochs[0]) / (len(epochs) - 1)
-    spread = 2 * coarse * length / (len(epochs) - 1)
-    whole = range(max(1, math.floor(span - spread)), math.ceil(span + spread) + 1)
-    lossy = range(max(1, math.floor((1 - _LOST) * span)), whole.start)
-    for distances in (whole, lossy):
+    length = scale.per_epoch or 0.0
+    error, gaps = coarse * length, len(epochs) - 1
+    span, spread = length * (epochs[-1] - epochs[0]) / gaps, 2 * error / gaps
+    least, least_whole = (max(1, math.floor(x)) for x in ((1 - _LOST) * span, span - spread))
+    whole = range(least_whole, math.ceil(span + spread) + 1)
+    is_exact = error <= _EXACT
+    for distances in ([1],) if is_exact else (whole, range(least, least_whole)):
         fitting = []
-        for distance in distances:
-            scale = Scale(length, distance, None, offsets, total, is_of_lumps=True)
-            steps: Sequence[int] = [*map(scale.step_of, epochs)]
-            if 2 * coarse * length >= distance:
-                scale = scale._replace(first=steps[0])
+        for distance in distances if is_exact or scale.in_lumps else ():
+            found = scale._replace(distance=distance)
+            steps = found.at(epochs)
+            if 2 * error >= distance:
+                found = found._replace(first=steps[0])
                 steps = range(steps[0], steps[0] + distance * len(steps), distance)
-            strays = [abs(s - epoch * length) for s, epoch in zip(steps, epochs, strict=True)]
-            if max(strays) <= coarse * length + 1 and rises(steps):
-                fitting.append((math.fsum(strays), scale))
+            strays = [*map(abs, map(sub, steps, map(mul, epochs, repeat(length))))]
+            fits = rises(steps) if scale.in_lumps else _lie_beside(steps, before, after)
+            if max(strays) <= error + (_WHOLE if is_exact else 1) and fits:
+                fitting.append((math.fsum(strays), found))
         if fitting:
             return min(fitting)[1]
     return None
+
+
+def _lie_beside(steps: Sequence[int], before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether nearly all steps are those before them or after them, or between."""
+    early: int = sum(map(lt, map(add, steps, repeat(_DRAWN_LATE)), before))
+    late: int = sum(map(gt, map(sub, steps, repeat(_DRAWN_LATE)), after))
+    return early + late <= (1 - _ENOUGH) * len(steps)
 
 
 def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
