@@ -381,3 +381,8 @@ def test_a_document_may_hold_a_list_for_each_split() -> None:
     assert [(row.split, row.step) for row in rows] == [
         ("train", 1), ("train", 2), ("eval", 1), ("eval", 2)
     ]  # fmt: skip
+
+
+def test_names_with_numbers_behind_them_are_no_head() -> None:
+    row = row_of("kl:0.02,loss:8.8,entropy:4.2")
+    assert row is not None and dict(row.values) == {"kl": 0.02, "loss": 8.8, "entropy": 4.2}

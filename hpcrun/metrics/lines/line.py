@@ -239,7 +239,7 @@ def read_mark(text: str) -> Mark | Row | None:
 
 _MOST_COLUMNS = 400
 _NAME = pattern_of(
-    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d)|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?"
+    r"[^\W\d](?:[\w./@%<>#-]|:(?=\d(?![\d.]))|[ ](?=[^\W\d])){0,80}[ ]?(?:\([\w ./%-]{1,20}\))?"
 )
 # What parts the cells, by kind; those of the others are parted by blanks, two of them or one.
 _MARKS = {"pipes": "|", "csv": ",", "semicolons": ";", "tabs": "\t"}
