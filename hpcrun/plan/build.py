@@ -197,7 +197,7 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
     if given.file is not None or section.config:
         from hpcrun.plan.deepspeed_check import check_deepspeed_config  # here: few bring keys
 
-        check_deepspeed_config(config, section, training, given, job.found)
+        check_deepspeed_config(config, job, training, given)
     job.found.notes += deepspeed.optimizer_notes(config, training, given)
     job.values["zero_stage"] = str(deepspeed.stage_of(config))
     if environment.names_node(config):

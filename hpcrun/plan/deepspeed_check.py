@@ -15,7 +15,7 @@ from typing import Any
 from hpcrun.errors import Problem
 from hpcrun.plan.deepspeed import Given, Training, is_on, precision_of, stage_of, value_at
 from hpcrun.plan.deepspeed_keys import DEPRECATED, KEYS, REMOVED, Key, Section
-from hpcrun.plan.job import Findings
+from hpcrun.plan.job import Job
 from hpcrun.spec.job import DeepSpeed
 
 # The dotted path of a key, and what is wrong with it.
@@ -25,16 +25,12 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check_deepspeed_config(
-    config: Mapping[str, Any],
-    deepspeed: DeepSpeed,
-    training: Training,
-    given: Given,
-    found: Findings,
+    config: Mapping[str, Any], job: Job, training: Training, given: Given
 ) -> None:
     """Check a configuration: what is wrong is a problem, what does nothing a note."""
-    check = _Check(config, deepspeed, training, given, found)
+    check = _Check(config, job, training, given)
     check.keys()
-    check.agreement(deepspeed)
+    check.agreement()
     for key, message in _contradictions(config, training.framework):
         if key not in check.reported:
             check.refuse(key, message)
@@ -45,20 +41,16 @@ def check_deepspeed_config(
 class _Check:
     """A configuration, and where in it the user wrote what.
 
-    ``own`` are the keys in the job, which merge over a file of the user's, whose keys have
-    ``lines``; ``reported`` are the keys that are refused already.
+    The keys in ``job`` merge over a file of the user's, whose keys have ``lines``; ``reported`` are
+    the keys that are refused already.
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        deepspeed: DeepSpeed,
-        training: Training,
-        given: Given,
-        found: Findings,
+        self, config: Mapping[str, Any], job: Job, training: Training, given: Given
     ) -> None:
-        self.config, self.own, self.training, self.found = config, deepspeed.config, training, found
-        self.answer, self.file_name = given.answer, deepspeed.config_file or ""
+        self.config, self.training, self.found = config, training, job.found
+        self.job = job.spec.deepspeed or DeepSpeed()
+        self.answer, self.file_name = given.answer, self.job.config_file or ""
         lines = given.file.lines if given.file is not None else {}
         self.lines = {".".join(path): line for path, line in lines.items()}
         self.section = "" if given.file is not None else "deepspeed.config."
@@ -66,7 +58,7 @@ class _Check:
 
     def written(self, key: str, message: str) -> Problem | None:
         """Make a problem that points to where the user wrote a key; None: the user did not."""
-        if value_at(self.own, key) is not None:
+        if value_at(self.job.config, key) is not None:
             return Problem(f"deepspeed.config.{key}", message)
         if key in self.lines:
             return Problem(key, message, self.file_name, self.lines[key])
@@ -120,7 +112,7 @@ class _Check:
                 self.found.problems.append(problem)
                 self.reported.add(refused)
 
-    def agreement(self, deepspeed: DeepSpeed) -> None:
+    def agreement(self) -> None:
         """Refuse a JSON that contradicts the rest of the job: which would be trained?"""
 
         def compare(key: str, got: object, wanted: object, fix: str) -> None:
@@ -135,7 +127,7 @@ class _Check:
                 compare(key, self.config[key], wanted, fix)
         stage = stage_of(self.config)
         fix = "set deepspeed.zero_stage instead"
-        compare("zero_optimization.stage", stage, deepspeed.zero_stage, fix)
+        compare("zero_optimization.stage", stage, self.job.zero_stage, fix)
         trains, wanted = precision_of(self.config), self.training.precision
         if trains != wanted and not self.is_reported("bf16", "fp16"):
             at = trains if trains != "fp32" else "bf16" if wanted == "bf16" else "fp16"
@@ -145,7 +137,7 @@ class _Check:
             key = f"zero_optimization.offload_{part}.device"
             got = value_at(self.config, key) or "none"
             fix = f"set deepspeed.offload.{part} instead"
-            compare(key, got, getattr(deepspeed.offload, part), fix)
+            compare(key, got, getattr(self.job.offload, part), fix)
 
     def is_reported(self, *starts: str) -> bool:
         """Return whether a key that begins so is refused already."""

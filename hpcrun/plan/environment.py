@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 from msgspec import structs
 
@@ -12,7 +11,7 @@ from hpcrun.plan.gpus import gpu_section
 from hpcrun.plan.job import ARCHITECTURE, LOCAL_DIR, NODE_REFERENCE, Job
 from hpcrun.plan.launchers import ON_ACCELERATE, framework_section
 from hpcrun.plan.setup import choose_setup
-from hpcrun.plan.types import Section
+from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import JobSpec
@@ -24,12 +23,7 @@ def build_environment(job: Job) -> list[Section]:
     """List all variables, in sections; a later section wins, and the user's are the last."""
     spec, cluster, place = job.spec, job.cluster, job.place
 
-    def user_section(
-        block: Literal["environment", "nccl", "job_environment"],
-        title: str,
-        env: Mapping[str, str],
-        path: str,
-    ) -> Section | None:
+    def user_section(block: Block, title: str, env: Mapping[str, str], path: str) -> Section | None:
         filled = {name: job.fill(value, f"{path}.{name}") for name, value in env.items()}
         return Section(block=block, title=title, variables=filled) if filled else None
 
@@ -296,12 +290,7 @@ def _nccl_sections(job: Job) -> list[Section]:
 
 
 def _of_rows(
-    block: Literal["nccl", "job_environment"],
-    title: str,
-    rows: Rows,
-    comment: str = "",
-    *,
-    fabrics: Sequence[str] = (),
+    block: Block, title: str, rows: Rows, comment: str = "", fabrics: Sequence[str] = ()
 ) -> Section:
     return Section(
         block=block,

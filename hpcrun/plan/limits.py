@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hpcrun.errors import Problem
@@ -37,14 +37,13 @@ def find_limits(
     profile is no limit. Slurm's QOS and reservations may lift a partition's limits: so these are
     problems that the user can set aside, and not the planner's.
     """
-    options = dict(plan.directives)
-    named = options.get("partition") or default
+    named = dict(plan.directives).get("partition") or default
     names = [name for name in (named or "").split(",") if name] or list(cluster.partitions)
     dated = _dated(cluster)
     fits_none: list[tuple[str, list[Limit]]] = []
     for name in names:
         facts = cluster.partitions.get(name)
-        found = [] if facts is None else list(_limits(spec, plan, options, name, facts))
+        found = [] if facts is None else list(_limits(spec, plan, name, facts))
         if not found:
             return []
         fits_none.append((name, found))
@@ -100,18 +99,16 @@ def _dated(cluster: Cluster) -> str:
     return f"read on {cluster.read_on}" if cluster.read_on else "no date"
 
 
-def _limits(
-    spec: JobSpec, plan: Plan, options: Mapping[str, str | None], name: str, facts: Partition
-) -> Iterator[Limit]:
+def _limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     too_many = list(_gpu_limits(spec, plan, name, facts))
     yield from too_many
     yield from _node_limits(plan, name, facts)
     # What hpcrun asks for by itself, for each GPU, is too much only because the GPUs are.
     if not too_many or spec.resources.cpus_per_gpu is not None:
-        yield from _cpu_limits(spec, plan, options, name, facts)
+        yield from _cpu_limits(spec, plan, name, facts)
     if not too_many or spec.resources.memory_per_node is not None:
-        yield from _memory_limits(spec, plan, options, name, facts)
-    yield from _time_limits(options, name, facts)
+        yield from _memory_limits(spec, plan, name, facts)
+    yield from _time_limits(plan, name, facts)
 
 
 def _gpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
@@ -160,12 +157,10 @@ def _node_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
         yield Limit(field, str(wanted), there, "min_nodes", "name another partition")
 
 
-def _cpu_limits(
-    spec: JobSpec, plan: Plan, options: Mapping[str, str | None], name: str, facts: Partition
-) -> Iterator[Limit]:
+def _cpu_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     has, ranks = facts.cpus_per_node, plan.ranks_per_node
     wanted = plan.cpus_per_rank * ranks
-    asks = "cpus-per-task" in options or "cpus-per-gpu" in options
+    asks = {"cpus-per-task", "cpus-per-gpu"} & dict(plan.directives).keys()
     if has is None or not asks or wanted <= has:
         return
     share, each = has // ranks, "GPU" if plan.gpus_per_node else "node"
@@ -183,15 +178,13 @@ def _cpu_limits(
     )
 
 
-def _memory_limits(
-    spec: JobSpec, plan: Plan, options: Mapping[str, str | None], name: str, facts: Partition
-) -> Iterator[Limit]:
+def _memory_limits(spec: JobSpec, plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     if facts.memory_per_node is None:
         return
     cpus = plan.cpus_per_rank * plan.ranks_per_node
     most = parse_memory_mb(facts.memory_per_node)
     for option, times in (("mem", 1), ("mem-per-cpu", cpus), ("mem-per-gpu", plan.gpus_per_node)):
-        text = options.get(option) or ""
+        text = dict(plan.directives).get(option) or ""
         own = spec.resources.memory_per_node
         field = "resources.memory_per_node" if own else f"slurm.{option}"
         if re.fullmatch("[0-9]+[KMGT]?B?", text) and parse_memory_mb(text) * times > most:
@@ -200,8 +193,9 @@ def _memory_limits(
             yield Limit(field, asked, there, "memory_per_node", "0 takes all of a node's")
 
 
-def _time_limits(options: Mapping[str, str | None], name: str, facts: Partition) -> Iterator[Limit]:
+def _time_limits(plan: Plan, name: str, facts: Partition) -> Iterator[Limit]:
     # With --time-min Slurm shortens the job to what there is (sbatch.1).
+    options = dict(plan.directives)
     least = options.get("time-min")
     asked = least or options.get("time")
     if facts.max_time is None or not asked:

@@ -280,10 +280,7 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def secret_notes(
-    env: Mapping[str, str],
-    args: Sequence[str],
-    commands: Sequence[str],
-    profile: Mapping[str, str],
+    env: Mapping[str, str], args: Sequence[str], commands: Sequence[str], profile: Mapping[str, str]
 ) -> list[str]:
     """Note secrets in a job's env, arguments and setup commands, and in the profile's env.
 

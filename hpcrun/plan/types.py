@@ -50,6 +50,9 @@ class Dependency(Struct, frozen=True):
     checkpoint_dir: str | None = None
 
 
+Block = Literal["run", "environment", "nccl", "job_environment", "node"]
+
+
 class Section(Struct, frozen=True, kw_only=True):
     """Environment variables that belong together, with the reason as a comment.
 
@@ -59,7 +62,7 @@ class Section(Struct, frozen=True, kw_only=True):
     where the job's first node shows one of these. Block ``node``: what each node decides itself.
     """
 
-    block: Literal["run", "environment", "nccl", "job_environment", "node"]
+    block: Block
     title: str
     variables: dict[str, str] = {}
     prepend: dict[str, str] = {}

@@ -14,6 +14,7 @@ SBATCH = ("sbatch", "--parsable", SCRIPT)
 ESTIMATE = ("sbatch", "--test-only")
 # Slurm's version, which srun knows by itself.
 VERSION = ("srun", "--version")
+Version = tuple[int, int]
 # From this version on a step with --overlap shares GPUs too (Slurm 22.05, RELEASE_NOTES).
 _SHARES_GPUS = (22, 5)
 
@@ -131,7 +132,7 @@ def parse_refusals(stderr: str) -> dict[str, str]:
     return found
 
 
-def parse_version(stdout: str) -> tuple[int, int] | None:
+def parse_version(stdout: str) -> Version | None:
     """Read Slurm's version from srun's; None where there is none.
 
     >>> parse_version("slurm-wlm 22.05.8"), parse_version("slurm 26.05.0-0rc1"), parse_version("?")
@@ -141,7 +142,7 @@ def parse_version(stdout: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def shares_gpus(version: tuple[int, int] | None) -> bool:
+def shares_gpus(version: Version | None) -> bool:
     """Return whether overlapping steps share GPUs; where the version is not known they may not.
 
     >>> shares_gpus((22, 5)), shares_gpus((20, 11)), shares_gpus(None)
@@ -151,12 +152,7 @@ def shares_gpus(version: tuple[int, int] | None) -> bool:
 
 
 def shell_argv(
-    job_number: str,
-    node: str,
-    command: Sequence[str],
-    *,
-    terminal: bool,
-    version: tuple[int, int] | None,
+    job_number: str, node: str, command: Sequence[str], *, terminal: bool, version: Version | None
 ) -> list[str]:
     """Run a command on one node of a running job, with the job's own CPUs, memory and GPUs.
 
@@ -168,7 +164,7 @@ def shell_argv(
 
 
 def beside_argv(
-    job_id: str, nodes: int, name: str, command: Sequence[str], version: tuple[int, int] | None
+    job_id: str, nodes: int, name: str, command: Sequence[str], version: Version | None
 ) -> list[str]:
     """Run a command once on each node of a running job, beside its steps.
 
@@ -182,7 +178,7 @@ def beside_argv(
     return [*argv, *command]
 
 
-def _overlapping(job: str, version: tuple[int, int] | None) -> list[str]:
+def _overlapping(job: str, version: Version | None) -> list[str]:
     # No memory of its own: the job's steps may have all of it.
     argv = ["srun", f"--jobid={job}", "--overlap", "--mem=0", "--mpi=none", "--quiet"]
     return argv if shares_gpus(version) else [*argv, "--gres=none"]
