@@ -42,11 +42,10 @@ def find_interpreter(context: Context, spec: JobSpec) -> Interpreter:
     hpcrun if it has torch. A bare command needs none. Raises InputError when there is none or when
     it is not there, and SpecError for two environments at once.
     """
-    chosen = choose_setup(spec, context.cluster, context.cluster_source)
-    problems = check_setup(chosen)
+    where, setup = choose_setup(spec, context.cluster, context.cluster_source)
+    problems = check_setup(where, setup)
     if problems:
         raise SpecError(problems)
-    setup, where = chosen.setup, chosen.where
     if setup.container is not None:
         image, key = setup.container.image, f"{where}container.image"
         # A file must be there, unless it lies where only the nodes look.

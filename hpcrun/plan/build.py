@@ -183,14 +183,14 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
         return None
     job.values["deepspeed_config"] = f"{job.place.run_dir}/deepspeed.json"
     nvme = section.offload.nvme_path or "{local_dir}"
+    batch = job.spec.batch
+    sizes = (job.effective_batch, batch.micro_batch_per_gpu, batch.gradient_accumulation_steps)
     training = deepspeed.Training(
         framework=job.framework,
         precision=job.precision,
-        micro_batch_per_gpu=job.spec.batch.micro_batch_per_gpu,
-        gradient_accumulation_steps=job.spec.batch.gradient_accumulation_steps,
-        effective_batch=job.effective_batch,
+        batch=dict(zip(deepspeed.BATCH_KEYS, sizes, strict=True)),
         nvme_path=job.fill(nvme, "deepspeed.offload.nvme_path"),
-        own_optimizer=job.program == "reference",
+        own_optimizer=job.program == "reference" or given.own_optimizer,
     )
     config = deepspeed.compose_deepspeed_config(section, training, file=given.file)
     job.found.notes += [given.note] if given.note else []
@@ -198,7 +198,7 @@ def _deepspeed_config(job: Job, given: deepspeed.Given) -> dict[str, Any] | None
         from hpcrun.plan.deepspeed_check import check_deepspeed_config  # here: few bring keys
 
         check_deepspeed_config(config, job, training, given)
-    job.found.notes += deepspeed.optimizer_notes(config, training, given)
+    job.found.notes += deepspeed.optimizer_notes(config, training)
     job.values["zero_stage"] = str(deepspeed.stage_of(config))
     if environment.names_node(config):
         job.values["deepspeed_config"] = f"{LOCAL_DIR}/deepspeed.json"

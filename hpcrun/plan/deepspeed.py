@@ -14,6 +14,7 @@ from hpcrun.spec.job import DeepSpeed
 # overlap_comm there are several; its own ZeRO tutorial and the Trainer's examples take 2e8.
 BUCKET = 200_000_000
 DEFAULT_STAGE = 2
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 CPU_ADAM = "DeepSpeedCPUAdam"
 
 
@@ -42,27 +43,18 @@ class Given(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """What a job sets elsewhere than under ``deepspeed``. Batch sizes are in samples.
+    """What a job sets elsewhere than under ``deepspeed``.
 
-    ``nvme_path`` is the folder for nvme where the job names none; ``own_optimizer``: whether the
-    script is known to choose an optimizer that goes with offload.
+    ``batch`` has the sizes under DeepSpeed's names, in samples. ``nvme_path`` is the folder for
+    nvme where the job names none; ``own_optimizer``: whether the script is known to choose an
+    optimizer that goes with offload.
     """
 
     framework: str
     precision: str
-    micro_batch_per_gpu: int
-    gradient_accumulation_steps: int
-    effective_batch: int
+    batch: dict[str, int]
     nvme_path: str
     own_optimizer: bool = False
-
-    def batch(self) -> dict[str, Any]:
-        """Return the batch sizes under DeepSpeed's names."""
-        return {
-            "train_batch_size": self.effective_batch,
-            "train_micro_batch_size_per_gpu": self.micro_batch_per_gpu,
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
-        }
 
 
 def compose_deepspeed_config(
@@ -74,7 +66,7 @@ def compose_deepspeed_config(
     the batch sizes, the number format and the stage, and batch sizes that are not there.
     """
     known: dict[str, Any] = {
-        **training.batch(),
+        **training.batch,
         "bf16.enabled": training.precision == "bf16",
         "fp16.enabled": training.precision == "fp16",
     }
@@ -85,7 +77,7 @@ def compose_deepspeed_config(
         known["zero_optimization.stage"] = stage
     base = file.value if file is not None else _preset(deepspeed, training)
     config = fill(merge(base, deepspeed.config), known)
-    for key, value in training.batch().items():
+    for key, value in training.batch.items():
         if training.framework != "lightning":
             config.setdefault(key, value)
     return config
@@ -135,10 +127,10 @@ def _preset(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     Since 0.17.6 DeepSpeed prints its step lines only at ``log_level`` info (a key since 0.19.3,
     unread before), and since 0.15.2 only with ``steps_per_print``.
     """
-    batch = training.batch()
+    batch = training.batch
     other: dict[str, Any] = {"gradient_clipping": 1.0, "steps_per_print": 10, "log_level": "info"}
     if training.framework == "lightning":
-        batch = {"train_batch_size": training.effective_batch}
+        batch = {"train_batch_size": batch["train_batch_size"]}
         del other["gradient_clipping"]
         # Its own default; without the key its validation of a stage 3 model fails.
         other["zero_allow_untested_optimizer"] = True
@@ -192,11 +184,10 @@ def _zero(deepspeed: DeepSpeed, training: Training) -> dict[str, Any]:
     return zero
 
 
-def optimizer_notes(config: Mapping[str, Any], training: Training, given: Given) -> list[str]:
+def optimizer_notes(config: Mapping[str, Any], training: Training) -> list[str]:
     """Note what the script must bring for offload: DeepSpeed stops at torch's own optimizers."""
     device = value_at(config, "zero_optimization.offload_optimizer.device")
-    knows = training.own_optimizer or given.own_optimizer
-    alone = training.framework in ("deepspeed", "lightning") and not knows
+    alone = training.framework in ("deepspeed", "lightning") and not training.own_optimizer
     chosen = "optimizer" in config or config.get("zero_force_ds_cpu_optimizer") is False
     if device not in ("cpu", "nvme") or not alone or chosen:
         return []

@@ -119,7 +119,7 @@ class _Check:
             if wanted not in (None, "none", got) and not self.is_reported(key):
                 self.refuse(key, f"{got} contradicts the job's {wanted}: {fix}")
 
-        for key, wanted in self.training.batch().items():
+        for key, wanted in self.training.batch.items():
             fix = "resources.nodes, gpus_per_node and batch give it"
             if key != "train_batch_size":
                 fix = f"set batch.{key.replace('train_micro_batch_size', 'micro_batch')} instead"
@@ -128,10 +128,10 @@ class _Check:
         stage = stage_of(self.config)
         fix = "set deepspeed.zero_stage instead"
         compare("zero_optimization.stage", stage, self.job.zero_stage, fix)
-        trains, wanted = precision_of(self.config), self.training.precision
-        if trains != wanted and not self.is_reported("bf16", "fp16"):
-            at = trains if trains != "fp32" else "bf16" if wanted == "bf16" else "fp16"
-            message = f"trains in {trains}, and the job's precision is {wanted}: "
+        trains, asked = precision_of(self.config), self.training.precision
+        if trains != asked and not self.is_reported("bf16", "fp16"):
+            at = trains if trains != "fp32" else "bf16" if asked == "bf16" else "fp16"
+            message = f"trains in {trains}, and the job's precision is {asked}: "
             self.refuse(f"{at}.enabled", f"{message}set precision: {trains}")
         for part in ("optimizer", "param"):
             key = f"zero_optimization.offload_{part}.device"

@@ -126,8 +126,8 @@ def after_checkpoint_dir(sections: Iterable[Section]) -> str | None:
 def _process_section(job: Job) -> Section:
     """Set what every rank's process needs."""
     python = job.place.python
-    container = choose_setup(job.spec, job.cluster, "").setup.container
-    image = container.image if container else ""
+    _, setup = choose_setup(job.spec, job.cluster, "")
+    image = setup.container.image if setup.container else ""
     variables = {
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",

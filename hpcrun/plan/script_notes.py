@@ -219,16 +219,20 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
     finds, variables = script.reads_variables, set(script.facts.variables)
     if variables:
         finds = bool({"HPCRUN_CHECKPOINT_DIR", "HPCRUN_RUN_DIR", "HPCRUN_"} & variables)
-    if len(given) < 2 or finds or _are_named(script.facts, given):
+    options = [option for option in script.facts.options if option.names]
+    values = [{_value(args, option) for args in given} for option in options]
+    are_named = any(
+        len(found) > 1 and any(map(_NAMES.search, option.names))
+        for option, found in zip(options, values, strict=True)
+    )
+    if len(given) < 2 or finds or are_named:
         return []
     notes = []
-    for option in script.facts.options:
-        name = option.names[-1] if option.names else ""
+    for option, (value, *others) in zip(options, values, strict=True):
+        name = option.names[-1]
         if not _WRITTEN.fullmatch(name) or _READ.search(name):
             continue
-        values = {_value(args, option) for args in given}
-        value = next(iter(values))
-        if len(values) > 1 or _NO_FOLDER.fullmatch(value):
+        if others or _NO_FOLDER.fullmatch(value):
             continue
         of_checkpoints = _CHECKPOINTS.search(name) is not None
         own = "{checkpoint_dir}" if of_checkpoints else "{run_dir}/out"
@@ -238,15 +242,6 @@ def shared_folder_notes(script: Script, given: Sequence[Sequence[str]]) -> list[
             f'would share it, and may {harm}; args: [{name}, "{own}"]'
         )
     return notes
-
-
-def _are_named(facts: ScriptFacts, given: Sequence[Sequence[str]]) -> bool:
-    """Return whether an option that may be part of a folder's name differs from run to run."""
-    return any(
-        len({_value(args, option) for args in given}) > 1
-        for option in facts.options
-        if any(_NAMES.search(name) for name in option.names)
-    )
 
 
 def _value(args: Sequence[str], option: Option) -> str:

@@ -6,8 +6,6 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from hpcrun.errors import Problem
 from hpcrun.plan.job import LOCAL_DIR, Findings, Job
 from hpcrun.plan.types import ContainerPlan, SetupPlan
@@ -22,38 +20,30 @@ _IMAGE_FILE = re.compile(r"[/~$]|\.\.?/|.*\.(sif|simg|img|sqsh)\Z")
 _SCHEME = re.compile("(?:docker|library|oras|instance)://|docker-(?:daemon|archive):")
 
 
-class Chosen(Struct, frozen=True, kw_only=True):
-    """The ``setup`` that decides the environment, and ``where`` before a key's name."""
-
-    where: str
-    setup: Setup
-
-
-def choose_setup(spec: JobSpec, cluster: Cluster, source: str) -> Chosen:
+def choose_setup(spec: JobSpec, cluster: Cluster, source: str) -> tuple[str, Setup]:
     """Choose whose Python trains: the job's setup if it names one, else the profile's.
 
     The first to name any of venv, conda, uv, container and python decides all five; a profile's
-    ``python`` counts last, as if it were in its setup. ``source`` is the profile's file.
+    ``python`` counts last, as if it were in its setup. ``source`` is the profile's file. Returned
+    are what stands before a key's name in messages, and the setup that decides.
 
     >>> job, site = JobSpec(setup=Setup(conda="ml")), Cluster(setup=Setup(venv="/opt/v"))
-    >>> choose_setup(job, site, "hpcrun.yaml").setup.venv
-    >>> choose_setup(JobSpec(), site, "hpcrun.yaml").where
+    >>> choose_setup(job, site, "hpcrun.yaml")[1].venv
+    >>> choose_setup(JobSpec(), site, "hpcrun.yaml")[0]
     'hpcrun.yaml: setup.'
     """
     for where, setup in (("setup.", spec.setup), (f"{source}: setup.", cluster.setup)):
         if setup.venv or setup.conda or setup.uv or setup.container or setup.python:
-            return Chosen(where=where, setup=setup)
-    return Chosen(where=f"{source}: ", setup=Setup(python=cluster.python))
+            return where, setup
+    return f"{source}: ", Setup(python=cluster.python)
 
 
-def check_setup(chosen: Chosen) -> list[Problem]:
+def check_setup(where: str, setup: Setup) -> list[Problem]:
     """Refuse two environments at once: which one would train?
 
-    >>> found = check_setup(Chosen(where="setup.", setup=Setup(venv="v", conda="c")))
-    >>> print(found[0])
+    >>> print(check_setup("setup.", Setup(venv="v", conda="c"))[0])
     setup: venv and conda: take one of the two
     """
-    setup = chosen.setup
     named = [name for name in ("venv", "conda", "uv", "container") if getattr(setup, name)]
     if len(named) < 2:
         return []
@@ -61,22 +51,22 @@ def check_setup(chosen: Chosen) -> list[Problem]:
     message = f"{' and '.join(named)}: take one of the {count}"
     if "container" in named:
         message += "; setup.python names the interpreter inside the container"
-    return [Problem(chosen.where.rstrip("."), message)]
+    return [Problem(where.rstrip("."), message)]
 
 
 def build_setup(job: Job) -> SetupPlan:
     """Decide what the nodes do first; the profile's modules and commands go before the job's."""
     spec, cluster = job.spec, job.cluster
-    chosen = choose_setup(spec, cluster, f"cluster {cluster.name}")
+    where, setup = choose_setup(spec, cluster, f"cluster {cluster.name}")
     _check_expanded(cluster.local_dir, f"cluster {cluster.name}: local_dir", job.found)
     container = None
-    if chosen.setup.container is not None:
-        container = _container(chosen.setup.container, f"{chosen.where}container", job)
+    if setup.container is not None:
+        container = _container(setup.container, f"{where}container", job)
     return SetupPlan(
         modules=[*cluster.setup.modules, *spec.setup.modules],
         venv=job.place.venv,
         conda=job.place.conda,
-        uv=chosen.setup.uv,
+        uv=setup.uv,
         offline=not cluster.internet,
         commands=[*cluster.setup.commands, *spec.setup.commands],
         node_commands=[*cluster.setup.node_commands, *spec.setup.node_commands],

@@ -100,11 +100,6 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
         return self.job_id.partition("_")[2]
 
     @property
-    def is_part(self) -> bool:
-        """Whether the job is a task of an array or a part of a heterogeneous job."""
-        return is_part(self.job_id)
-
-    @property
     def folder(self) -> str:
         """The last part of the job's working directory: of a run's job it is the run's folder."""
         return self.work_dir.rstrip("/").rpartition("/")[2]

@@ -33,7 +33,7 @@ def test_who_names_python_first_decides(
     job: Setup, site: Setup, python: str | None, where: str, chosen: Setup
 ) -> None:
     found = choose_setup(JobSpec(setup=job), Cluster(setup=site, python=python), "p")
-    assert (found.where, found.setup) == (where, chosen)
+    assert found == (where, chosen)
 
 
 def test_commands_and_modules_are_the_clusters_then_the_jobs() -> None:

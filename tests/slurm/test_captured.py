@@ -19,6 +19,7 @@ from hpcrun.slurm.commands import SBATCH, parse_estimate, parse_sbatch, scancel_
 from hpcrun.slurm.jobs import (
     SlurmJob,
     count_gpus,
+    is_part,
     parse_sacct,
     parse_show_job,
     parse_squeue,
@@ -277,7 +278,9 @@ def test_parts_of_a_heterogeneous_job(version: str) -> None:
         assert len(jobs) == 2 and len({job.number for job in jobs}) == 2
         whole = jobs[0].array
         assert sorted(job.job_id for job in jobs) == [f"{whole}+0", f"{whole}+1"]
-        assert {job.is_part for job in jobs} == {True} and {job.task for job in jobs} == {""}
+        assert {is_part(job.job_id) for job in jobs} == {True} and {job.task for job in jobs} == {
+            ""
+        }
 
 
 @every_version

@@ -16,6 +16,7 @@ from hpcrun.controller.checks.script import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.deepspeed import (
+    BATCH_KEYS,
     CPU_ADAM,
     Answer,
     Given,
@@ -71,9 +72,7 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     training = Training(
         framework=decide_framework(spec),
         precision=spec.precision or given_precision(section, file) or "bf16",
-        micro_batch_per_gpu=1,
-        gradient_accumulation_steps=1,
-        effective_batch=1,
+        batch=dict.fromkeys(BATCH_KEYS, 1),
         nvme_path="/tmp",
     )
     config = compose_deepspeed_config(section, training, file=file)
