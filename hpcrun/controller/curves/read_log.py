@@ -129,11 +129,11 @@ class LogFileReader:
         thorough = line_from(file, THOROUGH)
         file.seek(0)
         yield from map(self.reader.feed, self._chunks(file, file, thorough))
-        if self.reader.in_table:
+        if self.reader.table is not None:
             return
         numbers = range(THOROUGH // RANGE, size // RANGE)
-        with contextlib.closing(_answers(self.path, self.reader, numbers, self._processes)) as each:
-            for number, (pieces, lines) in zip(numbers, each, strict=False):
+        with contextlib.closing(self._answers(numbers)) as answers:
+            for number, (pieces, lines) in zip(numbers, answers, strict=False):
                 self.bytes = self.position = line_from(file, (number + 1) * RANGE)
                 if not self.reader.has_rows:
                     self.reader.lines_read += lines
@@ -141,6 +141,54 @@ class LogFileReader:
                 yield pieces
         file.seek(self.bytes)
         self.reader.move(self.bytes)
+
+    def _answers(self, numbers: range) -> Generator[tuple[Pieces, int], None, None]:
+        """Yield the rows of the lines that begin in each range, and the lines before the first row.
+
+        Each process begins as our reader is now, and so knows the shapes that it knows. Stops early
+        where a table is open, no process may start, or one was killed, for its memory perhaps.
+        """
+        context = multiprocessing.get_context("fork")
+        workers: list[tuple[BaseProcess, Connection]] = []
+        try:
+            for index in range(min(self._processes, len(numbers))):
+                ours, theirs = context.Pipe(duplex=False)
+                part = (numbers[index :: self._processes], theirs, ours)
+                worker: BaseProcess = context.Process(target=self._work, args=part, daemon=True)
+                with theirs:
+                    worker.start()
+                workers.append((worker, ours))
+            for turn in range(len(numbers)):
+                yield workers[turn % len(workers)][1].recv()
+        except (EOFError, OSError):
+            return
+        finally:
+            for worker, ours in workers:
+                worker.kill()
+                worker.join()
+                ours.close()
+
+    def _work(self, numbers: range, answers: Connection, ours: Connection) -> None:
+        """Read ranges and send their rows; the pipe holds back a worker that is ahead."""
+        # The caller's handlers are not ours; a Ctrl-C is the caller's to act on.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # As long as somebody holds its other end, a pipe does not break when the caller is gone.
+        # The last worker's is held by the caller alone; others' by those that began after them.
+        ours.close()
+        reader = self.reader
+        with contextlib.suppress(BrokenPipeError), self.path.open("rb") as file:
+            for number in numbers:
+                place, end = (line_from(file, n * RANGE) for n in (number, number + 1))
+                reader.move(place)
+                file.seek(place)
+                before, pieces = reader.lines_read, []
+                while block := file.read(min(end - place, BLOCK - place % BLOCK)):
+                    pieces += reader.feed(block)
+                    place += len(block)
+                if reader.table is not None:
+                    return
+                answers.send((pieces, reader.lines_read - before))
 
 
 @contextlib.contextmanager
@@ -190,56 +238,3 @@ def can_fork() -> bool:
     have no children.
     """
     return threading.active_count() == 1 and not multiprocessing.current_process().daemon
-
-
-def _answers(
-    path: Path, reader: Reader, numbers: range, processes: int
-) -> Generator[tuple[Pieces, int], None, None]:
-    """Yield the rows of the lines that begin in each range, and the lines before the first of them.
-
-    Each process begins as ``reader`` is now, and so knows the shapes that it knows. Stops early
-    where a table is open, no process may start, or one was killed, for its memory perhaps.
-    """
-    context = multiprocessing.get_context("fork")
-    workers: list[tuple[BaseProcess, Connection]] = []
-    try:
-        for index in range(min(processes, len(numbers))):
-            ours, theirs = context.Pipe(duplex=False)
-            part = (path, reader, numbers[index::processes], theirs, ours)
-            worker: BaseProcess = context.Process(target=_work, args=part, daemon=True)
-            with theirs:
-                worker.start()
-            workers.append((worker, ours))
-        for turn in range(len(numbers)):
-            yield workers[turn % len(workers)][1].recv()
-    except (EOFError, OSError):
-        return
-    finally:
-        for worker, ours in workers:
-            worker.kill()
-            worker.join()
-            ours.close()
-
-
-def _work(
-    path: Path, reader: Reader, numbers: range, answers: Connection, ours: Connection
-) -> None:
-    """Read ranges and send their rows; the pipe holds back a worker that is ahead."""
-    # The caller's handlers are not ours; a Ctrl-C is the caller's to act on.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # As long as somebody holds its other end, a pipe does not break when the caller is gone. The
-    # last worker's is held by the caller alone; the others' by those that began after them.
-    ours.close()
-    with contextlib.suppress(BrokenPipeError), path.open("rb") as file:
-        for number in numbers:
-            place, end = (line_from(file, n * RANGE) for n in (number, number + 1))
-            reader.move(place)
-            file.seek(place)
-            before, pieces = reader.lines_read, []
-            while block := file.read(min(end - place, BLOCK - place % BLOCK)):
-                pieces += reader.feed(block)
-                place += len(block)
-            if reader.in_table:
-                return
-            answers.send((pieces, reader.lines_read - before))

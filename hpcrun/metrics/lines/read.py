@@ -71,7 +71,7 @@ class Reader:
 
     ``formats`` are the forms of lines that it knows, a job's own among them. ``lines_read`` counts
     the lines up to the first that measures something (``has_rows``: it was found); ``offset`` is
-    where the line begins that is read next.
+    where the line begins that is read next; ``table`` is open, whose rows say nothing without it.
 
     >>> reader = Reader()
     >>> [(*f.offsets, *f.steps, *f.columns[0]) for f in reader.feed(b"step=1 loss=2.5\\nstep=2 lo")]
@@ -91,7 +91,7 @@ class Reader:
         # What lines were found by: in the thorough part; and in this range besides.
         self._needles = set(ALWAYS)
         self._range, self._range_needles = -1, self._needles
-        self._table: Table | None = None
+        self.table: Table | None = None
         self._misses = 0
         # The block at hand and the offset of its first byte.
         self._block, self._base = b"", offset
@@ -105,15 +105,9 @@ class Reader:
         self._scans = 0
         # Every shape learned since the last table; lines of theirs wait to become frames.
         self._learned: list[Shape] = []
-        # What rows have in common -> their frame; and those whose rows are not in order.
-        self._frames: dict[object, Frame] = {}
-        self._unordered: set[object] = set()
+        # What rows have in common -> their frames.
+        self._frames: dict[object, list[Frame]] = {}
         self._pieces: list[Frame | Placed] = []
-
-    @property
-    def in_table(self) -> bool:
-        """Whether a table is open, whose rows say nothing without its head."""
-        return self._table is not None
 
     def move(self, offset: int) -> None:
         """Go on at byte ``offset`` of the file, where a line begins."""
@@ -206,7 +200,7 @@ class Reader:
 
     def _needles_for(self, offset: int) -> Collection[bytes]:
         """What to look for in the block in which a line begins."""
-        if self._table is not None or self._formats is not FORMATS:
+        if self.table is not None or self._formats is not FORMATS:
             return _EVERY_LINE
         if offset < THOROUGH:
             return NEEDLES
@@ -224,7 +218,7 @@ class Reader:
         found by a needle in this scan needs no search: whatever fits the shape has that needle.
         """
         self._scans += 1
-        scan, block, last, table = self._scans, self._block, self._last, self._table
+        scan, block, last, table = self._scans, self._block, self._last, self.table
         find, rfind = folded.find, folded.rfind
         sought, places = [*needles], [-1] * len(needles)
         follows = False  # whether the last line that was read stood right behind the one before it
@@ -268,7 +262,7 @@ class Reader:
                 if table is not None:
                     self._misses = 0
                 last = known
-            elif self._table is not table:
+            elif self.table is not table:
                 return start
         self._last = last
         return end
@@ -315,7 +309,7 @@ class Reader:
         self._last = None
 
     def _ask(self, text: str) -> tuple[str, Row | Mark | Table] | None:
-        return read_line(text, self._table, self._formats)
+        return read_line(text, self.table, self._formats)
 
     def _read_line(self, line: bytes, offset: int) -> list[Row | Mark | Table | None]:
         """Read a line by itself, and put down what each record on it says."""
@@ -335,18 +329,18 @@ class Reader:
         elif isinstance(answer, Mark):
             self._flush()
             self._pieces.append(Placed(offset, answer))
-        elif answer != self._table:
+        elif answer != self.table:
             self._open(answer)
         return answer
 
     def _open(self, table: Table | None) -> None:
         """Begin a table, or end it; shapes mean something else then."""
         self._forget_shapes()
-        self._table, self._misses = table, 0
+        self.table, self._misses = table, 0
 
     def _miss(self) -> None:
         """Count a line that is no row: a table is over some time."""
-        if self._table is not None:
+        if self.table is not None:
             self._misses += 1
             if self._misses >= _PATIENCE:
                 self._open(None)
@@ -366,11 +360,10 @@ class Reader:
         for shape in self._learned:
             if shape.found:
                 self._take(shape)
-        for key in self._unordered:
-            _sort(self._frames[key])
-        frames = sorted(self._frames.values(), key=lambda frame: frame.offsets[0])
+        frames = [*map(_joined, self._frames.values())]
+        frames.sort(key=lambda frame: frame.offsets[0])
         self._pieces += frames
-        self._frames, self._unordered = {}, set()
+        self._frames = {}
 
     def _take(self, shape: Shape) -> None:
         """Make frames of the lines that a shape has matched."""
@@ -414,15 +407,7 @@ class Reader:
         has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
         by_total = frame.layout.bar is not None or frame.epochs is not None
         key = (frame.layout, has, frame.total if by_total else None)
-        before = self._frames.setdefault(key, frame)
-        if before is frame:
-            return
-        if before.offsets[-1] > frame.offsets[0]:
-            self._unordered.add(key)
-        for column, more in zip(before.arrays(), frame.arrays(), strict=True):
-            column += more
-        if frame.total is not None:
-            before.total = max(before.total or 0, frame.total)
+        self._frames.setdefault(key, []).append(frame)
 
 
 def fold(block: bytes) -> bytes:
@@ -437,8 +422,16 @@ def _needles_in(line: bytes) -> list[bytes]:
     return [needle for needle in NEEDLES if needle in folded]
 
 
-def _sort(frame: Frame) -> None:
-    """Bring the rows of a frame in the order of their lines."""
-    order = sorted(range(len(frame)), key=frame.offsets.__getitem__)
-    for column in frame.arrays():
-        column[:] = array(column.typecode, [column[index] for index in order])
+def _joined(frames: Sequence[Frame]) -> Frame:
+    """Join frames of one kind, their rows in the order of their lines."""
+    whole, *rest = frames
+    for frame in rest:
+        for column, more in zip(whole.arrays(), frame.arrays(), strict=True):
+            column += more
+        if frame.total is not None:
+            whole.total = max(whole.total or 0, frame.total)
+    if rest:
+        order = sorted(range(len(whole)), key=whole.offsets.__getitem__)
+        for column in whole.arrays():
+            column[:] = array(column.typecode, map(column.__getitem__, order))
+    return whole
