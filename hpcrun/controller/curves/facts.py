@@ -142,11 +142,8 @@ def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     at = key
     for argument in arguments:
         option = _OPTION.fullmatch(argument)
-        if option is None:
-            found.setdefault(at, []).append(argument)
-        else:
-            at = f"{key}.{option[1]}"
-            found.setdefault(at, []).extend([] if option[2] is None else [option[2]])
+        at, value = (f"{key}.{option[1]}", option[2]) if option else (at, argument)
+        found.setdefault(at, []).extend([] if value is None else [value])
     for at, values in found.items():
         yield at, " ".join(values)
 
