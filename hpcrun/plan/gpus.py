@@ -84,7 +84,7 @@ def has_bf16(name: str) -> bool | None:
     return None if found is None else found not in _WITHOUT_BF16
 
 
-def names_of(spec: JobSpec, cluster: Cluster) -> list[list[str]]:
+def _names_of(spec: JobSpec, cluster: Cluster) -> list[list[str]]:
     """List the names of each GPU type that the job may get: the profile's and the site's own."""
     wanted, types = spec.resources.gpu_type, cluster.gpu_types
     if wanted is not None:
@@ -99,7 +99,7 @@ def _bf16_of(spec: JobSpec, cluster: Cluster) -> bool | None:
     """Return whether all GPUs that the job may get have bf16 units; None: not known, or some."""
     wanted = spec.resources.gpu_type
     answers = set()
-    for names in names_of(spec, cluster):
+    for names in _names_of(spec, cluster):
         own = cluster.gpu_types.get(wanted or names[0], GpuType()).bf16 if names else None
         known = [own] if own is not None else [has_bf16(name) for name in names]
         answers.add(next((one for one in known if one is not None), None))
@@ -120,7 +120,7 @@ def decide_precision(spec: JobSpec, cluster: Cluster, found: Findings) -> str:
 def gpu_notes(spec: JobSpec, cluster: Cluster) -> list[str]:
     """Note what to know about the GPUs that the job asks for."""
     wanted = spec.resources.gpu_type
-    names = names_of(spec, cluster)[0] if wanted else []
+    names = _names_of(spec, cluster)[0] if wanted else []
     if not any(architecture(name) in _LEFT_BY_TORCH for name in names):
         return []
     return [f"{wanted}: torch 2.11 and later runs on it only as a build for CUDA 12.6 (cu126)"]

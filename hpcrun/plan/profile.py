@@ -116,15 +116,20 @@ def _updated(cluster: Cluster, facts: Facts) -> Cluster:
         name: _merged(cluster.partitions[name], now, facts) if name in cluster.partitions else now
         for name, now in facts.partitions.items()
     }
+    known = cluster.gpu_types
+    spelled = [(one.gres, one.constraint, one.partition) for one in known.values()]
     types = {
-        name: one for name, one in facts.gpu_types.items() if _is_new(name, one, cluster.gpu_types)
+        name: one
+        for name, one in facts.gpu_types.items()
+        if not {"*", name} & known.keys()
+        and (one.gres, one.constraint, one.partition) not in spelled
     }
     values = {key: facts.values[key] for key in READ_KEYS if facts.values.get(key) is not None}
     return structs.replace(
         cluster,
         read_on=facts.read_on,
         partitions=partitions,
-        gpu_types={**cluster.gpu_types, **types},
+        gpu_types={**known, **types},
         **values,
     )
 
@@ -145,13 +150,6 @@ def _merged(before: Partition, now: Partition, facts: Facts) -> Partition:
         if old is not None and new is not None and parse(old) == parse(new):
             keep[key] = old
     return structs.replace(now, **keep)
-
-
-def _is_new(name: str, gpu_type: GpuType, known: Mapping[str, GpuType]) -> bool:
-    if "*" in known or name in known:
-        return False
-    spelled = [(one.gres, one.constraint, one.partition) for one in known.values()]
-    return (gpu_type.gres, gpu_type.constraint, gpu_type.partition) not in spelled
 
 
 def given(value: Partition | GpuType) -> dict[str, Any]:

@@ -146,17 +146,12 @@ def value_after(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
     ):
         found = pattern.match(text, at)
         if found is not None:
-            name = _name(text, at, found.end("word"))
+            start = at
+            while start > 0 and at - start < 64 and text[start - 1] in _IN_NAME:
+                start -= 1
+            name = text[start : found.end("word")]
             return found.span("value") if is_secret(name, found["value"]) else None
     return None
-
-
-def _name(text: bytes, at: int, end: int) -> bytes:
-    """Return the whole name whose last word begins at ``at``."""
-    start = at
-    while start > 0 and at - start < 64 and text[start - 1] in _IN_NAME:
-        start -= 1
-    return text[start:end]
 
 
 def _is_secret(name: bytes, value: bytes) -> bool:
