@@ -140,10 +140,13 @@ class Counted(NamedTuple):
 
 def read_rows(log: Log) -> list[Rows]:
     """Return the rows of a log: of the training, with the steps through all epochs; and others."""
-    marks = [(each.offset, each.mark.epoch) for each in log.marks if each.mark.epoch is not None]
-    headings = Counted([offset for offset, _ in marks], [epoch for _, epoch in marks])
-    rows = _without_means([_rows_of(form, headings) for form in log.forms.values()])
-    rows = _without_evaluations(rows)
+    marks = [each for each in log.marks if each.mark.epoch is not None]
+    headings = Counted([each.offset for each in marks], [each.mark.epoch for each in marks])
+    rows = [_rows_of(form, headings) for form in log.forms.values()]
+    splits = [each.mark.split for each in marks]
+    if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
+        rows = [part for each in rows for part in _by_split(each, headings, splits)]
+    rows = _without_evaluations(_without_means(rows))
     if not any(_has_steps(each) and each.epochs is not None for each in rows):
         rows = _with_closing_epochs(rows)
     return _through_epochs(rows)
@@ -174,6 +177,19 @@ def _rows_of(form: Form, headings: Counted) -> Rows:
         steps = unrounded(steps)
     places = (form.offsets, steps, epochs, form.times)
     return Rows(names, columns, *places, side, level, layout.rank, bar, form.total, layout.is_mean)
+
+
+def _by_split(rows: Rows, headings: Counted, splits: Sequence[str]) -> list[Rows]:
+    """Part rows without steps into those of the training and those below "Eval epoch: 3"."""
+    if not rows.level or rows.bar is not None or len(rows.steps):
+        return [rows]
+    above = [("", *splits)[count] for count in headings.above(rows.offsets)]
+    parts = []
+    for split in dict.fromkeys(above):
+        part = rows.only([index for index, each in enumerate(above) if each == split])
+        names = tuple(name_in(split, name) for name in rows.names)
+        parts.append(replace(part, names=names, level=0) if split else part)
+    return parts
 
 
 def unrounded(printed: Sequence[int]) -> Sequence[int]:

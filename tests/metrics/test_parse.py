@@ -124,3 +124,18 @@ def test_the_heading_of_a_step_places_what_is_below_it() -> None:
     )
     curve = parse_chunks("x", [(0, [log.encode()])]).curve
     assert curve.steps("loss") == [1000, 2000, 3000, 4000, 5000]
+
+
+def test_losses_below_the_heading_of_an_evaluation_are_its_own() -> None:
+    lines = []
+    for epoch in range(1, 7):
+        lines.append(
+            f"[11.20.26|08:04:{epoch:02d}] Training epoch: {epoch}\n\tmean_loss: {9 - epoch}.5\n"
+        )
+        if epoch % 2 == 0:
+            lines.append(f"[11.20.26|08:05:{epoch:02d}] Eval epoch: {epoch}\n")
+            lines.append(f"[11.20.26|08:05:{epoch:02d}] \tmean_loss: {9 - epoch}.75\n")
+    log = "".join(lines).replace("\n\tmean", "\n[11.20.26|08:04:30] \tmean")
+    curve = parse_chunks("x", [(0, [log.encode()])]).curve
+    assert (curve.steps("loss"), curve.values("loss")[-1]) == ([1, 2, 3, 4, 5, 6], 3.5)
+    assert (curve.steps("eval_loss"), curve.values("eval_loss")) == ([2, 4, 6], [7.75, 5.75, 3.75])

@@ -170,7 +170,7 @@ def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
 _HEADING = pattern_of(
     r"[\s=*#>|~-]{0,200}"
     r"(?:(?:start(?:ing|ed)?|begin(?:ning)?|running)[ ]{1,2}(?:of[ ])?)?"
-    r"(?:(?:train(?:ing)?|eval(?:uation)?|valid(?:ation)?|test(?:ing)?)[ ]{1,2})?"
+    r"(?:(?:train(?:ing)?|(?P<split>eval(?:uation)?|val(?:id(?:ation)?)?|test(?:ing)?))[ ]{1,2})?"
     r"(?:(?P<epoch>epoch)|(?:global[ _])?(?:step|iter(?:ation)?|update|batch|round|episode))"
     r"(?![ ]?=[ ]?\d)[\s:#=]{0,8}\[?(?P<count>\d{1,9})"
     r"(?:\s{0,4}(?:/|(?(epoch)of|(?!)))\s{0,4}(?P<total>\d{1,9}))?\]?"
@@ -214,8 +214,10 @@ _RESUMED = pattern_of(
 def read_mark(text: str) -> Mark | Row | None:
     """Read a line without prefixes; the heading of a step is a row without values.
 
-    >>> read_mark("Epoch 3/20"), read_mark("Resuming training from checkpoint-500")
-    (Mark(epoch=3.0, restart=False, step=None), Mark(epoch=None, restart=True, step=500))
+    >>> read_mark("Eval epoch 3/20") == Mark(epoch=3.0, split="eval")
+    True
+    >>> read_mark("Resuming training from checkpoint-500") == Mark(restart=True, step=500)
+    True
     >>> read_mark("Epoch 3: early stopping"), read_mark("resume: None")
     (None, None)
     >>> read_mark("---- Iteration: 1000 ----").step
@@ -227,7 +229,8 @@ def read_mark(text: str) -> Mark | Row | None:
         return None
     if begun := _HEADING.fullmatch(text):
         if begun["epoch"]:
-            return Mark(epoch=float(begun["count"]))
+            split = SPLITS[begun["split"].lower()] if begun["split"] else ""
+            return Mark(epoch=float(begun["count"]), split=split)
         return Row(step=int(begun["count"]), total=int(begun["total"]) if begun["total"] else None)
     if resumed := _RESUMED.match(text):
         step = next((group for group in resumed.groups() if group), None)
