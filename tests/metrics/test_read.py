@@ -132,6 +132,15 @@ def test_shapes_change_nothing_in_a_real_log(path: Path) -> None:
     assert found == [row for row in alone if row.offset not in in_tables]
 
 
+def test_shapes_that_are_forgotten_take_no_rows_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "_MOST_SHAPES", 8)
+    words = ["".join(chr(97 + int(digit)) for digit in str(n)) for n in range(60)]
+    log = "".join(
+        f"step={n} loss={n}.5\n" + f"the loss of {words[n // 9]} is large\n" * 2 for n in range(500)
+    ).encode()
+    assert in_one(log) == line_by_line(log) and len(in_one(log)) == 500
+
+
 @pytest.mark.slow
 @given(log)
 def test_offsets_point_at_the_line(data: bytes) -> None:

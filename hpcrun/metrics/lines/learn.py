@@ -45,8 +45,6 @@ _THOUSANDS = _SIGN + rb"(?<![\d.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])(?:\.[0-9]+
 _NUMBERS = re.compile(_NUMBER)
 _GROUPED_NUMBERS = re.compile(_THOUSANDS + b"|" + _NUMBER)
 _BLANKS = re.compile(rb" +")
-# How a step, an epoch or a total may be printed: others are whole, too, but it takes work to see.
-_COUNTER = re.compile(rb"[0-9]{1,15}|[0-9]{1,15}\.[0-9]*|[0-9]{1,3}(,[0-9]{3})+")
 # The drawing of a progress bar: blanks, #, and block characters, whose first byte is 0xe2.
 _DRAWN = rb"\|[ #\xe2\x80-\xbf]*\|"
 _DRAWING = re.compile(_DRAWN)
@@ -118,9 +116,8 @@ class Shape(Struct, eq=False):
 
     def explains(self, groups: Sequence[bytes], row: Row) -> bool:
         """Tell whether the slots give what the reader of lines says of a line with these groups."""
-        outputs = _outputs_of(row)
         found = {slot.role: slot.convert([groups[slot.group]])[0] for slot in self.slots}
-        return not _differences(outputs, outputs | found)
+        return not _differences(_outputs_of(row), _outputs_of(self.row) | found)
 
     def frame(self, row: Row, offsets: Sequence[int], groups: Sequence[Sequence[bytes]]) -> Frame:
         """Make the frame of lines that say what ``row`` says but for their own numbers."""
@@ -275,24 +272,22 @@ class _Experiment:
                 if slot is None or role in slots:
                     return None
                 slots[role] = slot
-        others = [index for index in range(len(self.spans)) if index not in keys]
-        text, numbers = _with_others(self.line, [self.spans[i] for i in others], _OTHER_LATER)
-        reread, texts = self.ask(text), dict(zip(others, numbers, strict=True))
-        if reread is None or layout_of("", reread) != layout:
-            return None
-        foretold = {role: slot.convert([texts[slot.group]])[0] for role, slot in slots.items()}
-        if _differences(_outputs_of(reread), base | foretold):
-            return None
+        others = [span for index, span in enumerate(self.spans) if index not in keys]
         if "total" in slots and (row.bar is not None or row.epoch is not None):
             keys.add(slots["total"].group)  # their totals tell them apart
-        return self._shape(row, slots, keys)
+        shape = self._shape(row, slots, keys)
+        text, _ = _with_others(self.line, others, _OTHER_LATER)
+        reread, found = self.ask(text), shape.pattern.match(text)
+        if reread is None or found is None or layout_of("", reread) != layout:
+            return None
+        return shape if shape.explains(found.groups(), reread) else None
 
     def _slot(
         self, role: Role, index: int, number: bytes, values: Sequence[float | None]
     ) -> Slot | None:
         """Say how a number feeds a role that has these values, before and after its change."""
         printed, value = self.line[slice(*self.spans[index])], values[1]
-        if value is None or not (isinstance(role, int) or _COUNTER.fullmatch(printed)):
+        if value is None:
             return None
         after = float(number.replace(b",", b""))
         for slot in (

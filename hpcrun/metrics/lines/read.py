@@ -57,7 +57,6 @@ _TRIES = 4
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
-_LINE = re.compile(rb"[^\n\r\0]*")
 # One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
 _FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
 _LINE_FEED = 0x0A
@@ -213,12 +212,12 @@ class Reader:
     def _scan(self, folded: bytes, start: int, end: int, needles: Collection[bytes]) -> int:
         """Read each line that holds a needle; return where to go on.
 
-        That is ``end``, or behind a line that changed the table. Jumping from needle to needle
-        never looks at what stands between: this is what makes noise cheap. A line whose shape was
-        found by a needle in this scan needs no search: whatever fits the shape has that needle.
+        That is ``end``, or behind a line at which all shapes were forgotten. Jumping from needle to
+        needle never looks at what stands between: this is what makes noise cheap. A line whose
+        shape was found by a needle in this scan needs no search: whatever fits it has that needle.
         """
         self._scans += 1
-        scan, block, last, table = self._scans, self._block, self._last, self.table
+        scan, block, last, shapes = self._scans, self._block, self._last, self._shapes
         find, rfind = folded.find, folded.rfind
         sought, places = [*needles], [-1] * len(needles)
         follows = False  # whether the last line that was read stood right behind the one before it
@@ -259,10 +258,9 @@ class Reader:
                 if known.scan != scan:
                     known.scan = scan
                     self._note_needles(known.needles)
-                if table is not None:
-                    self._misses = 0
+                self._misses = 0
                 last = known
-            elif self.table is not table:
+            elif self._shapes is not shapes:
                 return start
         self._last = last
         return end
@@ -303,7 +301,7 @@ class Reader:
     def _forget_shapes(self) -> None:
         self._flush()
         self._learned.clear()
-        self._shapes.clear()
+        self._shapes = {}
         self._noise.clear()
         self._seen.clear()
         self._last = None
@@ -367,35 +365,28 @@ class Reader:
 
     def _take(self, shape: Shape) -> None:
         """Make frames of the lines that a shape has matched."""
-        base, keys = self._base, shape.keys
-        offsets = [base + found.start() for found in shape.found]
-        groups = [found.groups() for found in shape.found]
-        shape.found = []
+        lines, shape.found = shape.found, []
+        groups = [found.groups() for found in lines]
         by_key: dict[object, list[int]] = {}
-        known = map(keys, groups) if keys else repeat(None, len(groups))
-        for index, key in enumerate(known):
+        keys = map(shape.keys, groups) if shape.keys else repeat(None, len(groups))
+        for index, key in enumerate(keys):
             by_key.setdefault(key, []).append(index)
         if len(shape.rows) > _MOST_KEYS:
             shape.rows.clear()
         for key, indices in by_key.items():
+            first = indices[0]
             if key not in shape.rows:
-                read = self._read_again(offsets[indices[0]])
-                is_alike = read is not None and shape.explains(groups[indices[0]], read[1])
-                shape.rows[key] = read[1] if read and is_alike else None
-            row, places = shape.rows[key], [offsets[index] for index in indices]
+                _, answer = self._ask(lines[first].group().decode("utf-8", "replace")) or ("", None)
+                shape.rows[key] = None
+                if isinstance(answer, Row) and shape.explains(groups[first], answer):
+                    shape.rows[key] = answer
+            row = shape.rows[key]
+            offsets = [self._base + lines[index].start() for index in indices]
             if row is not None:
-                self._put(shape.frame(row, places, [groups[index] for index in indices]))
+                self._put(shape.frame(row, offsets, [groups[index] for index in indices]))
                 continue
-            for offset in places:
-                if read := self._read_again(offset):
-                    self._add(offset, shape.format, read[1], read[0])
-
-    def _read_again(self, offset: int) -> tuple[str, Row] | None:
-        """Read a line of the block at hand again, with its text; None if it is no row."""
-        found = _LINE.match(self._block, offset - self._base)
-        text = found.group().decode("utf-8", "replace") if found else ""
-        answer = self._ask(text)
-        return (text, answer[1]) if answer is not None and isinstance(answer[1], Row) else None
+            for index, offset in zip(indices, offsets, strict=True):
+                self._read_line(lines[index].group(), offset)
 
     def _add(self, offset: int, form: str, row: Row, text: str) -> None:
         """Put down what one line says."""
