@@ -190,9 +190,7 @@ _UNITS = ("unit", "unit2", "unit3", "unit4")
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
 # What parts a remark from the values: a remark with numbers has a cell of its own.
 _CELL, _REMARK = pattern_of(r"\|| - "), pattern_of(r"[,;*<←→✓✔★|]| - ")
-_CELL_MARKS = ("|", "\t", ",", "  ", " - ")
-# What marks off a cell: an unknown pair without a sign is evident between two of these.
-_CELL_END = pattern_of(r"[ \t]{0,40}(?:[|,;\t•]|\.(?:\s|\Z)|[ ]{2}|\Z|\(|[ ](?:-|and|at)[ ])")
+_CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,]|\Z)")
 
 _MOST_FIELDS = 2000
 _MOST_LOOSE = 8
@@ -306,7 +304,7 @@ def _take_apart(text: str) -> Found | None:
     if _NO_LOG.match(text) or not _A_NUMBER.search(text):
         return None
     found = Found([], [])
-    place, last_end = 0, -1
+    place = 0
     # Where a remark may have begun, and how much stood before it.
     remark = cell = None
     while place < len(text):
@@ -317,7 +315,7 @@ def _take_apart(text: str) -> Found | None:
                 cell = here if _CELL.search(text, place, separated.end()) else cell
             place = separated.end()
             continue
-        moved = _read_item(text, place, found, last_end)
+        moved = _read_item(text, place, found)
         if moved is None:
             if remark and any(map(str.isdigit, text[remark[0] :])):
                 remark = None
@@ -331,7 +329,7 @@ def _take_apart(text: str) -> Found | None:
             moved = free.end()
         if len(found.fields) > _MOST_FIELDS:
             return None
-        place = last_end = moved
+        place = moved
         if aside := _ASIDE.match(text, place):
             # "Epoch:[1/2](30/3969)": behind an epoch it counts its steps.
             inside = aside.group().strip(" \t()")
@@ -344,11 +342,11 @@ def _take_apart(text: str) -> Found | None:
     return None if found.ahead else found
 
 
-def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None:
+def _read_item(text: str, place: int, found: Found) -> int | None:
     """Read the item at a place; return what comes behind it, None if it is none."""
     char = text[place]
     if char.isalpha() or char == "_":
-        return _read_named(text, place, found, last_end)
+        return _read_named(text, place, found)
     if char == "{":
         if found.has_dict or (read := read_dict(text, place)) is None:
             return None
@@ -369,7 +367,7 @@ def _read_item(text: str, place: int, found: Found, last_end: int) -> int | None
     return bracket.end() if bracket else None
 
 
-def _read_named(text: str, place: int, found: Found, last_end: int) -> int | None:
+def _read_named(text: str, place: int, found: Found) -> int | None:
     """Read an item that begins with a word."""
     if not found.fields and (speaker := _SPEAKER.match(text, place)):
         return None if _ELSEWHERE.match(speaker.group()) else speaker.end()
@@ -395,7 +393,7 @@ def _read_named(text: str, place: int, found: Found, last_end: int) -> int | Non
     pair = _PAIR.match(text, place)
     if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
         pair = _PAIR.match(text, place, pair.start("unit2"))
-    if pair and _read_pair(text, pair, found, last_end):
+    if pair and _read_pair(text, pair, found):
         return pair.end()
     word = _FREE.match(text, place)
     if word and word.group().rstrip(".").lower() in SPLITS.keys() | _FILLERS:
@@ -410,7 +408,7 @@ def _is_next_key(text: str, pair: re.Match[str]) -> bool:
     return not is_rate and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
 
 
-def _read_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> bool:
+def _read_pair(text: str, pair: re.Match[str], found: Found) -> bool:
     """Take a pair; False if it is none."""
     number = pair["number"] or pair["listed"] or pair["wrapped"]
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
@@ -443,7 +441,7 @@ def _read_pair(text: str, pair: re.Match[str], found: Found, last_end: int) -> b
     if pair["sign"] is None:
         if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
             return False  # "Train batches[100]" is how many
-        if not (known or _is_evident(text, pair, key, last_end, found)):
+        if not (known or _is_evident(text, pair, key, found)):
             if not found.is_placed and number.isdigit():
                 return False  # "Layer 3"
             loose = 1
@@ -488,16 +486,10 @@ def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
     return not pair["word"] or not (key.split()[0].lower() in SPLITS or is_known(word))
 
 
-def _is_evident(text: str, pair: re.Match[str], key: str, last_end: int, found: Found) -> bool:
-    """Whether an unknown name without a sign is one: behind a place, or in a cell of its own.
-
-    Words of prose are told from a name by their number.
-    """
-    parts = key.count(" ") + 1
-    if parts == 1 and (found.is_placed or found.counters):
+def _is_evident(text: str, pair: re.Match[str], key: str, found: Found) -> bool:
+    """Whether an unknown name without a sign is one: behind a place, or in a cell of its own."""
+    if " " not in key and (found.is_placed or found.counters):
         return True
-    between = text[max(last_end, 0) : pair.start()]
-    if last_end >= 0 and not any(mark in between for mark in _CELL_MARKS):
-        return False
-    most = 3 if "|" in between or "\t" in between else 2 if found.says_enough else 1
-    return parts <= most and _CELL_END.match(text, pair.end()) is not None
+    mark = text[max(0, pair.start() - 40) : pair.start()].rstrip(" ")[-1:]
+    most = 3 if mark in ("|", "\t") else 2 if found.says_enough and mark in (",", "-") else not mark
+    return key.count(" ") < most and bool(_CELL_END.match(text, pair.end()))
