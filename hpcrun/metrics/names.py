@@ -55,12 +55,14 @@ LOSSES = frozenset({LOSS, EVAL_LOSS, TEST_LOSS})
 OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
 
 SPLITS = {
-    **dict.fromkeys(("train", "training", "trn", "train_inner"), "train"),
-    **dict.fromkeys(("eval", "evl", "evaluation", "evaluating", "evaluate"), "eval"),
-    **dict.fromkeys(
-        ("val", "vali", "valid", "validation", "validating", "validate", "dev"), "eval"
-    ),
-    **dict.fromkeys(("test", "testing"), "test"),
+    spelling: split
+    for split, spellings in (
+        ("train", "train training trn train_inner"),
+        ("eval", "eval evl evaluation evaluating evaluate"),
+        ("eval", "val vali valid validation validating validate dev"),
+        ("test", "test testing"),
+    )
+    for spelling in spellings.split()
 }
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
@@ -298,16 +300,15 @@ _STAND_INS = _spell(
 )
 # Words that only say how a number was taken, and how far they lead away from the plain metric.
 _MODIFIERS = {
-    **dict.fromkeys(words("cur curr current now step batch iter iteration local reduced"), 1),
-    **dict.fromkeys(words("set main"), 1),
-    **dict.fromkeys(
-        words("metrics minibatch optim optimizer opt perf trainer stats device gpu"), 1
-    ),
-    **dict.fromkeys(words("interval global window accum last"), 2),
-    **dict.fromkeys(
-        words("ave avg avr average averaged mean running smooth smoothed ema moving"), 6
-    ),
-    **dict.fromkeys(words("epoch epochs"), 10),
+    word: away
+    for away, listed in (
+        (1, "cur curr current now step batch iter iteration local reduced set main metrics"),
+        (1, "minibatch optim optimizer opt perf trainer stats device gpu"),
+        (2, "interval global window accum last"),
+        (6, "ave avg avr average averaged mean running smooth smoothed ema moving"),
+        (10, "epoch epochs"),
+    )
+    for word in listed.split()
 }
 _GLUED_LOSS = pattern_of(r"(train|trn|valid|vali|val|dev|eval|test)loss(?![a-z])")
 _SETS = words("set data dataset split")

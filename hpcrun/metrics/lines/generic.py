@@ -170,7 +170,7 @@ _A_NUMBER = pattern_of(r"\d|nan|inf", re.IGNORECASE)
 _NOTHING = frozenset({"n/a", "na", "none", "null", "-", "--", "?"})
 # Command lines, diffs, remarks in code, strings.
 _NO_LOG = pattern_of(r"--[a-z][\w-]{0,60}[ =]\S{1,200} --[a-z]|\+ |\s*# |[\"']")
-# Words that join items to a sentence, or are a heading's. The last ones end a name: "loss is 2.5".
+# Words that join items to a sentence, or are a heading's. Verbs end a name: "loss is 2.5".
 _ARTICLES = words("the a an our is was are has had")
 _JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
 _VERBS = words("is was equals so far")
@@ -180,8 +180,8 @@ _FILLERS = _JOINTS | words(
 )
 # By these people speak of what was measured elsewhere, of settings and of failures.
 _ELSEWHERE = pattern_of(
-    r"\w*(?:error|exception)|best|final|last|low|high|min|max|top|save|saving|load|resum|restor|warn|note|target"
-    r"|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop|thresh|should"
+    r"\w*(?:error|exception)|best|final|last|low|high|min|max|top|save|saving|load|resum|restor"
+    r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop|thresh|should"
     r"|must|memory|question|using|early",
     re.IGNORECASE,
 )
@@ -190,7 +190,7 @@ _UNITS = ("unit", "unit2", "unit3", "unit4")
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
 # What parts a remark from the values: a remark with numbers has a cell of its own.
 _CELL, _REMARK = pattern_of(r"\|| - "), pattern_of(r"[,;*<←→✓✔★|]| - ")
-_CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,]|\Z)")
+_CELL_END = pattern_of(r"[ ]{0,40}(?:[|\t,(]|\Z)")
 
 _MOST_FIELDS = 2000
 _MOST_LOOSE = 8
@@ -239,6 +239,14 @@ class Found(Struct):
     def count(self, number: str, total: str | None) -> None:
         """Add a counter without a name."""
         self.counters.append((int(number), int(total) if total else None))
+
+    def take_dict(self, text: str, place: int, key: str = "") -> int | None:
+        """Take the fields of a dict; return what comes behind it, None if there is none."""
+        if self.has_dict or (read := read_dict(text, place)) is None:
+            return None
+        self.has_dict = True
+        self.fields += named_losses(key, read[0]) if "loss" in key.lower() else read[0]
+        return read[1]
 
     def take_word(self, word: str) -> bool:
         """Take a word that is no name; False if it ends the reading."""
@@ -348,11 +356,7 @@ def _read_item(text: str, place: int, found: Found) -> int | None:
     if char.isalpha() or char == "_":
         return _read_named(text, place, found)
     if char == "{":
-        if found.has_dict or (read := read_dict(text, place)) is None:
-            return None
-        found.has_dict = True
-        found.fields += read[0]
-        return read[1]
+        return found.take_dict(text, place)
     if counter := _COUNTER.match(text, place):
         found.count(counter["count"] or counter["lone"], counter["total"])
         return counter.end()
@@ -377,14 +381,10 @@ def _read_named(text: str, place: int, found: Found) -> int | None:
             return None  # "step1 .., step2 ..": names of two things
         return glued.end() if found.add(key, number) else None
     if group := _GROUP.match(text, place):
-        if group["dict"] is None:
-            found.group = len(found.fields)
-            return group.end()
-        if found.has_dict or (read := read_dict(text, group.end())) is None:
-            return None
-        found.has_dict, is_loss = True, "loss" in group["key"].lower()
-        found.fields += named_losses(group["key"], read[0]) if is_loss else read[0]
-        return read[1]
+        if group["dict"] is not None:
+            return found.take_dict(text, group.end(), group["key"])
+        found.group = len(found.fields)
+        return group.end()
     if ahead := _AHEAD.match(text, place):
         known = ahead["key"].lower() in ("score", "cost")
         if known or name_of(ahead["key"]) in LOSSES:
@@ -424,34 +424,30 @@ def _read_pair(text: str, pair: re.Match[str], found: Found) -> bool:
     before, key = _part(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
     if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
         return False
-    known, is_loss = is_known(key, unit), name_of(key) in LOSSES
+    is_loss, loose = name_of(key) in LOSSES, 0
+    word = pair["word"] or (pair["quoted"] or "").strip("'\"")
+    missing = word.lower() in _NOTHING
     if number is None:
-        word = pair["word"] or (pair["quoted"] or "").strip("'\"")
-        missing = word.lower() in _NOTHING
         if not missing and (is_loss or not _is_value(pair, key, word)):
             return False
-        if not all(map(found.take_word, before)):
-            return False
-        if word and not missing:
-            found.fields.append(Field(key, word, split=found.split))
-        return True
-    if is_loss and (of or ("," in number and "." not in number)):
+    elif is_loss and (of or ("," in number and "." not in number)):
         return False  # a comma of thousands or of decimals: no loss tells which
-    loose = 0
-    if pair["sign"] is None:
+    elif pair["sign"] is None:
         if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
             return False  # "Train batches[100]" is how many
-        if not (known or _is_evident(text, pair, key, found)):
+        if not (is_known(key, unit) or _is_evident(text, pair, key, found)):
             if not found.is_placed and number.isdigit():
                 return False  # "Layer 3"
             loose = 1
-    elif pair["sign"][0] in " \t" and pair["sign"].strip() == "=":
-        found.is_code = True
-    found.is_code |= is_loss and key.isupper()
-    if of and is_place(key):
-        loose -= len(before)  # "Stage1 Step [3/20]"
     if not all(map(found.take_word, before)):
         return False
+    if number is None:
+        if word and not missing:
+            found.fields.append(Field(key, word, split=found.split))
+        return True
+    found.is_code |= (is_loss and key.isupper()) or (pair["sign"] or "")[:2] == " ="
+    if of and is_place(key):
+        loose -= len(before)  # "Stage1 Step [3/20]"
     found.loose = max(0, found.loose + loose)
     return found.add(key, number, unit, of)
 
