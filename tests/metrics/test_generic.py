@@ -340,3 +340,8 @@ def test_the_loss_may_go_by_another_name() -> None:
     assert curve.notes == ("nothing is called loss: Cross entropy is taken",)
     called = parse_chunks("x", [(0, [log.encode(), b"Step 5: loss = 1.5\n"])]).curve
     assert (called.values("loss"), len(called.values("Cross entropy"))) == ([1.5], 5)
+
+
+def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:
+    row = row_of('{"split": "val", "step": 3, "eval_loss": 0.5, "loss": 0.75}')
+    assert row is not None and "loss" not in dict(row.values)

@@ -391,8 +391,9 @@ def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str
         plainest[name] = min(rank, plainest.get(name, rank))
     values: dict[str, float] = {}
     for name, rank, key, value in named:
-        is_meant = rank == plainest[name] and name not in values
-        values.setdefault(name if is_meant else key, value)
+        own = name if rank == plainest[name] and name not in values else key
+        if own == name or own not in LOSSES:  # an evaluation's second loss is no training's
+            values.setdefault(own, value)
     return values
 
 
