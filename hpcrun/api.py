@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from hpcrun.secrets.mask import Masker
     from hpcrun.spec.job import JobSpec
 
-__all__ = [
-    "DryRun",
-    "Run",
-    "Status",
-    "Sweep",
-    "dry_run",
-    "find",
-    "find_sweep",
-    "newest",
-    "parse",
-    "status_of",
-    "submit",
-    "submit_sweep",
-    "wait",
-]
 # What messages call a job that is a dict, and changes to a job.
 _DICT, _SET = "job", "set"
 

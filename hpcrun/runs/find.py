@@ -116,7 +116,7 @@ class Lookup:
         self.runs_dir = runs_dir
         self._found: dict[str, str] = {}
         self._known: dict[str, str] = {}
-        self._learned: dict[str, str] = {}
+        self._news = 0
         self._walk = self._job_folders()
 
     @cached_property
@@ -133,9 +133,8 @@ class Lookup:
             if found is None:
                 break
             self._found.setdefault(*found)
-        if len(self._learned) >= _WORTH:
-            self._known |= self._learned
-            self._learned = {}
+        if self._news >= _WORTH:
+            self._news = 0
             there = set(self.names)
             lines = [f"{name}\t{id_}\n" for name, id_ in self._known.items() if name in there]
             with contextlib.suppress(HpcrunError):  # a colleague's folder
@@ -160,7 +159,8 @@ class Lookup:
                 record = own_record(record, sweep_id_of(name) or name)
                 if record is None:  # not yet, or sbatch's answer was lost: to be read again
                     continue
-                job_id = self._learned[name] = record.job_id or ""
+                job_id = self._known[name] = record.job_id or ""
+                self._news += 1
             yield job_id, name
 
 
