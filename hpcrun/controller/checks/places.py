@@ -39,8 +39,13 @@ LOCAL_TYPES = frozenset(
 MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
 
 
-def answer_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """Run a command; return its exit code and output, or None where there is no answer in time."""
+def answer_of(
+    argv: Sequence[str], environ: Mapping[str, str], patience: float | None = None
+) -> tuple[int, str] | None:
+    """Run a command; return its exit code and output, or None where there is no answer in time.
+
+    It runs in /: a folder of the project is none of what it imports.
+    """
     program = shutil.which(argv[0], path=environ.get("PATH"))
     if program is None:
         return None
@@ -52,11 +57,12 @@ def answer_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            cwd="/",
         )
     except (OSError, ValueError):
         return None
     try:
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, _ = process.communicate(timeout=patience or PATIENCE)
         return process.returncode, out.decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         return None

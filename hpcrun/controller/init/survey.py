@@ -7,7 +7,6 @@ import grp
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from hpcrun.controller.checks.places import (
     LOCAL_TYPES,
     MEMORY_TYPES,
     Mount,
+    answer_of,
     mount_of,
     read_mounts,
 )
@@ -280,9 +280,9 @@ def pythons(project: Path, environ: Mapping[str, str]) -> list[Python]:
     found: dict[str, Python] = {}
     for key, value, path in _candidates(project, environ):
         if path.is_file() and os.access(path, os.X_OK) and str(path) not in found:
-            found[str(path)] = Python(
-                key=key, value=value, path=str(path), has_torch=_has_torch(path, environ)
-            )
+            answer = answer_of([str(path), "-c", _HAS_TORCH], environ, _PYTHON_SECONDS)
+            has_torch = answer is not None and answer[1].strip() == "1"
+            found[str(path)] = Python(key=key, value=value, path=str(path), has_torch=has_torch)
     return sorted(found.values(), key=lambda python: not python.has_torch)
 
 
@@ -299,19 +299,3 @@ def _candidates(project: Path, environ: Mapping[str, str]) -> Iterator[tuple[str
     system = shutil.which("python3", path=environ.get("PATH"))
     if system:
         yield "python", system, Path(system)
-
-
-def _has_torch(path: Path, environ: Mapping[str, str]) -> bool:
-    try:
-        done = subprocess.run(
-            [str(path), "-c", _HAS_TORCH],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PYTHON_SECONDS,
-            check=False,
-            cwd="/",  # not the project: a folder torch/ there is not the package
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.stdout.strip() == b"1"
