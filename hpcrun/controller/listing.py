@@ -383,7 +383,7 @@ def _of_all(states: Mapping[str, int]) -> Verdict:
     live = next((state for state in order if states.get(state)), None)
     live = live or next((state for state in states if not is_over(state)), None)
     if live is not None or not states:
-        return Verdict(state=live or UNKNOWN, final=False, source="record")
+        return Verdict(state=live or UNKNOWN)
     bad = [state for state in states if state != "COMPLETED"]
     worst = max(bad, key=lambda state: states[state], default="COMPLETED")
-    return Verdict(state=worst, final=True, source="record")
+    return Verdict(state=worst, final=True)

@@ -445,7 +445,7 @@ class Jobs(Watched):
         return status_of_jobs(context, job_ids, ended=is_first)
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
-        unknown = Verdict(state=UNKNOWN, final=False, source="squeue", reason=silence.message)
+        unknown = Verdict(state=UNKNOWN, source="squeue", reason=silence.message)
         for job_id in job_ids:
             nothing = JobStatus.of_job(job_id, unknown)
             self.known[job_id] = [

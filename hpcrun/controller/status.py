@@ -213,9 +213,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
     )
     if verdict.state == LOST and job_id and array_id(job_id) not in answers.asked:
         # It is younger than the answers.
-        verdict = Verdict(
-            state=UNKNOWN, final=False, source="record", reason="submitted a moment ago"
-        )
+        verdict = Verdict(state=UNKNOWN, reason="submitted a moment ago")
     # The job could not remove its secrets itself. Those that came while Slurm was asked, or later,
     # are the next attempt's.
     by_slurm = verdict.final and verdict.source in ("squeue", "sacct")

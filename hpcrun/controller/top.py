@@ -214,7 +214,7 @@ def _status(job: SlurmJob) -> JobStatus:
     run = RunFolder(path) if RUN_ID.fullmatch(path.name) and path.is_dir() else None
     task = read_task(run) if run is not None else None
     return JobStatus(
-        verdict=Verdict(state=job.state, final=False, source=job.source, reason=job.reason),
+        verdict=Verdict(state=job.state, source=job.source, reason=job.reason),
         history=History(run_id=run.run_id if run is not None else job.job_id),
         job_id=job.job_id,
         run=run,
