@@ -291,11 +291,10 @@ def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
 def check_named(named: Sequence[RunFolder]) -> None:
     """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
     for run in named:
-        tag = folder_of_job(run)
-        if tag != run.run_id:
+        if (task := read_task(run)) is not None:
             raise InputError(
                 f"{run.run_id}: a run of a sweep goes with its sweep",
-                fix=f"hpcrun clean {sweep_id_of(tag)}",
+                fix=f"hpcrun clean {task.sweep_id}",
             )
 
 
@@ -311,7 +310,8 @@ class LiveJobs:
 
     def reason(self, run: RunFolder) -> tuple[str, bool]:
         """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
-        submitted = read_submitted(run, read_task(run))
+        task = read_task(run)
+        submitted = read_submitted(run, task)
         if submitted is None or submitted.job_id is None:
             return "", False
         conf = submitted.slurm_conf
@@ -323,7 +323,7 @@ class LiveJobs:
         known = self._known.once(conf, lambda: self._ask(conf))
         if isinstance(known, str):
             return f"Slurm may run it again, and does not answer: {known}", True
-        state = known.get(folder_of_job(run))
+        state = known.get(run.run_id if task is None else f"{task.sweep_id}{ARRAY}")
         return f"it is {state}" if state else "", False
 
     def _ask(self, conf: str | None) -> dict[str, str] | str:
@@ -332,9 +332,3 @@ class LiveJobs:
         except OutOfReach as silence:
             return silence.message
         return {row.folder: row.state for row in rows if not is_final(row.state)}
-
-
-def folder_of_job(run: RunFolder) -> str:
-    """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
-    array = array_of(run.run_id)
-    return array if array and (run.path.parent / array).is_dir() else run.run_id
