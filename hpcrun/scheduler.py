@@ -87,24 +87,27 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
     """
     try:
         result = transport.deliver(run_dirs, SBATCH, env=env, timeout=TIMEOUT)
-    except OutOfReach as error:
-        return _settle(transport, run_dirs[0], error)
-    job_id = parse_sbatch(result.stdout)
-    if result.exit_code == 0 and job_id is not None:
-        return job_id
-    if result.exit_code == 0:
-        silence = OutOfReach(
-            f"sbatch printed no job id: {result.stdout.strip()!r}", maybe_done=True
-        )
-        return _settle(transport, run_dirs[0], silence)
-    message = _plain(result.stderr)
-    if is_silence(result.stderr):
-        silence = OutOfReach(
-            f"sbatch: Slurm does not answer: {message}",
-            fix=_NO_CLUSTER,
-            maybe_done=not was_never_sent(result.stderr),
-        )
-        return _settle(transport, run_dirs[0], silence)
+        job_id, message = parse_sbatch(result.stdout), _plain(result.stderr)
+        if result.exit_code == 0 and job_id is not None:
+            return job_id
+        if result.exit_code == 0:
+            answer = f"sbatch printed no job id: {result.stdout.strip()!r}"
+            raise OutOfReach(answer, maybe_done=True)
+        if is_silence(result.stderr):
+            raise OutOfReach(
+                f"sbatch: Slurm does not answer: {message}",
+                fix=_NO_CLUSTER,
+                maybe_done=not was_never_sent(result.stderr),
+            )
+    except OutOfReach as silence:
+        # The WorkDir of its job ends in the run id, which is unique; the way to it may go through
+        # other links. That there is none proves nothing: the request may still be on its way.
+        with contextlib.suppress(OutOfReach):
+            for job in queue(transport) if silence.maybe_done else ():
+                # A job that sbatch refused for its constraints shows in the queue all the same.
+                if job.reason != "BadConstraints" and job.folder == run_dirs[0].name:
+                    return job.array  # not one of its tasks
+        raise
     raise SchedulerRefused(
         f"Slurm refused the job: {message or f'sbatch ended with code {result.exit_code}'}",
         fix=refusal_fix(result.stderr),
@@ -124,20 +127,6 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
     if is_silence(result.stderr):
         raise OutOfReach(f"sbatch: Slurm does not answer: {message}", fix=_NO_CLUSTER)
     raise SchedulerRefused(f"Slurm would refuse the job: {message}", fix=refusal_fix(result.stderr))
-
-
-def _settle(transport: Transport, run_dir: Path, silence: OutOfReach) -> str:
-    """Find the job of a request that got no answer; raise the silence where there is none.
-
-    Its WorkDir ends in the run id, which is unique; the way to it may be written through other
-    links. That the job is not there proves nothing: the request may still be on its way.
-    """
-    with contextlib.suppress(OutOfReach):
-        for job in queue(transport) if silence.maybe_done else ():
-            # A job that sbatch refused for its constraints shows in the queue all the same.
-            if job.reason != "BadConstraints" and job.folder == run_dir.name:
-                return job.array  # not one of its tasks
-    raise silence
 
 
 def queue(
