@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hpcrun.api import (
         DryRun,
         Run,
+        Status,
         Sweep,
         dry_run,
         find,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         SpecError,
         WaitTimeout,
     )
-    from hpcrun.runs.status import JobStatus as Status
 
 # No name of a module of hpcrun is among them: importing that would take the function's place.
 __all__ = [

@@ -18,7 +18,7 @@ from hpcrun.controller.context import Context, load_context
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.runs.find import list_runs, only_run
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.status import JobStatus as Status
+from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
 
 # What else is needed is imported where it is: a program that reads a log submits nothing.
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hpcrun.secrets.mask import Masker
     from hpcrun.spec.job import JobSpec
 
+# What it is called by programs.
+Status = JobStatus
 # What messages call a job that is a dict, and changes to a job.
 _DICT, _SET = "job", "set"
 
