@@ -219,14 +219,12 @@ class _Axis:
                 track.counter = replace(self.counter, ends={**self.counter.ends})
                 if track.guide is None:
                     continue
-                marks = [each.offset for each in track.log.log.marks if each.mark.restart]
-                track.turns = follow(
-                    track.guide,
-                    [] if self.in_order else [*marks, *track.log.resumed],
-                    track.counter,
-                    within_epochs=self.within_epochs,
-                    is_attempt=number > 0,
-                )
+                marks = [-1] if number else []
+                if not self.in_order:
+                    marks += [each.offset for each in track.log.log.marks if each.mark.restart]
+                    marks += track.log.resumed
+                within = self.within_epochs
+                track.turns = follow(track.guide, marks, track.counter, within_epochs=within)
             self.counter = self.leads[number].counter
         # Of each attempt the first pass and step that later ones do again.
         self.cuts: list[tuple[float, ...]] = [(math.inf,)]

@@ -172,17 +172,12 @@ def starts_with_each_epoch(guides: Sequence[Guide]) -> bool:
 
 
 def follow(
-    guide: Guide,
-    marks: Sequence[int],
-    counter: Counter,
-    *,
-    within_epochs: bool,
-    is_attempt: bool = False,
+    guide: Guide, marks: Sequence[int], counter: Counter, *, within_epochs: bool
 ) -> list[Turn]:
     """Follow a counter through a log, on from what earlier attempts have shown; return its turns.
 
-    ``marks``: the bytes at which the log says that the run is resumed; a further attempt
-    (``is_attempt``) is one. ``within_epochs``: the counter starts again with each epoch.
+    ``marks``: the bytes at which the run is resumed, as the log says, or since an attempt begins.
+    ``within_epochs``: the counter starts again with each epoch.
 
     >>> steps = [*range(10, 60, 10), *range(10, 50, 10)]
     >>> follow(Guide(range(9), steps), [], Counter(), within_epochs=False)
@@ -200,7 +195,7 @@ def follow(
     def place(index: int) -> At:
         return At(epochs[index] if epochs else epoch, steps[index])
 
-    marked = {bisect_left(offsets, mark) for mark in marks} | ({0} if is_attempt else set())
+    marked = {bisect_left(offsets, mark) for mark in marks}
     begins: set[int] = set()
     if before is None and not guide.is_bar and not epochs:
         begins = _beginnings(steps)
@@ -217,8 +212,7 @@ def follow(
             if at.epoch:
                 turns.append(Turn(0, counter.run, at))
         elif index - 1 in marked:
-            is_first = is_attempt and index == 1
-            turns.append(counter.do_again(at, offset, is_attempt=is_first))
+            turns.append(counter.do_again(at, offset, is_attempt=index == 1))
         elif index - 1 in begins:
             turns.append(counter.another_run(at, offset))
         elif at > highest and at.epoch > highest.epoch:

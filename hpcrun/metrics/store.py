@@ -16,7 +16,7 @@ from itertools import chain, count, repeat
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from hpcrun.metrics.names import LOSS, LOSSES, MEASURED, like_a_loss, rank_for_loss
 from hpcrun.metrics.row import Frame, Layout, Placed
@@ -355,6 +355,6 @@ class Samples:
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the samples as columns, one for each field of ``Sample``."""
-        fields = zip(*(astuple(sample) for sample in self), strict=True)
-        columns = [list(field) for field in fields] or [[] for _ in Sample.__struct_fields__]
-        return dict(zip(Sample.__struct_fields__, columns, strict=True))
+        samples = [*self]
+        fields = Sample.__struct_fields__
+        return {field: [getattr(sample, field) for sample in samples] for field in fields}
