@@ -318,6 +318,10 @@ class _Axis:
                 f"{len(losses):,} of {rows:,} losses are shown: the counter falls {behind:,} times "
                 "to steps that it had passed, and the last value of each step counts"
             )
+        loose = [each for lead, _ in guides for each in lead.log.loose if each.has_losses]
+        count = sum(len(each.offsets) for each in loose)
+        if losses is not None and self.kind == "by_step" and losses.side == OWN and count > rows:
+            yield f"{count:,} losses that have no step are not shown"
 
     def _processes(self, log: Steps) -> float:
         """Return how many processes print the same steps, as far as the rows of the guide tell.

@@ -215,6 +215,12 @@ class TestOneLog:
         epochs = [at(0, None, 60.0 - epoch, epoch=float(epoch)) for epoch in range(60)]
         assert build([*epochs, at(0, 700, 0.25)]).steps("loss") == [*range(60)]
 
+    def test_losses_without_a_step_are_not_left_out_in_silence(self) -> None:
+        lines = [line for n in range(20) for line in (at(0, n, 1.0), *[at(0, None, 2.0)] * 3)]
+        curve = build(lines)
+        assert curve.steps("loss") == [*range(20)]
+        assert curve.notes == ("60 losses that have no step are not shown",)
+
     def test_times_are_those_of_the_rows(self) -> None:
         curve = build([at(0, 1, 3.0, time=100.0), at(0, 2, 2.0, time=101.5)])
         assert curve.metrics["loss"].times == [100.0, 101.5]
