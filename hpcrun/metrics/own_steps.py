@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -28,9 +29,9 @@ from hpcrun.metrics.passes import Guide, rises, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
 T = TypeVar("T")
-# How rows have found their steps: they have their own, stand before or after a row that counts, or
-# are drawn on a bar.
-OWN, BEFORE, AFTER, DRAWN = "", "before", "after", "drawn"
+# How rows have found their steps: they have their own, stand beside a row that counts, or are drawn
+# on a bar.
+OWN, PLACED, DRAWN = "", "placed", "drawn"
 # How a metric without steps is placed else.
 BY_EPOCH, IN_ORDER = "epoch", "order"
 # How well rows tell the training's progress: any of the training, losses by the steps of other
@@ -45,6 +46,12 @@ _LARGEST = 1 << 62
 _TURNS = (2, 3)
 # There are at least this many losses of batches to each mean of an epoch.
 _BATCHES = 2
+# What bars count that are not the training's, by the words of their descriptions.
+_OTHER_WORK = re.compile(
+    r"load|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
+    r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
+    re.IGNORECASE,
+)
 # Columns are merged in parts of this length: their numbers, boxed, take far more than is stored.
 _PART = 1 << 13
 
@@ -59,6 +66,15 @@ class Bar(NamedTuple):
     def counts_within_epoch(self) -> bool:
         """Whether it begins again with each epoch, as its description says."""
         return "epoch" in self.description.lower()
+
+    @property
+    def may_train(self) -> bool:
+        """Whether its description leaves open that it counts the training.
+
+        >>> Bar("", 500).may_train, Bar("Loading checkpoint shards", 2).may_train
+        (True, False)
+        """
+        return not _OTHER_WORK.search(self.description)
 
     @property
     def side(self) -> str:

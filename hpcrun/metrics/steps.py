@@ -26,13 +26,12 @@ A row without a step is placed
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, compress, islice, pairwise, repeat
-from operator import add, gt, itemgetter, lt, mul, ne, sub, truediv
+from operator import add, gt, lt, mul, ne, sub, truediv
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -40,13 +39,12 @@ from msgspec.structs import replace
 
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.own_steps import (
-    AFTER,
-    BEFORE,
     BY_EPOCH,
     DRAWN,
     IN_ORDER,
     LEVEL_OF_LOSS,
     OWN,
+    PLACED,
     Bar,
     Counted,
     Rows,
@@ -68,12 +66,6 @@ _LOOKED_AT = 4096
 # An epoch beyond this is none.
 _LARGEST = 1 << 53
 _EVALUATED = ("eval", "val", "test")
-# What bars count that are not the training's, by the words of their descriptions.
-_OTHER_WORK = re.compile(
-    r"load|map|filter|token|pack|truncat|fetch|shard|cach|scan|generat|sav|writ|split|sampl"
-    r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
-    re.IGNORECASE,
-)
 # A bar takes over from one that stands still only if it has this share of its votes.
 _TAKES_OVER = 0.1
 # Fewer rows show no scale. This many numbers of epochs are tried; such a share of the rows may be
@@ -120,11 +112,10 @@ class Steps(Struct, eq=False):
 
 
 class Drawings(NamedTuple):
-    """All drawings of one bar in a log; ``shows_loss``: a training loss stands on it."""
+    """All drawings of one bar in a log."""
 
     bar: Bar
     counted: Counted
-    shows_loss: bool
 
 
 def find_steps(log: Log) -> Steps:
@@ -139,100 +130,81 @@ def find_steps(log: Log) -> Steps:
     >>> store.begin(0)
     >>> store.add([bar, losses])
     >>> [(rows.side, [*rows.steps]) for rows in find_steps(store.logs[0]).by_step if rows.names]
-    [('before', [1, 2]), ('after', [2, 2])]
+    [('placed', [1, 2])]
     """
     rows = read_rows(log)
     own = [each for each in rows if each.steps and each.bar is None]
-    bars = [each for each in rows if each.steps and each.bar and each.level and _may_train(each)]
-    drawn = [each for each in bars if each.has_losses]
     loose = [
         without_summary(each) for each in rows if not each.steps or (each.bar and not each.level)
     ]
     lines = [each for each in loose if each.names and each.bar is None]
-    found = training_bars(
-        _drawings(bars),
-        _offsets([each for each in (*own, *loose) if each.has_losses]),
-        sorted(each.offsets[0] for each in loose if not each.level),
-    )
+    bars = [each for each in rows if each.steps and each.bar and each.level]
+    trained = [each.offsets for each in (*own, *loose) if each.has_losses]
+    evaluated = sorted(each.offsets[0] for each in loose if not each.level)
+    found = training_bars(bars, merged(merged_order(trained), trained), evaluated)
     training = found[-1].bar if found else None
+    by_step = [*own, *_fresh([each for each in bars if each.has_losses])]
+    for each in bars:
+        if each.names and each.bar and not each.has_losses and each.bar.may_train:
+            by_step.append(replace(each, side=each.bar.side, level=0))
+    through_epochs = any(each.length for each in own)
     by_lines = join_steps([each for each in own if each.level])
     by_bars = join_steps([each.counted for each in found])
     counts = _choose_counts([by_lines, by_bars], [each for each in lines if each.has_losses])
-    by_step = [*own, *_fresh(drawn)]
-    for each in bars:
-        if each.names and each.bar and not each.has_losses:
-            by_step.append(replace(each, side=each.bar.side, level=0))
     scale = None
+    drawn = [each for each in loose if each.names and each.bar]
     if counts is None:
         lines = _with_epochs_above(lines)
     else:
         near = [counts.neighbours(each) for each in lines]
         scale = find_scale(lines, near, counts, training.total if training else None)
-        for each, (before, after) in zip(lines, near, strict=True):
+        kinds: dict[object, list[tuple[Rows, Rows]]] = {}
+        for each, pair in zip(lines, near, strict=True):
             if scale is not None and (steps := scale.steps_of(each)) is not None:
-                by_step.append(replace(before, steps=steps, places=steps))
-            elif counts.stand_below(each):
-                by_step.append(replace(after, side=BEFORE, level=before.level))
+                by_step.append(replace(pair[0], steps=steps, places=steps))
             else:
-                by_step += [before, after]
-    others = [each for each in loose if each.names and each.bar]
-    if counts is not None:
-        since = [bisect_left(each.offsets, counts.offsets[0]) for each in others]
-        known = [x.only(range(n, len(x.offsets))) for x, n in zip(others, since, strict=True)]
-        shown = (counts.neighbours(each)[0] for each in known if each.offsets)
-        by_step += [replace(each, side=DRAWN, level=0) for each in shown]
+                kinds.setdefault((each.names[0], each.rank), []).append(pair)
+        for pairs in kinds.values():
+            by_step += counts.choose(pairs, through_epochs=through_epochs)
+        for each in drawn:
+            since = bisect_left(each.offsets, counts.offsets[0])
+            if since < len(each.offsets):
+                each = each.only(range(since, len(each.offsets)))
+                by_step.append(replace(counts.neighbours(each)[0], side=DRAWN, level=0))
     return Steps(
         log,
         by_step,
-        [*chain.from_iterable(map(_at_epochs, (*lines, *others)))],
+        [*chain.from_iterable(map(_at_epochs, (*lines, *drawn)))],
         lines,
         training,
         sorted(chain.from_iterable(map(_resumptions, found))),
-        any(each.length for each in own),
+        through_epochs,
         scale is not None and scale.in_lumps,
     )
 
 
-def _may_train(rows: Rows) -> bool:
-    """Whether the description of a bar leaves open that it counts the training."""
-    return rows.bar is None or rows.has_losses or not _OTHER_WORK.search(rows.bar.description)
-
-
-def _offsets(rows: Sequence[Rows]) -> Sequence[int]:
-    """Return where rows stand in the log, in its order."""
-    offsets = [each.offsets for each in rows]
-    return merged(merged_order(offsets), offsets) if offsets else ()
-
-
-def _drawings(bars: Sequence[Rows]) -> list[Drawings]:
-    """Join the drawings of each bar, whatever it shows."""
-    of_bar: dict[Bar, list[Rows]] = {}
-    for each in bars:
-        if each.bar is not None:
-            of_bar.setdefault(each.bar, []).append(each)
-    return [
-        Drawings(bar, join_steps(rows), any(each.has_losses for each in rows))
-        for bar, rows in of_bar.items()
-    ]
-
-
 def training_bars(
-    drawn: Sequence[Drawings], trained: Sequence[int], evaluated: Sequence[int]
+    bars: Sequence[Rows], trained: Sequence[int], evaluated: Sequence[int]
 ) -> list[Drawings]:
-    """Find the bars of the training, and which of their drawings count.
+    """Find the bars of the training; the one that counts last comes last.
 
     ``trained`` and ``evaluated``: the bytes at which rows of the training, and of evaluations,
-    begin. The bar that counts last comes last: a second training in the same log may have a bar of
-    its own. Without rows of the training it is the bar that is not at its end when an evaluation is
-    first logged.
-
-    >>> steps = Drawings(Bar("", 9), Counted([0, 20, 40], [1, 2, 3]), False)
-    >>> other = Drawings(Bar("", 2), Counted([5, 6], [1, 2]), False)
-    >>> training_bars([steps, other], trained=[10, 30, 50], evaluated=[]) == [steps]
-    True
+    begin. A second training in the same log may have a bar of its own. Without rows of the training
+    it is the bar that is not at its end when an evaluation is first logged.
     """
-    if showing := [each for each in drawn if each.shows_loss]:
-        return sorted(showing, key=lambda each: each.counted.offsets[-1])
+    of_bar: dict[Bar, list[Rows]] = {}
+    for rows in bars:
+        if rows.bar is not None:
+            of_bar.setdefault(rows.bar, []).append(rows)
+    showing = {each.bar for each in bars if each.has_losses}
+    drawn = [
+        Drawings(bar, join_steps(known))
+        for bar, known in of_bar.items()
+        if bar in showing or (not showing and bar.may_train)
+    ]
+    drawn.sort(key=lambda each: each.counted.offsets[-1])
+    if showing:
+        return drawn
     for place in evaluated if not trained else ():
         going = {}
         for each in drawn:
@@ -242,28 +214,28 @@ def training_bars(
         if going:
             return [going[max(going)]]
     votes = []
-    for number, (_, (offsets, _, _), _) in enumerate(drawn):
+    for number, (_, (offsets, _, _)) in enumerate(drawn):
         # The gaps between rows of the training in which it is drawn.
         gaps = {*map(bisect_left, repeat(trained), offsets)} - {len(trained)}
-        votes.append((len(gaps), offsets[-1], offsets[0], number))
+        votes.append((len(gaps), number, offsets[0], offsets[-1]))
     found: list[tuple[int, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
-        count, last, first, _ = vote
+        count, _, first, last = vote
         least = max(1, _TAKES_OVER * max(votes)[0]) if found else 0
-        if count > least and all(last < other[2] or other[1] < first for other in found):
+        if count > least and all(last < other[2] or other[3] < first for other in found):
             found.append(vote)
-    return [drawn[number] for _, _, _, number in sorted(found, key=itemgetter(1))]
+    return [drawn[number] for number in sorted(vote[1] for vote in found)]
 
 
 def _resumptions(drawn: Drawings) -> Iterator[int]:
     """Find where a bar breaks off, begins again and jumps ahead: the training was resumed there.
 
     >>> def drawings(*steps):
-    ...     return Drawings(Bar("", 99), Counted(range(len(steps)), steps), False)
+    ...     return Drawings(Bar("", 99), Counted(range(len(steps)), steps))
     >>> [*_resumptions(drawings(1, 2, 0, 2))], [*_resumptions(drawings(1, 0, 50))]
     ([], [2])
     """
-    (_, total), (offsets, steps, _), _ = drawn
+    (_, total), (offsets, steps, _) = drawn
     if total is None or not any(map(lt, islice(steps, 1, None), steps)):
         return
     stride, begins_again = 0, False
@@ -356,49 +328,59 @@ class Counts:
     """The steps that a log counts, and the neighbours of other rows among them."""
 
     def __init__(self, counted: Counted) -> None:
-        self.offsets, self.steps, _ = counted
+        self.offsets, self.steps, epochs = counted
         self._counted = counted
         # As long as the step is the same it is one place; of a later lap it is another.
         moves = map(ne, self.steps, islice(self.steps, 1, None))
         places = array("q", accumulate(moves, initial=0))
         self._places: int = places[-1] + 1
         falls = any(map(gt, self.steps, islice(self.steps, 1, None)))
-        columns: list[Any] = [self.steps, places if falls else array("q")]
+        columns: list[Any] = [self.steps, places if falls else (), self.offsets, epochs or ()]
         # A row above the first step, or below the last, has one neighbour.
-        self._columns = {
-            BEFORE: [column[:1] + column for column in (*columns, counted.epochs or [])],
-            AFTER: [column + column[-1:] for column in (*columns, self.offsets)],
-        }
+        self._before = [column[:1] + column for column in columns]
+        self._after = [column + column[-1:] for column in columns]
 
     def neighbours(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return rows with the steps before them, and with those AFTER them."""
+        """Return rows with the steps before them, and with those after them."""
         above = self._counted.above(rows.offsets)
 
-        def placed(side: str) -> Rows:
-            column, numbers, _ = self._columns[side]
-            steps = pick(column, above)
-            places = pick(numbers, above) if numbers else steps
-            moved = chain([True], map(ne, places, islice(places, 1, None)))
-            found = array("q", compress(steps, moved))
-            return replace(rows, steps=steps, side=side, level=0, places=found)
+        def placed(steps: Sequence[int], numbers: Sequence[int]) -> Rows:
+            steps = pick(steps, above)
+            numbers = pick(numbers, above) if numbers else steps
+            moved = chain([True], map(ne, numbers, islice(numbers, 1, None)))
+            places = array("q", compress(steps, moved))
+            return replace(rows, steps=steps, side=PLACED, level=level, places=places)
 
-        before, after = placed(BEFORE), placed(AFTER)
-        before.level = LEVEL_OF_LOSS if rows.has_losses else 0
-        if rows.epochs is None and self._columns[BEFORE][2]:
-            before.epochs = pick(self._columns[BEFORE][2], above)
+        level = LEVEL_OF_LOSS if rows.has_losses else 0
+        before, after = placed(*self._before[:2]), placed(*self._after[:2])
+        after.offsets = pick(self._after[2], above)
         if not above[0]:
             before.offsets = array("q", map(max, repeat(self.offsets[0]), rows.offsets))
-        after.offsets = pick(self._columns[AFTER][2], above)
         if above[-1] == len(self.steps):
             # The last row has nothing after it: its step, that of the one before, shows nothing.
             after.places = [*after.places, after.steps[-1]]
+        if rows.epochs is None and self._before[3]:
+            before.epochs = after.epochs = pick(self._before[3], above)
         return before, after
 
-    def stand_below(self, rows: Rows) -> bool:
+    def _stand_below(self, rows: Sequence[Rows]) -> bool:
         """Whether each row stands above the line with its step, the first and the last one too."""
-        if rows.offsets[0] > self.offsets[0] or rows.offsets[-1] > self.offsets[-1]:
+        first, last = min(x.offsets[0] for x in rows), max(x.offsets[-1] for x in rows)
+        if first > self.offsets[0] or last > self.offsets[-1]:
             return False
-        return _ENOUGH <= len(rows.offsets) / self._places <= 1 / _ENOUGH
+        return _ENOUGH <= sum(len(each.offsets) for each in rows) / self._places <= 1 / _ENOUGH
+
+    def choose(self, pairs: Sequence[tuple[Rows, Rows]], *, through_epochs: bool) -> list[Rows]:
+        """Choose for rows of one kind the steps before them or after them."""
+        before, after = ([*each] for each in zip(*pairs, strict=True))
+        enough = _ENOUGH * sum(len(each.steps) for each in before)
+        first, second = (
+            [*chain.from_iterable(each.places for each in rows)] for rows in (before, after)
+        )
+        if len(second) < enough or (len(first) >= enough and through_epochs):
+            return before  # what stands between two epochs is of the one that ends
+        is_regular = max(first) > first[0] and _regularity(second) > _regularity(first) + 0.25
+        return after if len(first) < enough or is_regular or self._stand_below(before) else before
 
 
 class Scale(NamedTuple):
@@ -536,33 +518,19 @@ def _lie_beside(steps: Sequence[int], before: Sequence[int], after: Sequence[int
 
 
 def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
-    """Choose how to place a metric's rows without a step: BEFORE, AFTER, BY_EPOCH or IN_ORDER.
+    """Choose how to place a metric's rows without a step: PLACED, BY_EPOCH or IN_ORDER.
 
     ``counts_all``: the counter of steps does not start again within the run.
     """
-    rows: dict[str, list[Rows]] = {BEFORE: [], AFTER: [], BY_EPOCH: []}
-    count = 0
-    for log in logs:
-        count += sum(len(each.offsets) for each in log.loose if name in each.names)
-        for each in log.by_step:
-            if name in each.names and each.side in (BEFORE, AFTER):
-                rows[each.side].append(each)
-        rows[BY_EPOCH] += [each for each in log.by_epoch if name in each.names and each.bar is None]
-    places = {way: [*_places(placed)] for way, placed in rows.items()}
-    good = [way for way in places if len(places[way]) >= max(1, _ENOUGH * count)]
-    guides = [Guide(each.offsets, each.steps, each.epochs or ()) for each in rows[BEFORE]]
-    if BY_EPOCH in good and (not counts_all or starts_with_each_epoch(guides)):
+    loose = [rows for log in logs for rows in log.loose if name in rows.names]
+    placed = [x for log in logs for x in log.by_step if name in x.names and x.side == PLACED]
+    at_epochs = [x for log in logs for x in log.by_epoch if name in x.names and x.bar is None]
+    enough = max(1, _ENOUGH * sum(len(each.offsets) for each in loose))
+    fit, fit_epochs = (sum(len(x.places) for x in rows) >= enough for rows in (placed, at_epochs))
+    guides = [Guide(each.offsets, each.steps, each.epochs or ()) for each in placed]
+    if fit_epochs and not (fit and counts_all and not starts_with_each_epoch(guides)):
         return BY_EPOCH
-    # What stands between two epochs is of the one that ends.
-    if {BEFORE, AFTER} <= {*good} and not any(log.through_epochs for log in logs):
-        regular = {way: _regularity(places[way]) for way in (BEFORE, AFTER)}
-        return AFTER if regular[AFTER] > regular[BEFORE] + 0.25 else BEFORE
-    return next(iter(good), IN_ORDER)
-
-
-def _places(placed: Iterable[Rows]) -> Iterator[int]:
-    """Yield the steps of the different places at which rows stand."""
-    return chain.from_iterable(each.places for each in placed)
+    return PLACED if fit else IN_ORDER
 
 
 def _regularity(steps: Sequence[int]) -> float:
