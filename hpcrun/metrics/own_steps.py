@@ -157,7 +157,8 @@ class Counted(NamedTuple):
 def read_rows(log: Log) -> list[Rows]:
     """Return the rows of a log: of the training, with the steps through all epochs; and others."""
     marks = [each for each in log.marks if each.mark.epoch is not None]
-    headings = Counted([each.offset for each in marks], [each.mark.epoch for each in marks])
+    epochs = [each.mark.epoch for each in marks]
+    headings = Counted([each.offset for each in marks], [math.nan, *epochs])
     rows = [_rows_of(form, headings) for form in log.forms.values()]
     splits = [each.mark.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
@@ -240,10 +241,10 @@ def unrounded(printed: Sequence[int]) -> Sequence[int]:
 
 
 def epochs_above(offsets: Sequence[int], headings: Counted) -> Sequence[float] | None:
-    """Return the epoch of the last heading above each row, nan where there is none."""
+    """Return the epoch of the last heading above each row; the first one is that above all, nan."""
     if not headings.offsets or offsets[-1] < headings.offsets[0]:
         return None
-    return array("d", pick([math.nan, *headings.steps], headings.above(offsets)))
+    return array("d", pick(headings.steps, headings.above(offsets)))
 
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
@@ -252,17 +253,15 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     lost = [each for each in rows if each.has_losses and each.bar is None]
     means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
-
-    def count(rows: Sequence[Rows]) -> int:
-        return sum(len(each.offsets) for each in rows)
-
-    def epochs(rows: Sequence[Rows]) -> set[float]:
-        return {*filter(math.isfinite, chain.from_iterable(each.epochs or () for each in rows))}
-
-    # A table may have both losses in some of its rows: those are of epochs of their own.
-    others = epochs(means) - epochs(batches) if epochs(batches) else ()
-    if any(each.steps for each in lost) or others or count(batches) < _BATCHES * count(means):
-        return [*rows]
+    count, of_means = (sum(len(each.offsets) for each in rows) for rows in (batches, means))
+    if not means or count < _BATCHES * of_means or any(each.steps for each in lost):
+        return rows
+    shown, closed = (
+        {*filter(math.isfinite, chain.from_iterable(each.epochs or () for each in rows))}
+        for rows in (batches, means)
+    )
+    if shown and closed - shown:
+        return rows  # a table may have both losses in some rows: those are of epochs of their own
     return [
         each.of([name for name in each.names if name != LOSS]) if each in means else each
         for each in rows

@@ -264,7 +264,8 @@ def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Cou
 def _with_epochs_above(lines: Sequence[Rows]) -> list[Rows]:
     """Give lines that name no epoch that of the last loss above them."""
     said = [each for each in lines if each.has_losses and each.epochs is not None]
-    above = join_steps([replace(each, steps=each.epochs) for each in said])
+    offsets, epochs, _ = join_steps([replace(each, steps=each.epochs) for each in said])
+    above = Counted(offsets, [math.nan, *epochs])
     return [
         replace(each, epochs=epochs_above(each.offsets, above)) if each.epochs is None else each
         for each in lines
