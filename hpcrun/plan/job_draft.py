@@ -30,7 +30,6 @@ _OPTIONS: Sequence[tuple[str, str]] = (
     ),
     ("activation_checkpointing", r"activation_checkpointing"),
 )  # fmt: skip
-_PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _OPTIONS)
 _LIGHTNING = {"lightning", "pytorch_lightning"}
 _TRAINING = {"torch", "deepspeed", "accelerate", "transformers", *_LIGHTNING}
 # Names that look like a batch and are another one's.
@@ -40,8 +39,6 @@ _TRAINER_ARGS = (
     ("--gradient_accumulation_steps", "gradient_accumulation_steps"),
     ("--output_dir", "checkpoint_dir"),
 )
-# What transformers' TrainingArguments have by themselves.
-_TRAINER_DEFAULTS = {"--per_device_train_batch_size": 8}
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -158,14 +155,14 @@ def _args(facts: ScriptFacts, framework: str) -> list[tuple[str, str]]:
     if facts.parser == "transformers":
         return list(_TRAINER_ARGS)
     found: list[tuple[str, str]] = []
-    for placeholder, pattern in _PATTERNS:
+    for placeholder, pattern in _OPTIONS:
         if placeholder == "deepspeed_config" and framework == "torch":
             continue
         fits = [
             option
             for option in facts.options
             for name in option.names
-            if pattern.fullmatch(_plain(name)) and not _NOT_TRAINING.search(_plain(name))
+            if re.fullmatch(pattern, _plain(name)) and not _NOT_TRAINING.search(_plain(name))
         ]
         if placeholder == "precision":
             # Others take bfloat16, or 16-mixed.
@@ -182,7 +179,9 @@ def _args(facts: ScriptFacts, framework: str) -> list[tuple[str, str]]:
 
 def _batch(args: Sequence[tuple[str, str]], facts: ScriptFacts) -> dict[str, int]:
     """Return the script's own batch: a job file with another would train something else."""
-    defaults = dict(_TRAINER_DEFAULTS) if facts.parser == "transformers" else {}
+    # What transformers' TrainingArguments have by themselves.
+    of_trainer = {"--per_device_train_batch_size": 8}
+    defaults = of_trainer if facts.parser == "transformers" else {}
     for option in facts.options:
         if option.number is not None:
             defaults |= dict.fromkeys(option.names, option.number)

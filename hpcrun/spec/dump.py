@@ -22,6 +22,8 @@ _OTHER_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"
 class _Dumper(yaml.SafeDumper):
     """Quotes all text that YAML 1.1 or 1.2 could take for anything else."""
 
+    quotes_all = False
+
     def ignore_aliases(self, data: Any) -> bool:
         """Write a value out wherever it stands."""
         return True
@@ -30,42 +32,30 @@ class _Dumper(yaml.SafeDumper):
         """Write text plain, as a block of lines, or in double quotes."""
         lines = data.removesuffix("\n").split("\n")
         is_block = all(x and x == x.strip() and x.isascii() and x.isprintable() for x in lines)
-        style: str | None = '"'
-        if re.fullmatch(_PLAIN, data) and data.lower() not in _OTHER_WORDS:
-            style = None
-        elif len(lines) > 1 and is_block:
-            style = "|"
+        is_plain = re.fullmatch(_PLAIN, data) and data.lower() not in _OTHER_WORDS
+        style = None if is_plain else "|" if is_block and len(lines) > 1 else '"'
+        style = '"' if self.quotes_all else style
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     def struct(self, data: Struct) -> yaml.Node:
         """Write what of a struct is not its default."""
-        return self.represent_dict(_given(data))
+        kind = type(data)
+        # All that can be left out has its default here; the rest equals nothing.
+        required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
+        default = kind(**dict.fromkeys(required, NODEFAULT))
+        names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
+        values = [(key, getattr(data, name), getattr(default, name)) for key, name in names]
+        return self.represent_dict({key: value for key, value, usual in values if value != usual})
+
+
+_Dumper.add_multi_representer(Struct, _Dumper.struct)
+_Dumper.add_representer(str, _Dumper.text)
 
 
 class _Quoter(_Dumper):
     """Quotes all text, so that a message shows where a value begins and ends."""
 
-    def text(self, data: str) -> yaml.Node:
-        """Write text in double quotes."""
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"')
-
-
-_Dumper.add_multi_representer(Struct, _Dumper.struct)
-for _kind in (_Dumper, _Quoter):
-    _kind.add_representer(str, _kind.text)
-
-
-def _given(value: Struct) -> dict[str, Any]:
-    kind = type(value)
-    # All that can be left out has its default here; the rest equals nothing.
-    required = kind.__struct_fields__[: -len(kind.__struct_defaults__) or None]
-    default = kind(**dict.fromkeys(required, NODEFAULT))
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    return {
-        written: getattr(value, name)
-        for name, written in names
-        if getattr(value, name) != getattr(default, name)
-    }
+    quotes_all = True
 
 
 def _dump(value: object, dumper: type[_Dumper] = _Dumper, *, flow: bool = False) -> str:
