@@ -1,13 +1,13 @@
 """Learn: how lines of one shape are read without reading them again.
 
-Lines of a log differ mostly in their digits. A template is learned from one line by experiment: the
+Lines of a log differ mostly in their digits. A shape is learned from one line by experiment: the
 reader of lines is asked again with one number changed at a time, and its answers tell which number
 is the step, which feeds which metric with which factor, and which number means nothing; and with
 more blanks or fewer beside a number, as padded columns have them. From then on a regular expression
 takes the numbers out of lines of this shape. What the experiment cannot explain (a number that is
-put together from two, as in "1:02:03") is not learned: such a shape is read line by line. So a
-template is meant to be just as right as the reader of lines: ``tests/metrics/test_template.py``
-holds it to that with lines of real logs whose numbers and blanks are changed.
+put together from two, as in "1:02:03") is not learned: such a line is read by itself. So a learned
+shape is meant to be just as right as the reader of lines: ``tests/metrics/test_learn.py`` holds it
+to that with lines of real logs whose numbers and blanks are changed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ metric line and is passed over.
 Speed comes from looking at few lines, and from reading few of these. A line is looked at if it
 holds one of ``line.NEEDLES``, or stands below the head of a table. It is read by ``line.read_line``
 if its *shape* (the line without its digits) is new; a shape that comes again is learned, as a
-template or as noise. Lines come in the same order again and again: so the shape that followed last
+pattern or as noise. Lines come in the same order again and again: so the shape that followed last
 time is tried first. Beyond ``THOROUGH`` bytes only every ``SAMPLED``-th block is searched for the
 commonest needles (``line.COMMON``), the others for those by which metric lines of this log were
 found, ``line.ALWAYS`` among them: a form that begins late in a very long log, without the word loss

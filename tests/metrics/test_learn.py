@@ -1,4 +1,4 @@
-"""A template says of a line what the reader of lines says, or nothing."""
+"""A learned shape says of a line what the reader of lines says, or nothing."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from hpcrun.metrics.row import Mark, Row, Table
 Answer = tuple[str, Row | Mark | Table] | None
 
 
-def agrees(template: Shape, line: str) -> bool:
-    """Whether a template fits a line and says of it what the reader of lines says."""
-    found = template.pattern.fullmatch(line.encode())
+def agrees(shape: Shape, line: str) -> bool:
+    """Whether a shape fits a line and says of it what the reader of lines says."""
+    found = shape.pattern.fullmatch(line.encode())
     if found is None:
         return True
     told = read_line(line)
     if told is None or not isinstance(told[1], Row):
         return False
-    same_layout = template.keys is not None or (
-        layout_of(template.format, template.row) == layout_of(told[0], told[1])
+    same_layout = shape.keys is not None or (
+        layout_of(shape.format, shape.row) == layout_of(told[0], told[1])
     )
-    return same_layout and template.explains(found.groups(), told[1])
+    return same_layout and shape.explains(found.groups(), told[1])
 
 
-def by_template(learned_from: str, line: str) -> Row | None:
-    """What a template of one line says of another: the first's row with the other's numbers."""
+def by_shape(learned_from: str, line: str) -> Row | None:
+    """What a shape of one line says of another: the first's row with the other's numbers."""
     first = learned_from.encode()
-    template = learn(first, read_line)
-    assert template is not None, learned_from
-    assert agrees(template, line), (learned_from, line)
+    shape = learn(first, read_line)
+    assert shape is not None, learned_from
+    assert agrees(shape, line), (learned_from, line)
     told = read_line(line)
-    if template.pattern.fullmatch(line.encode()) is None or told is None:
+    if shape.pattern.fullmatch(line.encode()) is None or told is None:
         return None
     return told[1] if isinstance(told[1], Row) else None
 
@@ -66,7 +66,7 @@ def by_template(learned_from: str, line: str) -> Row | None:
     ],
 )
 def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
-    assert by_template(first, second) is not None
+    assert by_shape(first, second) is not None
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
 )
 def test_lines_of_another_shape_are_left_to_the_reader_of_lines(first: str, second: str) -> None:
     text = second.encode()
-    template = learn(first.encode(), read_line)
-    assert template is not None
-    assert template.pattern.fullmatch(text) is None
+    shape = learn(first.encode(), read_line)
+    assert shape is not None
+    assert shape.pattern.fullmatch(text) is None
 
 
 def test_every_example_is_learned_or_refused_but_never_misread() -> None:
     learned = 0
     for form in FORMATS:
         line = form.example.encode()
-        template = learn(line, read_line)
-        if template is None:
+        shape = learn(line, read_line)
+        if shape is None:
             continue
         learned += 1
-        assert template.pattern.fullmatch(line) is not None, form.name
-        assert agrees(template, form.example), form.name
+        assert shape.pattern.fullmatch(line) is not None, form.name
+        assert agrees(shape, form.example), form.name
     assert learned > len(FORMATS) // 2
 
 
@@ -145,12 +145,12 @@ def test_any_line_of_pairs(
     told = read_line(first)
     if told is None or not isinstance(told[1], Row):
         return
-    template = learn(first.encode(), read_line)
-    if template is None:
+    shape = learn(first.encode(), read_line)
+    if shape is None:
         return
-    assert agrees(template, second), (first, second)
+    assert agrees(shape, second), (first, second)
     for line in (first, second):
-        assert agrees(template, line.replace(" ", "  ")), (first, line)
+        assert agrees(shape, line.replace(" ", "  ")), (first, line)
 
 
 LINES = sorted(
@@ -164,24 +164,24 @@ LINES = sorted(
 
 
 @pytest.mark.slow
-def test_templates_of_real_lines_bear_other_numbers_and_blanks() -> None:
-    """Mutate every third line of the project's logs: a template says the same, or nothing."""
+def test_shapes_of_real_lines_bear_other_numbers_and_blanks() -> None:
+    """Mutate every third line of the project's logs: a shape says the same, or nothing."""
     rng, tried = random.Random(1), 0
     for line in LINES[::3]:
         told = read_line(line)
         if told is None or not isinstance(told[1], Row):
             continue
-        template = learn(line.encode(), read_line)
-        if template is None:
+        shape = learn(line.encode(), read_line)
+        if shape is None:
             continue
         tried += 1
         places = [found.start() for found in re.finditer(" ", line)]
         for place in rng.sample(places, min(4, len(places))):
-            assert agrees(template, f"{line[:place]} {line[place:]}"), line
+            assert agrees(shape, f"{line[:place]} {line[place:]}"), line
         digits = [found.start() for found in re.finditer(r"\d", line)]
         for place in rng.sample(digits, min(4, len(digits))):
             if re.search("[:%]", line[max(0, place - 3) : place + 5]):
                 continue  # no program prints 1100 %, nor 1 h 234 min
             wider = f"{line[:place]}{rng.randrange(1, 10)}{line[place:]}"
-            assert agrees(template, wider), wider
+            assert agrees(shape, wider), wider
     assert tried > 300
