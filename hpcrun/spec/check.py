@@ -227,7 +227,10 @@ class _Conversion:
 
     def text(self, of: mi.StrType, wanted: str, node: Node, path: str) -> Any:
         if not isinstance(node.value, str):
-            return self.refuse(node, path, f"expected text, got {shown(node)}{_unquoted(node)}")
+            hint = "; text that holds ': ' needs quotes" if isinstance(node.value, dict) else ""
+            if [inner.value for inner in node.entries.values()] == [""]:  # {run_dir}, unquoted
+                hint = f'; write "{{{next(iter(node.entries))}}}" with quotes'
+            return self.refuse(node, path, f"expected text, got {shown(node)}{hint}")
         if is_null(node):
             hint = f'; write "{node.text}" for that text' if node.text else ""
             if of.pattern is None:
@@ -295,17 +298,6 @@ class _Conversion:
             return core_value(node.text) if node.plain else node.text
         except ValueError as error:
             return self.refuse(node, path, f"{shown(node)}: {error}")
-
-
-def _unquoted(node: Node) -> str:
-    """Hint at quotes where ``{run_dir}`` was written without them, and is a map."""
-    if len(node.entries) == 1:
-        [(key, inner)] = node.entries.items()
-        if inner.value == "":
-            return f'; write "{{{key}}}" with quotes'
-    if isinstance(node.value, dict):
-        return "; text that holds ': ' needs quotes"
-    return ""
 
 
 def shown(node: Node) -> str:

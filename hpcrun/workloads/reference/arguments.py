@@ -175,8 +175,8 @@ def read_deepspeed_config(arguments: argparse.Namespace, world_size: int) -> dic
         if section.setdefault(key, "auto") == "auto":
             section[key] = value
         if section[key] != value:
-            told = f"{name} is {json.dumps(section[key])}"
-            refuse(f"{path}: {told}, but by the arguments it is {json.dumps(value)}")
+            found = f"{name} is {json.dumps(section[key])}"
+            refuse(f"{path}: {found}, but by the arguments it is {json.dumps(value)}")
 
     for key, value in {
         "train_micro_batch_size_per_gpu": arguments.micro_batch_per_gpu,
