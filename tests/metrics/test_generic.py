@@ -307,6 +307,8 @@ PROSE = [
     "Trial 3 with lr=0.1 - final loss: {}",
     "Pretrained model - loss: {}, perplexity: 8.5",
     "Layer 3: loss {}",
+    "lr: 0.1, wd: 0.01, hidden: 64, loss: {}",
+    "profit: 12.5, loss: {}, trades: 8",
     "packet loss {}% at step 3 of the test",
     "expected loss {} at step 3, found another",
 ]
@@ -345,3 +347,10 @@ def test_the_loss_may_go_by_another_name() -> None:
 def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:
     row = row_of('{"split": "val", "step": 3, "eval_loss": 0.5, "loss": 0.75}')
     assert row is not None and "loss" not in dict(row.values)
+
+
+def test_of_several_learning_rates_the_first_is_meant() -> None:
+    row = row_of("Iteration: 3, Generator Learning Rate: 2e-4, Discriminator lr: 1e-4, loss: 0.5")
+    assert row is not None and dict(row.values)["lr"] == 2e-4
+    row = row_of("step: 3, min_lr: 2e-4, loss: 0.5")
+    assert row is not None and "lr" not in dict(row.values)

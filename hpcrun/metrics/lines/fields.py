@@ -394,7 +394,17 @@ def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str
         own = name if rank == plainest[name] and name not in values else key
         if own == name or own not in LOSSES:  # an evaluation's second loss is no training's
             values.setdefault(own, value)
+    if LR not in values and not verbatim:
+        # Of several networks' the first: "Generator Learning Rate: 2e-4, Discriminator ..".
+        rates = (own for own in values if _OWN_LR.fullmatch(fold(own)))
+        if (first := next(rates, None)) is not None:
+            values[LR] = values[first]
     return values
+
+
+_OWN_LR = pattern_of(
+    r"(?!min|max|base|warmup|init|final|start|end|target|peak)[a-z]+_(?:lr|learning_rate)"
+)
 
 
 def _judge(
@@ -423,9 +433,11 @@ def _judge(
     return None if worded or settings or len(fields) < 2 else False
 
 
+# Settings; and what stands beside losses of another kind.
 _SETTINGS = words(
     "batch_size num_workers max_epochs num_epochs epochs weight_decay momentum seed max_steps "
-    "num_layers hidden_size dropout lr_scheduler optimizer"
+    "num_layers hidden_size dropout lr_scheduler optimizer wd bs hidden_dim max_depth n_estimators "
+    "profit profits pnl win wins draw draws gain"
 )
 
 
