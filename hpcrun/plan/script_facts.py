@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -15,6 +15,8 @@ from msgspec import Struct
 _VARIABLE = r"\bHPCRUN_[A-Z_]*"
 T = TypeVar("T", bound=ast.AST)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+# A name, and the function in which it means one thing; None: the module.
+_Scoped = tuple[ast.AST | None, str]
 
 # What reads a command line decides how far its options can be known.
 _ARGPARSE = "argparse"
@@ -159,6 +161,15 @@ class _Nodes:
             targets = [above.target]
         return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
+    def scoped(self, name: str, where: ast.AST) -> _Scoped:
+        """Return a name as it is in the function around a node, or in the module."""
+        return self.function_around(where), name
+
+    def is_one_of(self, names: Collection[_Scoped], node: ast.expr) -> bool:
+        """Return whether an expression is one of some names, where it means the same."""
+        scopes = (None, *self.around(node))
+        return isinstance(node, ast.Name) and any((scope, node.id) in names for scope in scopes)
+
     def is_called(self, function: ast.expr) -> bool:
         """Return whether an expression is what a call calls."""
         above = self._above[function]
@@ -228,20 +239,21 @@ class _Argparse:
                 self.abbreviates = bool(keyword.value.value)
             else:
                 self._expect(keyword.arg in _PLAIN_KEYWORDS)
-        self._aliases = _Names(nodes)
-        for value in nodes.of(ast.Attribute):
-            if value.attr == "add_argument" and nodes.name_given(value):
-                self._aliases.add(nodes.name_given(value), value)
+        self._aliases = {
+            nodes.scoped(nodes.name_given(value), value)
+            for value in nodes.of(ast.Attribute)
+            if value.attr == "add_argument" and nodes.name_given(value)
+        }
         handed_on = _handed_on(nodes)
         for call in calls:
             name = called(call)
-            if name == "add_argument" or self._aliases.has(call.func):
+            if name == "add_argument" or nodes.is_one_of(self._aliases, call.func):
                 self._read_option(call)
             elif name == "add_config_arguments":
                 self.options += [Option([option]) for option in _DEEPSPEED_OPTIONS]
             elif name == "parse_args":
-                words = (_is_command_line(arg) or handed_on.has(arg) for arg in call.args)
-                self._expect(not call.keywords and all(words))
+                is_known = [_is_command_line(a) or nodes.is_one_of(handed_on, a) for a in call.args]
+                self._expect(not call.keywords and all(is_known))
                 self._expect(not self._may_not_count(call))  # what it refuses may be caught
         self._expect(any(called(call) == "parse_args" for call in calls))
         self._follow_names(made)
@@ -298,11 +310,11 @@ class _Argparse:
                 calls = (node for node in nodes.around(attribute) if isinstance(node, ast.Call))
                 self._expect(any(called(call) == "parse_args" for call in calls))
         for name in nodes.of(ast.Name):
-            if isinstance(name.ctx, ast.Load) and owners.has(name):
+            if isinstance(name.ctx, ast.Load) and nodes.is_one_of(owners, name):
                 above = next(nodes.around(name))
                 adds = isinstance(above, ast.Call) and called(above) == "add_config_arguments"
                 self._expect(_is_harmless(above) or adds or isinstance(above, ast.Return))
-            elif isinstance(name.ctx, ast.Load) and self._aliases.has(name):
+            elif isinstance(name.ctx, ast.Load) and nodes.is_one_of(self._aliases, name):
                 self._expect(nodes.is_called(name))
         for call in nodes.of(ast.Call):
             if call in made or called(call) in makers:
@@ -331,41 +343,24 @@ def _is_main_guard(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
 
 
-class _Names:
-    """Names that mean one thing in the functions where they are given it; elsewhere another."""
-
-    def __init__(self, nodes: _Nodes) -> None:
-        self._nodes = nodes
-        self._scopes: dict[str, list[_Function | None]] = {}
-
-    def add(self, name: str, where: ast.AST) -> None:
-        """Note that a name has the meaning in the function around a node, or in the module."""
-        self._scopes.setdefault(name, []).append(self._nodes.function_around(where))
-
-    def has(self, node: ast.expr) -> bool:
-        """Return whether an expression is one of the names, where it has the meaning."""
-        scopes = self._scopes.get(node.id, ()) if isinstance(node, ast.Name) else ()
-        return any(scope is None or scope in self._nodes.around(node) for scope in scopes)
-
-
-def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[_Names, set[str]]:
+def _owners(nodes: _Nodes, made: list[ast.Call]) -> tuple[set[_Scoped], set[str]]:
     """Find names of the parser and of its groups, and of the functions that return them."""
     groups = ("add_argument_group", "add_mutually_exclusive_group")
-    owners = _Names(nodes)
+    owners: set[_Scoped] = set()
     makers: set[str] = set()
     for _ in range(2):  # a function that returns it, and the name that its caller gives it
         for call in nodes.of(ast.Call):
             name = nodes.name_given(call)
             if name and (call in made or called(call) in groups or called(call) in makers):
-                owners.add(name, call)
+                owners.add(nodes.scoped(name, call))
         for node in nodes.of(ast.Return):
             maker = nodes.function_around(node)
-            if node.value is not None and maker is not None and owners.has(node.value):
+            if node.value and maker and nodes.is_one_of(owners, node.value):
                 makers.add(maker.name)
     return owners, makers
 
 
-def _handed_on(nodes: _Nodes) -> _Names:
+def _handed_on(nodes: _Nodes) -> set[_Scoped]:
     """Find names that are the command line: parameters that nobody here gives anything else.
 
     As in ``def main(argv=None): args = parser.parse_args(argv)``, called by ``main()``.
@@ -377,18 +372,16 @@ def _handed_on(nodes: _Nodes) -> _Names:
         and [ast.unparse(default) for default in function.args.defaults] == ["None"]
     }
     while True:
-        names = _Names(nodes)
-        for parameter in takers.values():
-            names.add(parameter.arg, parameter)
+        names = {nodes.scoped(parameter.arg, parameter) for parameter in takers.values()}
         wrong = {
             called(call)
             for call in nodes.of(ast.Call)
             for word in (*call.args, *(keyword.value for keyword in call.keywords))
-            if not (_is_command_line(word) or names.has(word))
+            if not (_is_command_line(word) or nodes.is_one_of(names, word))
         }
         for name in nodes.of(ast.Name):
             function = nodes.function_around(name)
-            if isinstance(name.ctx, ast.Store) and function is not None and names.has(name):
+            if isinstance(name.ctx, ast.Store) and function and nodes.is_one_of(names, name):
                 wrong.add(function.name)
         if not wrong & takers.keys():
             return names
