@@ -261,11 +261,14 @@ class _Axis:
     @property
     def total(self) -> int | None:
         """How many steps there will be, as the rows that count them say."""
+        guides = [lead.guide for lead in self.leads if lead.guide]
+        epochs = [guide.epochs for guide in guides]
         # Beside whole epochs it may be that of each, until the counter is seen to count on.
-        epoch = self.counter.epoch
-        if epoch is not None and epoch == int(epoch) and not self.counter.spans_epochs:
+        last = next(filter(math.isfinite, chain(*map(reversed, reversed(epochs)))), 0.5)
+        floors = {*map(math.floor, filter(math.isfinite, chain(*epochs)))}
+        if last.is_integer() and (self.within_epochs or len(floors) < 2):
             return None
-        totals = (lead.guide.total for lead in reversed(self.leads) if lead.guide)
+        totals = (guide.total for guide in reversed(guides))
         return next((total for total in totals if total is not None), None)
 
     def restarts(self) -> list[Restart]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, islice, pairwise
 from operator import le, lt
 from typing import NamedTuple
@@ -90,7 +90,6 @@ class Counter(Struct):
 
     ``begun`` and ``highest``: where its run began and how far it has come, None before the first
     step. ``recent``: the last three steps that were highest. ``ends``: epoch -> its last step.
-    ``spans_epochs``: the epoch, as printed (``epoch``), has grown while the steps went on.
     ``behind``: how many rows stood at steps that it had passed, and meant nothing.
     """
 
@@ -99,8 +98,6 @@ class Counter(Struct):
     highest: At | None = None
     recent: tuple[int, ...] = ()
     ends: dict[int, int] = {}
-    epoch: float | None = None
-    spans_epochs: bool = False
     behind: int = 0
 
     def start(self, at: At) -> None:
@@ -184,13 +181,9 @@ def follow(
     [Turn(offset=5, run=1, at=At(epoch=0, step=10), reached=At(epoch=0, step=50), replayed=None)]
     """
     steps, offsets = guide.steps, guide.offsets
-    before, known = counter.highest, _filled(guide.epochs)
+    before = counter.highest
     epoch = before.epoch if within_epochs and before is not None else 0
-    epochs = array("q", map(math.floor, known) if within_epochs else ())
-    if known:
-        grows = not within_epochs and any(b > a for a, b in pairwise(map(math.floor, known)))
-        counter.spans_epochs |= grows
-        counter.epoch = known[-1]
+    epochs = array("q", _floors(guide.epochs) if within_epochs else ())
 
     def place(index: int) -> At:
         return At(epochs[index] if epochs else epoch, steps[index])
@@ -246,16 +239,13 @@ def follow(
     return turns
 
 
-def _filled(epochs: Sequence[float]) -> Sequence[float]:
-    """Return epochs with those that are unknown as the one before; () if all are."""
+def _floors(epochs: Sequence[float]) -> Iterator[int]:
+    """Yield whole epochs, those that are unknown as the one before; nothing if all are."""
     last = next(filter(math.isfinite, epochs), None)
-    if last is None or all(map(math.isfinite, epochs)):
-        return () if last is None else epochs
-    filled = array("d")
-    for epoch in epochs:
-        last = epoch if math.isfinite(epoch) else last
-        filled.append(last)
-    return filled
+    if last is not None:
+        for epoch in epochs:
+            last = epoch if math.isfinite(epoch) else last
+            yield math.floor(last)
 
 
 def _beginnings(steps: Sequence[int]) -> set[int]:
