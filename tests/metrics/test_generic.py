@@ -199,8 +199,8 @@ def row_of(line: str) -> Row | None:
     What is a measurement only if it recurs is none here.
     """
     told = read_line(line.rpartition("\r")[2])
-    is_row = told is not None and isinstance(told[1], Row) and told[1].is_sure
-    return told[1] if is_row else None
+    row = told[1] if told is not None and isinstance(told[1], Row) else None
+    return row if row is not None and row.is_sure else None
 
 
 @pytest.mark.parametrize(("line", "step", "values"), MEASURED, ids=[m[0][:50] for m in MEASURED])
