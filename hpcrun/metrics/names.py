@@ -165,7 +165,7 @@ _SCORES = words(
 
 @lru_cache(maxsize=8192)
 def like_a_loss(name: str) -> bool:
-    """Tell whether a name is that of some loss.
+    """Say whether a name is that of some loss.
 
     >>> like_a_loss("actor/pg_loss"), like_a_loss("loss_scale"), like_a_loss("RPNL1Loss")
     (True, False, True)
@@ -176,7 +176,7 @@ def like_a_loss(name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def like_a_score(name: str) -> bool:
-    """Tell whether a name is that of something that only a model under training or test has.
+    """Say whether a name is that of something that only a model under training or test has.
 
     >>> like_a_score("val/acc"), like_a_score("rewards/mean"), like_a_score("batch_size")
     (True, True, False)
@@ -318,7 +318,7 @@ _OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 sc
 # Splits that are named so only beside another word.
 _SHORT_SPLITS = {"tr": "train", "va": "eval"}
 _UNIT_IN_KEY = pattern_of(
-    r"^(?P<key>.*?\w)[ _]*(?:[(\[][ ]?(?P<unit>[\w/%]{1,16})[ ]?[)\]]|[ ]in[ ](?P<said>\w{1,8}))$"
+    r"^(?P<key>.*?\w)[ _]*(?:[(\[][ ]?(?P<unit>[\w/%]{1,16})[ ]?[)\]]|[ ]in[ ](?P<unit2>\w{1,8}))$"
 )
 # What the value is printed in units of: "train/lr(1e-3)".
 _FACTOR_IN_KEY = pattern_of(r"^(?P<key>.*\w) ?\((?P<factor>1[eE]-?\d{1,2})\)$")
@@ -456,6 +456,8 @@ def metric_of(key: str, unit: str = "") -> Spelling | None:
         factor = known.factor * float(scaled["factor"])
         return Spelling(known.name, factor, known.inverse, known.split, known.rank)
     if found := _UNIT_IN_KEY.match(key):
-        return _with_unit(found["key"], found["unit"] or found["said"]) or spelling_of(found["key"])
+        return _with_unit(found["key"], found["unit"] or found["unit2"]) or spelling_of(
+            found["key"]
+        )
     bare, _, last = fold(key).rpartition("_")
     return _with_unit(bare, last) if bare and last in UNITS and last != "m" else None

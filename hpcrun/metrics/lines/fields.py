@@ -12,6 +12,9 @@ if they say that something was measured:
 - with an epoch and no step, a loss, a score or a throughput: no configuration has these;
 - with neither, a loss among nothing but known names, on a line that shows no other sign of being
   code or configuration (indented, ends in a comma, a spaced ``=``).
+
+A loss among unknown names, and one on a line that is no items from end to end, is a row that is not
+sure: it counts if such lines recur (``Store.proven``). Settings never are one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from operator import itemgetter
 
 from msgspec import Struct, structs
 
@@ -232,7 +236,8 @@ class Shape(Struct, frozen=True, gc=False):
 
     ``counters`` are (count, total) pairs without a key, ``[10/90]``: the last one counts steps, one
     before it epochs. ``split`` is the line's heading. ``plain`` is a line that may lack a place.
-    ``dict`` is one whose fields stand in a JSON object or a Python dict.
+    ``dict`` is one whose fields stand in a JSON object or a Python dict. ``bar`` is the description
+    of a progress bar; ``loose``: something on the line is no item (``generic``).
     """
 
     counters: tuple[tuple[int, int | None], ...] = ()
@@ -327,32 +332,34 @@ def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
     What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
     """
     place = _Place(split=shape.split)
-    best = ""
-    step_rank = epoch_rank = broken_rank = 1000
+    steps: list[tuple[int, bool, Field]] = []
+    epochs: list[tuple[int, float]] = []
     for field in fields:
         key = fold(field.key)
         if key in STEP_RANK and (not field.unit or metric_of(field.key, field.unit) is None):
-            step = None if field.unit else to_count(field.value)
-            if step is None:
-                broken_rank = min(broken_rank, STEP_RANK[key])
-            elif STEP_RANK[key] < step_rank:
-                step_rank, place.step, best = STEP_RANK[key], step, key
-                place.total = None if field.of is None else to_count(field.of)
+            is_none = bool(field.unit) or to_count(field.value) is None
+            steps.append((STEP_RANK[key], is_none, field))
             place.split = place.split or field.split
         elif key in EPOCH_RANK and not field.unit:
-            if isinstance(field.value, float) and EPOCH_RANK[key] < epoch_rank:
-                epoch_rank = EPOCH_RANK[key]
-                place.epoch = field.value if abs(field.value) < LARGEST_COUNT else None
+            if isinstance(field.value, float):
+                epochs.append((EPOCH_RANK[key], field.value))
             place.split = place.split or field.split
         elif key in RANK_SPELLINGS:
             place.rank = to_count(field.value)
         elif key in SPLIT_SPELLINGS and isinstance(field.value, str):
             place.split = SPLITS.get(field.value.lower(), place.split)
-    if broken_rank < step_rank:
-        return None
-    if place.split not in ("", "train") and best.endswith(_BATCH):
-        # An evaluation counts its own batches.
-        place.step, place.total, place.in_evaluation = None, None, True
+    if steps:
+        _, is_none, best = min(steps, key=itemgetter(0, 1))
+        if is_none:
+            return None
+        if place.split not in ("", "train") and fold(best.key).endswith(_BATCH):
+            place.in_evaluation = True  # it counts its own batches
+        else:
+            place.step = to_count(best.value)
+            place.total = None if best.of is None else to_count(best.of)
+    if epochs:
+        _, epoch = min(epochs, key=itemgetter(0))
+        place.epoch = epoch if abs(epoch) < LARGEST_COUNT else None
     counters = list(shape.counters)
     own_total = place.total is not None and counters[:1] != [(place.step, place.total)]
     if place.epoch is None and (len(counters) > 1 or (len(counters) == 1 and own_total)):
@@ -447,7 +454,7 @@ def is_place(key: str) -> bool:
 
 
 def is_known(key: str, unit: str = "") -> bool:
-    """Tell whether a key is one that this package has a meaning for.
+    """Say whether a key is one that this package has a meaning for.
 
     >>> is_known("grad norm"), is_known("Global Step"), is_known("step_time"), is_known("gamma")
     (True, True, True, False)
