@@ -29,7 +29,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, islice, pairwise, repeat
 from operator import add, gt, lt, mul, ne, sub, truediv
 from typing import Any, NamedTuple
@@ -138,14 +138,17 @@ def find_steps(log: Log) -> Steps:
         without_summary(each) for each in rows if not each.steps or (each.bar and not each.level)
     ]
     lines = [each for each in loose if each.names and each.bar is None]
-    bars = [each for each in rows if each.steps and each.bar and each.level]
+    bars = _through_bars([each for each in rows if each.steps and each.bar and each.level])
     trained = [each.offsets for each in (*own, *loose) if each.has_losses]
     evaluated = sorted(each.offsets[0] for each in loose if not each.level)
     found = training_bars(bars, merged(merged_order(trained), trained), evaluated)
     training = found[-1].bar if found else None
-    by_step = [*own, *_fresh([each for each in bars if each.has_losses])]
+    counting = {each.bar for each in found}
+    by_step = [*own, *_fresh([each for each in bars if each.has_losses and each.bar in counting])]
     for each in bars:
-        if each.names and each.bar and not each.has_losses and each.bar.may_train:
+        if each.has_losses and each.bar in counting:
+            continue
+        if each.names and each.bar and (each.has_losses or each.bar.may_train):
             by_step.append(replace(each, side=each.bar.side, level=0))
     through_epochs = any(each.length for each in own)
     by_lines = join_steps([each for each in own if each.level])
@@ -183,6 +186,41 @@ def find_steps(log: Log) -> Steps:
     )
 
 
+def _drawings(bars: Iterable[Rows]) -> list[Drawings]:
+    """Join the drawings of each bar that may be the training's; the last one comes last."""
+    of_bar: dict[Bar, list[Rows]] = {}
+    for rows in bars:
+        if rows.bar is not None and (rows.has_losses or rows.bar.may_train):
+            of_bar.setdefault(rows.bar, []).append(rows)
+    drawn = [Drawings(bar, join_steps(known)) for bar, known in of_bar.items()]
+    return sorted(drawn, key=lambda each: each.counted.offsets[-1])
+
+
+def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
+    """Count the steps of a bar of batches through the epochs that a bar around it counts."""
+    drawn = _drawings(each for each in bars if each.has_losses)
+    if len(drawn) != 2:
+        return [*bars]
+    outer, inner = sorted(drawn, key=lambda each: len(each.counted.steps))
+    epochs, length = [0, *outer.counted.steps], inner.bar.total or 0
+
+    def through(offsets: Sequence[int], steps: Sequence[int]) -> array[int]:
+        done = pick(epochs, outer.counted.above(offsets))
+        return array("q", map(add, steps, map(length.__mul__, done)))
+
+    counted = through(inner.counted.offsets, inner.counted.steps)
+    if rises(inner.counted.steps) or any(map(gt, counted, counted[1:])):
+        return [*bars]
+    found = []
+    for each in bars:
+        if each.bar == inner.bar:
+            total = length * (outer.bar.total or 0) or None
+            bar = Bar(inner.bar.description, total)
+            each = replace(each, steps=through(each.offsets, each.steps), bar=bar, total=total)
+        found.append(each)
+    return found
+
+
 def training_bars(
     bars: Sequence[Rows], trained: Sequence[int], evaluated: Sequence[int]
 ) -> list[Drawings]:
@@ -192,20 +230,9 @@ def training_bars(
     begin. A second training in the same log may have a bar of its own. Without rows of the training
     it is the bar that is not at its end when an evaluation is first logged.
     """
-    of_bar: dict[Bar, list[Rows]] = {}
-    for rows in bars:
-        if rows.bar is not None:
-            of_bar.setdefault(rows.bar, []).append(rows)
     showing = {each.bar for each in bars if each.has_losses}
-    drawn = [
-        Drawings(bar, join_steps(known))
-        for bar, known in of_bar.items()
-        if bar in showing or (not showing and bar.may_train)
-    ]
-    drawn.sort(key=lambda each: each.counted.offsets[-1])
-    if showing:
-        return drawn
-    for place in evaluated if not trained else ():
+    drawn = _drawings(each for each in bars if not showing or each.bar in showing)
+    for place in evaluated if not (trained or showing) else ():
         going = {}
         for each in drawn:
             at = bisect_left(each.counted.offsets, place) - 1
@@ -216,12 +243,12 @@ def training_bars(
     votes = []
     for number, (_, (offsets, _, _)) in enumerate(drawn):
         # The gaps between rows of the training in which it is drawn.
-        gaps = {*map(bisect_left, repeat(trained), offsets)} - {len(trained)}
-        votes.append((len(gaps), number, offsets[0], offsets[-1]))
+        gaps = {*map(bisect_left, repeat(trained), () if showing else offsets)} - {len(trained)}
+        votes.append((len(offsets if showing else gaps), number, offsets[0], offsets[-1]))
     found: list[tuple[int, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
         count, _, first, last = vote
-        least = max(1, _TAKES_OVER * max(votes)[0]) if found else 0
+        least = max(1, _TAKES_OVER * max(votes)[0]) if found and not showing else 0
         if count > least and all(last < other[2] or other[3] < first for other in found):
             found.append(vote)
     return [drawn[number] for number in sorted(vote[1] for vote in found)]

@@ -11,6 +11,7 @@ import pytest
 
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.own_steps import merged, merged_order, unrounded
+from hpcrun.metrics.row import Mark
 from tests.metrics.parsing import parse_chunks
 from tests.metrics.rows import Line, at, both, build
 
@@ -128,6 +129,24 @@ def test_trainings_with_bars_of_their_own_stand_one_behind_the_other() -> None:
             lines += [bar(step, total), at(0, None, loss_at(step))]
         lines += [bar(n, 4) for n in range(5)]
     assert build(lines).steps("loss") == [*range(10, 301, 10), *range(10, 201, 10)]
+
+
+def test_a_bar_of_batches_within_a_bar_of_epochs() -> None:
+    def drawn(step: int, total: int, loss: float) -> Line:
+        return Line((("loss", loss),), step, bar="", total=total, form="bar")
+
+    lines = []
+    for epoch in range(1, 6):
+        lines += [drawn(step, 40, loss_at(40 * epoch + step)) for step in range(1, 41)]
+        lines += [Line(mark=Mark(epoch=float(epoch))), at(0, None, 1.0 / epoch, name="eval_loss")]
+        lines.append(drawn(epoch, 5, 99.0))
+    curve = build(lines)
+    assert both(curve, "loss") == (
+        [*range(1, 201)],
+        [loss_at(40 + step) for step in range(1, 201)],
+    )
+    assert curve.steps("eval_loss") == [40, 80, 120, 160, 200]
+    assert (curve.total_steps, curve.restarts) == (200, ())
 
 
 @pytest.mark.parametrize("resumed_at", [600, 1000, 1400, 3400])
