@@ -208,8 +208,10 @@ def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
         done = pick(epochs, outer.counted.above(offsets))
         return array("q", map(add, steps, map(length.__mul__, done)))
 
+    if rises(inner.counted.steps) or length * max(epochs) > _LARGEST:
+        return [*bars]
     counted = through(inner.counted.offsets, inner.counted.steps)
-    if rises(inner.counted.steps) or any(map(gt, counted, counted[1:])):
+    if any(map(gt, counted, counted[1:])):
         return [*bars]
     found = []
     for each in bars:
@@ -431,9 +433,12 @@ class Scale(NamedTuple):
         if self.first is not None and rows.has_losses:
             numbers = map(bisect_left, repeat(self.losses), rows.offsets)
             return array("q", (self.first + self.distance * number for number in numbers))
-        if self.per_epoch is None or rows.epochs is None or math.isnan(sum(rows.epochs)):
+        if self.per_epoch is None or rows.epochs is None:
             return None
-        return self.at(rows.epochs)
+        most = max(map(abs, rows.epochs)) * self.per_epoch
+        return (
+            self.at(rows.epochs) if most < _LARGEST and not math.isnan(sum(rows.epochs)) else None
+        )
 
     def at(self, epochs: Sequence[float]) -> Sequence[int]:
         """Return the steps of epochs.
@@ -521,6 +526,8 @@ def _fit(
     least, least_whole = (max(1, math.floor(x)) for x in ((1 - _LOST) * span, span - spread))
     whole = range(least_whole, math.ceil(span + spread) + 1)
     is_exact = error <= _EXACT
+    if max(map(abs, epochs)) * length > _LARGEST:
+        return None
     for distances in ([1],) if is_exact else (whole, range(least, least_whole)):
         fitting = []
         for distance in distances if is_exact or scale.in_lumps else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -147,6 +148,19 @@ def test_a_bar_of_batches_within_a_bar_of_epochs() -> None:
     )
     assert curve.steps("eval_loss") == [40, 80, 120, 160, 200]
     assert (curve.total_steps, curve.restarts) == (200, ())
+
+
+@pytest.mark.parametrize("epoch", [1e300, -1e300, math.inf, math.nan, 1e17])
+@pytest.mark.parametrize("total", [2000, 10**17])
+def test_numbers_without_end_are_no_places(epoch: float, total: int) -> None:
+    lines = []
+    for step in range(25, 2001, 25):
+        lines += [bar(step - 1, total), at(0, None, loss_at(step), epoch=step / 200)]
+    odd = [at(0, None, 1.0, name="eval_loss", epoch=epoch), at(0, None, 1.0, epoch=epoch)]
+    for some in (odd[:1], odd[1:]):
+        assert len(build([*lines, *some, bar(2000, total)]).steps("loss")) >= 80
+    wide = [Line((("loss", 1.0),), n, bar="", total=t) for t in (9, 10**18) for n in (5, 10**17)]
+    assert len(build([*wide, *wide]).steps("loss")) > 1
 
 
 @pytest.mark.parametrize("resumed_at", [600, 1000, 1400, 3400])
