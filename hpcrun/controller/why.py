@@ -15,13 +15,7 @@ from hpcrun.controller.status import Memory
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.reasons import (
-    Numbers,
-    explain,
-    find_numbers,
-    parse_limit,
-    show_limits_argv,
-)
+from hpcrun.slurm.reasons import Numbers, explain, find_numbers, parse_limit, show_limits_argv
 from hpcrun.transport import Transport
 
 # Limits that are asked about for one listing; the other jobs are explained without numbers.
