@@ -194,15 +194,8 @@ def _remembered(run: RunFolder) -> _Past | None:
 
 
 def _past_of(status: JobStatus) -> _Past:
-    last, submitted = status.last, status.history.submitted
-    begin = last.begin if last else None
-    times = (
-        last.end.ended_at if last and last.end else None,
-        last.beat if last else None,
-        begin.begun_at if begin else None,
-        submitted.submitted_at if submitted else None,
-    )
-    ended_at = next((one for one in times if one is not None), created_at(status.run_id))
+    begin = status.last.begin if status.last else None
+    ended_at = status.end.ended_at if status.end else status.history.last_sign
     kept = ""
     if not status.final:
         kept = f"it is {status.state}"

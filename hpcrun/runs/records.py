@@ -3,7 +3,7 @@
 # Annotations are not postponed: msgspec would evaluate the text of each, at every call of hpcrun.
 from msgspec import Struct, field
 
-from hpcrun.runs.layout import ARRAY
+from hpcrun.runs.layout import ARRAY, created_at
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
@@ -228,3 +228,18 @@ class History(Struct, frozen=True, kw_only=True):
     def end(self) -> End | None:
         """The end of the last attempt, if it has one."""
         return self.last.end if self.last is not None else None
+
+    @property
+    def last_sign(self) -> float:
+        """When the run last gave a sign: its beat, begin or submission, or its folder's id."""
+        last = self.last
+        if last is not None and last.beat is not None:
+            return last.beat
+        if last is not None and last.begin is not None:
+            return last.begin.begun_at
+        if self.submitted is not None:
+            return self.submitted.submitted_at
+        try:
+            return created_at(self.run_id)
+        except ValueError:  # a folder that is only named like a run's
+            return 0.0

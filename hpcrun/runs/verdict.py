@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from hpcrun.runs.layout import created_at
 from hpcrun.runs.records import History, Submitted
 from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import UNKNOWN, is_final
@@ -85,12 +84,12 @@ def decide(evidence: Evidence) -> Verdict:
         if evidence.in_reach:
             if end is not None:
                 return _by_record(evidence, "sacct has not seen the end yet")
-            if evidence.now - _last_sign(evidence) < RUNAWAY:
+            if evidence.now - evidence.history.last_sign < RUNAWAY:
                 reason = f"sacct calls it {account.state}, squeue does not show it"
                 return Verdict(state=UNKNOWN, source="sacct", reason=reason)
     # Slurm keeps no record of a task that is cancelled while it waits.
     is_missing = evidence.missing_from_array and evidence.in_reach
-    is_new = evidence.now - _last_sign(evidence) <= GRACE
+    is_new = evidence.now - evidence.history.last_sign <= GRACE
     if is_missing and queue is None and last is None and not is_new:
         return Verdict(state="CANCELLED", final=True, source="sacct", reason="before it began")
     seen = evidence.history.seen
@@ -144,7 +143,7 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
             elif history.cancelled is None:
                 notes.append(f"it was stopped by SIG{end.stopped_by}: cancelled, or out of time")
         return Verdict(state=state, final=True, exit_code=end.exit_code, notes=notes)
-    quiet = evidence.now - _last_sign(evidence)
+    quiet = evidence.now - evidence.history.last_sign
     if last is not None and quiet < SILENT_AFTER:
         reason = f"Slurm does not show the job, which gave a sign of life {quiet:.0f} s ago"
         return Verdict(state=UNKNOWN, reason=reason)
@@ -165,21 +164,6 @@ def _by_record(evidence: Evidence, note: str = "") -> Verdict:
     else:
         reason = f"Slurm has forgotten the job, and it died on {last.begin.host} without a record"
     return Verdict(state=LOST, final=True, reason=reason, notes=notes)
-
-
-def _last_sign(evidence: Evidence) -> float:
-    """Return when the job last gave a sign: its beat, begin or submission, or its folder's id."""
-    history, last = evidence.history, evidence.history.last
-    if last is not None and last.beat is not None:
-        return last.beat
-    if last is not None and last.begin is not None:
-        return last.begin.begun_at
-    if history.submitted is not None:
-        return history.submitted.submitted_at
-    try:
-        return created_at(history.run_id)
-    except ValueError:  # a folder that is only named like a run's
-        return 0.0
 
 
 def _local(evidence: Evidence, submitted: Submitted) -> Verdict:
