@@ -89,15 +89,16 @@ def read_if_there(path: Path, type_: type[T]) -> T | None:
 
 def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
     """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError."""
-    folder, whose = RunFolder(path), "sweep's" if is_array else "run"
+    folder = RunFolder(path)
     try:
         path.mkdir(parents=True)
         if not is_array:
             folder.attempts.mkdir()
             folder.logs.mkdir()
     except OSError as error:
+        what = "cannot make the sweep's folder" if is_array else "cannot make the run folder"
         raise InputError(
-            f"{error.filename or path}: cannot make the {whose} folder: {error.strerror}",
+            f"{error.filename or path}: {what}: {error.strerror}",
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
     return folder
