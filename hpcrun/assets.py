@@ -65,19 +65,14 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     return Path(base) / "hpcrun"
 
 
-def job_folders(project: Path, environ: Mapping[str, str]) -> list[tuple[str, Path]]:
-    """List where jobs are looked for, first wins, as (whose, folder)."""
-    return [
+def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
+    """Find all jobs: name -> (whose, file); the first folder that has one wins."""
+    jobs: dict[str, tuple[str, Path]] = {}
+    for whose, folder in (
         ("project", project / "jobs"),
         ("user", config_dir(environ) / "jobs"),
         ("built-in", shipped("jobs")),
-    ]
-
-
-def list_jobs(project: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
-    """Find all jobs: name -> (whose, file)."""
-    jobs: dict[str, tuple[str, Path]] = {}
-    for whose, folder in job_folders(project, environ):
+    ):
         if folder.is_dir():
             for file in sorted(folder.glob("*.yaml")):
                 jobs.setdefault(file.stem, (whose, file))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from hpcrun.errors import SpecError
+from hpcrun.errors import InputError, SpecError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -121,18 +121,15 @@ def _naming_options(command: F) -> F:
         except SpecError as error:
             set_keys = [override.partition("=")[0].strip() for override in options["overrides"]]
             for option, key in _KEYS.items():
-                if options[option] is not None and key not in set_keys:
-                    _rename(error, key, "--" + option.replace("_", "-"))
+                typed = "--" + option.replace("_", "-")
+                is_meant = options[option] is not None and key not in set_keys
+                for problem in error.problems if is_meant else ():
+                    if problem.source == "--set" and problem.path == key:
+                        problem.source, problem.path = typed, ""
+                    problem.message = problem.message.replace(f"(--set {key})", f"({typed})")
             raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
 
     return cast("F", wrapper)
-
-
-def _rename(error: SpecError, key: str, option: str) -> None:
-    for problem in error.problems:
-        if problem.source == "--set" and problem.path == key:
-            problem.source, problem.path = option, ""
-        problem.message = problem.message.replace(f"(--set {key})", f"({option})")
 
 
 def asked_job(
@@ -171,8 +168,6 @@ def asked_overrides(options: dict[str, Any]) -> list[str]:
 
 def check_follow(verb: str, *, follow: bool, as_json: bool) -> None:
     """Refuse --follow with --json, which would print a log below the JSON. Raises InputError."""
-    from hpcrun.errors import InputError
-
     if follow and as_json:
         raise InputError(
             "--follow shows the log as it is, which is not JSON",

@@ -24,6 +24,12 @@ def say(text: str = "") -> None:
     click.echo(encodable(text), color=None if wants_colour() else False)
 
 
+def say_lines(lines: Iterable[str]) -> None:
+    """Print lines of the answer."""
+    for line in lines:
+        say(line)
+
+
 def note(text: str) -> None:
     """Print a line that is not part of the answer, to standard error."""
     click.echo(encodable(text), err=True, color=None if wants_colour() else False)
@@ -97,8 +103,16 @@ def _error_json(error: click.ClickException | HpcrunError) -> dict[str, Any]:
 
 
 def message(kind: str, text: str, **style: Any) -> None:
-    """Print a message of some kind to standard error; on a terminal its lines fit."""
-    first, *more = _fitting(f"{kind}: {text}", sys.stderr, indent=8)
+    """Print a message of some kind to standard error; on a terminal its lines fit.
+
+    Words, paths say, stay whole.
+    """
+    lines, room = [f"{kind}: {text}"], columns() - 8
+    if len(lines[0]) > room and sys.stderr and sys.stderr.isatty():
+        from hpcrun.views.table import wrap
+
+        lines = wrap(lines[0], max(room, 30), whole_words=True)
+    first, *more = lines
     indent = kind[: len(kind) - len(kind.lstrip())]
     note(f"{indent}{click.style(kind.strip(), **style)}{first[len(kind) :]}")
     for line in more:
@@ -116,47 +130,24 @@ def done_anyway(text: str) -> Iterator[None]:
 
 
 def show_next(*verbs: tuple[str, str]) -> None:
-    """Print what to type next: verbs with their arguments, and why; nothing without any."""
-    if verbs:
-        say("Next")
-    width = max((len(verb) for verb, _ in verbs), default=0)
-    for verb, why in verbs:
-        say(f"  hpcrun {verb:<{width}}  {click.style(why, dim=True)}".rstrip())
+    """Print what to type next: verbs with their arguments, and why."""
+    from hpcrun.views.table import next_lines
+
+    say_lines(next_lines(*verbs, look=look()))
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
     from hpcrun.views import table as layout
 
-    for line in layout.pairs(rows, look()):
-        say(line)
-
-
-def _fitting(text: str, stream: Any, *, indent: int) -> list[str]:
-    """Break long lines so that they fit beside an indent; words, paths say, stay whole."""
-    room = columns() - indent
-    if len(text) <= room or not (stream and stream.isatty()):
-        return [text]
-    from hpcrun.views.table import wrap
-
-    return wrap(text, max(room, 30), whole_words=True)
-
-
-# A remark that has less room beside its row stands below it (in characters).
-_ROOM = 20
+    say_lines(layout.pairs(rows, look()))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as wide as its texts.
+    """Print a table as wide as its texts; on a terminal its last column, of remarks, fits."""
+    from hpcrun.views.table import remarked
 
-    On a terminal the last column is cut to fit; where there is next to no room for it, it stands
-    below its row.
-    """
-    from hpcrun.views.table import Column, Table
-
-    columns = [*map(Column, header[:-1]), Column(header[-1], least=_ROOM, below=True)]
-    for line in Table(columns, rows, look()).lines():
-        say(line)
+    say_lines(remarked(header, rows, look()))
 
 
 def look() -> Look:

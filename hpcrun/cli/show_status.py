@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.cli.output import emit_json, look, note, say
+from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_such_run
@@ -138,20 +138,15 @@ def show_status(context: Context, query: Query, *, as_json: bool) -> int:
     """Print what a query asks for; return the exit code. Raises InputError, OutOfReach."""
     with context.waiting():
         found = find_out(context, query)
-    if not as_json:
-        return print_found(found)
-    emit_json(found.json())
-    return _note_silence(found)
+    return print_found(found, as_json=as_json)
 
 
-def print_found(found: Found) -> int:
+def print_found(found: Found, *, as_json: bool = False) -> int:
     """Print what was found; return the exit code."""
-    for line in found.lines(look()):
-        say(line)
-    return _note_silence(found)
-
-
-def _note_silence(found: Found) -> int:
+    if as_json:
+        emit_json(found.json())
+    else:
+        say_lines(found.lines(look()))
     if found.silence:
         note(f"Slurm is out of reach: {found.silence}")
     return found.exit_code

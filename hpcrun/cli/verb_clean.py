@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
     from hpcrun.controller.clean import Unit
-    from hpcrun.errors import HpcrunError
 
 # How many are listed before the question; how long sizes are measured, in seconds.
 _SHOWN = 20
@@ -47,10 +48,9 @@ def command(
     import sys
 
     from hpcrun.cli.output import emit_json, note, say, show_error
-    from hpcrun.controller.clean import check_named, find_old, remove
+    from hpcrun.controller.clean import check_named, find_old, measure, remove
     from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
-    from hpcrun.errors import InputError, OutOfReach
 
     age = seconds(older_than)
     asks = not (yes or dry_run)
@@ -73,6 +73,10 @@ def command(
         named=[*named.runs, *named.sweeps] if named is not None else (),
     )
     going = [unit for unit in units if not unit.kept]
+    if dry_run or not as_json:
+        deadline = time.monotonic() + _PATIENCE
+        for unit in going:
+            measure(unit, deadline)
     if not as_json:
         _list(units, going, all_of_them=dry_run)
     gone: list[tuple[Unit, HpcrunError | None]] = []
@@ -84,14 +88,14 @@ def command(
             for one in remove(where, going):
                 gone.append(one)
         finally:
-            done = sum(error is None for _, error in gone)
             if not as_json:
+                done = sum(error is None for _, error in gone)
                 say(f"{done} of {len(going)} removed")
-            if done < len(going) - sum(error is not None for _, error in gone):
+            if len(gone) < len(going):
                 note("no run is half removed; hpcrun clean continues where it was stopped")
     errors = [error for _, error in gone if error is not None]
     if as_json:
-        emit_json(_json(units, going, gone, dry_run=dry_run))
+        emit_json(_json(units, gone, dry_run=dry_run))
     for error in errors:
         show_error(error)
     if errors:
@@ -103,24 +107,18 @@ def command(
 
 def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:
     """Say what would go, and why others stay."""
-    import time
     from collections import Counter
 
     from hpcrun.cli.output import note, say, table
-    from hpcrun.controller.clean import measure
     from hpcrun.views.numbers import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])
-    deadline = time.monotonic() + _PATIENCE
-    for unit in going:
-        measure(unit, deadline)
     if shown:
-        now = time.time()
         rows = [
             (
                 unit.name,
                 _states(unit),
-                _age(now - unit.ended_at),
+                _age(time.time() - unit.ended_at),
                 "-" if unit.size is None else format_size(unit.size),
                 "checkpoints" if unit.has_checkpoints else "",
             )
@@ -163,22 +161,10 @@ def _age(age: float) -> str:
 
 
 def _json(
-    units: Sequence[Unit],
-    going: Sequence[Unit],
-    gone: Sequence[tuple[Unit, HpcrunError | None]],
-    *,
-    dry_run: bool,
+    units: Sequence[Unit], gone: Sequence[tuple[Unit, HpcrunError | None]], *, dry_run: bool
 ) -> dict[str, Any]:
-    import time
-
-    from hpcrun.controller.clean import measure
-
     errors = {unit.name: error.message for unit, error in gone if error is not None}
     removed = {unit.name for unit, error in gone if error is None}
-    if dry_run:
-        deadline = time.monotonic() + _PATIENCE
-        for unit in going:
-            measure(unit, deadline)
     return {
         "dry_run": dry_run,
         "runs": [

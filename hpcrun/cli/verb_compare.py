@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import FILE, RUN_OR_FILE, cluster_option, context, json_option
+from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
     from hpcrun.metrics.parse import ParsedRun
@@ -61,7 +62,6 @@ def command(
     from hpcrun.cli.show_curve import known_metric, labelled, write
     from hpcrun.controller.curves.facts import with_code
     from hpcrun.controller.curves.parse import parse
-    from hpcrun.errors import InputError
     from hpcrun.report.comparison import compare_runs
     from hpcrun.report.files import check_files
 
@@ -105,8 +105,6 @@ def command(
 def _with_gpus(runs: Sequence[ParsedRun], gpus: str | None) -> list[ParsedRun]:
     """Give each run the GPUs that the user named. Raises InputError."""
     from msgspec import structs
-
-    from hpcrun.errors import InputError
 
     if gpus is None:
         return list(runs)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import CLUSTER, json_option
+from hpcrun.errors import InputError, OutOfReach
 
 if TYPE_CHECKING:
     from hpcrun.controller.init.init import Found, Options, Question
     from hpcrun.controller.init.job import JobFile
-    from hpcrun.plan.profile import Change
     from hpcrun.spec.cluster import Cluster, Partition
 
 
@@ -38,7 +38,6 @@ def command(
 
     from hpcrun.cli.output import Patience, emit_json
     from hpcrun.controller.init.init import look
-    from hpcrun.errors import InputError
 
     if script is not None:
         from hpcrun.controller.context import find_project
@@ -79,7 +78,6 @@ def command(
 def _check(found: Found, answer: dict[str, Any], *, as_json: bool) -> int:
     """Report how the cluster differs from the profile."""
     from hpcrun.cli.output import emit_json, note
-    from hpcrun.errors import OutOfReach
 
     if found.site is None:
         raise OutOfReach("no Slurm here: scontrol is not on the PATH", fix="check on a login node")
@@ -131,7 +129,9 @@ def _profile(
             return None
     if found.old is None:
         answer["action"] = "created"
-        return new_profile(found, options, _ask(options, prompter) if found.site else {})
+        questions = options.questions if found.site else ()
+        answers = {one.key: prompter.choose(one) for one in questions}
+        return new_profile(found, options, answers)
     answer["action"] = "updated" if found.changed else "unchanged"
     if not as_json:
         say()
@@ -145,18 +145,6 @@ def _profile(
         answer["action"] = "kept"
         return None
     return updated
-
-
-def _ask(options: Options, prompter: Prompter) -> dict[str, str]:
-    """Ask what only the user knows."""
-    answers = {}
-    for one in options.questions:
-        if one.answers:
-            answers[one.key] = prompter.choose(one)
-        else:
-            is_yes = prompter.confirm(one.key, f"{one.text}?", default=one.default == "yes")
-            answers[one.key] = "yes" if is_yes else "no"
-    return answers
 
 
 def _job(
@@ -223,12 +211,16 @@ class Prompter:
     def choose(self, one: Question) -> str:
         """Ask for one of several answers, by its name or number; Enter takes the default.
 
-        Without details the answers stand in one line, and have no numbers.
+        Without details the answers stand in one line, and have no numbers; without answers it is
+        a question of yes or no.
         """
         from textwrap import fill
 
         from hpcrun.cli.output import note, width_and_height
 
+        if not one.answers:
+            is_yes = self.confirm(one.key, f"{one.text}?", default=one.default == "yes")
+            return "yes" if is_yes else "no"
         if self.quiet:
             self.taken[one.key] = one.default
             return one.default
@@ -282,6 +274,7 @@ def _show_site(found: Found) -> None:
 
 
 def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]) -> list[str]:
+
     kinds = [f"{count}x{kind}" for kind, count in partition.gpu_types.items()]
     shown = " ".join(kinds) if len(" ".join(kinds)) <= _GPUS_WIDTH else f"{len(kinds)} types"
     remarks = ["default"] if is_default else []
@@ -307,36 +300,26 @@ def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]
 
 def _show_changes(found: Found) -> None:
     """Show how the cluster differs from the profile, a line for each change."""
-    from hpcrun.cli.output import say
-
-    since = f" since {found.old.read_on}" if found.old and found.old.read_on else ""
-    say(f"{_near(found.profile)}: {'changed' if found.changed else 'nothing changed'}{since}")
-    for change in found.changed:
-        _show_change(change)
-
-
-def _show_change(change: Change) -> None:
     from textwrap import fill
 
     from hpcrun.cli.output import is_terminal, say, width_and_height
 
-    sign, colour = {
-        "added": ("+", "green"),
-        "gone": ("-", "red"),
-        "changed": ("~", "yellow"),
-    }[change.what]
-    text = change.after if change.what == "added" else change.before
-    if change.what == "changed":
-        text = f"{change.before} -> {change.after}"
-    parts = (f"{sign} {change.key}", text, "gone" if change.what == "gone" else "")
-    line = fill(
-        "  ".join(part for part in parts if part),
-        width_and_height()[0] if is_terminal() else 10_000,
-        initial_indent="  ",
-        subsequent_indent="      ",
-        break_on_hyphens=False,
-    )
-    say(click.style(line, fg=colour))
+    since = f" since {found.old.read_on}" if found.old and found.old.read_on else ""
+    say(f"{_near(found.profile)}: {'changed' if found.changed else 'nothing changed'}{since}")
+    for change in found.changed:
+        sign, colour, *texts = {
+            "added": ("+", "green", change.after),
+            "gone": ("-", "red", change.before, "gone"),
+            "changed": ("~", "yellow", f"{change.before} -> {change.after}"),
+        }[change.what]
+        line = fill(
+            "  ".join(part for part in (f"{sign} {change.key}", *texts) if part),
+            width_and_height()[0] if is_terminal() else 10_000,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_on_hyphens=False,
+        )
+        say(click.style(line, fg=colour))
 
 
 def _near(path: Path) -> str:

@@ -8,6 +8,7 @@ import time
 import click
 
 from hpcrun.cli.options import json_option
+from hpcrun.errors import InputError
 
 
 @click.group("sandbox")
@@ -31,7 +32,6 @@ def command() -> None:
 def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     """Start it."""
     from hpcrun.cli.output import say
-    from hpcrun.errors import InputError
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.config import plain_shape
     from hpcrun.sandbox.directory import sandbox_dir

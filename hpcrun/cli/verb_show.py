@@ -36,11 +36,9 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
             fix=f"hpcrun show RUN --file {name} without --json",
         )
     where = context(cluster)
-    is_job = what is not None and (
+    if what is not None and (
         what in list_jobs(where.project, where.environ) or what.endswith((".yaml", ".yml"))
-    )
-    if is_job:
-        assert what is not None
+    ):
         if name is not None:
             raise InputError(f"{what} is a job and has no files yet", fix="submit --dry-run")
         spec = load_spec(where, what)

@@ -11,7 +11,7 @@ import click
 from msgspec import structs
 
 from hpcrun.cli.output import is_terminal, note, width_and_height
-from hpcrun.cli.show_curve import drawing, known_metric
+from hpcrun.cli.show_curve import drawing
 from hpcrun.controller.context import Context
 from hpcrun.controller.curves.follow_curve import CurveFollower, Followed
 from hpcrun.controller.curves.parse import parse
@@ -85,12 +85,11 @@ def _picture(context: Context, followed: Followed, metric: str | None) -> list[s
     width, height = width_and_height()
     found = [run for run in followed.runs if run.curve.metrics]
     if found:
-        known = known_metric(found, metric) if metric else None
-        text = drawing(context, found, metric=known, size=(width - 1, height - 1))
+        size = width - 1, height - 1
+        rows = drawing(context, found, metric=metric or None, size=size).splitlines()
     else:
         names = ", ".join(run.source for run in followed.runs)
-        text = f"{names}: no metrics yet"
-    rows = [shorten(text, width - 1)] if not found else text.splitlines()
+        rows = [shorten(f"{names}: no metrics yet", width - 1)]
     rows = [*rows, *[""] * (height - 1 - len(rows))][: height - 1]
     bottom = shorten(_bottom(followed), width - 1)
     return [*rows, click.style(bottom, dim=True)] if height > 1 else rows

@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from types import FrameType
 
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import as_wide, emit_json, note, say, width_and_height, window
+from hpcrun.cli.output import as_wide, emit_json, note, say, say_lines, width_and_height, window
 from hpcrun.controller.context import Context
 from hpcrun.controller.top import Top
 from hpcrun.errors import InputError, OutOfReach
-from hpcrun.report.live import Screen
+from hpcrun.report.live import Screen, end_by_signal
 from hpcrun.views.numbers import count_of
 from hpcrun.views.table import cut
 from hpcrun.views.top import top_blocks, top_json
@@ -27,6 +26,7 @@ from hpcrun.views.top import top_blocks, top_json
 # snapshot waits for the nodes.
 _LOOK, _DRAW = 0.1, 1.0
 _PATIENCE = 8.0
+_NOTHING = "none of your jobs runs or waits; hpcrun status lists past runs"
 
 
 def print_snapshot(
@@ -49,12 +49,11 @@ def print_snapshot(
             emit_json(top_json(jobs, cluster=name, at=time.time(), left_out=top.left_out))
             return 0
         for block in top_blocks(jobs, structs.replace(window(), height=0)):
-            for row in block:
-                say(as_wide(row))
+            say_lines(map(as_wide, block))
         if top.left_out:
             say(f"and {count_of(top.left_out, 'more job')}: -n {len(jobs) + top.left_out}")
         if not jobs:
-            say(_nothing())
+            say(_NOTHING)
     return 0
 
 
@@ -88,7 +87,8 @@ def watch_top(context: Context, words: Sequence[str], *, count: int, usage: bool
 @contextmanager
 def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool) -> Iterator[Top]:
     """Watch, and end the usage steps however it ends: polite signals and Ctrl-C alike."""
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    polite = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, end_by_signal) for number in polite}
     top = Top(context, words, count=count, usage=usage)
     try:
         yield top
@@ -96,10 +96,6 @@ def _watching(context: Context, words: Sequence[str], *, count: int, usage: bool
         top.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _insist(words: Sequence[str], *, is_empty: bool) -> None:
@@ -127,7 +123,7 @@ def _picture(context: Context, top: Top) -> list[str]:
         rows += block
         shown = number
     if not jobs and top.is_known:
-        rows = [cut(_nothing(), look.width)]
+        rows = [cut(_NOTHING, look.width)]
     hidden = len(jobs) - shown + top.left_out
     bottom = _bottom(context, top, hidden)
     rows = [*rows, *[""] * (height - 1 - len(rows))][: max(0, height - 1)]
@@ -143,10 +139,6 @@ def _bottom(context: Context, top: Top, hidden: int) -> str:
         parts.append(f"Slurm is out of reach: {top.out_of_reach}")
     parts += ["q ends this, the jobs go on", f"cluster {context.cluster.name}"]
     return " - ".join(parts)
-
-
-def _nothing() -> str:
-    return "none of your jobs runs or waits; hpcrun status lists past runs"
 
 
 def _is_quit(keyboard: int | None) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
-from hpcrun.metrics.curve import Curve, Point, Series, quantile
+from hpcrun.metrics.curve import Curve, Point, Series, Summary, quantile
 from hpcrun.metrics.names import (
     EVAL_LOSS,
     GRAD_NORM,
@@ -19,7 +20,7 @@ from hpcrun.metrics.names import (
     like_a_loss,
 )
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.smooth import Trend, fit_trend
+from hpcrun.report.smooth import fit_trend
 from hpcrun.views.numbers import (
     count_of,
     format_bytes,
@@ -76,15 +77,15 @@ def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]
 
     Then comes what only counts (consumed samples, a remaining time), and what never changed.
     """
-    further = [
-        (name, series)
-        for name, series in run.curve.metrics.items()
-        if name not in _IN_TABLE and name != main
-    ]
-    return sorted(
-        further,
-        key=lambda item: (_is_constant(item[1]), _is_counter(item[1].values), _telling(item[0])),
-    )
+
+    def order(item: tuple[str, Series]) -> tuple[Any, ...]:
+        name, series = item
+        lowest, highest = series.summary.min, series.summary.max
+        is_constant = lowest is None or highest is None or lowest.value == highest.value
+        return is_constant, _is_counter(series.values), _telling(name)
+
+    further = (item for item in run.curve.metrics.items() if item[0] not in (*_IN_TABLE, main))
+    return sorted(further, key=order)
 
 
 def has_curve(runs: Sequence[ParsedRun], name: str) -> bool:
@@ -99,11 +100,6 @@ def single_values(run: ParsedRun, main: str | None) -> Iterator[Fact]:
     for name, series in further_metrics(run, main):
         if series.summary.count == 1:
             yield name, point_text(series.summary.last)
-
-
-def _is_constant(series: Series) -> bool:
-    lowest, highest = series.summary.min, series.summary.max
-    return lowest is None or highest is None or lowest.value == highest.value
 
 
 def _is_counter(values: Sequence[float]) -> bool:
@@ -127,7 +123,16 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
         yield main, "none in the log"
     else:
         yield "steps", steps_text(curve, series)
-        yield from _course(main, series)
+        summary, of = series.summary, "loss " if main == LOSS else ""
+        if summary.count == 1:
+            yield main, point_text(summary.last)
+        else:
+            yield f"{of}first", point_text(summary.first)
+            yield f"{of}last", point_text(summary.last)
+            for name, point in _ends(main, summary):
+                yield of + name, point_text(point)
+            if trend := trend_text(series):
+                yield "smoothed", trend
     if main != LOSS and not run.points:
         yield "training loss", "none in the log"
     if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
@@ -136,21 +141,11 @@ def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:
             yield "eval best", point_text(evaluated.min)
 
 
-def _course(main: str, series: Series) -> Iterator[Fact]:
-    """Yield where a metric begins, ends and turns; only of a loss is it known what is best."""
-    summary, of = series.summary, "loss " if main == LOSS else ""
-    if summary.count == 1:
-        yield main, point_text(summary.last)
-        return
-    yield f"{of}first", point_text(summary.first)
-    yield f"{of}last", point_text(summary.last)
-    if _is_loss(main):
-        yield f"{of}best", point_text(summary.min)
-    else:
-        yield "lowest", point_text(summary.min)
-        yield "highest", point_text(summary.max)
-    if trend := trend_text(series):
-        yield "smoothed", trend
+def _ends(main: str, summary: Summary) -> list[tuple[str, Point | None]]:
+    """Name the ends of a metric's range; which one is best is known of a loss alone."""
+    if "loss" in main.lower():
+        return [("best", summary.min)]
+    return [("lowest", summary.min), ("highest", summary.max)]
 
 
 def running_facts(run: ParsedRun) -> Iterator[Fact]:
@@ -190,9 +185,10 @@ def _running(run: ParsedRun) -> Iterator[tuple[str, str, list[Fact]]]:
         yield "GPU hours", f"{spent} ({count_of(run.gpus or 0, 'GPU')})", [("GPU hours", spent)]
     if curve.restarts:
         text, columns = f"{len(curve.restarts)}", [("restarts", f"{len(curve.restarts)}")]
-        if (lost := steps_lost(curve)) is not None:
-            text += f", {count_of(lost, 'step')} lost"
-            columns.append(("steps lost", f"{lost}"))
+        known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
+        if known:
+            text += f", {count_of(sum(known), 'step')} lost"
+            columns.append(("steps lost", f"{sum(known)}"))
         yield "restarts", text, columns
 
 
@@ -230,19 +226,10 @@ def trend_text(series: Series) -> str:
     passed = 0 if begun is None or ended is None else ended - begun
     span = count_of(passed, "step") if passed > 0 else count_of(trend.points, "point")
     if trend.is_level:
-        return f"{format_value(_now(trend))}, level over {span}"
+        return f"{format_value(trend.now)}, level over {span}"
     sign = "-" if trend.end < trend.begin else "+"
     moved = format_value(abs(trend.end - trend.begin))
-    return f"{format_value(_now(trend))}, {sign}{moved} in {span}"
-
-
-def _now(trend: Trend) -> float:
-    return (trend.begin + trend.end) / 2 if trend.is_level else trend.end
-
-
-def _is_loss(name: str) -> bool:
-    """Return whether the lowest value of a metric is its best, going by its name."""
-    return "loss" in name.lower()
+    return f"{format_value(trend.now)}, {sign}{moved} in {span}"
 
 
 def steps_left(curve: Curve) -> int | None:
@@ -294,12 +281,6 @@ def gpu_hours(run: ParsedRun) -> float | None:
     return run.gpus * run.seconds / 3600
 
 
-def steps_lost(curve: Curve) -> int | None:
-    """Count the steps that were done again after restarts; None where the log lacks them."""
-    known = [each.replayed for each in curve.restarts if each.resumed_at is not None]
-    return sum(known) if known else None
-
-
 def point_text(point: Point | None, form: Callable[[float], str] = format_value) -> str:
     """Print a value and its step; a metric without finite values has no best.
 
@@ -331,9 +312,8 @@ def _learning_columns(curve: Curve, main: str) -> Iterator[Fact]:
         yield "first", format_value(summary.first.value)
         yield "last", format_value(summary.last.value)
         if trend := fit_trend(_evenly(series)):
-            yield "smoothed", format_value(_now(trend))
-        headings = ("best",) if _is_loss(main) else ("lowest", "highest")
-        for heading, point in zip(headings, (summary.min, summary.max), strict=False):
+            yield "smoothed", format_value(trend.now)
+        for heading, point in _ends(main, summary):
             yield heading, point_text(point).replace(" at step ", " @")
     if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
         yield "eval last", format_value(evaluated.last.value)

@@ -239,16 +239,15 @@ def page_data(runs: Sequence[ParsedRun]) -> dict[str, Any]:
 
 def _run(run: ParsedRun) -> dict[str, Any]:
     axes: list[dict[str, Any]] = []
-    places: dict[int, tuple[list[int | None], list[float] | None]] = {}
+    places: list[tuple[Sequence[int | None], Sequence[float] | None]] = []
     metrics: dict[str, Any] = {}
     for name, series in run.curve.metrics.items():
         place = (series.steps, series.times)
-        index = next((i for i, known in places.items() if known == place), len(axes))
-        if index == len(axes):
-            places[index] = place
+        if place not in places:
+            places.append(place)
             axes.append(_axis(run.curve, name))
         values = [number(value / _factor(name)) for value in series.values]
-        metrics[name] = {"axis": index, "values": values}
+        metrics[name] = {"axis": places.index(place), "values": values}
     restarts = [
         {
             "at": restart.resumed_at,

@@ -128,8 +128,15 @@ def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
     """Lay the picture out and fill it."""
     runs = [run for run in runs if run.curve.metrics]
     large = [main_metric(runs) or LOSS]
-    small = [name for name in (EVAL_LOSS, LR, GRAD_NORM, _speed(runs)) if _is_there(runs, name)]
-    small = [name for name in small if name not in large]
+    # Of the measures of speed the one that most runs have.
+    speeds = (TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
+    speed = max(speeds, key=lambda name: sum(name in run.curve.metrics for run in runs))
+    small = [
+        name
+        for name in (EVAL_LOSS, LR, GRAD_NORM, speed)
+        if name not in large
+        and any(math.isfinite(value) for run in runs for value in run.curve.values(name))
+    ]
     # The evaluations stand beside the losses only where their places are known to be the same.
     curves = [run.curve for run in runs]
     if EVAL_LOSS in small and all(
@@ -149,16 +156,6 @@ def _draw(figure: Figure, runs: Sequence[ParsedRun], by: By) -> None:
         below = figure.add_subplot(grid[1, column])
         _panel(below, runs, [name], by, ticks=(max(4, 9 // len(small)), 5))
         below.set_title(TITLES[name], loc="left", fontsize=9, color="#333333")
-
-
-def _speed(runs: Sequence[ParsedRun]) -> str:
-    """Return the measure of speed that the most runs have."""
-    names = (TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS)
-    return max(names, key=lambda name: sum(name in run.curve.metrics for run in runs))
-
-
-def _is_there(runs: Sequence[ParsedRun], name: str) -> bool:
-    return any(math.isfinite(value) for run in runs for value in run.curve.values(name))
 
 
 def _panel(

@@ -12,7 +12,7 @@ import os
 import signal
 import termios
 from collections.abc import Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TextIO
 
 _ENTER = "\x1b[?1049h\x1b[?25l"
@@ -39,19 +39,14 @@ class Screen:
         for number, handler in (
             (signal.SIGWINCH, self._on_resize),
             (signal.SIGTSTP, self._on_stop),
-            (signal.SIGTERM, _on_end),
-            (signal.SIGHUP, _on_end),
+            (signal.SIGTERM, end_by_signal),
+            (signal.SIGHUP, end_by_signal),
         ):
             self._handlers[number] = signal.signal(number, handler)
         self._show()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._hide()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -97,5 +92,6 @@ class Screen:
         self._show()
 
 
-def _on_end(number: int, frame: FrameType | None) -> None:
+def end_by_signal(number: int, frame: FrameType | None) -> None:
+    """End the program as a shell reports it; what it has begun is put in order on the way."""
     raise SystemExit(128 + number)

@@ -226,7 +226,7 @@ def _framed(
     width = look.width - margin - 2
     canvas = Canvas(width, rows)
     for place in restarts:
-        canvas.vertical(x_axis.place(place), Style(":" if look.ascii_only else "┊", "2"))
+        canvas.vertical(x_axis.place(place), Style("┊", "2"))
     for index, line in enumerate(drawn):
         if line.raw:
             style = Style("." if look.ascii_only else "", f"2;{line_sgr(index)}", is_faint=True)

@@ -126,6 +126,11 @@ class Trend(Struct, frozen=True):
     end: float
     is_level: bool
 
+    @property
+    def now(self) -> float:
+        """Return where the curve stands at its end."""
+        return (self.begin + self.end) / 2 if self.is_level else self.end
+
 
 def fit_trend(y: Sequence[float]) -> Trend | None:
     """Fit a line to the last fifth of the points, at least 10; None of fewer than 30 points.

@@ -175,7 +175,11 @@ def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
     # Side by side, if need be with long facts at the left broken at their commas.
     room = look.width - names[0] - 2 - _GAP - names[1] - 2 - widest(text for _, text in right)
     if right and room >= _LEAST_FACT:
-        left = [row for fact in left for row in _broken(fact, room)]
+        left = [
+            row
+            for name, text in left
+            for row in zip_longest([name], wrap(text, room), fillvalue="")
+        ]
         both = zip_longest(_dimmed(left, look), _dimmed(right, look), fillvalue=("", ""))
         cells = [[name, f"{text} ", other, value] for (name, text), (other, value) in both]
         table = Table([Column()] * 4, cells, look)
@@ -187,11 +191,6 @@ def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
         first, *rest = wrap(f"{pad(name, name_width)}  {fact[1]}", look.width, name_width + 2)
         rows += [dim(first[:name_width], look) + first[name_width:], *rest]
     return rows
-
-
-def _broken(fact: Fact, width: int) -> list[Fact]:
-    first, *rest = wrap(fact[1], width)
-    return [(fact[0], first), *(("", row) for row in rest)]
 
 
 def _dimmed(facts: Sequence[Fact], look: Look) -> list[Fact]:

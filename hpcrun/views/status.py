@@ -15,7 +15,18 @@ from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
 from hpcrun.views.numbers import number, sweep_size
-from hpcrun.views.table import BOLD, Column, Look, Table, dim, paint, pairs, printable
+from hpcrun.views.table import (
+    BOLD,
+    Column,
+    Look,
+    Table,
+    dim,
+    next_lines,
+    paint,
+    pairs,
+    printable,
+    remarked,
+)
 
 # ---- lines on one job
 
@@ -109,13 +120,6 @@ def verdict_lines(status: JobStatus, look: Look) -> str:
     if status.state == "CANCELLED" and not status.attempts:
         verb = "status"  # it has no output
     return f"{text}\n  hpcrun {verb} {status.job_id or status.run_id}"
-
-
-def next_lines(*verbs: tuple[str, str], look: Look) -> list[str]:
-    """Lay out what to type next: verbs with their arguments, and why; nothing without any."""
-    width = max((len(verb) for verb, _ in verbs), default=0)
-    lines = [f"  hpcrun {verb:<{width}}  {dim(why, look)}".rstrip() for verb, why in verbs]
-    return ["Next", *lines] if lines else []
 
 
 # ---- the listing
@@ -319,7 +323,7 @@ def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list
         ]
         for status in statuses
     ]
-    return [head, *_table(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, look)]
+    return [head, *remarked(["JOBID", "STATE", "TIME", *column_names(keys), ""], rows, look)]
 
 
 def jobs_lines(job_id: str, statuses: Sequence[JobStatus], look: Look) -> list[str]:
@@ -333,16 +337,11 @@ def jobs_lines(job_id: str, statuses: Sequence[JobStatus], look: Look) -> list[s
         remark = status.why.line() if status.why else reason_text(status.verdict)
         elapsed, nodes = (job.elapsed, job.node_list) if job else ("", "")
         rows.append([status.job_id or "", status.state, elapsed, nodes or "-", remark])
-    lines += _table(["JOBID", "STATE", "TIME", "NODES", ""], rows, look)
+    lines += remarked(["JOBID", "STATE", "TIME", "NODES", ""], rows, look)
     if "_" in (statuses[0].job_id or ""):
         step = (f"status {statuses[0].job_id}", "one of them in detail")
         lines += next_lines(step, look=look)
     return lines
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], look: Look) -> list[str]:
-    columns = [*map(Column, header[:-1]), Column(header[-1], least=20, below=True)]
-    return Table(columns, rows, look).lines()
 
 
 def _job_lines(status: JobStatus, look: Look) -> list[str]:

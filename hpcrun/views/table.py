@@ -159,6 +159,22 @@ def pairs(
         yield from (f"{' ' * margin}{line}" for line in more)
 
 
+def remarked(header: Sequence[str], rows: Sequence[Sequence[str]], look: Look) -> list[str]:
+    """Lay out a table of texts; its last column, of remarks, is cut to fit.
+
+    Where there is next to no room for a remark, it stands below its row.
+    """
+    columns = [*map(Column, header[:-1]), Column(header[-1], least=_LEAST_BELOW, below=True)]
+    return Table(columns, rows, look).lines()
+
+
+def next_lines(*verbs: tuple[str, str], look: Look) -> list[str]:
+    """Lay out what to type next: verbs with their arguments, and why; nothing without any."""
+    width = widest(verb for verb, _ in verbs)
+    lines = [f"  hpcrun {verb:<{width}}  {dim(why, look)}".rstrip() for verb, why in verbs]
+    return ["Next", *lines] if lines else []
+
+
 def paint(text: str, sgr: str, look: Look) -> str:
     """Print a text with parameters of ECMA-48's SGR, where there are colours."""
     return f"\x1b[{sgr}m{text}{_RESET}" if look.colour and sgr and text else text

@@ -202,7 +202,8 @@ def _node(use: NodeUse, width: int, look: Look) -> str:
     parts = [f"  {pad(clip(printable(use.node), width, look), width)}"]
     known = [gpu.utilization for gpu in use.gpus]
     if use.gpus:
-        parts.append("GPU " + " ".join(map(_percent, known)) + "%")
+        shares = ("?" if share is None else f"{share:.0f}" for share in known)
+        parts.append(f"GPU {' '.join(shares)}%")
         parts.append(_gpu_memory(use.gpus))
     if use.cpus_busy is not None and use.cpus:
         parts.append(f"CPU {use.cpus_busy:.1f}/{use.cpus}")
@@ -255,10 +256,6 @@ def _gpu_memory(gpus: Sequence[GpuUse]) -> str:
         if gpu.memory_used is not None and gpu.memory_total
     ]
     return f"{_gib(max(known)[1])}/{_gib(max(known)[2])} GiB" if known else ""
-
-
-def _percent(share: float | None) -> str:
-    return "?" if share is None else f"{share:.0f}"
 
 
 def _gib(size: int) -> str:
