@@ -48,7 +48,9 @@ class LogPrinter:
                 emit_bytes(f"==> {whose}{event.heading} <==\n".encode("utf-8", "surrogateescape"))
         if not event.data:
             return
-        data = self._masked(event.file, event.data)
+        data, path = event.data, event.file.path
+        if self._masker is not None:
+            data = self._maskers.setdefault(path, FileMasker(self._masker)).mask(data)
         if self._as_json:
             lines = [_as_json(event.file, line) for line in self._kept(data)]
             emit_bytes("".join(lines).encode())
@@ -57,10 +59,10 @@ class LogPrinter:
             data = b"".join(
                 line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in self._kept(data)
             )
-        if self._last not in (None, event.file.path):
+        if self._last not in (None, path):
             # Bars of several ranks take turns in one row.
             self._end_line(ends=b"\n\r")
-        self._last = event.file.path
+        self._last = path
         if self._masker is not None and self._is_terminal:
             from hpcrun.logs.terminal import for_terminal  # here: in a pipe nothing is cleaned
 
@@ -91,14 +93,6 @@ class LogPrinter:
             emit_bytes(b"\n")
             self._end = b"\n"
         self._last = None
-
-    def _masked(self, file: LogFile, data: bytes) -> bytes:
-        if self._masker is None:
-            return data
-        masker = self._maskers.get(file.path)
-        if masker is None:
-            masker = self._maskers[file.path] = FileMasker(self._masker)
-        return masker.mask(data)
 
     def _kept(self, data: bytes) -> Iterator[bytes]:
         for found in _STATES.finditer(data):

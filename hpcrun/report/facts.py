@@ -294,27 +294,22 @@ def point_text(point: Point | None, form: Callable[[float], str] = format_value)
 
 def columns_of(run: ParsedRun, main: str) -> dict[str, str]:
     """Return one run's row in a table of several: texts by their headings, short ones."""
-    running = [
-        fact
-        for name, _, columns in _running(run)
-        for fact in columns
-        if fact[0] != "lr" or main != LR
-    ]
-    return dict([*_learning_columns(run.curve, main), *running])
-
-
-def _learning_columns(curve: Curve, main: str) -> Iterator[Fact]:
-    series = curve.metrics.get(main)
+    row: dict[str, str] = {}
+    series = run.curve.metrics.get(main)
     if series is not None:
         summary = series.summary
         last = summary.last.step
-        yield "steps", f"{last}" if last is not None else count_of(summary.count, "point")
-        yield "first", format_value(summary.first.value)
-        yield "last", format_value(summary.last.value)
+        row["steps"] = f"{last}" if last is not None else count_of(summary.count, "point")
+        row["first"] = format_value(summary.first.value)
+        row["last"] = format_value(summary.last.value)
         if trend := fit_trend(_evenly(series)):
-            yield "smoothed", format_value(trend.now)
+            row["smoothed"] = format_value(trend.now)
         for heading, point in _ends(main, summary):
-            yield heading, point_text(point).replace(" at step ", " @")
-    if main != EVAL_LOSS and (evaluated := curve.summary(EVAL_LOSS)):
-        yield "eval last", format_value(evaluated.last.value)
-        yield "eval best", format_value(evaluated.min.value) if evaluated.min else "nan"
+            row[heading] = point_text(point).replace(" at step ", " @")
+    if main != EVAL_LOSS and (evaluated := run.curve.summary(EVAL_LOSS)):
+        row["eval last"] = format_value(evaluated.last.value)
+        row["eval best"] = format_value(evaluated.min.value) if evaluated.min else "nan"
+    running = dict(fact for _, _, columns in _running(run) for fact in columns)
+    if main == LR:
+        running.pop("lr", None)
+    return row | running

@@ -167,11 +167,8 @@ def _tiles(runs: Sequence[ParsedRun]) -> list[tuple[str, str, str]]:
     main = main_metric(runs)
     if len(runs) != 1 or main is None:
         return []
-    facts = [
-        *learning_facts(runs[0], main),
-        *running_facts(runs[0]),
-        *single_values(runs[0], main),
-    ]
+    (run,) = runs
+    facts = [*learning_facts(run, main), *running_facts(run), *single_values(run, main)]
     return [(name, *split_fact(text)) for name, text in facts]
 
 

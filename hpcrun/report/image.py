@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.names import (
@@ -178,14 +178,14 @@ def _panel(
     axes.margins(x=0.01)
     axes.set_axisbelow(True)
     lines = [
-        _Line([place / size for place in x], run.curve.values(name), _look(runs, names, n, row))
+        ([place / size for place in x], run.curve.values(name), _look(runs, names, n, row))
         for row, name in enumerate(names)
         for n, run in enumerate(runs)
         if (x := x_axis(run.curve, name, by))
     ]
-    noisy = any(is_visibly_noisy(line.x, line.values, scale) for line in lines)
-    for line in lines:
-        _draw_line(axes, line, with_trend=noisy and len(line.x) >= FEWEST)
+    noisy = any(is_visibly_noisy(x, values, scale) for x, values, _ in lines)
+    for x, values, look in lines:
+        _draw_line(axes, x, values, look, with_trend=noisy and len(x) >= FEWEST)
     for number, run in enumerate(runs):
         colour = _colour(number) if len(runs) > 1 else _GREY
         for restart in run.curve.restarts if by == "step" else ():
@@ -209,12 +209,6 @@ def _value_ticks(axes: Axes, scale: Axis, most: int) -> None:
     axes.set_ylim(scale.low, scale.high)
 
 
-class _Line(NamedTuple):
-    x: list[float]
-    values: list[float]
-    look: dict[str, Any]
-
-
 def _colour(number: int) -> str:
     return _COLOURS[number % len(_COLOURS)]
 
@@ -229,15 +223,17 @@ def _look(
     return {"color": _colour(number), "ls": dash, "lw": 0.9 if place else 1.5}
 
 
-def _draw_line(axes: Axes, line: _Line, *, with_trend: bool) -> None:
+def _draw_line(
+    axes: Axes, x: list[float], y: list[float], look: dict[str, Any], *, with_trend: bool
+) -> None:
     """Draw the values, their trend over them, and where they are not finite."""
-    finite = [value if math.isfinite(value) else math.nan for value in line.values]
-    marker = {"marker": "o", "ms": 4, "mfc": "white"} if len(line.x) <= _FEW else {}
+    finite = [value if math.isfinite(value) else math.nan for value in y]
+    marker = {"marker": "o", "ms": 4, "mfc": "white"} if len(x) <= _FEW else {}
     faint = {"lw": 0.7, "alpha": 0.3} if with_trend else {}
-    axes.plot(line.x, finite, **(line.look | marker | faint))
+    axes.plot(x, finite, **(look | marker | faint))
     if with_trend:
-        axes.plot(line.x, smooth(line.x, finite), **line.look)
-    broken = [x for x, value in zip(line.x, line.values, strict=True) if not math.isfinite(value)]
+        axes.plot(x, smooth(x, finite), **look)
+    broken = [place for place, value in zip(x, y, strict=True) if not math.isfinite(value)]
     if broken:
         ground, low = axes.get_xaxis_transform(), [0.02] * len(broken)
         axes.plot(broken, low, "x", color=_ALARM, ms=5, mew=1.4, transform=ground, clip_on=False)

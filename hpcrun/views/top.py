@@ -104,28 +104,28 @@ def top_blocks(jobs: Sequence[JobStatus], look: Look) -> list[list[str]]:
     """Lay out the head of the table, then the rows of each job; all fit into the width."""
     if not jobs:
         return []
-    is_wide = look.width >= _WIDE
-    columns = _COLUMNS if is_wide else _COLUMNS[:_NARROW]
-    texts = {id(job): _texts(job, look) for job in jobs}
-    rows = [texts[id(job)][: len(columns)] for job in jobs if not _reason(job)]
-    heads = [[*texts[id(job)][:3], *[""] * (len(columns) - 3)] for job in jobs if _reason(job)]
-    table = Table(columns, [*rows, *heads], look)
+    columns = _COLUMNS if look.width >= _WIDE else _COLUMNS[:_NARROW]
+    texts, blank = [_texts(job) for job in jobs], [""] * (len(columns) - 3)
+    rows = [
+        [*own[:3], *blank] if _reason(job) else own[: len(columns)]
+        for job, own in zip(jobs, texts, strict=True)
+    ]
+    table = Table(columns, rows, look)
     blocks = [table.head()]
-    for job in jobs:
-        own = texts[id(job)]
-        block = table.row(_row(job, own[: len(columns)], table, look))
+    for job, own, row in zip(jobs, texts, rows, strict=True):
         if reason := _reason(job):
-            (head,) = table.row([*own[:3], *[""] * (len(columns) - 3)])
-            text = f"{head.rstrip()}: {printable(reason)}"
+            text = f"{table.row(row)[0].rstrip()}: {printable(reason)}"
             block = [paint(clip(text, look.width, look), YELLOW, look)]
-        elif not is_wide and any(own[6:]):
-            below = "  " + ", ".join(text for text in own[6:] if text)
-            block.append(dim(clip(below, look.width, look), look))
+        else:
+            block = table.row(_row(job, row, table, look))
+            below = ", ".join(text for text in own[len(columns) :] if text)
+            if below:
+                block.append(dim(clip(f"  {below}", look.width, look), look))
         blocks.append([*block, *_use_rows(job, look)])
     return blocks
 
 
-def _texts(job: JobStatus, look: Look) -> list[str]:
+def _texts(job: JobStatus) -> list[str]:
     """What stands in the columns, the curve aside."""
     progress = job.progress
     step = "" if progress.step is None else str(progress.step)
