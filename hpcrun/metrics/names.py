@@ -225,7 +225,7 @@ def _rates(name: str, nouns: str) -> dict[str, Spelling]:
 
 _OBJECTIVES = (
     "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
-    "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss"
+    "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix"
 )
 _STEP_UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
@@ -235,7 +235,9 @@ _STEP_UNITS = {
 
 # Folded spellings with all that they say; what varies freely (split, avg) is not in them.
 _TABLE: dict[str, Spelling] = {
-    **_spell(LOSS, "loss total_loss loss_total lm_loss lm_loss_value loss_value totalloss"),
+    **_spell(
+        LOSS, "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss"
+    ),
     # Objectives by their own name; in reinforcement learning the policy's.
     **{
         spelling: Spelling(LOSS, rank=100 + place)

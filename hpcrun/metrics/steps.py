@@ -478,8 +478,9 @@ def find_scale(
         first = next(ahead)
         if all(map(first.__eq__, ahead)):
             return Scale(None, 1, _LARGEST, first + 1, offsets, False)
-    epochs = merged(order, [lines[n].epochs or () for n in losses])
-    if len(epochs) < len(order) or not all(map(math.isfinite, epochs)) or epochs[-1] <= 0:
+    columns = [each for n in losses if (each := lines[n].epochs) is not None]
+    epochs = merged(order, columns) if len(columns) == len(losses) else [math.nan]
+    if not all(map(math.isfinite, epochs)) or epochs[-1] <= 0:
         return None
     before, after = (merged(order, [near[n][side].steps for n in losses]) for side in (0, 1))
     shown = epochs[:_LOOKED_AT]

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcrun.metrics.names import LOSS, LOSSES, MEASURED, like_a_loss, rank_for_loss
+from hpcrun.metrics.names import LOSS, MEASURED, like_a_loss, rank_for_loss, split_of
 from hpcrun.metrics.row import Frame, Layout, Placed
 
 MOST_BYTES = 2 << 30
@@ -239,15 +239,16 @@ def _counts(layout: Layout) -> bool:
 
 
 def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
-    """Call that the loss which stands for it in logs that call nothing so.
+    """Call that the loss which stands for it in logs that call nothing so, or is their only one.
 
     Returns its own name beside the logs, "" where nothing is renamed.
     """
     names = {name for log in logs for form in log.forms.values() for name in form.layout.names}
     ranked = sorted((rank, name) for name in names if (rank := rank_for_loss(name)) is not None)
-    if not ranked or not LOSSES.isdisjoint(names):
+    only = [name for name in names if like_a_loss(name) and split_of(name) in ("", "train")]
+    if LOSS in names or not (ranked or len(only) == 1):
         return logs, ""
-    chosen = ranked[0][1]
+    chosen = ranked[0][1] if ranked else only[0]
 
     def renamed(form: Form) -> Form:
         own = form.layout.names

@@ -241,6 +241,7 @@ RECURRING = [
     "Epoch 3 in static graph | Ave Loss: {}",
     "step 5: loss {} BPC, time 12.5ms",
     "epoch 1 our training of today has loss: {}",
+    "Train 7, loss: {}, train acc: 0.95",
 ]
 # What is one wherever it stands.
 EVIDENT = [
@@ -250,6 +251,8 @@ EVIDENT = [
     "[Fold 1 Ep 001] tr_loss={} tr_auc=0.49 | val_auc=0.36 thr=0.62 | 2.5s",
     "Epoch 3 | Ave Loss: {}",
     "Avg loss: {}",
+    "[epoch:  9, iter:  60,100, lr:(1.930e-04,)] l_pix: {}",
+    "Train: [0/50][0/6]\teta 0:08:30 lr 0.1\ttot_loss {} (0.5)\tmem 0MB",
 ]
 
 
@@ -342,6 +345,16 @@ def test_the_loss_may_go_by_another_name() -> None:
     assert curve.notes == ("nothing is called loss: Cross entropy is taken",)
     called = parse_chunks("x", [(0, [log.encode(), b"Step 5: loss = 1.5\n"])]).curve
     assert (called.values("loss"), len(called.values("Cross entropy"))) == ([1.5], 5)
+
+
+@pytest.mark.parametrize("name", ["contrastive loss", "loss_pixel"])
+def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
+    text = "".join(f"epoch {n}/9, {name}: {5 - n / 4}, acc: 0.5\n" for n in range(1, 10))
+    curve = parse_chunks("x", [(0, [text.encode()])]).curve
+    assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
+    assert curve.notes == (f"nothing is called loss: {name} is taken",)
+    two = text.replace("acc", "align loss")
+    assert "loss" not in parse_chunks("x", [(0, [two.encode()])]).curve.metrics
 
 
 def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:

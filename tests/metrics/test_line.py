@@ -265,6 +265,7 @@ def test_marks(line: str, mark: Mark | None) -> None:
     [
         ("Step: 1000", 1000),
         ("-----Iteration: 1000-----", 1000),
+        ("current step: 21th step", 21),
         ("[rank0]: === Starting iteration 12/90 ===", 12),
         ("Training step 7:", 7),
         ("Step 3 of the guide", None),

@@ -181,3 +181,9 @@ def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> Non
     offsets = [[at for at, form in enumerate(whose) if form == each] for each in range(3)]
     order = merged_order([*offsets, []])
     assert [*merged(order, [*offsets, []])] == [*range(len(whose))]
+
+
+def test_rows_without_epochs_beside_some_with_them_are_placed() -> None:
+    log = "Epoch: [0][0/0] loss 0\n" + "{'loss': 0, 'epoch': 0}\n" * 2
+    log += "{'loss': 0, 'epoch': nan}\n{'loss': 0, 'epoch': 0}\n"
+    assert parse_chunks("x", [(0, [log.encode()])]).points

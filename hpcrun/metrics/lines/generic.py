@@ -421,6 +421,9 @@ def _read_pair(text: str, pair: re.Match[str], found: Found) -> bool:
         last = metric_of(found.fields[-1].key) if found.fields else None
         if last and last.name == LOSS and last.split and not unit:
             return found.add("loss", number, split=split)  # loss train: 2.5, val: 2.6
+        if number.isdigit() and not (pair["sign"] or found.fields or unit):
+            found.split, found.loose = split, found.loose + 1
+            return found.add("epoch", number)  # Train 7, loss: 2.5
     before, key = _part(pair["key"], _ARTICLES if pair["sign"] else _JOINTS)
     if not key or (number is None and pair["sign"] is None and pair["clock"] is None):
         return False

@@ -48,14 +48,19 @@ def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
     key, value, metadata = (read[0].get(name) for name in ("key", "value", "metadata"))
     fields: list[Field] = []
     if key == "tracked_stats" and isinstance(value, dict):
-        fields = [structs.replace(field, key=_MLLOG_STATS.get(field.key, field.key))
-                  for field in fields_of(value)]  # fmt: skip
+        fields = [
+            structs.replace(field, key=_MLLOG_STATS.get(field.key, field.key))
+            for field in fields_of(value)
+        ]
     elif isinstance(key, str) and key in _MLLOG_KEYS and isinstance(value, float):
         fields = [Field(key, value)]
     if not fields or not isinstance(metadata, dict):
         return None
-    fields += [Field(_MLLOG_PLACES[name], number) for name, number in metadata.items()
-               if name in _MLLOG_PLACES and isinstance(number, float)]  # fmt: skip
+    fields += [
+        Field(_MLLOG_PLACES[name], number)
+        for name, number in metadata.items()
+        if name in _MLLOG_PLACES and isinstance(number, float)
+    ]
     split = "eval" if str(key).startswith("eval") else ""
     return build_row(fields, Shape(split=split), sure=True)
 
@@ -108,9 +113,9 @@ _LANGUAGE = (
          "lm loss PPL: 2.1E+03 | ",
          "validation loss at the end of training for test data | lm loss value: none",
          split="eval"),
-    form("nanogpt", ": train loss ",
-         r"(?:step|iter)\s+(?P<step>\d+): train loss (?P<eval_train_loss>⟨N⟩)(?: \w+)?,"
-         r" val(?:idation)? loss (?P<eval_loss>⟨N⟩)(?: \w+\Z)?(?P<rest>.*)",
+    form("nanogpt", ": train ",
+         r"(?:\[eval\] )?(?:step|iter)\s+(?P<step>\d+): train (?:loss )?(?P<eval_train_loss>⟨N⟩)"
+         r"(?: (?!val)\w+)?,? val(?:idation)? (?:loss )?(?P<eval_loss>⟨N⟩)(?: \w+\Z)?(?P<rest>.*)",
          "step 3000: train loss 4.0390, val loss 4.0427",
          "step 3000: train loss low, val loss high", split="eval"),
     form("llm.c", "s:",
