@@ -367,3 +367,11 @@ def test_of_several_learning_rates_the_first_is_meant() -> None:
     assert row is not None and dict(row.values)["lr"] == 2e-4
     row = row_of("step: 3, min_lr: 2e-4, loss: 0.5")
     assert row is not None and "lr" not in dict(row.values)
+
+
+def test_what_another_process_prints_behind_a_bar_does_no_harm() -> None:
+    bar = "Epoch 0:  31%|### | {}/39 [00:35<02:33,  3.31s/it, v_num=29, train_loss={}]"
+    log = "".join(bar.format(n, n + 0.5) + "\r" for n in range(1, 9))
+    log += bar.format(9, 9.5) + "[rank: 2] Received SIGTERM: 15\n"
+    curve = parse_chunks("x", [(0, [log.encode()])]).curve
+    assert (curve.steps("loss"), curve.values("loss")[-1]) == ([*range(1, 10)], 9.5)

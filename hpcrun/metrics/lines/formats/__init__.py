@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite, read_dict
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
-from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
+from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, metric_of
 from hpcrun.metrics.row import Mark, Row, Table
 from hpcrun.patterns import pattern_of
 
@@ -222,7 +222,11 @@ def read_meter(meter: Meter) -> Row | None:
     if 0 <= brace < 8 and (read := read_dict(meter.after, brace)):
         fields += read[0]
     elif tail := scan(meter.after.strip()):
-        fields += tail.fields
+        fields += [
+            field
+            for field in tail.fields
+            if metric_of(field.key, field.unit) or like_a_loss(field.key)
+        ]
     if not fields and meter.unit not in ("it/s", "s/it", ""):
         return None  # a bar that counts something else than steps
     # Lightning 1's own loss= is a running mean; its bar is known by the version number
