@@ -19,7 +19,7 @@ from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
-from hpcrun.controller.monitor import Pace
+from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
 from hpcrun.controller.targets import job_of_another, no_such_run
 from hpcrun.controller.usage import UsageStep, close_all
@@ -54,12 +54,14 @@ _RATES = 5
 _WINDOW, _LEAST = 120.0, 5.0
 
 
-class Top:
+class Top(Watched):
     """The jobs that wait or run, as Slurm lists them each time, and what is known of them.
 
     Slurm is asked on a thread, for an answer may take a minute. ``out_of_reach``: why nothing new
     is known of the states; empty while Slurm answers.
     """
+
+    is_open = True
 
     def __init__(
         self, context: Context, words: Sequence[str] = (), *, count: int = 20, usage: bool = True
@@ -79,12 +81,12 @@ class Top:
         self._me = {str(os.getuid()), context.environ.get("USER", ""), name_of_user(os.getuid())}
         self.out_of_reach = ""
         self._answered_at: float | None = None
+        self._has_news = False
         self._thread: threading.Thread | None = None
         self._answer: list[JobStatus] | HpcrunError | None = None
         # Where the output goes of jobs that are not hpcrun's.
         self._outputs: dict[str, list[str]] = {}
-        self._pace = Pace()
-        self._statuses: list[JobStatus] = []
+        self._monitor = Monitor(context, [self])
         self._shown: dict[str, _Shown] = {}
 
     @property
@@ -95,18 +97,18 @@ class Top:
     @property
     def left_out(self) -> int:
         """How many jobs there are beyond the ``count`` first."""
-        return max(0, len(self._statuses) - self._count)
+        return max(0, len(self._monitor.statuses) - self._count)
 
     def poll(self) -> bool:
         """Do what is due; return whether there is news.
 
         It is short: a thread waits for Slurm, and one log is read at a time.
         """
+        statuses = self._monitor.poll().statuses
         now = time.monotonic()
-        news = self._take_answer(now)
-        if self._pace.is_due(now):
-            self._ask()
-            self._pace.asked(now)
+        news, self._has_news = self._has_news, False
+        if news:
+            self._sort(statuses)
         for shown in self._shown.values():
             news |= shown.step is not None and shown.step.look(now)
         due = min(self._shown.values(), key=lambda each: each.next_look, default=None)
@@ -129,11 +131,11 @@ class Top:
 
     # ---- what Slurm answers
 
-    def _ask(self) -> None:
-        """Begin to ask."""
+    def ask(self, context: Context, pace: Pace) -> None:
+        """Begin to ask; look() has the answer."""
         if self._thread is not None and self._thread.is_alive():
             return
-        transport = slurm_transport(self._context)
+        transport = slurm_transport(context)
         self._thread = threading.Thread(target=self._find, args=[transport], daemon=True)
         try:
             self._thread.start()
@@ -141,16 +143,17 @@ class Top:
             self._thread = None
             self._find(transport)
 
-    def _take_answer(self, now: float) -> bool:
-        """Take the answer, and return whether there is one."""
+    def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
+        """Take the answer, if there is one."""
         answer, self._answer = self._answer, None
-        if isinstance(answer, HpcrunError):  # what was known holds
+        if answer is None:  # what was known holds
+            return None
+        self._has_news = True
+        if isinstance(answer, HpcrunError):
             self.out_of_reach = answer.message
-        elif answer is not None:
-            self._answered_at, self.out_of_reach = now, ""
-            self._statuses = answer
-            self._sort()
-        return answer is not None
+            return None
+        self._answered_at, self.out_of_reach = time.monotonic(), ""
+        return answer
 
     def _find(self, transport: Transport) -> None:
         """Ask for the jobs, and where the output goes of those of which that is not known."""
@@ -172,11 +175,11 @@ class Top:
             self._outputs |= {job_id: found.get(job_id, []) for job_id in unknown}
         self._answer = [_status(job) for job in live]
 
-    def _sort(self) -> None:
+    def _sort(self, statuses: Sequence[JobStatus]) -> None:
         """Follow Slurm's last answer."""
         before, self._shown = self._shown, {}
         steps = 0
-        for status in sorted(self._statuses, key=_order)[: self._count]:
+        for status in sorted(statuses, key=_order)[: self._count]:
             job = _job_of(status)
             shown = before.get(job.job_id)
             if shown is None or _job_of(shown.known).number != job.number:
