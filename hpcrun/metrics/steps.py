@@ -292,8 +292,8 @@ def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Cou
 
 def _with_epochs_above(lines: Sequence[Rows]) -> list[Rows]:
     """Give lines that name no epoch that of the last loss above them."""
-    said = [each for each in lines if each.has_losses and each.epochs is not None]
-    offsets, epochs, _ = join_steps([replace(each, steps=each.epochs) for each in said])
+    named = [each for each in lines if each.has_losses and each.epochs is not None]
+    offsets, epochs, _ = join_steps([replace(each, steps=each.epochs) for each in named])
     above = Counted(offsets, [math.nan, *epochs])
     return [
         replace(each, epochs=epochs_above(each.offsets, above)) if each.epochs is None else each
@@ -461,7 +461,7 @@ def find_scale(
 
     A program whose output is buffered prints its dictionaries in lumps, long after their steps,
     while the bar is drawn at once. Each says how far the epoch is, the bar how many steps there are
-    in all: so a step is epoch x total / epochs. How many epochs there are is not said; no row may
+    in all: so a step is epoch x total / epochs. How many epochs there are is not named; no row may
     lie ahead of the bar, so that few numbers are possible. Other rows lie beside their steps.
     """
     losses = [n for n, each in enumerate(lines) if each.has_losses]

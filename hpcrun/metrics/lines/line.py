@@ -130,8 +130,8 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
     if not text:
         return None
     for form in formats:
-        if form.needle in text and (told := form.answer(line)) is not None:
-            return form.name, told
+        if form.needle in text and (found := form.answer(line)) is not None:
+            return form.name, found
     if table is not None and (row := read_row(text, table)):
         return f"table ({table.kind})", row
     folded = text.lower()
