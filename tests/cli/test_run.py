@@ -54,7 +54,8 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert (state["state"], state["final"], state["exit_code"]) == ("COMPLETED", True, 0)
     assert (state["run_id"], state["job_id"], state["source"]) == (run.name, None, "record")
     assert f"{run.name[-4:]}  sh   COMPLETED" in hpcrun("status").out
-    assert "COMPLETED" in hpcrun("status", run.name[-4:]).out
+    # With the name before it the end of an id is never digits alone, which are a Slurm id.
+    assert "COMPLETED" in hpcrun("status", run.name[-7:]).out
     assert f"{hpcrun.project}\n" in hpcrun("logs").out
     lines = [json.loads(line) for line in hpcrun("logs", "--json").out.splitlines()]
     (wrong,) = (line for line in lines if line["line"] == "wrong")
