@@ -118,6 +118,7 @@ NUMBERS = st.one_of(
 PRINTED = st.from_regex(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.lists(PRINTED, min_size=1))
 def test_numbers_are_what_float_makes_of_them(texts: list[str]) -> None:
     found = Slot(0, 0).convert([text.encode() for text in texts])

@@ -153,6 +153,7 @@ class TestMemory:
         tracemalloc.stop()
         assert held <= 16 * 8 * 10 * rows
 
+    @pytest.mark.slow
     def test_metrics_are_derived_one_after_the_other(self) -> None:
         """Joined from two forms each has a copy of its own."""
 
