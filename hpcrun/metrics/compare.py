@@ -213,7 +213,7 @@ def first_at(y: Sequence[float], level: float) -> float | None:
 
 
 def round_up(value: float, digits: int = 3) -> float:
-    """Round a positive or negative number up to so many significant digits.
+    """Round a positive or negative number up to a number of significant digits.
 
     >>> round_up(2.3401), round_up(-0.98765), round_up(-99.983), round_up(0.0)
     (2.35, -0.987, -99.9, 0.0)

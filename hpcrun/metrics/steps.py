@@ -3,7 +3,7 @@
 Many lines say what was measured but not at which step: the dictionaries of the HF Trainer, between
 the drawings of a progress bar; ``validation loss: 2.9`` between the lines of the steps. The rows
 that *count* are those of the training with steps of their own, or the drawings of the training bar:
-those by which more of the losses without a step are told apart.
+those that distinguish more of the losses without a step.
 
 Many bars may be drawn: of loading, of tokenizing, of each evaluation. A bar on which a training
 loss stands is the training's. Else the *training bar* is the one that moves along with the rows of
@@ -280,7 +280,7 @@ def _resumptions(drawn: Drawings) -> Iterator[int]:
 
 
 def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Counts | None:
-    """Choose the steps that count: those by which more losses without a step are told apart."""
+    """Choose the steps that count: those that distinguish more losses without a step."""
 
     def apart(counts: Counted) -> int:
         return sum(len({*map(bisect_right, repeat(counts.offsets), x.offsets)}) for x in losses)

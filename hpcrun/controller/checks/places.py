@@ -224,7 +224,7 @@ class Place(Struct, frozen=True):
 
 
 def check_places(context: Context, nodes: int) -> Findings:
-    """Check the folders of the runs and of the cache, which so many nodes must see."""
+    """Check the folders of the runs and of the cache, which all ``nodes`` of the job must see."""
     found = Findings()
     mounts = read_mounts()
     every = (("runs_dir", context.runs_dir), ("cache_dir", context.cache_dir))
