@@ -493,7 +493,7 @@ def _dry(made: Prepared, values: Mapping[str, str]) -> DryRun:
 def _cancel(
     context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
 ) -> bool:
-    from hpcrun.controller.cancel import cancel_all
+    from hpcrun.controller.orders import cancel_all
     from hpcrun.controller.targets import Targets
 
     outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))

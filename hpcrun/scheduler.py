@@ -11,33 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
+from hpcrun.slurm import commands, jobs
 from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
-from hpcrun.slurm.commands import (
-    ESTIMATE,
-    SBATCH,
-    VERSION,
-    Estimate,
-    may_requeue_argv,
-    parse_estimate,
-    parse_refusals,
-    parse_sbatch,
-    parse_version,
-    requeue_argv,
-    scancel_argv,
-)
-from hpcrun.slurm.jobs import (
-    SQUEUE_HEADED,
-    SlurmJob,
-    is_sacct_garbled,
-    is_squeue_garbled,
-    parse_sacct,
-    parse_show_job,
-    parse_squeue,
-    sacct_argv,
-    show_each_argv,
-    show_job_argv,
-    squeue_argv,
-)
+from hpcrun.slurm.commands import Estimate
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -86,8 +63,8 @@ def submit(transport: Transport, run_dirs: Sequence[Path], env: Mapping[str, str
     took the job.
     """
     try:
-        result = transport.deliver(run_dirs, SBATCH, env=env, timeout=TIMEOUT)
-        job_id, message = parse_sbatch(result.stdout), _plain(result.stderr)
+        result = transport.deliver(run_dirs, commands.SBATCH, env=env, timeout=TIMEOUT)
+        job_id, message = commands.parse_sbatch(result.stdout), _plain(result.stderr)
         if result.exit_code == 0 and job_id is not None:
             return job_id
         if result.exit_code == 0:
@@ -119,8 +96,8 @@ def expected_start(transport: Transport, script: str, env: Mapping[str, str]) ->
 
     Raises SchedulerRefused, OutOfReach.
     """
-    result = transport.run(ESTIMATE, env=env, timeout=TIMEOUT, stdin=script)
-    estimate = parse_estimate(result.stderr)
+    result = transport.run(commands.ESTIMATE, env=env, timeout=TIMEOUT, stdin=script)
+    estimate = commands.parse_estimate(result.stderr)
     if result.exit_code == 0 and estimate is not None:
         return estimate
     message = _plain(result.stderr) or f"sbatch ended with code {result.exit_code}"
@@ -138,18 +115,18 @@ def queue(
     broken wrapper does, is asked for its column names then. Raises OutOfReach when Slurm does not
     answer.
     """
-    result = _run(transport, squeue_argv(job_ids))
+    result = _run(transport, jobs.squeue_argv(job_ids))
     if result.exit_code != 0 and not is_unknown_job(result.stderr):
         raise OutOfReach(f"squeue failed: {_last_line(result.stderr)}")
-    if is_squeue_garbled(result.stdout):
+    if jobs.is_squeue_garbled(result.stdout):
         excerpt = ascii(" ".join(result.stdout[:200].split())[:60])
         raise OutOfReach(
             f"squeue answered with something other than a list of jobs: {excerpt}", fix=_WRAPPER
         )
     is_empty = strict and result.exit_code == 0 and not result.stdout
-    if is_empty and not _run(transport, SQUEUE_HEADED).stdout.strip():
+    if is_empty and not _run(transport, jobs.SQUEUE_HEADED).stdout.strip():
         raise OutOfReach("squeue prints nothing, not even its column names", fix=_WRAPPER)
-    return parse_squeue(result.stdout)
+    return jobs.parse_squeue(result.stdout)
 
 
 def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] | None:
@@ -157,14 +134,14 @@ def accounting(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob] |
     if not job_ids:
         return []
     try:
-        result = transport.run(sacct_argv(job_ids), timeout=TIMEOUT)
+        result = transport.run(jobs.sacct_argv(job_ids), timeout=TIMEOUT)
     except OutOfReach as silence:
         if silence.maybe_done:
             raise
         return None  # there is no sacct here
-    if result.exit_code != 0 or is_sacct_garbled(result.stdout):
+    if result.exit_code != 0 or jobs.is_sacct_garbled(result.stdout):
         return None
-    return parse_sacct(result.stdout)
+    return jobs.parse_sacct(result.stdout)
 
 
 def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = False) -> None:
@@ -175,7 +152,9 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
     # Slurm takes a list of any length; a site's wrapper may not.
     for start in range(0, len(job_ids), 500):
         result = _run(
-            transport, scancel_argv(*job_ids[start : start + 500], pending=pending), changes=True
+            transport,
+            commands.scancel_argv(*job_ids[start : start + 500], pending=pending),
+            changes=True,
         )
         is_over = is_unknown_job(result.stderr) or "already complet" in result.stderr
         if "ermission" in result.stderr or "ccess" in result.stderr:
@@ -187,7 +166,7 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
 def version(transport: Transport) -> tuple[int, int] | None:
     """Ask which Slurm is installed, as (22, 5); None where srun, a program here, does not say."""
     with contextlib.suppress(OutOfReach):
-        return parse_version(ask(transport, VERSION) or "")
+        return commands.parse_version(ask(transport, commands.VERSION) or "")
     return None
 
 
@@ -196,9 +175,9 @@ def show_jobs(transport: Transport, job_id: str) -> list[SlurmJob]:
 
     Raises OutOfReach.
     """
-    result = _run(transport, show_job_argv(job_id))
+    result = _run(transport, jobs.show_job_argv(job_id))
     if result.exit_code == 0:
-        return parse_show_job(result.stdout)
+        return jobs.parse_show_job(result.stdout)
     if not is_unknown_job(result.stderr):
         raise OutOfReach(f"scontrol failed: {_last_line(result.stderr)}")
     return []
@@ -209,31 +188,31 @@ def show_each(transport: Transport, job_ids: Sequence[str]) -> list[SlurmJob]:
 
     Slurm takes no list of ids here; but it takes one question a line.
     """
-    argv, lines = show_each_argv(job_ids)
+    argv, lines = jobs.show_each_argv(job_ids)
     try:
-        return parse_show_job(transport.run(argv, stdin=lines, timeout=TIMEOUT).stdout)
+        return jobs.parse_show_job(transport.run(argv, stdin=lines, timeout=TIMEOUT).stdout)
     except OutOfReach:
         return []
 
 
 def pending(transport: Transport, partition: str) -> list[SlurmJob]:
     """Ask squeue for all jobs that wait in a partition. Raises OutOfReach."""
-    return parse_squeue(ask(transport, squeue_argv(partition=partition)) or "")
+    return jobs.parse_squeue(ask(transport, jobs.squeue_argv(partition=partition)) or "")
 
 
 def requeue(transport: Transport, job_ids: Sequence[str], *, hold: bool = False) -> dict[str, str]:
     """Requeue jobs; return Slurm's message for each that it refuses, by id. Raises OutOfReach."""
-    return _each(transport, requeue_argv(job_ids, hold=hold), job_ids)
+    return _each(transport, commands.requeue_argv(job_ids, hold=hold), job_ids)
 
 
 def let_requeue(transport: Transport, job_ids: Sequence[str], *, may: bool) -> dict[str, str]:
     """Allow or forbid that jobs are requeued; return refusals by id. Raises OutOfReach."""
-    return _each(transport, may_requeue_argv(job_ids, may=may), job_ids)
+    return _each(transport, commands.may_requeue_argv(job_ids, may=may), job_ids)
 
 
 def _each(transport: Transport, argv: Sequence[str], job_ids: Sequence[str]) -> dict[str, str]:
     result = _run(transport, argv, changes=True)
-    messages = parse_refusals(result.stderr)
+    messages = commands.parse_refusals(result.stderr)
     refused = {job_id: messages[job_id] for job_id in job_ids if job_id in messages}
     if result.exit_code != 0 and not refused:
         return dict.fromkeys(job_ids, _last_line(result.stderr))

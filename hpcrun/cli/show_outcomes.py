@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.cli.output import emit_json, show_error
-from hpcrun.controller.outcomes import Outcome
+from hpcrun.controller.orders import Outcome
 from hpcrun.errors import OutOfReach
 
 

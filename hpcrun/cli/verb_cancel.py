@@ -10,7 +10,7 @@ import click
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
 
 if TYPE_CHECKING:
-    from hpcrun.controller.outcomes import Outcome
+    from hpcrun.controller.orders import Outcome
     from hpcrun.runs.layout import SweepFolder
 
 
@@ -26,7 +26,7 @@ def command(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bo
     is no default: even the newest run must be named. Jobs that are already over are left alone.
     """
     from hpcrun.cli.show_outcomes import end_with
-    from hpcrun.controller.cancel import cancel_all
+    from hpcrun.controller.orders import cancel_all
     from hpcrun.controller.targets import find_targets
 
     where = context(cluster)

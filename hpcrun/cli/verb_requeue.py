@@ -26,7 +26,7 @@ def command(
     """
     from hpcrun.cli.output import say
     from hpcrun.cli.show_outcomes import end_with
-    from hpcrun.controller.requeue import requeue_all
+    from hpcrun.controller.orders import requeue_all
     from hpcrun.controller.targets import find_targets
 
     where = context(cluster)

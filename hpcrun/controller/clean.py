@@ -15,21 +15,12 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun import scheduler
-from hpcrun.controller.cancel import is_alive_here
 from hpcrun.controller.context import Context, slurm_transport
+from hpcrun.controller.orders import is_alive_here
 from hpcrun.controller.status import Memory, status_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.runs.layout import (
-    ARRAY,
-    OWN_FILES,
-    RUN_ID,
-    RunFolder,
-    SweepFolder,
-    array_of,
-    created_at,
-    sweep_folder,
-    sweep_id_of,
-)
+from hpcrun.runs import layout
+from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import Seen
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_if_there, read_submitted, read_task, successors_of
@@ -97,7 +88,7 @@ def find_old(
     else:
         limit = time.time() - older_than
         spared = {unit.name for unit in islice((unit for unit in units if not unit.kept), keep)}
-        old = (unit for unit in units if created_at(unit.name) <= limit)
+        old = (unit for unit in units if layout.created_at(unit.name) <= limit)
         units = [unit for unit in old if unit.name not in spared]
     _find_ends(context, [unit for unit in units if not unit.kept])
     if not named:
@@ -119,17 +110,18 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
     tasks: dict[str, list[str]] = {}
     alone = []
     for entry in entries:
-        sweep_id = sweep_id_of(entry.name)
-        if sweep_id is None and not RUN_ID.fullmatch(entry.name):
+        sweep_id = layout.sweep_id_of(entry.name)
+        if sweep_id is None and not layout.RUN_ID.fullmatch(entry.name):
             continue
-        array = array_of(entry.name)
+        array = layout.array_of(entry.name)
         if array in names:
-            tasks.setdefault(array.removesuffix(ARRAY), []).append(entry.name)
+            tasks.setdefault(array.removesuffix(layout.ARRAY), []).append(entry.name)
         else:
             alone.append((sweep_id or entry.name, sweep_id is not None, entry))
     for name, is_sweep, entry in sorted(alone, key=lambda one: one[0], reverse=True):
         with contextlib.suppress(OSError, ValueError):
-            created_at(name)  # a name with the form of a run id that holds no date is no run's
+            # A name with the form of a run id that holds no date is no run's.
+            created = layout.created_at(name)
             info = entry.stat(follow_symlinks=False)
             if info.st_uid != own or not stat.S_ISDIR(info.st_mode):
                 continue
@@ -137,16 +129,16 @@ def _units(runs_dir: Path) -> Iterator[Unit]:
             folders = [RunFolder(Path(path)) for path in runs]
             paths = [run.path for run in folders]
             # The sweep's own folder last: as long as it is there its runs are known as its own.
-            paths += [sweep_folder(runs_dir, name).path] if is_sweep else []
+            paths += [layout.sweep_folder(runs_dir, name).path] if is_sweep else []
             # Of a folder that is empty there is nothing to lose.
             names_in = [set(os.listdir(path)) for path in paths]  # noqa: PTH208 - names alone
-            is_ours = all(not names or names & OWN_FILES for names in names_in)
+            is_ours = all(not names or names & layout.OWN_FILES for names in names_in)
             yield Unit(
                 name=name,
                 paths=paths,
                 runs=folders,
                 is_sweep=is_sweep,
-                ended_at=created_at(name),
+                ended_at=created,
                 kept="" if is_ours else _NO_RUN,
             )
 
@@ -170,7 +162,7 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
     for unit in units:
         ends = [past[run.path] for run in unit.runs]
         unit.states = dict(Counter(end.state for end in ends))
-        unit.ended_at = max((end.ended_at for end in ends), default=created_at(unit.name))
+        unit.ended_at = max((end.ended_at for end in ends), default=layout.created_at(unit.name))
         unit.kept = next((end.kept for end in ends if end.kept), "")
         unit.is_silent = any(end.is_silent for end in ends)
 
@@ -316,7 +308,7 @@ class LiveJobs:
         known = self._known.once(conf, lambda: self._ask(conf))
         if isinstance(known, str):
             return f"Slurm may run it again, and does not answer: {known}", True
-        state = known.get(run.run_id if task is None else f"{task.sweep_id}{ARRAY}")
+        state = known.get(run.run_id if task is None else f"{task.sweep_id}{layout.ARRAY}")
         return f"it is {state}" if state else "", False
 
     def _ask(self, conf: str | None) -> dict[str, str] | str:

@@ -11,25 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.runs.layout import (
-    RUN_ID,
-    SUBMITTED,
-    TASK_ID,
-    RunFolder,
-    SweepFolder,
-    array_of,
-    sweep_folder,
-    sweep_id_of,
-)
+from hpcrun.runs import layout, store
+from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder
 from hpcrun.runs.records import Submitted
-from hpcrun.runs.store import (
-    own_record,
-    read_record,
-    read_submitted,
-    read_sweep,
-    read_task,
-    write_file,
-)
 
 # Characters of a run id's date and time.
 _STAMP = 15
@@ -44,8 +28,8 @@ def only_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
     if isinstance(found, RunFolder):
         return found
     first = found.run(0)
-    submitted = read_submitted(first, read_task(first))
-    tasks = read_sweep(found).tasks
+    submitted = store.read_submitted(first, store.read_task(first))
+    tasks = store.read_sweep(found).tasks
     one = submitted.job_id if submitted and submitted.job_id else first.run_id
     raise InputError(
         f"{word or found.sweep_id}: a sweep of {tasks} run{'s' if tasks > 1 else ''}",
@@ -65,8 +49,8 @@ def find(
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)
-        task = read_task(newest) if newest is not None else None
-        return sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
+        task = store.read_task(newest) if newest is not None else None
+        return layout.sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
     if not word.strip():
         raise InputError(
             "an empty name: no run has it",
@@ -74,9 +58,9 @@ def find(
         )
     if RUN_ID.fullmatch(word) and (runs_dir / word).is_dir():
         return RunFolder(runs_dir / word)
-    sweep_id = sweep_id_of(word) or word
-    if RUN_ID.fullmatch(sweep_id) and sweep_folder(runs_dir, sweep_id).path.is_dir():
-        return sweep_folder(runs_dir, sweep_id)
+    sweep_id = layout.sweep_id_of(word) or word
+    if RUN_ID.fullmatch(sweep_id) and layout.sweep_folder(runs_dir, sweep_id).path.is_dir():
+        return layout.sweep_folder(runs_dir, sweep_id)
     lookup = lookup or Lookup(runs_dir)
     if is_job_id(word):
         found = _find_job(lookup, word)
@@ -138,7 +122,7 @@ class Lookup:
             there = set(self.names)
             lines = [f"{name}\t{id_}\n" for name, id_ in self._known.items() if name in there]
             with contextlib.suppress(HpcrunError):  # a colleague's folder
-                write_file(self.runs_dir / INDEX, "".join(lines).encode())
+                store.write_file(self.runs_dir / INDEX, "".join(lines).encode())
         return self._found.get(job_id)
 
     def _job_folders(self) -> Iterator[tuple[str, str]]:
@@ -147,16 +131,17 @@ class Lookup:
             text = (self.runs_dir / INDEX).read_text(encoding="utf-8", errors="replace")
             lines = (line.partition("\t") for line in text.split("\n"))
             self._known = {name: job_id for name, tab, job_id in lines if tab}
-        arrays = {name for name in self.names if sweep_id_of(name)}
+        arrays = {name for name in self.names if layout.sweep_id_of(name)}
         for name in self.names:
-            if name not in arrays and (not RUN_ID.fullmatch(name) or array_of(name) in arrays):
+            is_own = RUN_ID.fullmatch(name) and layout.array_of(name) not in arrays
+            if name not in arrays and not is_own:
                 continue
             job_id = self._known.get(name)
             if job_id is None:
                 record = None
                 with contextlib.suppress(HpcrunError):
-                    record = read_record(self.runs_dir / name / SUBMITTED, Submitted)
-                record = own_record(record, sweep_id_of(name) or name)
+                    record = store.read_record(self.runs_dir / name / layout.SUBMITTED, Submitted)
+                record = store.own_record(record, layout.sweep_id_of(name) or name)
                 if record is None:  # not yet, or sbatch's answer was lost: to be read again
                     continue
                 job_id = self._known[name] = record.job_id or ""
@@ -169,10 +154,10 @@ def _find_job(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     name = lookup.folder_of_job(job_id)
     if name is None:
         return None
-    sweep_id = sweep_id_of(name)
+    sweep_id = layout.sweep_id_of(name)
     if sweep_id is None:
         return RunFolder(lookup.runs_dir / name) if not index else None
-    sweep = sweep_folder(lookup.runs_dir, sweep_id)
+    sweep = layout.sweep_folder(lookup.runs_dir, sweep_id)
     if not index:
         return sweep
     run = sweep.run(int(index))
@@ -183,12 +168,12 @@ def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     def fits(id_: str) -> bool:
         return id_.startswith(word) or id_.endswith("-" + word)
 
-    sweeps = [id_ for id_ in map(sweep_id_of, lookup.names) if id_ is not None and fits(id_)]
+    sweeps = [id_ for id_ in map(layout.sweep_id_of, lookup.names) if id_ is not None and fits(id_)]
     runs = []
     for name in lookup.names:
         if fits(name) and RUN_ID.fullmatch(name):
             run = RunFolder(lookup.runs_dir / name)
-            task = read_task(run)
+            task = store.read_task(run)
             # A word that fits a sweep fits its runs too, and means the sweep.
             if task is None or task.sweep_id not in sweeps:
                 runs.append(run)
@@ -199,7 +184,7 @@ def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
             fix="give more of the id",
         )
     if sweeps:
-        return sweep_folder(lookup.runs_dir, sweeps[0])
+        return layout.sweep_folder(lookup.runs_dir, sweeps[0])
     return runs[0] if runs else None
 
 
@@ -241,7 +226,7 @@ def _newness(name: str) -> tuple[str, str, int]:
     The last four characters of an id continue its stamp, which ends at the second.
     """
     # Most names have no point, and there may be thousands of them.
-    task = TASK_ID.fullmatch(name) if "." in name else None
+    task = layout.TASK_ID.fullmatch(name) if "." in name else None
     return (
         name[:_STAMP] + name[-4:],
         name if task is None else task[1],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.outcomes import user_name
+from hpcrun.assets import name_of_user
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import calls, captured, row, submit
 from tests.json_schemas import check_json
@@ -36,7 +36,7 @@ def submitted(hpcrun: Caller, tools: Path, *job_ids: str) -> list[Path]:
 
 def others(job_id: str, state: str, user: str = "") -> str:
     """The row of a job that hpcrun did not submit."""
-    return squeue_row(job_id, state, u=user or user_name(), Z="/elsewhere")
+    return squeue_row(job_id, state, u=user or name_of_user(os.getuid()), Z="/elsewhere")
 
 
 # ---- cancel

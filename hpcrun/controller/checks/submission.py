@@ -19,17 +19,9 @@ from hpcrun.controller.checks.script import (
 )
 from hpcrun.controller.context import Context
 from hpcrun.controller.interpreter import Interpreter
+from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
-from hpcrun.plan.script_notes import (
-    Script,
-    argument_notes,
-    backend_notes,
-    batch_notes,
-    deepspeed_notes,
-    secret_notes,
-    shared_folder_notes,
-)
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
 
@@ -97,7 +89,9 @@ class Checks:
         """Note what the runs would share, though each needs its own."""
         programs = {id(program): program for program, _ in self._given}
         script = _script(next(iter(programs.values()))) if len(programs) == 1 else None
-        return shared_folder_notes(script, [args for _, args in self._given]) if script else []
+        if script is None:
+            return []
+        return script_notes.shared_folder_notes(script, [args for _, args in self._given])
 
     def _program(
         self, context: Context, spec: JobSpec, found: Interpreter, plan: Plan | None
@@ -148,9 +142,9 @@ def _makes_files(plan: Plan) -> bool:
     return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
 
 
-def _script(program: Program) -> Script | None:
+def _script(program: Program) -> script_notes.Script | None:
     facts = program.reading.facts if program.reading else None
-    return Script(program.name, facts, program.reads_variables) if facts else None
+    return script_notes.Script(program.name, facts, program.reads_variables) if facts else None
 
 
 def _argument_notes(
@@ -166,18 +160,18 @@ def _argument_notes(
     typed = [*spec.args, *extra_args]
     script = _script(program)
     if script is not None:
-        notes += argument_notes(script, given)
+        notes += script_notes.argument_notes(script, given)
     if script is not None and spec.command is None:
-        notes += deepspeed_notes(spec, script, typed, plan.effective_batch)
-        notes += batch_notes(spec, script, typed, given, plan.effective_batch)
-        notes += backend_notes(
+        notes += script_notes.deepspeed_notes(spec, script, typed, plan.effective_batch)
+        notes += script_notes.batch_notes(spec, script, typed, given, plan.effective_batch)
+        notes += script_notes.backend_notes(
             spec, script, accelerator=plan.accelerator, world_size=plan.world_size
         )
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):
         notes += _missing_files(context.project, given)
-    return notes + secret_notes(
+    return notes + script_notes.secret_notes(
         spec.env,
         [*typed, *(spec.command or [])],
         [*setup.commands, *setup.node_commands],

@@ -15,36 +15,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from hpcrun.assets import home_dir, name_of_user
-from hpcrun.controller.checks.places import (
-    LOCAL_TYPES,
-    MEMORY_TYPES,
-    Mount,
-    answer_of,
-    mount_of,
-    read_mounts,
-)
+from hpcrun.controller.checks import places
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import ask
-from hpcrun.slurm.cluster import (
-    SHOW_CONFIG,
-    SHOW_PARTITIONS,
-    SHOW_QOS,
-    SINFO,
-    Association,
-    NodeLimits,
-    NodeRow,
-    Qos,
-    SlurmConfig,
-    associations_argv,
-    parse_associations,
-    parse_config,
-    parse_nodes,
-    parse_partitions,
-    parse_qos,
-    parse_sinfo,
-    show_nodes_argv,
-)
+from hpcrun.slurm import cluster
 from hpcrun.spec.job import Fabric
 from hpcrun.transport import Transport
 
@@ -80,8 +55,8 @@ def survey(transport: Transport) -> Answers:
     Raises OutOfReach where slurmctld does not answer, or the answer is not Slurm's.
     """
     config = _config(transport)
-    partitions = _rows(transport, SHOW_PARTITIONS, parse_partitions)
-    nodes = _rows(transport, SINFO, parse_sinfo)
+    partitions = _rows(transport, cluster.SHOW_PARTITIONS, cluster.parse_partitions)
+    nodes = _rows(transport, cluster.SINFO, cluster.parse_sinfo)
     associations, qos = _accounting(transport, config)
     groups = []
     for number in {os.getegid(), *os.getgroups()}:
@@ -99,9 +74,9 @@ def survey(transport: Transport) -> Answers:
     )
 
 
-def _config(transport: Transport) -> SlurmConfig:
+def _config(transport: Transport) -> cluster.SlurmConfig:
     try:
-        text = _answer(transport, SHOW_CONFIG)
+        text = _answer(transport, cluster.SHOW_CONFIG)
     except OutOfReach as error:
         if "onfiguration source" in error.message or "onfiguration file" in error.message:
             raise OutOfReach(
@@ -110,9 +85,9 @@ def _config(transport: Transport) -> SlurmConfig:
                 "hpcrun sandbox up",
             ) from error
         raise
-    config = parse_config(text)
+    config = cluster.parse_config(text)
     if not config.version and not config.cluster:
-        raise _odd(SHOW_CONFIG, text)
+        raise _odd(cluster.SHOW_CONFIG, text)
     return config
 
 
@@ -125,7 +100,7 @@ def _rows(transport: Transport, argv: Sequence[str], parse: Callable[[str], list
     return rows
 
 
-def _limits(transport: Transport, nodes: list[NodeRow]) -> dict[str, NodeLimits]:
+def _limits(transport: Transport, nodes: list[cluster.NodeRow]) -> dict[str, cluster.NodeLimits]:
     """Ask what Slurm reserves on one node of each kind; without an answer that is nothing."""
     kinds: dict[tuple[int, int, str], list[str]] = {}
     for row in nodes:
@@ -134,8 +109,8 @@ def _limits(transport: Transport, nodes: list[NodeRow]) -> dict[str, NodeLimits]
     names = [hosts[0] for hosts in kinds.values() if hosts and hosts[0]][:_MOST_KINDS]
     if not names:
         return {}
-    text = ask(transport, show_nodes_argv(names))
-    found = {limits.name: limits for limits in parse_nodes(_clean(text or ""))}
+    text = ask(transport, cluster.show_nodes_argv(names))
+    found = {limits.name: limits for limits in cluster.parse_nodes(_clean(text or ""))}
     # What holds for one node of a kind holds for all of them.
     return {
         host: found[hosts[0]] for hosts in kinds.values() for host in hosts if hosts[0] in found
@@ -143,17 +118,19 @@ def _limits(transport: Transport, nodes: list[NodeRow]) -> dict[str, NodeLimits]
 
 
 def _accounting(
-    transport: Transport, config: SlurmConfig
-) -> tuple[list[Association] | None, list[Qos] | None]:
+    transport: Transport, config: cluster.SlurmConfig
+) -> tuple[list[cluster.Association] | None, list[cluster.Qos] | None]:
     """Ask slurmdbd; None where there is none or it does not answer: limits are then not known."""
     if not config.has_accounting:
         return None, None
     with contextlib.suppress(OutOfReach):
-        listed = ask(transport, associations_argv(name_of_user(os.geteuid()), config.cluster))
-        qos = ask(transport, SHOW_QOS)
+        listed = ask(
+            transport, cluster.associations_argv(name_of_user(os.geteuid()), config.cluster)
+        )
+        qos = ask(transport, cluster.SHOW_QOS)
         return (
-            None if listed is None else parse_associations(_clean(listed), config.cluster),
-            None if qos is None else parse_qos(_clean(qos)),
+            None if listed is None else cluster.parse_associations(_clean(listed), config.cluster),
+            None if qos is None else cluster.parse_qos(_clean(qos)),
         )
     return None, None
 
@@ -210,7 +187,7 @@ def scratch_folders(environ: Mapping[str, str]) -> list[Folder]:
     user = environ.get("USER", "")
     texts = [f"${name}" for name in _SCRATCH_VARIABLES if environ.get(name, "").startswith("/")]
     texts += [place for place in _SCRATCH_PLACES if user or "$USER" not in place]
-    mounts = read_mounts()
+    mounts = places.read_mounts()
     found: list[Folder] = []
     for text in (*texts, "~"):
         place = text.replace("$USER", user)
@@ -223,7 +200,7 @@ def scratch_folders(environ: Mapping[str, str]) -> list[Folder]:
     return sorted(found, key=lambda folder: {True: 0, None: 1, False: 2}[folder.shared])
 
 
-def _folder(text: str, path: Path, mounts: Sequence[Mount]) -> Folder | None:
+def _folder(text: str, path: Path, mounts: Sequence[places.Mount]) -> Folder | None:
     try:
         if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
             return None
@@ -231,9 +208,9 @@ def _folder(text: str, path: Path, mounts: Sequence[Mount]) -> Folder | None:
         room = os.statvfs(real)
     except OSError:
         return None
-    mount = mount_of(real, mounts)
+    mount = places.mount_of(real, mounts)
     kind = mount.type if mount is not None else ""
-    is_local = kind in LOCAL_TYPES | MEMORY_TYPES
+    is_local = kind in places.LOCAL_TYPES | places.MEMORY_TYPES
     shared = True if _SHARED.fullmatch(kind) else False if is_local else None
     return Folder(
         text=text, path=real, file_system=kind, shared=shared, free=room.f_bavail * room.f_frsize
@@ -280,7 +257,7 @@ def pythons(project: Path, environ: Mapping[str, str]) -> list[Python]:
     found: dict[str, Python] = {}
     for key, value, path in _candidates(project, environ):
         if path.is_file() and os.access(path, os.X_OK) and str(path) not in found:
-            answer = answer_of([str(path), "-c", _HAS_TORCH], environ, _PYTHON_SECONDS)
+            answer = places.answer_of([str(path), "-c", _HAS_TORCH], environ, _PYTHON_SECONDS)
             has_torch = answer is not None and answer[1].strip() == "1"
             found[str(path)] = Python(key=key, value=value, path=str(path), has_torch=has_torch)
     return sorted(found.values(), key=lambda python: not python.has_torch)
