@@ -111,6 +111,7 @@ def derive(store: Store, limit: int | None = None) -> Curve:
             + ("their steps follow from their epochs" if is_late else _UNKNOWN)
         )
     others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
+    others.sort(key=lambda name: name != LOSS)
     draws = f"--metric draws another ({', '.join(others[1:_NAMED])})" if others[1:] else ""
     if stand_in:
         notes.append(f"nothing is called loss: {stand_in} is taken" + (draws and f"; {draws}"))

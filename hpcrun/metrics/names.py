@@ -128,6 +128,72 @@ def fold(spelling: str) -> str:
     return _NOT_WORD.sub("_", parted).strip("_")
 
 
+# Chinese words that logs use, behind what they mean; the longest that fits is taken.
+_CHINESE = {
+    word: f" {meaning} "
+    for meaning, *listed in (
+        ("loss", "损失值", "损失", "損失"),
+        ("loss_fn", "损失函数", "損失函數"),
+        ("epoch", "轮次", "轮数", "轮"),
+        ("step", "步数", "步"),
+        ("batch", "批次"),
+        ("batch_size", "批次大小", "批量大小", "批大小"),
+        ("iteration", "迭代次数", "迭代"),
+        ("learning_rate", "学习率", "學習率"),
+        ("accuracy", "准确率", "正确率", "精度"),
+        ("train", "训练集", "训练", "訓練"),
+        ("valid", "验证集", "验证", "驗證"),
+        ("test", "测试集", "测试", "測試"),
+        ("average", "平均"),
+        ("total", "总"),
+        ("current", "当前", "當前"),
+        ("eta", "剩余时间"),
+        ("time", "耗时", "用时", "时间"),
+        ("s", "秒"),
+        ("best", "最佳", "最优", "最好", "最低", "最小", "最高", "最终"),
+        ("saving", "保存"),
+        ("is", "为", "是"),
+        ("in", "在"),
+        ("finished", "完成", "结束"),
+    )
+    for word in listed
+}
+_CHINESE_WORD = pattern_of("|".join(sorted(_CHINESE, key=len, reverse=True)))
+# "the third epoch", with a numeral: 第3轮, 第 3/10 个epoch.
+_ORDINAL = pattern_of(
+    r"第\s?(\d{1,15}(?:\s?/\s?\d{1,15})?)\s?[个次]?\s?(轮|步|批次|迭代|[A-Za-z]{2,12})"
+)
+_FULL_WIDTH = str.maketrans(
+    {wide: f"{plain} " for wide, plain in zip("：，；、。", ":,;,.", strict=True)}
+    | dict(zip("（）｜％＝", "()|%=", strict=True))
+)
+
+
+def in_english(text: str) -> str:
+    """Put the Chinese words of a line into English.
+
+    >>> in_english("第3轮 | 当前损失值：10.5，准确率：95％")
+    'epoch 3 | current loss : 10.5, accuracy : 95%'
+    """
+    if text.isascii() or not _CHINESE_WORD.search(text):
+        return text
+    text = _ORDINAL.sub(r"\2 \1", text.translate(_FULL_WIDTH))
+    return " ".join(_CHINESE_WORD.sub(lambda word: _CHINESE[word.group()], text).split())
+
+
+def decode(line: bytes) -> str:
+    """Decode a line of a log; what is no UTF-8 is Chinese if it has words of that.
+
+    >>> decode("损失".encode("gb18030")), decode("café".encode("latin-1"))
+    ('损失', 'caf\ufffd')
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        text = line.decode("gb18030", "replace")
+        return text if _CHINESE_WORD.search(text) else line.decode("utf-8", "replace")
+
+
 def name_in(split: str, name: str) -> str:
     """Return the name of a metric in a split: what an evaluation took is not a training step's.
 
@@ -181,7 +247,8 @@ def like_a_score(name: str) -> bool:
     >>> like_a_score("val/acc"), like_a_score("rewards/mean"), like_a_score("batch_size")
     (True, True, False)
     """
-    return not _SCORES.isdisjoint(fold(name).split("_"))
+    folded = fold(name)
+    return "io_u" in folded or not _SCORES.isdisjoint(folded.split("_"))  # Keras: mean_io_u
 
 
 class Spelling(Struct, frozen=True):
@@ -297,8 +364,9 @@ _RANK_OF_TIME = 40
 # What is the loss where nothing is called so: the first of these.
 _STAND_INS = _spell(
     LOSS,
-    "cross_entropy crossentropy xent ce nll objective criterion generator_loss gen_loss g_loss "
-    "loss_g",
+    "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum loss_all "
+    "all_loss overall_loss combined_loss joint_loss full_loss main_loss task_loss model_loss "
+    "predict_loss prediction_loss pred_loss loss_pred generator_loss gen_loss g_loss loss_g",
 )
 # Words that only say how a number was taken, and how far they lead away from the plain metric.
 _MODIFIERS = {

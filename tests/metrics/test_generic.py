@@ -357,6 +357,23 @@ def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     assert "loss" not in parse_chunks("x", [(0, [two.encode()])]).curve.metrics
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+def test_lines_may_be_chinese(encoding: str) -> None:
+    text = "模型训练开始\n" + "".join(f"第{n}轮 损失：{5 - n / 4}\n" for n in range(1, 10))
+    curve = parse_chunks("x", [(0, [text.encode(encoding)])]).curve
+    assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
+    assert curve.steps("loss") == [*range(1, 10)]
+
+
+def test_of_several_losses_one_is_that_of_the_whole() -> None:
+    line = "Epoch: [0]  [{}/90]  eta: 0:04:30  edge_loss: 0.1 (0.1)  predict_loss: {} (0.5)\n"
+    text = "".join(line.format(n, n + 0.5) for n in range(1, 10))
+    curve = parse_chunks("x", [(0, [text.encode()])]).curve
+    assert curve.values("loss") == [n + 0.5 for n in range(1, 10)]
+    draws = "--metric draws another (edge_loss)"
+    assert curve.notes == (f"nothing is called loss: predict_loss is taken; {draws}",)
+
+
 def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:
     row = row_of('{"split": "val", "step": 3, "eval_loss": 0.5, "loss": 0.75}')
     assert row is not None and "loss" not in dict(row.values)

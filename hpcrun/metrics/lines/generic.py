@@ -111,8 +111,12 @@ _PAIR = pattern_of(
     re.VERBOSE,
 )
 _SEPARATOR = pattern_of(
-    r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)|(?<=\s)[=*#>~-]{2,}(?=\w)"
-    r"|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
+    r"(?:[\s,;:&~•·!]|\|(?!\|?\w+\|[|:= ])|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)"
+    r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
+)
+# A norm or a size: "|lvar| 56.69", "||g||: 1.5".
+_IN_BARS = pattern_of(
+    rf"\|{{1,2}}(?P<key>[^\W\d]\w{{0,20}})\|{{1,2}}[ ]?[:= ][ ]?(?P<number>{NUMBER}){END}"
 )
 _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\]()<>]+")
 _ASIDE = pattern_of(
@@ -357,6 +361,8 @@ def _read_item(text: str, place: int, found: Found) -> int | None:
         return _read_named(text, place, found)
     if char == "{":
         return found.take_dict(text, place)
+    if barred := _IN_BARS.match(text, place):
+        return barred.end() if found.add(f"|{barred['key']}|", barred["number"]) else None
     if counter := _COUNTER.match(text, place):
         found.count(counter["count"] or counter["lone"], counter["total"])
         return counter.end()
@@ -381,10 +387,11 @@ def _read_named(text: str, place: int, found: Found) -> int | None:
             return None  # "step1 .., step2 ..": names of two things
         return glued.end() if found.add(key, number) else None
     if group := _GROUP.match(text, place):
-        if group["dict"] is not None:
-            return found.take_dict(text, group.end(), group["key"])
-        found.group = len(found.fields)
-        return group.end()
+        if group["dict"] is None:
+            found.group = len(found.fields)
+            return group.end()
+        if moved := found.take_dict(text, group.end(), group["key"]):
+            return moved
     if ahead := _AHEAD.match(text, place):
         known = ahead["key"].lower() in ("score", "cost")
         if known or name_of(ahead["key"]) in LOSSES:
@@ -449,8 +456,8 @@ def _read_pair(text: str, pair: re.Match[str], found: Found) -> bool:
             found.fields.append(Field(key, word, split=found.split))
         return True
     found.is_code |= (is_loss and key.isupper()) or (pair["sign"] or "")[:2] == " ="
-    if of and is_place(key):
-        loose -= len(before)  # "Stage1 Step [3/20]"
+    if is_place(key) and (of or pair["listed"]):
+        loose -= len(before)  # "Stage1 Step [3/20]", "data epoch: [0]"
     found.loose = max(0, found.loose + loose)
     return found.add(key, number, unit, of)
 

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from hpcrun.metrics.lines.prefixes import find_time, read_time
+from hpcrun.metrics.names import decode
 from hpcrun.metrics.row import Frame, Layout, Mark, Row, Table
 
 Role = Literal["step", "epoch", "total"] | int
@@ -194,7 +195,7 @@ def is_noise(line: bytes, read: ReadLine) -> bool:
     """Tell whether lines of this shape, none of which says anything, would with other numbers."""
     spans = [found.span() for found in _GROUPED_NUMBERS.finditer(line)]
     return all(
-        read(_with_others(line, spans, others)[0].decode("utf-8", "replace")) is None
+        read(decode(_with_others(line, spans, others)[0])) is None
         for others in (_OTHER, _OTHER_LATER)
     )
 
@@ -239,11 +240,11 @@ class _Experiment:
         begin, end = time_span or (len(line), len(line))
         found = (each.span() for each in numbers.finditer(line))
         self.spans = [span for span in found if span[0] >= end or span[1] <= begin]
-        self.answer = read(line.decode("utf-8", "replace"))
+        self.answer = read(decode(line))
 
     def ask(self, text: bytes) -> Row | None:
         """Read a line like this one; None where it is no row of the same form."""
-        answer = self.read(text.decode("utf-8", "replace"))
+        answer = self.read(decode(text))
         if answer is None or self.answer is None or answer[0] != self.answer[0]:
             return None
         return answer[1] if isinstance(answer[1], Row) else None

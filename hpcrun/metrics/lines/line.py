@@ -46,7 +46,9 @@ from hpcrun.metrics.names import (
     EPOCH_RANK,
     SPLITS,
     STEP_RANK,
+    decode,
     fold,
+    in_english,
     like_a_loss,
     like_a_score,
     split_of,
@@ -69,8 +71,9 @@ NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
     *b"per_second,words/s,mllog,[batch=,max_ma ,]\ttrain,]\tvalid".split(b","),
     *b"requeu,due to,resum,restor".split(b","),
+    *("损失".encode(encoding) for encoding in ("utf-8", "gb18030")),
 )
-_NEEDLES = tuple(needle.decode() for needle in NEEDLES)
+_NEEDLES = tuple(map(decode, NEEDLES))
 # Those that are looked for in every part of a very long log.
 ALWAYS: tuple[bytes, ...] = (b"loss",)
 # Those that are looked for here and there in one.
@@ -140,7 +143,7 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 
 def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
     """Read a line by what it looks like."""
-    text = line.text
+    text = in_english(line.text)
     if meter := find_meter(text):
         after = meter.after.strip()
         if after and after[0] != "{":  # a logger's own line, which a bar's drawing had begun

@@ -40,6 +40,7 @@ from hpcrun.metrics.lines.line import (
     records,
 )
 from hpcrun.metrics.lines.prefixes import read_time
+from hpcrun.metrics.names import decode
 from hpcrun.metrics.row import Frame, Mark, Placed, Row, Table
 
 LONGEST_LINE = 1 << 16
@@ -311,10 +312,7 @@ class Reader:
 
     def _read_line(self, line: bytes, offset: int) -> list[Row | Mark | Table | None]:
         """Read a line by itself, and put down what each record on it says."""
-        return [
-            self._read_record(text, line, offset)
-            for text in records(line.decode("utf-8", "replace"))
-        ]
+        return [self._read_record(text, line, offset) for text in records(decode(line))]
 
     def _read_record(self, text: str, line: bytes, offset: int) -> Row | Mark | Table | None:
         form, answer = self._ask(text) or ("", None)
@@ -376,7 +374,7 @@ class Reader:
         for key, indices in by_key.items():
             first = indices[0]
             if key not in shape.rows:
-                _, answer = self._ask(lines[first].group().decode("utf-8", "replace")) or ("", None)
+                _, answer = self._ask(decode(lines[first].group())) or ("", None)
                 shape.rows[key] = None
                 if isinstance(answer, Row) and shape.explains(groups[first], answer):
                     shape.rows[key] = answer
