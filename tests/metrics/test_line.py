@@ -187,17 +187,24 @@ def _seconds(line: str, table: Table | None) -> float:
     return time.process_time() - begin
 
 
+@pytest.mark.parametrize("bar", ["5/9 [00:01<00:09,  1.5it/s]", "3it [1:02:03, 2.5s/it, loss=0.5]"])
+def test_a_dictionary_beside_a_bar_is_a_record_of_its_own(bar: str) -> None:
+    logged, drawn = b"{'loss': 2.5}", f" 56%|##  | {bar}".encode()
+    assert records(drawn + logged) == [drawn, logged]
+    assert records(logged + drawn) == [logged, drawn]
+    assert records(b"[08:04:09]" + logged) == [b"[08:04:09]" + logged]
+
+
 def test_two_records_on_a_line() -> None:
-    line = "[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
-    told = [row_of(record) for record in records(line)]
+    line = b"[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
+    told = [row_of(record.decode()) for record in records(line)]
     assert [(row.rank, row.values) for row in told if row] == [
         (1, (("loss", 3.5),)),
         (0, (("loss", 7.5),)),
     ]
-    assert row_of(line) == told[0]
-    cut = "[default1]:step 18 loss [default0]:step 16 loss 2.5"  # what torchrun's tee begins with
-    assert [row_of(record) is not None for record in records(cut)] == [False, True]
-    assert records("[rank0]: [rank0]: step=1 loss=2") == ["[rank0]: [rank0]: step=1 loss=2"]
+    cut = b"[default1]:step 18 loss [default0]:step 16 loss 2.5"  # what torchrun's tee begins with
+    assert [row_of(record.decode()) is not None for record in records(cut)] == [False, True]
+    assert records(b"[rank0]: [rank0]: step=1 loss=2") == [b"[rank0]: [rank0]: step=1 loss=2"]
 
 
 @pytest.mark.parametrize(

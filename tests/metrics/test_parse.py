@@ -139,3 +139,29 @@ def test_losses_below_the_heading_of_an_evaluation_are_its_own() -> None:
     curve = parse_chunks("x", [(0, [log.encode()])]).curve
     assert (curve.steps("loss"), curve.values("loss")[-1]) == ([1, 2, 3, 4, 5, 6], 3.5)
     assert (curve.steps("eval_loss"), curve.values("eval_loss")) == ([2, 4, 6], [7.75, 5.75, 3.75])
+
+
+def _drawing(step: int) -> str:
+    return f"\r{step:3d}%|####      | {step}/100 [00:{step % 60:02d}<01:00,  1.00s/it]"
+
+
+def _dictionary(step: int) -> str:
+    return f"{{'loss': {3 - step / 100:.3f}, 'epoch': {step / 100}}}\n"
+
+
+def test_dictionaries_that_waited_in_a_buffer_are_no_part_of_the_bar_beside_them() -> None:
+    log = ""
+    for end in (50, 100):
+        waited = [_dictionary(step) for step in range(end - 40, end + 1, 10)]
+        log += "".join(map(_drawing, range(end - 49, end + 1))) + "".join(waited)
+    curve = parse_chunks("x", [(0, [log.encode()])]).curve
+    assert curve.steps("loss") == [*range(10, 101, 10)]
+    assert curve.values("loss")[:2] == [2.9, 2.8]
+    assert len(curve.values("step_seconds")) == 100
+
+
+def test_a_dictionary_behind_each_drawing_has_its_step() -> None:
+    log = "".join(_drawing(step) + f"{{'loss': {3 - step / 100:.3f}}}\n" for step in range(1, 101))
+    curve = parse_chunks("x", [(0, [log.encode()])]).curve
+    assert curve.steps("loss") == [*range(1, 101)]
+    assert curve.values("loss")[0] == 2.99

@@ -91,12 +91,14 @@ def line_by_line(data: bytes) -> list[Told]:
     """What the reader of lines says of each line by itself; no line here begins a table."""
     told = []
     for found in re.finditer(rb"[^\n\r\0]+", data):
-        for record in records(found.group().decode("utf-8", "replace")):
-            read = read_line(record)
+        start = found.start()
+        for record in records(found.group()):
+            read = read_line(record.decode("utf-8", "replace"))
             if read is not None and isinstance(row := read[1], Row):
                 layout = layout_of(read[0], row)
                 values = tuple(repr(value) for _, value in row.values)
-                told.append(Told(found.start(), layout, row.step, values))
+                told.append(Told(start, layout, row.step, values))
+            start += len(record)
     return in_order(told)
 
 

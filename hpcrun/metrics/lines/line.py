@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from operator import or_
 
 from msgspec import structs
@@ -90,15 +91,14 @@ def read_line(
 ) -> Answer | None:
     """Read one line; return the name of its form and what it says, None if it says nothing.
 
-    ``table`` is the head of the table that is open, if one is. Of a line with several records
-    (``records``) the first is read.
+    ``table`` is the head of the table that is open, if one is. The line is one of ``records``.
 
     >>> form, row = read_line("[rank1]: 2026-11-20 08:04:09 - INFO - step: 7 | loss: 2.5")
     >>> form, row.step, row.rank, row.values
     ('key=value', 7, 1, (('loss', 2.5),))
     >>> read_line("the loss of step 3 is 2.5 and too high")
     """
-    line = strip_prefixes(records(text)[0])
+    line = strip_prefixes(text)
     answer = _read(line, table, formats)
     row = answer[1] if answer else None
     if answer is None or not isinstance(row, Row):
@@ -109,23 +109,28 @@ def read_line(
     return answer if rank == row.rank else (answer[0], structs.replace(row, rank=rank))
 
 
-# A second record on one line: processes write side by side, and a line end comes late.
-_NEXT_RECORD = pattern_of(
-    r"(?<=[^\s\[({|>:\]])(?=\[(?:(?:default|rank)[ _]?\d{1,6}\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d))"
-    r"|(?<=[a-z] )(?=\[default\d{1,6}\]:)|(?<=\})(?=\{['\"])"
-    r"|\x1b\[A"  # the cursor goes up: what follows stands on another line
+# Where a second record begins on a line: processes write side by side, and a line end comes late.
+_NEXT_RECORD = re.compile(
+    rb"(?<=[^\s\[({|>:\]])"
+    rb"(?=\[(?:(?:default|rank)[ _]?\d{1,6}\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d))"
+    rb"|(?<=[a-z] )(?=\[default\d{1,6}\]:)|(?<=\})(?=\{['\"])"
+    rb"|\x1b\[A"  # the cursor goes up: what follows stands on another line
+    # A dictionary beside a bar may have waited in a buffer: the bar does not count its step.
+    rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\](?= {0,8}\{['\"])"
+    rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
 )
 
 
-def records(text: str) -> list[str]:
+def records(line: bytes) -> list[bytes]:
     """Part a line into the records that stand on it, nearly always one.
 
-    >>> records("[rank 1] step 5 loss 3.5[rank 0] step 5 loss 7.5")
-    ['[rank 1] step 5 loss 3.5', '[rank 0] step 5 loss 7.5']
+    >>> records(b"[rank 1] step 5 loss 3.5[rank 0] step 5 loss 7.5")
+    [b'[rank 1] step 5 loss 3.5', b'[rank 0] step 5 loss 7.5']
     """
-    if text.count("[") < 2 and "}{" not in text:
-        return [text]
-    return [part for part in _NEXT_RECORD.split(text) if part.strip()] or [text]
+    if line.count(b"[") < 2 and b"{" not in line:
+        return [line]
+    borders = [0, *(found.end() for found in _NEXT_RECORD.finditer(line)), len(line)]
+    return [line[start:end] for start, end in pairwise(borders) if start < end]
 
 
 def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer | None:

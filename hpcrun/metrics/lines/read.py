@@ -141,7 +141,8 @@ class Reader:
         line = self._rest.rstrip()
         if not line.endswith((b"}", b"]", b")", b"|")):
             line = line[: max(line.rfind(mark) for mark in b" \t,;|") + 1]
-        self._read_line(line, self.offset)
+        self._block, self._base = line, self.offset
+        self._look_up(0, len(line))
         self.move(self.offset + self._length)
         return self._take_pieces()
 
@@ -267,31 +268,38 @@ class Reader:
         return end
 
     def _look_up(self, start: int, stop: int) -> Shape | None:
-        """Read the line by its shape; return it, None if the line was read otherwise."""
+        """Read a line or a record by its shape; return it, None if it was read otherwise."""
         if stop - start > LONGEST_LINE:
             return None
         line = self._block[start:stop]
         key = line.translate(None, _DIGITS)
         shape = self._shapes.get(key)
-        if shape is not None and (found := shape.pattern.match(self._block, start)):
+        if shape is not None and (found := shape.pattern.match(self._block, start, stop)):
             shape.found.append(found)
             return shape
         numberless = _NUMBER.sub(b"0", line)
         if numberless in self._noise:
             self._miss()
             return None
-        answers = self._read_line(line, self._base + start)
-        if len(answers) > 1:
+        parts = records(line)
+        if len(parts) > 1:
+            for part in parts:
+                stop = start + len(part)
+                if shape := self._look_up(start, stop):
+                    self._note_needles(shape.needles)
+                    self._misses = 0
+                start = stop
             return None
+        answer = self._read_line(line, self._base + start)
         if len(self._seen) >= _MOST_SHAPES:
             self._seen.clear()
         if len(self._shapes) + len(self._noise) >= _MOST_SHAPES:
             self._forget_shapes()
-        if answers == [None]:
+        if answer is None:
             self._seen[numberless] += 1
             if self._seen[numberless] > 1 and is_noise(line, self._ask):
                 self._noise.add(numberless)
-        elif isinstance(answers[0], Row):
+        elif isinstance(answer, Row):
             self._seen[key] += 1
             if 1 < self._seen[key] <= _TRIES and (shape := learn(line, self._ask)):
                 shape.needles, shape.followers = _needles_in(line), (shape,)
@@ -310,11 +318,9 @@ class Reader:
     def _ask(self, text: str) -> tuple[str, Row | Mark | Table] | None:
         return read_line(text, self.table, self._formats)
 
-    def _read_line(self, line: bytes, offset: int) -> list[Row | Mark | Table | None]:
-        """Read a line by itself, and put down what each record on it says."""
-        return [self._read_record(text, line, offset) for text in records(decode(line))]
-
-    def _read_record(self, text: str, line: bytes, offset: int) -> Row | Mark | Table | None:
+    def _read_line(self, line: bytes, offset: int) -> Row | Mark | Table | None:
+        """Read a line of one record by itself, and put down what it says."""
+        text = decode(line)
         form, answer = self._ask(text) or ("", None)
         if answer is None:
             self._miss()

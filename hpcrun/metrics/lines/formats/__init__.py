@@ -8,7 +8,7 @@ line. A job's own pattern (``own_format``) is an entry like any other.
 
 A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
 1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
-does no harm. A dict before or behind it belongs to it. The rate is the duration of a step; whether
+does no harm. The rate is the duration of a step; whether
 the bar is one of training at all is for those to say who see more than a line.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite, read_dict
+from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, metric_of
@@ -197,7 +197,7 @@ def _scaled(text: str | None) -> float | None:
 
 
 def read_meter(meter: Meter) -> Row | None:
-    """Read a line with a progress bar: its place, what it says of it, and a dict beside it.
+    """Read a line with a progress bar: its place, and what it says of it.
 
     Numbers of the description are no part of ``bar``, which names the bar: they change.
 
@@ -206,22 +206,14 @@ def read_meter(meter: Meter) -> Row | None:
     >>> row.step, row.total, row.epoch, row.values, row.bar
     (12, 100, 3.0, (('loss', 0.5), ('step_seconds', 0.5)), 'Epoch')
     """
-    fields: list[Field] = []
-    before = meter.before
-    if before.startswith("{") and (read := read_dict(before)):
-        fields, before = read[0], before[read[1] :]
-    description = _DRAWN_BAR.sub("", before).strip().removesuffix(":").strip()
-    split, described = _read_description(description)
-    fields += described
+    description = _DRAWN_BAR.sub("", meter.before).strip().removesuffix(":").strip()
+    split, fields = _read_description(description)
     if whole := scan(meter.postfix):
         fields += whole.fields
     else:  # parts that are no pairs are passed over
         parts = (scan(part) for part in meter.postfix.split(", ")[:200])
         fields += [field for part in parts if part for field in part.fields]
-    brace = meter.after.find("{")
-    if 0 <= brace < 8 and (read := read_dict(meter.after, brace)):
-        fields += read[0]
-    elif tail := scan(meter.after.strip()):
+    if tail := scan(meter.after.strip()):
         fields += [
             field
             for field in tail.fields
