@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
+from hpcrun.controller.targets import list_runs, only_run
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
-from hpcrun.runs.find import list_runs, only_run
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
@@ -121,8 +121,7 @@ class Run:
         launchers with "node1: ". ``follow`` goes on as they grow, until the run is over. What
         looks like a secret is ``***``, unless ``raw``. Raises InputError for a rank without a log.
         """
-        from hpcrun.controller.logs import JobLogs, LogQuery
-        from hpcrun.controller.secrets import masker_of
+        from hpcrun.controller.logs import JobLogs, LogQuery, masker_of
 
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
         logs = JobLogs(self._context, [self._folder], query)

@@ -13,8 +13,7 @@ from msgspec import Struct, structs
 from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import Memory, status_of, status_of_job
-from hpcrun.controller.targets import find_target, no_such_run
-from hpcrun.runs.find import no_runs_in
+from hpcrun.controller.targets import find_target, no_runs_in, no_such_run
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep
 from hpcrun.runs.status import JobStatus, Level

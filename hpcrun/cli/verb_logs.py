@@ -73,13 +73,13 @@ def command(
     from hpcrun.controller.logs import (
         LogQuery,
         logs_of,
+        masker_of,
         parse_attempt,
         parse_count,
         parse_pattern,
         parse_ranks,
     )
     from hpcrun.controller.seconds import parse_when
-    from hpcrun.controller.secrets import masker_of
 
     query = LogQuery(
         ranks=parse_ranks(ranks),

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from hpcrun.cli.output import note
 from hpcrun.cli.show_logs import LogPrinter
 from hpcrun.controller.context import Context
-from hpcrun.controller.logs import JobLogs
+from hpcrun.controller.logs import JobLogs, masker_of
 from hpcrun.controller.monitor import Monitor, Runs, poll_all
-from hpcrun.controller.secrets import masker_of
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.store import runs_of

@@ -15,7 +15,8 @@ from hpcrun.assets import config_dir, home_dir
 from hpcrun.errors import InputError
 from hpcrun.spec.cluster import Cluster
 from hpcrun.spec.job import EnvironmentKind
-from hpcrun.transport import Connect, Transport, connect_here
+from hpcrun.transport import Connect, Transport
+from hpcrun.transport.local import LocalTransport
 
 PROFILE = "hpcrun.yaml"
 
@@ -70,7 +71,7 @@ class Context(Struct, frozen=True, kw_only=True):
     code: Path | None = None
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-    connect: Connect = connect_here
+    connect: Connect = LocalTransport
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
         """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""

@@ -12,9 +12,8 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, read_text, slurm_transport
-from hpcrun.controller.targets import job_of_another, no_such_run
+from hpcrun.controller.targets import find, job_of_another, no_such_run, only_run
 from hpcrun.errors import InputError
-from hpcrun.runs.find import find, only_run
 from hpcrun.runs.layout import RUN_ID
 from hpcrun.runs.store import read_history, write_file
 from hpcrun.slurm.hostfile import Form, Host, parse_hostfile

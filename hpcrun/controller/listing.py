@@ -27,9 +27,9 @@ from hpcrun.controller.status import (
     refresh,
     remember,
 )
+from hpcrun.controller.targets import list_names
 from hpcrun.errors import HpcrunError
 from hpcrun.runs import store
-from hpcrun.runs.find import list_names
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen, Task, TaskEnd
 from hpcrun.runs.status import JobStatus

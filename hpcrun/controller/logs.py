@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,12 +20,15 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.targets import find_target, no_such_run
-from hpcrun.errors import InputError
+from hpcrun.errors import HpcrunError, InputError
 from hpcrun.logs.files import LogFile, end_in, log_files, part_of
 from hpcrun.logs.tail import Tail, start_of_last
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End
-from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
+from hpcrun.runs.store import read_history, read_plan, read_record, read_task, runs_of
+from hpcrun.secrets.mask import Masker, SecretMark
+from hpcrun.secrets.names import is_secret_name
+from hpcrun.secrets.tokens import looks_random
 
 if TYPE_CHECKING:
     from hpcrun.controller.job_output import JobOutput
@@ -447,6 +451,31 @@ def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
             memoryview(mapped) as text,
         ):
             return part_of(text, attempt)
+
+
+# ---- what of them is not shown
+
+
+def masker_of(context: Context, runs: Sequence[RunFolder]) -> Masker:
+    """Make the masker of the secrets of some runs, and of the caller's own variables."""
+    own = [value for name, value in context.environ.items() if is_secret_name(name)]
+    values = [value for value in map(os.fsencode, own) if looks_random(value)]
+    names: list[str] = []
+    marks: list[SecretMark] = []
+    # The runs of a sweep have the same secrets.
+    for run in runs[:1]:
+        plan = read_plan(run)
+        names = list(plan.secrets) if plan is not None else []
+        values += [os.fsencode(context.environ[name]) for name in names if name in context.environ]
+        with suppress(OSError, ValueError):  # while they are there
+            for word in shlex.split(os.fsdecode(run.secrets.read_bytes())):
+                name, _, value = word.partition("=")
+                # A value with control characters is written as $'...'; no line of a log holds it.
+                if value and name != "export" and not value.startswith("$"):
+                    values.append(os.fsencode(value))
+        with suppress(HpcrunError):  # of somebody else's run
+            marks = read_record(run.secret_marks, list[SecretMark]) or []
+    return Masker(names=names, values=values, marks=marks)
 
 
 # ---- numbers in messages

@@ -54,22 +54,21 @@ class Memory(dict[object, Any]):
         return answer
 
 
-class Answers(Struct, frozen=True, kw_only=True):
+class Answers(Struct, kw_only=True):
     """What one Slurm answered about some runs. ``silence`` is why squeue gave no answer, else "".
 
     ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
-    job id.
-    ``asked``: the jobs and arrays that it was asked about. ``secrets``: when those of the runs were
-    written (mtime_ns) that lay there before Slurm was asked.
+    job id. ``asked``: the jobs and arrays that it was asked about. ``secrets``: when those of the
+    runs were written (mtime_ns) that lay there before Slurm was asked.
     """
 
     conf: str | None
     conf_is_gone: bool
-    silence: str
-    rows: dict[str, dict[str, SlurmJob]]
-    accounts: dict[str, SlurmJob]
     asked: frozenset[str]
     secrets: dict[Path, int]
+    silence: str = ""
+    rows: dict[str, dict[str, SlurmJob]] = {}
+    accounts: dict[str, SlurmJob] = {}
 
 
 def status_of(
@@ -133,47 +132,42 @@ def ask(
     # Runs of this machine alone need no Slurm.
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
     asked = _whole_arrays(job_ids)
-    conf_is_gone = conf is not None and not Path(conf).exists()
-    secrets = {run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))}
-    silence, rows, accounts = "", dict[str, dict[str, SlurmJob]](), dict[str, SlurmJob]()
-    is_slow = False
-    if job_ids and not conf_is_gone:
-        # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
-        # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
-        by_ids = None not in job_ids and len(asked) <= _AT_ONCE
-        # A run whose end no other record has is lost if Slurm does not know it.
-        is_strict = any(
-            history.end is None and history.seen is None and not history.is_local
-            for _, history in runs
-        )
-        try:
-            found = scheduler.queue(transport, asked if by_ids else (), strict=is_strict)
-        except OutOfReach as error:
-            # A Slurm that lets squeue wait for so long would let sacct wait as well.
-            silence, is_slow, found = error.message, error.maybe_done, []
-        # There are thousands, and each run looks for its own.
-        for row in found:
-            rows.setdefault(row.folder, {})[row.job_id] = row
-    missing = _whole_arrays(
-        [history.job_id for _, history in runs if _row_of(history, rows) is None]
-    )
-    if not conf_is_gone and not is_slow:
-        for start in range(0, len(missing), _AT_ONCE):
-            answer = None
-            with contextlib.suppress(OutOfReach):
-                answer = scheduler.accounting(transport, missing[start : start + _AT_ONCE])
-            if answer is None:
-                break
-            accounts |= {row.job_id: row for row in answer}
-    return Answers(
+    answers = Answers(
         conf=conf,
-        conf_is_gone=conf_is_gone,
-        silence=silence,
-        rows=rows,
-        accounts=accounts,
+        conf_is_gone=conf is not None and not Path(conf).exists(),
         asked=frozenset(asked),
-        secrets=secrets,
+        secrets={run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))},
     )
+    if answers.conf_is_gone or not job_ids:
+        return answers
+    # By job ids, which finds colleagues' jobs too, or, where one is not known (a lost reply of
+    # sbatch), all of the user's jobs. A command line has its bounds (128 KiB for a word).
+    by_ids = None not in job_ids and len(asked) <= _AT_ONCE
+    # A run whose end no other record has is lost if Slurm does not know it.
+    is_strict = any(
+        history.end is None and history.seen is None and not history.is_local for _, history in runs
+    )
+    try:
+        found = scheduler.queue(transport, asked if by_ids else (), strict=is_strict)
+    except OutOfReach as error:
+        # A Slurm that lets squeue wait for so long would let sacct wait as well.
+        answers.silence, found = error.message, []
+        if error.maybe_done:
+            return answers
+    # There are thousands, and each run looks for its own.
+    for row in found:
+        answers.rows.setdefault(row.folder, {})[row.job_id] = row
+    missing = _whole_arrays(
+        [history.job_id for _, history in runs if _row_of(history, answers.rows) is None]
+    )
+    for start in range(0, len(missing), _AT_ONCE):
+        answer = None
+        with contextlib.suppress(OutOfReach):
+            answer = scheduler.accounting(transport, missing[start : start + _AT_ONCE])
+        if answer is None:
+            break
+        answers.accounts |= {row.job_id: row for row in answer}
+    return answers
 
 
 def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:

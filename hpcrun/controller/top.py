@@ -21,14 +21,13 @@ from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
-from hpcrun.controller.targets import job_of_another, no_such_run
+from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run
 from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile
 from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
 from hpcrun.plan.types import label
 from hpcrun.report.facts import seconds_per_step, steps_left
-from hpcrun.runs.find import find, is_job_id
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
 from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus, Progress

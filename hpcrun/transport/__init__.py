@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -81,10 +81,3 @@ class Transport(Protocol):
 # time.monotonic): every command is cut off then, whatever its own limit. ``waiting``: each runs
 # inside it. A Context has one, so that a test can hand in its own.
 Connect = Callable[..., Transport]
-
-
-def connect_here(env: Mapping[str, str], **options: Any) -> Transport:
-    """Return the transport to a cluster that is here; see Connect."""
-    from hpcrun.transport.local import LocalTransport  # here: it imports this module
-
-    return LocalTransport(env, **options)

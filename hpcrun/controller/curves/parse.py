@@ -13,8 +13,8 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_from
-from hpcrun.controller.secrets import masker_of
-from hpcrun.controller.targets import find_target
+from hpcrun.controller.logs import masker_of
+from hpcrun.controller.targets import find, find_target, no_runs_in
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
@@ -23,7 +23,6 @@ from hpcrun.metrics.lines.formats import own_format
 from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
-from hpcrun.runs.find import find, no_runs_in
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.store import read_plan, runs_of
 
