@@ -109,9 +109,9 @@ def test_the_command_line_is_given_ctrl_c_back(
 
 @pytest.mark.parametrize("path", [p for p in modules() if part(p) == "cli"], ids=name)
 def test_verbs_import_at_their_start_what_is_light(path: Path) -> None:
-    if path.stem.startswith("verb_") or path.stem in ("main", "options"):
+    if path.stem.startswith("verb_") or path.stem in ("main", "options", "output"):
         found = imports(path, at_start=True)
         assert libraries({full.split(".")[0] for full in found}) <= {"click"}
         inside = {full for full in found if full.startswith("hpcrun.")}
-        allowed = ("hpcrun.cli.options", "hpcrun.errors", "hpcrun.__version__")
+        allowed = ("hpcrun.cli.options", "hpcrun.cli.output", "hpcrun.errors", "hpcrun.__version__")
         assert all(full.startswith(allowed) for full in inside), inside

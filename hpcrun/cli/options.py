@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpcrun.cli.output import Patience
 from hpcrun.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
     """Find project and cluster from where hpcrun is called; what main() was given connects."""
     from msgspec import structs
 
-    from hpcrun.cli.output import Patience
     from hpcrun.controller.context import load_context
 
     found = load_context(os.environ, Path.cwd(), cluster)
@@ -72,20 +71,39 @@ def context(cluster: str | None, *, debug: bool = False) -> Context:
 
 
 class ArgsAfterDashes(click.Command):
-    """A command with arguments after ``--``, in ctx.meta["extra_args"]; None without ``--``."""
+    """A command with arguments after ``--``, in ``extra_args``; None without ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         extra_args = None
         if "--" in args:
             cut = args.index("--")
             args, extra_args = args[:cut], args[cut + 1 :]
-        ctx.meta["extra_args"] = extra_args
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        ctx.params["extra_args"] = extra_args
+        return rest
+
+
+class JobCommand(ArgsAfterDashes):
+    """A command with job_options(); errors of the job name those that were typed, not --set."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpecError as error:
+            options = ctx.params
+            set_keys = [override.partition("=")[0].strip() for override in options["overrides"]]
+            for option, key in _KEYS.items():
+                typed = "--" + option.replace("_", "-")
+                is_meant = options[option] is not None and key not in set_keys
+                for problem in error.problems if is_meant else ():
+                    if problem.source == "--set" and problem.path == key:
+                        problem.source, problem.path = typed, ""
+                    problem.message = problem.message.replace(f"(--set {key})", f"({typed})")
+            raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
 
 
 def job_options(command: F) -> F:
-    """Add the options that change a job; an error in one names the option."""
-    command = _naming_options(command)
+    """Add the options that change a job."""
     for option in (
         click.option("--name", help="The run's name."),
         click.option("--account", help="The account to charge."),
@@ -111,29 +129,8 @@ def job_options(command: F) -> F:
     return command
 
 
-def _naming_options(command: F) -> F:
-    """Let errors of the job name the options that were typed, which the job has as --set."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **options: Any) -> Any:
-        try:
-            return command(*args, **options)
-        except SpecError as error:
-            set_keys = [override.partition("=")[0].strip() for override in options["overrides"]]
-            for option, key in _KEYS.items():
-                typed = "--" + option.replace("_", "-")
-                is_meant = options[option] is not None and key not in set_keys
-                for problem in error.problems if is_meant else ():
-                    if problem.source == "--set" and problem.path == key:
-                        problem.source, problem.path = typed, ""
-                    problem.message = problem.message.replace(f"(--set {key})", f"({typed})")
-            raise SpecError(error.problems, fix=error.fix, notes=error.notes) from error
-
-    return cast("F", wrapper)
-
-
 def asked_job(
-    ctx: click.Context, context: Context, job: str | None, options: dict[str, Any]
+    context: Context, job: str | None, options: dict[str, Any]
 ) -> tuple[JobSpec, list[str], Origin]:
     """Load the named job, or the bare command after ``--``.
 
@@ -144,11 +141,11 @@ def asked_job(
     from hpcrun.spec.load import Origin
 
     overrides = asked_overrides(options)
-    extra_args = ctx.meta["extra_args"]
+    extra_args = options["extra_args"] or []
     if job is not None:
         spec = load_spec(context, job, overrides)
         file = find_job(job, context.project, context.environ)
-        return spec, extra_args or [], Origin(str(file), tuple(overrides))
+        return spec, extra_args, Origin(str(file), tuple(overrides))
     if not extra_args:
         raise click.UsageError("name a job (hpcrun jobs lists them), or give a command after --")
     spec = command_spec(extra_args, overrides)

@@ -279,47 +279,34 @@ def reading_bar(*, is_quiet: bool) -> Iterator[Callable[[Path, int], None] | Non
     if is_quiet or not (sys.stderr and sys.stderr.isatty()):
         yield None
         return
-    bar = _ReadingBar()
-    try:
-        yield bar.show
-    finally:
-        bar.clear()
+    path: Path | None = None
+    drawn: Path | None = None
+    began = time.time()
+    bar: Any = None
 
+    def describe(_: object) -> str:
+        rate = bar.pos / max(time.time() - began, 1e-3)
+        return f"{bar.pos / 1e6:.0f} MB, {rate / 1e6:.0f} MB/s"
 
-class _ReadingBar:
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._began = time.time()
-        self._rate = 0.0
-        self._bar: Any = None
-        self._is_drawn = False
-
-    def show(self, path: Path, position: int) -> None:
-        """Draw how much of a file was read, once that has taken a while."""
-        if path != self._path:
-            self._began = time.time() if self._path else self._began
-            self._path, self._bar = path, None
-        seconds = time.time() - self._began
-        if seconds < LONG_READ or not path.is_file():
+    def show(file: Path, position: int) -> None:
+        nonlocal path, drawn, began, bar
+        if file != path:
+            began = time.time() if path else began
+            path = file
+        if time.time() - began < LONG_READ or not file.is_file():
             return
-        bar = self._bar or click.progressbar(
-            length=path.stat().st_size,
-            label="reading",
-            width=24,
-            item_show_func=self._describe,
-            file=sys.stderr,
-        )
-        if self._bar is None:
-            self._bar, bar.start = bar, self._began
-        self._rate = position / max(seconds, 1e-3) / 1e6
+        if file != drawn:
+            drawn = file
+            size = file.stat().st_size
+            bar = click.progressbar(
+                length=size, label="reading", width=24, item_show_func=describe, file=sys.stderr
+            )
+            bar.start = began
         bar.update(position - bar.pos)
-        self._is_drawn = True
 
-    def _describe(self, _: object) -> str:
-        return f"{self._bar.pos / 1e6:.0f} MB, {self._rate:.0f} MB/s"
-
-    def clear(self) -> None:
-        """Empty the line of the bar, and bring the cursor back."""
-        if self._is_drawn:
+    try:
+        yield show
+    finally:
+        if drawn is not None:  # its line is empty again, and the cursor is there
             sys.stderr.write("\r\x1b[K\x1b[?25h")
             sys.stderr.flush()

@@ -1,16 +1,32 @@
-"""Lines of logs on the terminal, in a pipe, or as JSON: prefixed, filtered, without secrets."""
+"""Lines of logs on the terminal, in a pipe, or as JSON, and what follows runs to their end."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hpcrun.cli.output import emit_bytes, has_colour, is_terminal
-from hpcrun.controller.logs import Lines
+from msgspec import structs
+
+from hpcrun.cli.output import emit_bytes, has_colour, is_terminal, note
+from hpcrun.controller.context import Context
+from hpcrun.controller.logs import JobLogs, Lines, masker_of
+from hpcrun.controller.monitor import Monitor, Runs, poll_all
 from hpcrun.logs.files import LogFile
+from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.status import JobStatus
+from hpcrun.runs.store import runs_of
 from hpcrun.secrets.mask import FileMasker, Masker
+from hpcrun.views.numbers import format_size
+from hpcrun.views.status import state_line, verdict_lines
+from hpcrun.views.table import Look
+
+# On a terminal nobody reads more: what stands before is named, and how to see it.
+MUCH = 4 << 20
+FEW_LINES = 2000
+_LOOK = Look(colour=True)  # where standard error has none, they are taken out again
 
 _RESET = b"\x1b[0m"
 # Of a progress bar each state is a line, where lines are counted one by one.
@@ -121,3 +137,146 @@ def _as_json(file: LogFile, line: bytes) -> str:
         "line": line.rstrip(b"\r\n").decode("utf-8", "replace"),
     }
     return json.dumps(value) + "\n"
+
+
+# ---- logs --------------------------------------------------------------------------------------
+
+
+def show_logs(
+    logs: JobLogs, printer: LogPrinter, job: str | None, *, follow: bool, is_cut: bool
+) -> int:
+    """Show what is there, and with ``follow`` what comes; return the exit code."""
+    logs.check()
+    query, files = logs.query, logs.chosen()
+    # An own file of errors is shown like any other.
+    extracts = query.err and not any(file.is_err for file in files)
+    if extracts and not logs.runs:
+        files = logs.files()
+    if is_cut and is_terminal() and not extracts:
+        _cut(logs)
+    if not extracts:
+        logs.begin()
+    if follow:
+        kind = "run" if logs.runs else "job"
+        again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
+        code = watch_logs(logs, printer, with_lines=not extracts, again=again)
+        if extracts:
+            _note_full_disk(logs)
+            _show_errors(logs, printer, logs.chosen() or files)
+        return code
+    if not files:
+        note(_nothing(logs))
+    if query.err:
+        _note_full_disk(logs)
+    if not extracts:
+        printer.show_all(logs.read())
+    elif not _show_errors(logs, printer, files) and files:
+        note("no error in these logs")
+    return 0
+
+
+def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bool:
+    """Show what went wrong; return whether anything did."""
+    from hpcrun.controller.log_errors import read_errors  # here: for --err alone
+
+    return printer.show_all(read_errors(logs, files, logs.query.attempt))
+
+
+def _note_full_disk(logs: JobLogs) -> None:
+    """Say that a run's disk is full, of which its logs can say nothing."""
+    from hpcrun.controller.checks.places import say_full  # here: for --err alone
+
+    if logs.runs and (text := say_full(logs.runs[0].path)):
+        note(text)
+
+
+def _cut(logs: JobLogs) -> None:
+    """Begin near the end where there is more than anybody reads on a terminal."""
+    query = logs.query
+    sizes = [file.path.stat().st_size for file in logs.chosen() if file.path.exists()]
+    if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:
+        return
+    lines = max(10, FEW_LINES // len(sizes))
+    each = " of each file" if len(sizes) > 1 else ""
+    note(
+        f"{format_size(sum(sizes))}: the last {lines} lines{each}; "
+        "all of it: -n all, or hpcrun logs | less -R"
+    )
+    logs.query = structs.replace(query, lines=lines)
+
+
+def _nothing(logs: JobLogs) -> str:
+    """Say that there is no output, or none yet, and where it is going to be."""
+    if logs.runs:
+        if len(logs.runs) == 1:
+            return f"{logs.runs[0].run_id}: no output yet"
+        return f"none of the {len(logs.runs)} runs of the sweep has output yet"
+    statuses = logs.monitor.statuses
+    paths = [str(file.path) for file in (logs.output.files() if logs.output else ())]
+    where = f" ({paths[0]})" if paths else ""
+    states = ", ".join(dict.fromkeys(status.state for status in statuses))
+    yet = "" if all(status.final for status in statuses) else " yet"
+    return f"job {statuses[0].job_id}: {states}; no output{yet}{where}"
+
+
+# ---- following ---------------------------------------------------------------------------------
+
+
+def watch(
+    context: Context,
+    run: RunFolder,
+    *,
+    logs: bool,
+    quiet: bool = False,
+    process: subprocess.Popen[bytes] | None = None,
+) -> int:
+    """Follow a run to its end; return 0 if it ended well and 1 if not.
+
+    Ctrl-C ends the following, never the run; but a ``process`` of our own is the caller's to end.
+    """
+    alive = None if process is None else lambda: process.poll() is None
+    found = JobLogs(context, [run], alive=alive)
+    printer = LogPrinter(masker_of(context, [run]))
+    again = f"the run goes on: hpcrun logs -f {run.run_id}" if process is None else ""
+    return watch_logs(found, printer, with_lines=logs, quiet=quiet, again=again)
+
+
+def watch_logs(
+    logs: JobLogs, printer: LogPrinter, *, with_lines: bool, quiet: bool = False, again: str = ""
+) -> int:
+    """Show lines and states until all is over; return 0 if all ended well and 1 if not.
+
+    ``again`` says, to whom Ctrl-C stops, that nothing else is stopped, and how to go on.
+    """
+    try:
+        for event in logs.follow(with_lines=with_lines):
+            if not isinstance(event, JobStatus):
+                printer.show(event)
+            elif not quiet:
+                printer.pause()
+                note(verdict_lines(event, _LOOK) if event.final else state_line(event, _LOOK))
+    except KeyboardInterrupt:
+        if again:
+            note(f"\nno longer following; {again}")
+        raise
+    finally:
+        printer.pause()
+    return exit_code(logs.monitor.statuses)
+
+
+def wait_for_sweep(context: Context, sweep: SweepFolder, *, quiet: bool) -> int:
+    """Wait for all runs of a sweep; 0 if all ended well and 1 if not. Ctrl-C ends only the wait."""
+    monitor = Monitor(context, [Runs(runs_of(sweep))])
+    try:
+        for status in poll_all([monitor]):
+            if not quiet:
+                note(verdict_lines(status, _LOOK) if status.final else state_line(status, _LOOK))
+    except KeyboardInterrupt:
+        note(f"\nno longer waiting; the runs go on: hpcrun status {sweep.sweep_id}")
+        raise
+    return exit_code(monitor.statuses)
+
+
+def exit_code(statuses: Sequence[JobStatus]) -> int:
+    """Return 0 where all ended well, else 1."""
+    return 0 if all(status.ok for status in statuses) else 1

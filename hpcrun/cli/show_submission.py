@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import done_anyway, emit_json, message, pairs, say, show_next, table
+from hpcrun.cli.output import done_anyway, emit_json, message, note, pairs, say, show_next, table
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError
@@ -18,6 +18,7 @@ from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.views.numbers import count_of, sweep_size
 
 if TYPE_CHECKING:
+    from hpcrun.controller.resubmit import Again
     from hpcrun.slurm.commands import Estimate
 
 
@@ -143,11 +144,52 @@ def hand_in(
             show_submission(made, job_id)
     if not (follow or wait):
         return 0
-    from hpcrun.cli.watch import wait_for_sweep, watch  # here: a submission needs none
+    from hpcrun.cli.show_logs import wait_for_sweep, watch  # here: a submission needs none
 
     if made.is_sweep:
         return wait_for_sweep(context, SweepFolder(made.path), quiet=as_json)
     return watch(context, RunFolder(made.path), logs=follow, quiet=as_json)
+
+
+def show_origin(again: Again) -> None:
+    """Report, where messages go, what is taken from which run."""
+    first = again.earlier[0]
+    name = first.label
+    if len(again.earlier) > 1:
+        name += f" and {len(again.earlier) - 1} more"
+    kept = [folder for folder in again.checkpoint_dirs if folder is not None]
+    checkpoints = f"{len(kept)} resume from their checkpoints"
+    if len(kept) < 2:
+        checkpoints = f"resumes from {kept[0]}" if kept else "starts without checkpoints"
+    code = "the code as it was" if again.context.code is not None else "today's code"
+    note(click.style(f"again: {name}, {code}; {checkpoints}", dim=True))
+    for text in again.notes:
+        note(click.style(f"note: {text}", dim=True))
+
+
+def again_json(again: Again, job_id: str) -> dict[str, Any]:
+    """Return the JSON of a submission of runs again."""
+    made = again.prepared
+    return {
+        "job_id": job_id,
+        "sweep_id": made.plan.run_id if made.is_sweep else None,
+        "cluster": made.plan.cluster,
+        "code": "then" if again.context.code is not None else "now",
+        "runs": [
+            {
+                "run_id": run.plan.run_id,
+                "job_id": f"{job_id}_{index}" if made.is_sweep else job_id,
+                "run_dir": run.plan.run_dir,
+                "resubmitted_from": status.run_id,
+                "checkpoint_dir": run.plan.checkpoint_dir,
+                "goes_on": folder is not None,
+            }
+            for index, (run, status, folder) in enumerate(
+                zip(made.each(), again.earlier, again.checkpoint_dirs, strict=True)
+            )
+        ],
+        "notes": again.notes,
+    }
 
 
 # ---- not submitted -----------------------------------------------------------------------------

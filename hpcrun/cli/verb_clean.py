@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.cli.output import emit_json, note, say, show_error, table
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
@@ -45,9 +48,6 @@ def command(
     Only your own runs that are certainly over are removed, and a sweep only as a whole. A run whose
     checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
     """
-    import sys
-
-    from hpcrun.cli.output import emit_json, note, say, show_error
     from hpcrun.controller.clean import check_named, find_old, measure, remove
     from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
@@ -107,9 +107,6 @@ def command(
 
 def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:
     """Say what would go, and why others stay."""
-    from collections import Counter
-
-    from hpcrun.cli.output import note, say, table
     from hpcrun.views.numbers import format_size
 
     shown = list(going if all_of_them else going[:_SHOWN])

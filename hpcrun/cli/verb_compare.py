@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import FILE, RUN_OR_FILE, cluster_option, context, json_option
+from hpcrun.cli.output import emit_json, is_terminal, reading_bar, say, window
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def command(
     """
     from msgspec import structs
 
-    from hpcrun.cli import output
     from hpcrun.cli.show_curve import known_metric, labelled, write
     from hpcrun.controller.curves.facts import with_code
     from hpcrun.controller.curves.parse import parse
+    from hpcrun.report.compare import comparison_json, report
     from hpcrun.report.comparison import compare_runs
     from hpcrun.report.files import check_files
 
@@ -73,7 +74,7 @@ def command(
         raise InputError(f"--target {target}: not a finite number", fix="as in --target 2.5")
     where, files = context(cluster), {"plot": plot, "html": html}
     check_files(where.cwd, logs, files)
-    with output.reading_bar(is_quiet=as_json) as progress:
+    with reading_bar(is_quiet=as_json) as progress:
         runs = _with_gpus(parse(where, logs, progress=progress), gpus)
     if len(runs) < 2:
         raise InputError(
@@ -90,14 +91,10 @@ def command(
     )
     compared = structs.replace(compared, notes=(*compared.notes, *notes))
     if as_json:
-        from hpcrun.report.compare import comparison_json
-
-        output.emit_json(comparison_json(runs, compared))
+        emit_json(comparison_json(runs, compared))
     else:
-        from hpcrun.report.compare import report
-
-        is_window, look = output.is_terminal(), output.window()
-        output.say(report(named, compared, look, by=by, per_gpu=per_gpu, is_window=is_window))
+        is_window, look = is_terminal(), window()
+        say(report(named, compared, look, by=by, per_gpu=per_gpu, is_window=is_window))
     write(where, runs, files, by="step" if by == "samples" else by)
     return 0 if any(run.curve.metrics for run in runs) else 1
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from hpcrun.cli.options import FILE, RUN_OR_FILE, cluster_option, context, json_option
+from hpcrun.cli.output import emit_json, note, say
 
 _FORMS = click.Choice(["deepspeed", "openmpi", "mpich", "plain", "slurm"])
 
@@ -36,7 +37,6 @@ def command(
     HOSTS is a node list such as node[01-04,07], a Slurm job id, a run id or a file; inside a job it
     may be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
     """
-    from hpcrun.cli.output import emit_json, note, say
     from hpcrun.controller.hostfile import find_hosts, write_hostfile
     from hpcrun.slurm.hostfile import format_hostfile
     from hpcrun.slurm.nodelist import compress

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hpcrun.cli.options import json_option
+from hpcrun.cli.output import emit_json, table
 
 
 @click.command("jobs")
@@ -15,7 +16,6 @@ from hpcrun.cli.options import json_option
 def command(as_json: bool) -> int:
     """List the jobs that can be submitted: the project's, the user's, the built-in ones."""
     from hpcrun.assets import list_jobs
-    from hpcrun.cli.output import emit_json, table
     from hpcrun.controller.context import find_project
     from hpcrun.controller.prepare import describe_job
 

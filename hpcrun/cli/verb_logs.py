@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
-
-if TYPE_CHECKING:
-    from hpcrun.cli.show_logs import LogPrinter
-    from hpcrun.controller.logs import JobLogs
-    from hpcrun.logs.files import LogFile
-
-# On a terminal nobody reads more: what stands before is named, and how to see it.
-MUCH = 4 << 20
-FEW_LINES = 2000
 
 
 @click.command("logs")
@@ -69,7 +59,7 @@ def command(
     Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
     and passwords in URLs. With --json each line is a JSON object.
     """
-    from hpcrun.cli.show_logs import LogPrinter
+    from hpcrun.cli.show_logs import LogPrinter, show_logs
     from hpcrun.controller.logs import (
         LogQuery,
         logs_of,
@@ -97,91 +87,4 @@ def command(
         as_json=as_json,
         keeps=query.keeps if query.pattern is not None else None,
     )
-    return _show(logs, printer, job, follow=follow, is_cut=lines is None)
-
-
-def _show(
-    logs: JobLogs, printer: LogPrinter, job: str | None, *, follow: bool, is_cut: bool
-) -> int:
-    """Show what is there, and with ``follow`` what comes; return the exit code."""
-    from hpcrun.cli.output import is_terminal, note
-
-    logs.check()
-    query, files = logs.query, logs.chosen()
-    # An own file of errors is shown like any other.
-    extracts = query.err and not any(file.is_err for file in files)
-    if extracts and not logs.runs:
-        files = logs.files()
-    if is_cut and is_terminal() and not extracts:
-        _cut(logs)
-    if not extracts:
-        logs.begin()
-    if follow:
-        from hpcrun.cli.watch import watch_logs
-
-        kind = "run" if logs.runs else "job"
-        again = f"the {kind} goes on: hpcrun logs -f {job or ''}".rstrip()
-        code = watch_logs(logs, printer, with_lines=not extracts, again=again)
-        if extracts:
-            _note_full_disk(logs)
-            _show_errors(logs, printer, logs.chosen() or files)
-        return code
-    if not files:
-        note(_nothing(logs))
-    if query.err:
-        _note_full_disk(logs)
-    if not extracts:
-        printer.show_all(logs.read())
-    elif not _show_errors(logs, printer, files) and files:
-        note("no error in these logs")
-    return 0
-
-
-def _show_errors(logs: JobLogs, printer: LogPrinter, files: list[LogFile]) -> bool:
-    """Show what went wrong; return whether anything did."""
-    from hpcrun.controller.log_errors import read_errors
-
-    return printer.show_all(read_errors(logs, files, logs.query.attempt))
-
-
-def _note_full_disk(logs: JobLogs) -> None:
-    """Say that a run's disk is full, of which its logs can say nothing."""
-    from hpcrun.cli.output import note
-    from hpcrun.controller.checks.places import say_full
-
-    if logs.runs and (text := say_full(logs.runs[0].path)):
-        note(text)
-
-
-def _cut(logs: JobLogs) -> None:
-    """Begin near the end where there is more than anybody reads on a terminal."""
-    from msgspec import structs
-
-    from hpcrun.cli.output import note
-    from hpcrun.views.numbers import format_size
-
-    query = logs.query
-    sizes = [file.path.stat().st_size for file in logs.chosen() if file.path.exists()]
-    if sum(sizes) <= MUCH or query.pattern is not None or query.since is not None:
-        return
-    lines = max(10, FEW_LINES // len(sizes))
-    each = " of each file" if len(sizes) > 1 else ""
-    note(
-        f"{format_size(sum(sizes))}: the last {lines} lines{each}; "
-        "all of it: -n all, or hpcrun logs | less -R"
-    )
-    logs.query = structs.replace(query, lines=lines)
-
-
-def _nothing(logs: JobLogs) -> str:
-    """Say that there is no output, or none yet, and where it is going to be."""
-    if logs.runs:
-        if len(logs.runs) == 1:
-            return f"{logs.runs[0].run_id}: no output yet"
-        return f"none of the {len(logs.runs)} runs of the sweep has output yet"
-    statuses = logs.monitor.statuses
-    paths = [str(file.path) for file in (logs.output.files() if logs.output else ())]
-    where = f" ({paths[0]})" if paths else ""
-    states = ", ".join(dict.fromkeys(status.state for status in statuses))
-    yet = "" if all(status.final for status in statuses) else " yet"
-    return f"job {statuses[0].job_id}: {states}; no output{yet}{where}"
+    return show_logs(logs, printer, job, follow=follow, is_cut=lines is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import DIR, FILE, RUN_OR_FILE, cluster_option, context, json_option
+from hpcrun.cli.output import reading_bar
 
 
 @click.command("parse")
@@ -75,7 +76,6 @@ def command(
             is_quiet=as_json,
         )
     else:
-        from hpcrun.cli.output import reading_bar
         from hpcrun.controller.curves.parse import parse
 
         with reading_bar(is_quiet=as_json) as progress:

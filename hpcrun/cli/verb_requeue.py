@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.cli.output import say
 
 
 @click.command("requeue")
@@ -24,7 +25,6 @@ def command(
     tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
     has forgotten use hpcrun resubmit.
     """
-    from hpcrun.cli.output import say
     from hpcrun.cli.show_outcomes import end_with
     from hpcrun.controller.orders import requeue_all
     from hpcrun.controller.targets import find_targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import click
@@ -9,23 +10,21 @@ import click
 from hpcrun.cli.options import (
     FILE,
     JOB,
-    ArgsAfterDashes,
+    JobCommand,
     asked_job,
     cluster_option,
     context,
     job_options,
 )
+from hpcrun.cli.output import note, pairs, say
 
 
-@click.command("run", cls=ArgsAfterDashes)
+@click.command("run", cls=JobCommand)
 @click.argument("job", required=False, type=JOB)
 @click.option("--hostfile", type=FILE, help="Run on these hosts, by ssh, without Slurm.")
 @job_options
 @cluster_option
-@click.pass_context
 def command(
-    ctx: click.Context,
-    /,
     job: str | None,
     hostfile: str | None,
     cluster: str | None,
@@ -36,11 +35,8 @@ def command(
     Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it
     uses the allocation. Ctrl-C ends it on all hosts.
     """
-    import signal
-
-    from hpcrun.cli.output import note, pairs, say
+    from hpcrun.cli.show_logs import watch
     from hpcrun.cli.show_submission import describe
-    from hpcrun.cli.watch import watch
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, load_pool, on_pool, running, share_cpus, take_shape
@@ -52,7 +48,7 @@ def command(
         where = on_pool(where, pool)
     else:
         where = here(where)
-    spec, extra_args, origin = asked_job(ctx, where, job, options)
+    spec, extra_args, origin = asked_job(where, job, options)
     spec = take_shape(pool, spec) if pool is not None else share_cpus(where, spec)
     checks = Checks(strict=not options["no_check"])
     prepared = prepare(where, spec, extra_args=extra_args, origin=origin, checks=checks)

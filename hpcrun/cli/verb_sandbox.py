@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import click
 
 from hpcrun.cli.options import json_option
+from hpcrun.cli.output import emit_json, say
 from hpcrun.errors import InputError
 
 
@@ -31,7 +33,6 @@ def command() -> None:
 )
 def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     """Start it."""
-    from hpcrun.cli.output import say
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.config import plain_shape
     from hpcrun.sandbox.directory import sandbox_dir
@@ -42,8 +43,6 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
     elif gpus_per_node is not None:
         raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
     else:
-        from pathlib import Path
-
         from hpcrun.controller.context import named_profile
         from hpcrun.controller.rehearsal import shape_like
 
@@ -65,7 +64,6 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
 @command.command("down")
 def down() -> int:
     """Stop it, and remove all its processes and files. Runs are kept."""
-    from hpcrun.cli.output import say
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.directory import sandbox_dir
 
@@ -80,7 +78,6 @@ def status(as_json: bool) -> int:
     """Show whether it is up; the exit code is 4 if it is not."""
     import msgspec
 
-    from hpcrun.cli.output import emit_json, say
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.directory import sandbox_dir
 

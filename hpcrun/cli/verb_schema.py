@@ -6,6 +6,8 @@ from typing import Literal
 
 import click
 
+from hpcrun.cli.output import emit_json
+
 
 @click.command("schema")
 @click.argument("kind", type=click.Choice(["job", "cluster"]), default="job")
@@ -14,7 +16,6 @@ def command(kind: Literal["job", "cluster"]) -> int:
 
     In a job file the line `# yaml-language-server: $schema=FILE` makes editors complete it.
     """
-    from hpcrun.cli.output import emit_json
     from hpcrun.spec.schema import json_schema
 
     emit_json(json_schema(kind))

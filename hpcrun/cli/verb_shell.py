@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from hpcrun.cli.options import RUN, ArgsAfterDashes, cluster_option, context
+from hpcrun.cli.output import is_terminal, note
+from hpcrun.errors import InputError
 
 
 @click.command("shell", cls=ArgsAfterDashes)
 @click.argument("job", required=False, type=RUN)
 @click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
 @cluster_option
-@click.pass_context
-def command(ctx: click.Context, job: str | None, node: str | None, cluster: str | None) -> int:
+def command(
+    job: str | None, node: str | None, cluster: str | None, extra_args: list[str] | None
+) -> int:
     """Open a shell on a node of a running job, beside its own processes.
 
     It has the job's environment: modules, Python, GPUs, working directory. A command after -- is
     run instead, and its exit code returned: hpcrun shell 7 -- nvidia-smi. The default JOB is the
     newest run.
     """
-    import sys
-
-    from hpcrun.cli.output import is_terminal, note
     from hpcrun.controller.shell import become, prepare_shell
     from hpcrun.controller.targets import find_targets
-    from hpcrun.errors import InputError
 
-    extra_args = ctx.meta["extra_args"]
     if extra_args == []:
         raise click.UsageError("no command after --")
     has_terminal = bool(sys.stdin and sys.stdin.isatty()) and is_terminal()

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from hpcrun.cli.options import JOB_OR_RUN, cluster_option, context, json_option
+from hpcrun.cli.output import emit_json, say
+from hpcrun.errors import InputError
 
 
 @click.command("show")
@@ -22,11 +24,9 @@ def command(what: str | None, name: str | None, cluster: str | None, as_json: bo
     import msgspec
 
     from hpcrun.assets import list_jobs
-    from hpcrun.cli.output import emit_json, say
     from hpcrun.controller.context import read_text
     from hpcrun.controller.prepare import load_spec
     from hpcrun.controller.targets import resolve
-    from hpcrun.errors import InputError
     from hpcrun.runs.layout import SECRETS, SweepFolder
     from hpcrun.spec.dump import dump_job
 

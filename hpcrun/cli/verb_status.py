@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.errors import InputError
 
 
 @click.command("status")
@@ -33,7 +34,6 @@ def command(
     The exit code is 4 if the state depends on Slurm and Slurm does not answer.
     """
     from hpcrun.cli.show_status import Query, show_status
-    from hpcrun.errors import InputError
 
     where = context(cluster)
     query = Query(job, None if everything else count, everything)

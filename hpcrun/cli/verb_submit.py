@@ -9,7 +9,7 @@ import click
 from hpcrun.cli.options import (
     JOB,
     RUN,
-    ArgsAfterDashes,
+    JobCommand,
     asked_job,
     check_follow,
     cluster_option,
@@ -19,7 +19,7 @@ from hpcrun.cli.options import (
 )
 
 
-@click.command("submit", cls=ArgsAfterDashes)
+@click.command("submit", cls=JobCommand)
 @click.argument("job", required=False, type=JOB)
 @job_options
 @click.option("--after", type=RUN, help="Start only after this run or job has succeeded.")
@@ -29,10 +29,7 @@ from hpcrun.cli.options import (
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
 @cluster_option
 @json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
-    /,
     job: str | None,
     after: str | None,
     dry_run: bool,
@@ -54,7 +51,7 @@ def command(
 
     check_follow("submit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
-    spec, extra_args, origin = asked_job(ctx, where, job, options)
+    spec, extra_args, origin = asked_job(where, job, options)
     first = dependency_on(where, after) if after is not None else None
     checks = Checks(strict=not options["no_check"])
     made = prepare_job(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.cli.output import is_terminal
 
 
 @click.command("top")
@@ -25,7 +26,6 @@ def command(
     GPU and CPU use is measured by a job step (srun --overlap) that takes no resources, ends with
     this command, and shows in sacct as hpcrun-top.
     """
-    from hpcrun.cli.output import is_terminal
     from hpcrun.cli.watch_top import print_snapshot, watch_top
 
     where = context(cluster)

@@ -1,0 +1,317 @@
+"""What hpcrun init asks, shows and writes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from textwrap import fill
+from typing import Any
+
+import click
+from msgspec import structs
+
+from hpcrun.cli.output import (
+    Patience,
+    emit_json,
+    is_terminal,
+    note,
+    say,
+    table,
+    width_and_height,
+)
+from hpcrun.controller.context import find_project
+from hpcrun.controller.init import init
+from hpcrun.controller.init.init import Found, Options, Question
+from hpcrun.controller.init.job import JobFile, draft, find_script, read_program
+from hpcrun.errors import InputError, OutOfReach
+from hpcrun.plan.profile import update
+from hpcrun.spec.cluster import Cluster, Partition
+from hpcrun.spec.load import load_cluster
+
+
+def run_init(
+    script: str | None,
+    cluster: str | None,
+    *,
+    for_user: bool,
+    check: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Ask Slurm, then the user, and write; return the exit code. Raises InputError, OutOfReach."""
+    if script is not None:
+        read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
+    with Patience().waiting():
+        found = init.look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
+    dialog = _Dialog(found, is_quiet=yes, as_json=as_json)
+    return dialog.check() if check else dialog.write(script)
+
+
+class _Dialog:
+    """Asks and writes; ``answer`` is the JSON of what came of it.
+
+    ``is_quiet``: take all defaults, as with --json, or where nobody can be asked; ``taken`` keeps
+    those that nobody was asked about.
+    """
+
+    def __init__(self, found: Found, *, is_quiet: bool, as_json: bool) -> None:
+        self.found, self.as_json = found, as_json
+        has_terminal = all(
+            bool(stream and not stream.closed and stream.isatty())
+            for stream in (sys.stdin, sys.stderr)
+        )
+        self.is_quiet = is_quiet or as_json or not has_terminal
+        self.taken: dict[str, str] = {}
+        self.notes = list(found.warnings)
+        self.answer: dict[str, Any] = {
+            "cluster": found.name,
+            "slurm_version": found.answers.config.version if found.answers else None,
+            "profile": str(found.profile),
+            "action": "none",
+            "changed": [structs.asdict(one) for one in found.changed],
+            "job": None,
+            "left_out": found.site.left_out if found.site else {},
+            "written": [],
+            "defaults": self.taken,
+            "notes": self.notes,
+        }
+
+    def check(self) -> int:
+        """Report how the cluster differs from the profile."""
+        found = self.found
+        if found.old is None:
+            raise InputError(f"{found.profile}: no profile to check", fix="hpcrun init writes it")
+        if found.site is None:
+            message = "no Slurm here: scontrol is not on the PATH"
+            raise OutOfReach(message, fix="check on a login node")
+        if self.as_json:
+            emit_json({**self.answer, "action": "checked"})
+        else:
+            for warning in found.warnings:
+                note(f"{_near(found.profile)}: {warning}")
+            _show_changes(found)
+        return 1 if found.changed or found.warnings else 0
+
+    def write(self, script: str | None) -> int:
+        """Write the profile, a job file for the script and the schemas for editors."""
+        found, answer = self.found, self.answer
+        if not self.as_json:
+            _show_site(found)
+        options = init.find_options(found)
+        profile = self._profile(options)
+        cluster = found.old or found.base
+        if profile is not None:
+            cluster = load_cluster(profile, source=str(found.profile))
+        job = self._job(cluster, options, script)
+        files = init.schema_files(found, job=job is not None) if profile or job else {}
+        if job:
+            files[job.path] = job.text
+        if profile is not None:
+            init.check_untouched(found)
+            files[found.profile] = profile  # the last one: where it stands, all the rest does
+        init.write_files(files)
+        answer["written"] = [str(path) for path in files]
+        if self.as_json:
+            emit_json(answer)
+        else:
+            _show_end(answer, found)
+        return 0 if found.site is not None or answer["written"] or answer["job"] else 4
+
+    def _profile(self, options: Options) -> str | None:
+        """Return the profile's new text; None leaves it as it is."""
+        found = self.found
+        if found.site is None:
+            note("no Slurm here: scontrol is not on the PATH")
+            note("  to try hpcrun without a cluster: hpcrun run JOB, or hpcrun sandbox up")
+            text = "Write a profile for this machine alone, for hpcrun run?"
+            if found.old is not None or not self.confirm("profile", text, default=False):
+                return None
+        if found.old is None:
+            self.answer["action"] = "created"
+            questions = options.questions if found.site else ()
+            answers = {one.key: self.choose(one) for one in questions}
+            return init.new_profile(found, options, answers)
+        self.answer["action"] = "updated" if found.changed else "unchanged"
+        if not self.as_json:
+            say()
+            _show_changes(found)
+        assert found.facts is not None  # Slurm was asked
+        updated = update(found.text, str(found.profile), found.old, found.facts)
+        if updated == found.text:
+            return None
+        question = f"Bring {_near(found.profile)} up to date?"
+        if found.changed and not self.confirm("update", question, default=True):
+            self.answer["action"] = "kept"
+            return None
+        return updated
+
+    def _job(self, cluster: Cluster, options: Options, script: str | None) -> JobFile | None:
+        """Draft a job file for the script, unless the user keeps the one that exists."""
+        found = self.found
+        if script is None and found.old is None and not found.for_user:
+            script = find_script(found.project)
+            if script is None or (found.project / "jobs" / f"{Path(script).stem}.yaml").exists():
+                return None
+            if not self.confirm("script", f"Write a job file for {script}?", default=True):
+                return None
+            if "script" in self.taken:
+                self.taken["script"] = script
+        if script is None:
+            return None
+        job = draft(found, cluster, options, script)
+        self.notes += job.draft.notes
+        if job.draft.required:
+            required = ", ".join(job.draft.required)
+            self.notes.append(f"{job.draft.script} stops without {required}: add them to args")
+        written = True
+        if job.path.exists():
+            question = f"{_near(job.path)} exists already. Overwrite it?"
+            written = self.confirm("overwrite", question, default=False)
+            if not written:
+                self.notes.append(f"{_near(job.path)} exists already, and stays as it is")
+        self.answer["job"] = {
+            "name": job.path.stem,
+            "file": str(job.path),
+            "script": job.draft.script,
+            "framework": job.draft.framework,
+            "written": written,
+        }
+        return job if written else None
+
+    # ---- asking
+
+    def choose(self, one: Question) -> str:
+        """Ask for one of several answers, by its name or number; Enter takes the default.
+
+        Without details the answers stand in one line, and have no numbers; without answers it is
+        a question of yes or no.
+        """
+        if not one.answers:
+            is_yes = self.confirm(one.key, f"{one.text}?", default=one.default == "yes")
+            return "yes" if is_yes else "no"
+        if self.is_quiet:
+            self.taken[one.key] = one.default
+            return one.default
+        if one.details:
+            note(f"\n{one.text}:")
+        else:
+            note("\n" + fill(f"{one.text}: {', '.join(one.answers)}", width_and_height()[0]))
+        for number, detail in enumerate(one.details, 1):
+            note(f"  {number:>2}  {detail}")
+        while True:
+            typed = str(click.prompt("  which", default=one.default, err=True)).strip()
+            if typed in one.answers:
+                return typed
+            if one.details and typed.isdecimal() and 1 <= int(typed) <= len(one.answers):
+                return one.answers[int(typed) - 1]
+            note(f"  {typed}: none of these")
+
+    def confirm(self, key: str, text: str, *, default: bool) -> bool:
+        """Ask a yes or a no."""
+        if self.is_quiet:
+            self.taken[key] = "yes" if default else "no"
+            return default
+        return click.confirm(text, default=default, err=True)
+
+
+# ---- showing -----------------------------------------------------------------------------------
+
+# Characters of the GPUs' column; what is longer is counted, and stands in the profile.
+_GPUS_WIDTH = 24
+
+
+def _show_site(found: Found) -> None:
+    """Show the partitions that were found, and those that are left out."""
+    site, answers = found.site, found.answers
+    if site is None or answers is None:
+        return
+    version = f", Slurm {answers.config.version}" if answers.config.version else ""
+    say(f"cluster {found.name}{version}")
+    if site.partitions:
+        rows = [
+            _row(name, partition, name == site.partition, site.notes.get(name, []))
+            for name, partition in site.partitions.items()
+        ]
+        table(["partition", "nodes", "gpus", "cpus", "memory", "limit", "remarks"], rows)
+    else:
+        say("no partition that you can use")
+    for name, why in sorted(site.left_out.items()):
+        say(f"left out: {name}: {why}")
+
+
+def _row(name: str, partition: Partition, is_default: bool, notes: Sequence[str]) -> list[str]:
+    kinds = [f"{count}x{kind}" for kind, count in partition.gpu_types.items()]
+    shown = " ".join(kinds) if len(" ".join(kinds)) <= _GPUS_WIDTH else f"{len(kinds)} types"
+    remarks = ["default"] if is_default else []
+    remarks += [note.partition(";")[0] for note in notes]
+    if partition.exclusive:
+        remarks.append("whole nodes")
+    if partition.max_nodes:
+        remarks.append(f"{partition.max_nodes} node{'s' if partition.max_nodes > 1 else ''} a job")
+    if partition.min_nodes:
+        remarks.append(f"{partition.min_nodes} nodes or more")
+    if partition.max_gpus:
+        remarks.append(f"{partition.max_gpus} GPUs at once")
+    return [
+        name,
+        str(partition.nodes or "-"),
+        shown or str(partition.gpus_per_node or "-"),
+        str(partition.cpus_per_node or "-"),
+        str(partition.memory_per_node or "-"),
+        str(partition.max_time or "none"),
+        ", ".join(remarks),
+    ]
+
+
+def _show_changes(found: Found) -> None:
+    """Show how the cluster differs from the profile, a line for each change."""
+    since = f" since {found.old.read_on}" if found.old and found.old.read_on else ""
+    say(f"{_near(found.profile)}: {'changed' if found.changed else 'nothing changed'}{since}")
+    for change in found.changed:
+        sign, colour, *texts = {
+            "added": ("+", "green", change.after),
+            "gone": ("-", "red", change.before, "gone"),
+            "changed": ("~", "yellow", f"{change.before} -> {change.after}"),
+        }[change.what]
+        line = fill(
+            "  ".join(part for part in (f"{sign} {change.key}", *texts) if part),
+            width_and_height()[0] if is_terminal() else 10_000,
+            initial_indent="  ",
+            subsequent_indent="      ",
+            break_on_hyphens=False,
+        )
+        say(click.style(line, fg=colour))
+
+
+def _near(path: Path) -> str:
+    """Return a file's name as seen from here, where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("../..") else str(path)
+
+
+def _show_end(answer: dict[str, Any], found: Found) -> None:
+    """Print what was written, what to look at, and what to type next."""
+    if answer["defaults"]:
+        defaults = ", ".join(f"{key}: {value}" for key, value in answer["defaults"].items())
+        note(f"taken without asking: {defaults}")
+    for text in answer["notes"]:
+        note(f"note: {text}")
+    written = [_near(Path(path)) for path in answer["written"] if ".schema." not in path]
+    if written:
+        say(f"\nwrote {' and '.join(written)}")
+    if answer["action"] == "created" and "LOOK" in found.profile.read_text(errors="replace"):
+        say("  lines marked LOOK are guesses: check them")
+    job = answer["job"]
+    if job is not None:
+        name = quote(job["name"])
+        say(f"  hpcrun submit {name} --dry-run     read everything that would be submitted")
+        if found.site is not None:
+            say(f"  hpcrun submit {name} --test-only   ask Slurm when it would start")
+        else:
+            say(f"  hpcrun run {name}     run it here")
+    elif answer["action"] == "created" and found.site is not None:
+        say("  hpcrun init SCRIPT     a job file for your training script")
+        say("  hpcrun submit single-gpu --dry-run     a built-in job; hpcrun jobs lists them")
