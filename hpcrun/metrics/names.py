@@ -220,7 +220,7 @@ def split_of(name: str) -> str:
 
 _NO_LOSS = words(
     "scale scaling weight weights coef coeff fn func function type name mode ratio factor ppl best "
-    "min max patience threshold alpha lambda lowest highest final target expected"
+    "min max minimum maximum patience threshold alpha lambda lowest highest final target expected"
 )
 _SCORES = words(
     "acc accuracy ppl perplexity reward rewards map miou iou f1 bleu rouge wer cer auc dice psnr "

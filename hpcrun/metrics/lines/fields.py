@@ -69,6 +69,24 @@ class Field(Struct, frozen=True, gc=False):
     split: str = ""
 
 
+class Found(Struct):
+    """What was found on a line.
+
+    ``counters`` are (count, total) pairs without a key, ``[10/90]``: the last one counts steps, one
+    before it epochs. ``split`` is the line's heading, ``bar`` the description of a progress bar.
+    ``loose`` counts what belongs to no item (``generic``). ``has_dict``: there is a JSON object or
+    a Python dict; ``is_code``: the line may be one of code or settings.
+    """
+
+    fields: list[Field]
+    counters: list[tuple[int, int | None]] = []
+    split: str = ""
+    bar: str | None = None
+    loose: int = 0
+    has_dict: bool = False
+    is_code: bool = False
+
+
 NUMBER = (
     r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
     r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b"
@@ -78,26 +96,21 @@ _OPENED = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
 )
 
-_ITEM = pattern_of(
+# What Python prints otherwise than JSON; of a list and of what wraps a number that counts.
+_PYTHON = pattern_of(
     rf"""
-    \s{{0,9}} (?: '(?P<key>[^'\\]{{1,160}})' | "(?P<key2>[^"\\]{{1,160}})" ) \s{{0,9}} : \s{{0,9}}
-    (?: (?P<number> {NUMBER} ) (?= \s{{0,9}} [,}}] )
-      | (?P<quote>['"]) (?P<quoted> {NUMBER} ) %? (?P=quote)
-      | (?: tensor|array|(?:np|numpy|torch|jnp|mx)\.\w{{1,16}}|Array|DeviceArray )
-        \( [ ]? \[? (?P<wrapped> {NUMBER} ) \]? [^()]{{0,80}}
-        (?: \([^()]{{0,80}}\) [^()]{{0,40}} )? \)
-      | '(?P<word>(?:[^'\\]|\\.){{0,2000}})' | "(?P<word2>(?:[^"\\]|\\.){{0,2000}})"
-      | \[ [ ]? (?P<listed> {NUMBER} )? [^\[\]{{}}]{{0,2000}} \]
-      | \( [^(){{}}]{{0,400}} \)
-      | (?P<nested> \{{ )
-      | [A-Za-z_][\w.]{{0,60}}
-    )
-    \s{{0,9}} (?: , | (?= \}} ) )?
+    (?P<string> '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" )
+    | (?P<number> {NUMBER} ) (?= \s{{0,9}} [,}}] )
+    | (?: tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{{1,16}} )
+      \( [ ]? \[? (?P<wrapped> {NUMBER} ) \]? [^()]{{0,80}}
+      (?: \([^()]{{0,80}}\) [^()]{{0,40}} )? \)
+    | \[ [ ]? (?P<listed> {NUMBER} )? [^\[\]{{}}]{{0,2000}} \]
+    | \( [^(){{}}]{{0,400}} \)
+    | [A-Za-z_][\w.]{{0,60}}
     """,
     re.VERBOSE,
 )
-_CLOSE = pattern_of(r"\s{0,9}\}")
-_MOST_ITEMS = 2000
+_BRACES = pattern_of(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 
 
 def finite(text: str) -> float:
@@ -137,35 +150,17 @@ Field(key='lr', value=0.0001, unit='', of=None, split='')], 46)
     """
     if text.startswith(('{"', '{ "'), start) and (found := read_json(text, start)):
         return fields_of(found[0]), found[1]
-    read = _read_python(text, start + 1, 1)
-    return None if read is None else (fields_of(read[0]), read[1])
+    if (braces := _BRACES.match(text, start)) is None:
+        return None
+    read = read_json(_PYTHON.sub(_in_json, braces.group()))
+    return None if read is None else (fields_of(read[0]), braces.end())
 
 
-def _read_python(text: str, place: int, depth: int) -> tuple[dict[str, object], int] | None:
-    """Read ``key: value`` pairs up to the closing brace; return them and what comes behind it."""
-    values: dict[str, object] = {}
-    for _ in range(_MOST_ITEMS):
-        if closed := _CLOSE.match(text, place):
-            return values, closed.end()
-        found = _ITEM.match(text, place)
-        if found is None:
-            return None
-        key, place = found["key"] or found["key2"], found.end()
-        number = found["number"] or found["quoted"] or found["wrapped"] or found["listed"]
-        if found["nested"]:
-            read = _read_python(text, place, depth - 1) if depth else None
-            if read is None:
-                return None
-            values[key], place = read
-            place += text.startswith(",", place)
-        elif number:
-            value = number_or_word(number)
-            if isinstance(value, str):
-                return None
-            values[key] = [value] if found["listed"] else value
-        else:
-            values[key] = found["word"] or found["word2"]
-    return None
+def _in_json(found: re.Match[str]) -> str:
+    if found["string"]:
+        return json.dumps(found["string"][1:-1])
+    number = found["number"] or found["wrapped"]
+    return f'"{number}"' if number else f'["{found["listed"]}"]' if found["listed"] else "null"
 
 
 def fields_of(values: dict[str, object], split: str = "") -> list[Field]:
@@ -223,29 +218,13 @@ def number_or_word(text: str) -> float | str:
     >>> number_or_word("1.5e3"), number_or_word("mse"), number_or_word("1_0")
     (1500.0, 'mse', '1_0')
     """
-    if len(text) < 48 and _WHOLE_NUMBER.fullmatch(text):
+    number = text.removesuffix("%")
+    if len(text) < 48 and _WHOLE_NUMBER.fullmatch(number):
         try:
-            return finite(text)
+            return finite(number)
         except ValueError:
             return text
     return text
-
-
-class Shape(Struct, frozen=True, gc=False):
-    """What a line shows besides its fields.
-
-    ``counters`` are (count, total) pairs without a key, ``[10/90]``: the last one counts steps, one
-    before it epochs. ``split`` is the line's heading. ``plain`` is a line that may lack a place.
-    ``dict`` is one whose fields stand in a JSON object or a Python dict. ``bar`` is the description
-    of a progress bar; ``loose``: something on the line is no item (``generic``).
-    """
-
-    counters: tuple[tuple[int, int | None], ...] = ()
-    split: str = ""
-    plain: bool = True
-    dict: bool = False
-    bar: str | None = None
-    loose: bool = False
 
 
 def to_count(value: float | str) -> int | None:
@@ -259,120 +238,104 @@ def to_count(value: float | str) -> int | None:
     return int(value)
 
 
-def build_row(
-    fields: list[Field], shape: Shape, *, sure: bool = False, verbatim: bool = False
-) -> Row | None:
-    """Build the row that the fields of one line say, None if they are no measurement.
+def build_row(found: Found, *, sure: bool = False, verbatim: bool = False) -> Row | None:
+    """Build the row that one line says, None if its fields are no measurement.
 
     ``sure``: the form of the line alone shows that it is one. ``verbatim``: every metric keeps the
     name that the line gives it.
 
-    >>> row = build_row([Field("step", 3.0, of=10.0), Field("loss", 2.5)], Shape())
+    >>> row = build_row(Found([Field("step", 3.0, of=10.0), Field("loss", 2.5)]))
     >>> row.step, row.total, row.split, row.values
     (3, 10, 'train', (('loss', 2.5),))
-    >>> build_row([Field("step", 30.0), Field("lr", 0.1)], Shape())  # a scheduler's
+    >>> build_row(Found([Field("step", 30.0), Field("lr", 0.1)]))  # a scheduler's
     """
-    place = _find_place(fields, shape)
+    place = _find_place(found)
     if place is None:
         return None
-    values = _name_values(fields, place, verbatim)
-    is_sure = sure or _judge(fields, shape, place, values)
+    values = _name_values(found.fields, place.split, verbatim)
+    is_sure = sure or _judge(found, place, values)
     if is_sure is None or (not values and place.step is None):
         return None
-    split = place.split
-    if not split:
-        split = "train"
-        if TEST_LOSS in values and not {LOSS, EVAL_LOSS} & values.keys():
-            split = "test"
-        elif EVAL_LOSS in values and LOSS not in values:
-            split = "eval"
-            values = {
-                name_in(split, name) if name in _OF_A_SPLIT else name: value
-                for name, value in values.items()
-            }
-    return Row(
-        step=place.step,
-        epoch=place.epoch,
-        split=split,
-        rank=place.rank,
-        values=tuple(values.items()),
-        total=place.total,
-        bar=shape.bar,
-        is_mean=LOSS in values
-        and any(
-            field.value == values[LOSS]
-            and not _MEAN.isdisjoint(fold(field.key).split("_"))
-            and name_of(field.key) == LOSS
-            for field in fields
-        ),
-        is_sure=is_sure,
+    split = place.split or "train"
+    if not place.split and LOSS not in values and EVAL_LOSS in values:
+        split = "eval"
+        values = {
+            name_in(split, name) if name in _OF_A_SPLIT else name: value
+            for name, value in values.items()
+        }
+    elif not place.split and LOSS not in values and TEST_LOSS in values:
+        split = "test"
+    is_mean = any(
+        field.value == values.get(LOSS)
+        and not _MEAN.isdisjoint(fold(field.key).split("_"))
+        and name_of(field.key) == LOSS
+        for field in found.fields
+    )
+    return structs.replace(
+        place, split=split, values=tuple(values.items()), is_mean=is_mean, is_sure=is_sure
     )
 
 
 _MEAN = words("avg avr average averaged mean epoch")
 # What is measured again in each split; an evaluation's step is none of training.
 _OF_A_SPLIT = MEASURED - OF_THE_RUN - {GRAD_NORM}
-
-
 _BATCH = ("batch", "batches", "batch_idx", "batch_id")
 
 
-class _Place(Struct, gc=False):
-    step: int | None = None
-    total: int | None = None
-    epoch: float | None = None
-    rank: int | None = None
-    split: str = ""
-    in_evaluation: bool = False
+def _is_step(field: Field) -> bool:
+    """Whether a field counts steps: "step: 10ms" is how long one takes."""
+    is_time = bool(field.unit) and metric_of(field.key, field.unit) is not None
+    return fold(field.key) in STEP_RANK and not is_time
 
 
-def _find_place(fields: list[Field], shape: Shape) -> _Place | None:
-    """Find where the fields stand; None if a step is named but is none.
+def _find_place(found: Found) -> Row | None:
+    """Find where a line stands: a row without values; None if a step is named but is none.
 
     What only a better counter stands beside is no place: "step: 10 .. iter: 0.3", its seconds.
     """
-    place = _Place(split=shape.split)
+    split, rank = found.split, None
     steps: list[tuple[int, bool, Field]] = []
     epochs: list[tuple[int, float]] = []
-    for field in fields:
+    for field in found.fields:
         key = fold(field.key)
-        if key in STEP_RANK and (not field.unit or metric_of(field.key, field.unit) is None):
+        if _is_step(field):
             is_none = bool(field.unit) or to_count(field.value) is None
             steps.append((STEP_RANK[key], is_none, field))
-            place.split = place.split or field.split
+            split = split or field.split
         elif key in EPOCH_RANK and not field.unit:
             if isinstance(field.value, float):
                 epochs.append((EPOCH_RANK[key], field.value))
-            place.split = place.split or field.split
+            split = split or field.split
         elif key in RANK_SPELLINGS:
-            place.rank = to_count(field.value)
+            rank = to_count(field.value)
         elif key in SPLIT_SPELLINGS and isinstance(field.value, str):
-            place.split = SPLITS.get(field.value.lower(), place.split)
+            split = SPLITS.get(field.value.lower(), split)
+    step = total = epoch = None
+    of_training = split in ("", "train")
     if steps:
         _, is_none, best = min(steps, key=itemgetter(0, 1))
         if is_none:
             return None
-        if place.split not in ("", "train") and fold(best.key).endswith(_BATCH):
-            place.in_evaluation = True  # it counts its own batches
-        else:
-            place.step = to_count(best.value)
-            place.total = None if best.of is None else to_count(best.of)
+        if of_training or not fold(best.key).endswith(_BATCH):  # else it counts its own batches
+            step, total = to_count(best.value), to_count(-1.0 if best.of is None else best.of)
     if epochs:
-        _, epoch = min(epochs, key=itemgetter(0))
-        place.epoch = epoch if abs(epoch) < LARGEST_COUNT else None
-    counters = list(shape.counters)
-    own_total = place.total is not None and counters[:1] != [(place.step, place.total)]
-    if place.epoch is None and (len(counters) > 1 or (len(counters) == 1 and own_total)):
-        place.epoch = float(counters[0][0])  # "[1/100] batch 50/646"
-    if counters and place.step is None and place.split in ("", "train"):
-        place.step, place.total = counters[-1]
-    if place.step is not None and place.total is None:
-        totals = (to_count(field.value) for field in fields if fold(field.key) in TOTAL_SPELLINGS)
-        place.total = next(totals, None)
-    return place
+        _, named = min(epochs, key=itemgetter(0))
+        epoch = named if abs(named) < LARGEST_COUNT else None
+    counters = found.counters
+    own_total = total is not None and counters[:1] != [(step, total)]
+    if epoch is None and (len(counters) > 1 or (len(counters) == 1 and own_total)):
+        epoch = float(counters[0][0])  # "[1/100] batch 50/646"
+    if counters and step is None and of_training:
+        step, total = counters[-1]
+    if step is not None and total is None:
+        totals = (
+            to_count(each.value) for each in found.fields if fold(each.key) in TOTAL_SPELLINGS
+        )
+        total = next(totals, None)
+    return Row(step, epoch, split, rank, total=total, bar=found.bar)
 
 
-def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str, float]:
+def _name_values(fields: list[Field], split: str, verbatim: bool) -> dict[str, float]:
     """Name what was measured; of two spellings of one metric the plainer one is meant."""
     # Name, rank and key of each, and its value.
     named: list[tuple[str, int, str, float]] = []
@@ -386,12 +349,12 @@ def _name_values(fields: list[Field], place: _Place, verbatim: bool) -> dict[str
             continue  # 9840/10000
         elif known is None:
             if not field.unit or (field.unit == "%" and not name_of(field.key)):
-                name = name_in(place.split or field.split, field.key)
+                name = name_in(split or field.split, field.key)
                 named.append((name, 0, name, value))
         elif known.split in ("eval", "test") and known.name not in LOSSES:
             named.append((field.key, 0, field.key, value))
         else:
-            name = name_in(known.split or field.split or place.split, known.name)
+            name = name_in(known.split or field.split or split, known.name)
             named.append((name, known.rank, field.key, known.scale(value)))
     plainest: dict[str, int] = {}
     for name, rank, _, _ in named:
@@ -414,30 +377,27 @@ _OWN_LR = pattern_of(
 )
 
 
-def _judge(
-    fields: list[Field], shape: Shape, place: _Place, values: dict[str, float]
-) -> bool | None:
+def _judge(found: Found, place: Row, values: dict[str, float]) -> bool | None:
     """Say whether the values are a measurement: yes, if such lines recur (False), or no (None)."""
-    if shape.bar is not None:
+    if found.bar is not None:
         return True
     names = values.keys()
     lost = not LOSSES.isdisjoint(names)
-    settings = not _SETTINGS.isdisjoint(fold(field.key) for field in fields)
-    placed = place.step is not None or place.epoch is not None or place.in_evaluation
-    if placed or shape.counters:
+    settings = not _SETTINGS.isdisjoint(fold(field.key) for field in found.fields)
+    if place.epoch is not None or found.counters or any(map(_is_step, found.fields)):
         scored = (like_a_loss(name) or like_a_score(name) for name in names)
         if (settings and place.step is None) or not (MEASURED & names or any(scored)):
             return None
-        return True if not shape.loose else False if lost else None
-    if not lost or (shape.loose and LOSS in values):
+        return True if not found.loose else False if lost else None
+    if not lost or (found.loose and LOSS in values):
         return None  # "Pretrained model - loss: 2.5"
-    worded = any(isinstance(field.value, str) for field in fields)
-    known = all(is_known(field.key, field.unit) for field in fields)
-    if shape.dict:
+    worded = any(isinstance(field.value, str) for field in found.fields)
+    known = all(is_known(field.key, field.unit) for field in found.fields)
+    if found.has_dict:
         known = not worded and (known or bool({LR, GRAD_NORM} & names))
-    if known and shape.plain and not shape.loose:
+    if known and not (found.is_code or found.loose):
         return True
-    return None if worded or settings or len(fields) < 2 else False
+    return None if worded or settings or len(found.fields) < 2 else False
 
 
 # Settings; and what stands beside losses of another kind.

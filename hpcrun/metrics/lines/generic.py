@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcrun.metrics.lines.fields import (
     Field,
-    Shape,
+    Found,
     build_row,
     finite,
     is_known,
@@ -39,6 +38,7 @@ from hpcrun.metrics.names import (
     LOSSES,
     SPLIT_SPELLINGS,
     SPLITS,
+    STEP_RANK,
     fold,
     metric_of,
     name_of,
@@ -134,34 +134,6 @@ _ALONE = pattern_of(
     rf"(?:(?P<clock>{CLOCK})|(?P<number>{NUMBER})[ ]?"
     rf"(?P<unit>%|{SPACED_UNIT}|(?:/s(?:/gpu)?)(?!\w))){END}"
 )
-_BARE = pattern_of(rf"(?P<number>{NUMBER}){END}")
-# A place whose number touches its word: "Epoch1", "step_100", "Ep. 3"; and one behind its number:
-# "After 100 steps", "Processed 100 batches".
-_GLUED = pattern_of(
-    r"(?P<key>(?:global_)?step|iter(?:ation)?|epoch|ep|batch)(?:[_-]|\.[ ])?(?P<number>\d{1,15})"
-    r"(?=:?\s|[,;|\])]|\Z)"
-    r"|(?:after|processed)[ ](?P<number2>\d{1,15})[ ](?:training[ ])?"
-    r"(?P<key2>step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)",
-    re.IGNORECASE,
-)
-_PLACE = r"(?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|batch|round|episode)"
-# Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
-_SPEAKER = pattern_of(
-    r"(?:[a-z_][\w.-]{0,40}:"
-    r"|(?:fold|run|trial|seed|task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
-    rf"[ ](?={_PLACE}\w*\W{{0,3}}\d)",
-    re.IGNORECASE,
-)
-# A loss in front of its place, and its value behind: "Loss (for one batch) at step 200: 1.15".
-_AHEAD = pattern_of(
-    rf"""
-    (?:the[ ])? (?P<key> (?:\w{{1,20}}[ ]){{0,3}}? (?:loss|cost|score) )
-    (?: [ ]\([a-z0-9 ]{{1,30}}\) )? [ ]{{1,4}}
-    (?= [(\[]? (?: (?:at|after|of|for|in|over|on|@) [ ]{{1,4}} )? (?:the[ ]end[ ]of[ ])?
-        (?: {_PLACE} [ ]{{0,4}} [:=\#]? [ ]{{0,4}} \d | \d{{1,15}}[ ]{_PLACE} ) )
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
 # Losses by their names: "loss: {'classification': 6.1, 'total_loss': 6.2}", "[Losses: x 0.27, ..".
 _GROUP = pattern_of(
     r"(?P<key>(?:\w{1,30}[ ])?\w{0,30}loss(?:es)?|\w{0,30}(?:log|stats|metrics|results)\w{0,30})"
@@ -183,11 +155,57 @@ _FILLERS = _JOINTS | words(
     "currently ended completed complete completion done finish finished epoch log value"
 )
 # By these people speak of what was measured elsewhere, of settings and of failures.
-_ELSEWHERE = pattern_of(
+_ELSEWHERES = (
     r"\w*(?:error|exception)|best|final|last|low|high|min|max|top|save|saving|load|resum|restor"
-    r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop|thresh|should"
-    r"|must|memory|question|using|early",
-    re.IGNORECASE,
+    r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop"
+    r"|thresh|should|must|memory|question|using|early"
+)
+_ELSEWHERE = pattern_of(_ELSEWHERES, re.IGNORECASE)
+_PLACE = r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|batch|round|episode))"
+# What is first put as a name and its value.
+_PLAINER = tuple(
+    (pattern_of(pattern, re.VERBOSE | re.IGNORECASE), plainer)
+    for pattern, plainer in (
+        # Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
+        (
+            rf"""
+            \A ([\s\[=*\#>|-]{{0,40}}) (?! {_ELSEWHERES} ) (?: [a-z_][\w.-]{{0,40}}:
+              | (?:fold|run|trial|seed|task|stage|phase|client) [ :\#_]{{0,3}} \d{{1,4}}
+                []),.:-]{{0,2}} )
+            [ ] (?= {_PLACE} \w* \W{{0,3}} \d )
+            """,
+            r"\1",
+        ),
+        # A number that touches its word: "Epoch1", "step_100", "Ep. 3".
+        (
+            r"""
+            (?<! [\w./"'-] ) ((?:global_)?step|iter(?:ation)?|epoch|ep|batch) (?:[_-]|\.[ ])?
+            (\d{1,15}) (?= :?\s|[,;|\])]|\Z )
+            """,
+            r"\1 \2",
+        ),
+        # One in front of it: "After 100 steps", "Processed 100 batches".
+        (
+            r"""
+            (?<! \w ) (?:after|processed)[ ](\d{1,15})[ ] (?:training[ ])?
+            (step|iter(?:ation)?|epoch|update|batch) (?:es|s)? (?= [\s:,.;|]|\Z )
+            """,
+            r"\2 \1",
+        ),
+        # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
+        (r"(?<! \w ) score (?= [ ]at[ ]iteration[ ]\d )", "loss"),
+        (
+            rf"""
+            (?<! \w ) (?:the[ ])? ((?:\w{{1,20}}[ ]){{0,3}}? (?:loss|cost|score))
+            (?: [ ]\([a-z0-9 ]{{1,30}}\) )? [ ]{{1,4}}
+            [(\[]? (?: (?:at|after|of|for|in|over|on|@) [ ]{{1,4}} )? (?:the[ ]end[ ]of[ ])?
+            (?: {_PLACE} [ ]{{0,4}} [:=\#]? [ ]{{0,4}} (\d{{1,15}}) | (\d{{1,15}})[ ]{_PLACE}s? )
+            ([ ]?/[ ]?\d{{1,15}})? [)\]]? [ ]{{0,4}} (?: [:=,] | is | was )? [ ]{{0,4}}
+            (?= {NUMBER} )
+            """,
+            r"\2\5 \3\4\6, \1: ",
+        ),
+    )
 )
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose word may be a split's: stage=train, msg="training".
@@ -200,22 +218,11 @@ _MOST_FIELDS = 2000
 _MOST_LOOSE = 8
 
 
-class Found(Struct):
-    """What was found on a line.
+class _Items(Found):
+    """What was found on a line so far; ``group``: from this field on they are parts of a loss."""
 
-    ``loose`` counts what belongs to no item; ``ahead`` is a loss whose value follows its place;
-    ``group``: from this field on they are parts of a loss. ``is_code``: a spaced sign, or ``LOSS``.
-    """
-
-    fields: list[Field]
-    counters: list[tuple[int, int | None]]
-    split: str = ""
-    loose: int = 0
-    ahead: str = ""
     group: int | None = None
     has_loss: bool = False
-    has_dict: bool = False
-    is_code: bool = False
 
     @property
     def is_placed(self) -> bool:
@@ -236,6 +243,10 @@ class Found(Struct):
             total = None if of is None else finite(of.replace(",", ""))
         except ValueError:
             return False
+        if fold(key) in STEP_RANK:
+            same = (each.value for each in self.fields if each.key.lower() == key.lower())
+            if next(same, value) != value:
+                return False  # "step1 .., step2 ..": of two things
         self.fields.append(Field(key, value, unit, total, split or self.split))
         self.has_loss = self.has_loss or name_of(key) in LOSSES
         return True
@@ -279,18 +290,15 @@ def read_generic(text: str, split: str = "") -> Row | None:
         return None
     # Words with a blank between them are no name in code or settings, however far indented.
     worded = all(" " in field.key for field in found.fields)
-    is_code = (
-        found.is_code
-        or text[:1] == "-"
-        or (text[:1] in " \t" and not worded)
-        or text.endswith((",", ";"))
-    )
+    found.is_code |= text[:1] == "-" or text.endswith((",", ";"))
+    found.is_code |= text[:1] in " \t" and not worded
     _hold_side(found.fields)
-    if not split and all(field.split == found.split for field in found.fields):
-        split = found.split
-    shape = Shape(tuple(found.counters), split, not is_code, found.has_dict, loose=found.loose > 0)
+    # What holds for all of them holds for the line.
+    held = all(field.split == found.split for field in found.fields)
+    found.split = split or (found.split if held else "")
     # A rate that stands alone counts only where it is known what of.
-    return build_row([field for field in found.fields if field.key[0] != "/"], shape)
+    found.fields = [field for field in found.fields if field.key[0] != "/"]
+    return build_row(found)
 
 
 def _hold_side(fields: list[Field]) -> None:
@@ -312,11 +320,12 @@ def scan(text: str) -> Found | None:
     return None if found is None or found.loose else found
 
 
-def _take_apart(text: str) -> Found | None:
+def _take_apart(text: str) -> _Items | None:
     if _NO_LOG.match(text) or not _A_NUMBER.search(text):
         return None
-    found = Found([], [])
-    place = 0
+    for pattern, plainer in _PLAINER:
+        text = pattern.sub(plainer, text)
+    found, place = _Items([]), 0
     # Where a remark may have begun, and how much stood before it.
     remark = cell = None
     while place < len(text):
@@ -336,7 +345,7 @@ def _take_apart(text: str) -> Found | None:
                 found.loose = cut[2]
                 break
             free = _FREE.match(text, place)
-            if free is None or _GLUED.match(text, place) or not found.take_word(free.group()):
+            if free is None or not found.take_word(free.group()):
                 return None
             moved = free.end()
         if len(found.fields) > _MOST_FIELDS:
@@ -351,10 +360,10 @@ def _take_apart(text: str) -> Found | None:
                 found.split = SPLITS.get(inside.lower(), found.split)
     if found.group is not None:
         found.fields[found.group :] = named_losses("losses", found.fields[found.group :])
-    return None if found.ahead else found
+    return found
 
 
-def _read_item(text: str, place: int, found: Found) -> int | None:
+def _read_item(text: str, place: int, found: _Items) -> int | None:
     """Read the item at a place; return what comes behind it, None if it is none."""
     char = text[place]
     if char.isalpha() or char == "_":
@@ -370,33 +379,18 @@ def _read_item(text: str, place: int, found: Found) -> int | None:
         if alone["number"] and "/" in alone["unit"]:
             found.add(alone["unit"], alone["number"])
         return alone.end()
-    if found.ahead and (bare := _BARE.match(text, place)):
-        key, found.ahead = found.ahead, ""
-        return bare.end() if found.add(key, bare["number"]) else None
     bracket = _BRACKET.match(text, place)
     return bracket.end() if bracket else None
 
 
-def _read_named(text: str, place: int, found: Found) -> int | None:
+def _read_named(text: str, place: int, found: _Items) -> int | None:
     """Read an item that begins with a word."""
-    if not found.fields and (speaker := _SPEAKER.match(text, place)):
-        return None if _ELSEWHERE.match(speaker.group()) else speaker.end()
-    if glued := _GLUED.match(text, place):
-        key, number = glued["key"] or glued["key2"], glued["number"] or glued["number2"]
-        if any(fold(field.key) == fold(key) for field in found.fields):
-            return None  # "step1 .., step2 ..": names of two things
-        return glued.end() if found.add(key, number) else None
     if group := _GROUP.match(text, place):
         if group["dict"] is None:
             found.group = len(found.fields)
             return group.end()
         if moved := found.take_dict(text, group.end(), group["key"]):
             return moved
-    if ahead := _AHEAD.match(text, place):
-        known = ahead["key"].lower() in ("score", "cost")
-        if known or name_of(ahead["key"]) in LOSSES:
-            found.ahead = "loss" if known else ahead["key"]
-            return ahead.end()
     pair = _PAIR.match(text, place)
     if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
         pair = _PAIR.match(text, place, pair.start("unit2"))
@@ -415,7 +409,7 @@ def _is_next_key(text: str, pair: re.Match[str]) -> bool:
     return not is_rate and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
 
 
-def _read_pair(text: str, pair: re.Match[str], found: Found) -> bool:
+def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     """Take a pair; False if it is none."""
     number = pair["number"] or pair["listed"] or pair["wrapped"]
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
@@ -492,7 +486,7 @@ def _is_value(pair: re.Match[str], key: str, word: str) -> bool:
     return not pair["word"] or not (key.split()[0].lower() in SPLITS or is_known(word))
 
 
-def _is_evident(text: str, pair: re.Match[str], key: str, found: Found) -> bool:
+def _is_evident(text: str, pair: re.Match[str], key: str, found: _Items) -> bool:
     """Whether an unknown name without a sign is one: behind a place, or in a cell of its own."""
     if " " not in key and (found.is_placed or found.counters):
         return True

@@ -32,7 +32,7 @@ from msgspec import structs
 
 from hpcrun.metrics.lines.fields import (
     Field,
-    Shape,
+    Found,
     build_row,
     fields_of,
     is_known,
@@ -357,13 +357,11 @@ def read_row(text: str, table: Table) -> Row | None:
             fields += [field for field in fields_of({column: cell}) if type(field.value) is float]
     if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
         fields.append(structs.replace(fields[0], key="step"))
-    row = build_row(
-        fields, Shape(), sure=has_bar or any(like_a_loss(field.key) for field in fields)
-    )
+    row = build_row(Found(fields), sure=has_bar or any(like_a_loss(field.key) for field in fields))
     seconds = _second_columns(columns)
     if row is None or not any(field.key in seconds for field in fields):
         return row
-    first = build_row([each for each in fields if each.key not in seconds], Shape(), sure=True)
+    first = build_row(Found([x for x in fields if x.key not in seconds]), sure=True)
     rest = [(each.key, each.value) for each in fields if each.key in seconds]
     numbers = ((key, value) for key, value in rest if isinstance(value, float))
     return structs.replace(row, values=(*(first.values if first else ()), *numbers))
@@ -431,8 +429,8 @@ def _rows_of(objects: Sequence[object], split: str) -> list[Row]:
         # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
         # tokens it tells how long it has run at each step, too.
         summary = "train_runtime" in each and "loss" not in each
-        shape = Shape(split=split, dict=True)
-        row = build_row(fields_of(each), shape, sure=summary, verbatim=summary)
+        found = Found(fields_of(each), split=split, has_dict=True)
+        row = build_row(found, sure=summary, verbatim=summary)
         if row is not None:
             rows.append(row)
     return rows
@@ -462,7 +460,7 @@ def _rows_of_columns(document: dict[str, object], name: str) -> list[Row]:
     rows = []
     for index in range(length):
         fields = [Field(key, column[index]) for key, column in kept]
-        if row := build_row(fields, Shape(dict=True), sure=True):
+        if row := build_row(Found(fields, has_dict=True), sure=True):
             rows.append(row)
     return rows
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcrun.metrics.lines.fields import NUMBER, Field, Shape, build_row, finite
+from hpcrun.metrics.lines.fields import NUMBER, Field, Found, build_row, finite
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, metric_of
@@ -74,15 +74,12 @@ class Format(Struct, frozen=True):
         fields = [
             Field(key, value, of=of if key == "step" else None) for key, value in values.items()
         ]
-        counters: tuple[tuple[int, int | None], ...] = ()
-        if rest:
-            scanned = scan(rest)
-            if scanned is None:
-                return None
-            fields += scanned.fields
-            counters, split = tuple(scanned.counters), split or scanned.split
-        fields = [named for field in fields if (named := self._named(field)) is not None]
-        return build_row(fields, Shape(counters, split), sure=self.sure, verbatim=self.verbatim)
+        found = scan(rest) if rest else Found([])
+        if found is None:
+            return None
+        named = [each for field in fields + found.fields if (each := self._named(field))]
+        found = Found(named, found.counters, split or found.split)
+        return build_row(found, sure=self.sure, verbatim=self.verbatim)
 
     def _named(self, field: Field) -> Field | None:
         name = self.names.get(fold(field.key))
@@ -231,7 +228,7 @@ def read_meter(meter: Meter) -> Row | None:
     if not any(fold(field.key) in STEP_RANK and not field.unit for field in fields):
         fields.append(Field("step", meter.count, of=meter.total))
     title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
-    return build_row(fields, Shape(split=split, bar=title))
+    return build_row(Found(fields, split=split, bar=title))
 
 
 def _read_description(text: str) -> tuple[str, list[Field]]:

@@ -9,7 +9,7 @@ import re
 
 from msgspec import structs
 
-from hpcrun.metrics.lines.fields import Field, Shape, build_row, fields_of, finite, read_json
+from hpcrun.metrics.lines.fields import Field, Found, build_row, fields_of, finite, read_json
 from hpcrun.metrics.lines.formats import Format, form
 from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line
@@ -27,7 +27,7 @@ def _read_round(found: re.Match[str], line: Line) -> Row | None:
     pairs = [cell.rpartition(":") for cell in found["cells"].strip().split("\t")]
     fields = [Field("step", float(found["step"]))]
     fields += [Field(key.strip(), finite(number.split("+")[0])) for key, _, number in pairs]
-    return build_row(fields, Shape(), sure=True, verbatim=True)
+    return build_row(Found(fields), sure=True, verbatim=True)
 
 
 def _read_rounded(found: re.Match[str], line: Line) -> Row | None:
@@ -36,7 +36,7 @@ def _read_rounded(found: re.Match[str], line: Line) -> Row | None:
     letter, step = groups.pop("letter"), float(groups.pop("step"))
     fields = [Field("step", float(round(step * 1000 ** " KMB".index(letter or " "))))]
     fields += [Field(key, float(number.replace(",", ""))) for key, number in groups.items()]
-    row = build_row(fields, Shape())
+    row = build_row(Found(fields))
     return None if row is None else structs.replace(row, is_rounded=True)
 
 
@@ -62,7 +62,7 @@ def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
         if name in _MLLOG_PLACES and isinstance(number, float)
     ]
     split = "eval" if str(key).startswith("eval") else ""
-    return build_row(fields, Shape(split=split), sure=True)
+    return build_row(Found(fields, split=split), sure=True)
 
 
 _MLLOG_KEYS = words("train_loss eval_loss eval_accuracy eval_error loss learning_rate throughput")
