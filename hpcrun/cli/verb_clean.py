@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option, seconds
 from hpcrun.cli.output import emit_json, note, say, show_error, table
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
@@ -49,7 +49,6 @@ def command(
     checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
     """
     from hpcrun.controller.clean import check_named, find_old, measure, remove
-    from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
 
     age = seconds(older_than)

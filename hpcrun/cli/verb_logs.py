@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from collections.abc import Sequence
 
 import click
 
-from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option, parse_when
+from hpcrun.errors import InputError
 
 
 @click.command("logs")
@@ -60,24 +64,15 @@ def command(
     and passwords in URLs. With --json each line is a JSON object.
     """
     from hpcrun.cli.show_logs import LogPrinter, show_logs
-    from hpcrun.controller.logs import (
-        LogQuery,
-        logs_of,
-        masker_of,
-        parse_attempt,
-        parse_count,
-        parse_pattern,
-        parse_ranks,
-    )
-    from hpcrun.controller.seconds import parse_when
+    from hpcrun.controller.logs import LogQuery, logs_of, masker_of
 
     query = LogQuery(
-        ranks=parse_ranks(ranks),
+        ranks=_parse_ranks(ranks),
         nodes=tuple(word for each in nodes for word in each.split(",") if word),
-        attempt=parse_attempt(attempt),
+        attempt=_parse_attempt(attempt),
         err=err,
-        lines=parse_count(lines),
-        pattern=parse_pattern(grep),
+        lines=_parse_count(lines),
+        pattern=_parse_pattern(grep),
         since=None if since is None else parse_when(since, time.time()),
     )
     where = context(cluster)
@@ -88,3 +83,61 @@ def command(
         keeps=query.keeps if query.pattern is not None else None,
     )
     return show_logs(logs, printer, job, follow=follow, is_cut=lines is None)
+
+
+# ---- what is asked for
+
+
+def _parse_ranks(words: Sequence[str]) -> frozenset[int]:
+    """Read ranks as 0,3-5. Raises InputError.
+
+    >>> sorted(_parse_ranks(["0,3-5", "7"]))
+    [0, 3, 4, 5, 7]
+    """
+    found: set[int] = set()
+    for word in ",".join(words).split(",") if words else ():
+        match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise InputError(f"--rank {word}: no rank", fix="as in --rank 0 or --rank 0,3-5")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def _parse_count(text: str | None) -> int | None:
+    """Read a number of lines; None for all. Raises InputError."""
+    if text is None or text == "all":
+        return None
+    if re.fullmatch(r"[0-9]{1,12}", text):
+        return int(text)
+    raise InputError(f"--lines {text}: no number of lines", fix="as in -n 50, or -n all")
+
+
+def _parse_attempt(text: str | None) -> int | None:
+    """Read the number of an attempt, -1 for the last one. Raises InputError."""
+    if text is None:
+        return None
+    if text == "last":
+        return -1
+    if re.fullmatch(r"[0-9]{1,7}", text):
+        return int(text)
+    raise InputError(f"--attempt {text}: no attempt", fix="as in --attempt 0, or --attempt last")
+
+
+def _parse_pattern(text: str | None) -> re.Pattern[str] | None:
+    """Compile a regular expression of Python's. Raises InputError."""
+    if text is None:
+        return None
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        # In a locale that is not UTF-8; logs are.
+        text = os.fsencode(text).decode("utf-8", "surrogateescape")
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        at = error.pos if isinstance(error, re.error) else None
+        where = f" at character {at + 1}" if at is not None else ""
+        message = error.msg if isinstance(error, re.error) else str(error)
+        raise InputError(
+            f"--grep {text}: not a regular expression: {message}{where}",
+            fix=f"to search for the text itself: --grep '{re.escape(text)}'",
+        ) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import RUN, cluster_option, context, json_option
+from hpcrun.cli.options import RUN, cluster_option, context, json_option, seconds
 
 if TYPE_CHECKING:
     from hpcrun.runs.status import JobStatus
@@ -34,7 +34,6 @@ def command(
     """
     from hpcrun.cli.output import emit_json, note, say
     from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
-    from hpcrun.controller.seconds import seconds
     from hpcrun.controller.targets import find_targets
     from hpcrun.views.status import end_line, ended_json
     from hpcrun.views.table import Look

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct, structs
 
@@ -44,6 +44,9 @@ LIVELY = 8
 # New files are looked for so often; where there are many, more seldom.
 LIST_EVERY = 0.2
 LIST_EACH = 0.003
+# Bytes; and seconds.
+_BLOCK = 1 << 16
+_DAY = 86400.0
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -79,61 +82,6 @@ class LogQuery(Struct, frozen=True, kw_only=True):
             return True
         text = line.rstrip(b"\r\n").decode("utf-8", "replace")
         return self.pattern.search(_ESCAPE.sub("", text) if "\x1b" in text else text) is not None
-
-
-def parse_ranks(words: Sequence[str]) -> frozenset[int]:
-    """Read ranks as 0,3-5. Raises InputError.
-
-    >>> sorted(parse_ranks(["0,3-5", "7"]))
-    [0, 3, 4, 5, 7]
-    """
-    found: set[int] = set()
-    for word in ",".join(words).split(",") if words else ():
-        match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", word)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise InputError(f"--rank {word}: no rank", fix="as in --rank 0 or --rank 0,3-5")
-        found.update(range(first, last + 1))
-    return frozenset(found)
-
-
-def parse_count(text: str | None) -> int | None:
-    """Read a number of lines; None for all. Raises InputError."""
-    if text is None or text == "all":
-        return None
-    if re.fullmatch(r"[0-9]{1,12}", text):
-        return int(text)
-    raise InputError(f"--lines {text}: no number of lines", fix="as in -n 50, or -n all")
-
-
-def parse_attempt(text: str | None) -> int | None:
-    """Read the number of an attempt, -1 for the last one. Raises InputError."""
-    if text is None:
-        return None
-    if text == "last":
-        return -1
-    if re.fullmatch(r"[0-9]{1,7}", text):
-        return int(text)
-    raise InputError(f"--attempt {text}: no attempt", fix="as in --attempt 0, or --attempt last")
-
-
-def parse_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile a regular expression of Python's. Raises InputError."""
-    if text is None:
-        return None
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        # In a locale that is not UTF-8; logs are.
-        text = os.fsencode(text).decode("utf-8", "surrogateescape")
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        at = error.pos if isinstance(error, re.error) else None
-        where = f" at character {at + 1}" if at is not None else ""
-        message = error.msg if isinstance(error, re.error) else str(error)
-        raise InputError(
-            f"--grep {text}: not a regular expression: {message}{where}",
-            fix=f"to search for the text itself: --grep '{re.escape(text)}'",
-        ) from error
 
 
 # ---- the logs of some jobs
@@ -315,8 +263,6 @@ class JobLogs:
                 if query.attempt is not None and file.attempt is None:
                     start, end = _part_of_file(file.path, query.attempt)
                 if query.since is not None:
-                    from hpcrun.controller.since import start_since  # here: seldom asked for
-
                     start = max(start, start_since(file.path, query.since))
                 if query.lines is not None:
                     start = max(start, start_of_last(file.path, query.lines, keep, end=end))
@@ -451,6 +397,98 @@ def _part_of_file(path: Path, attempt: int) -> tuple[int, int]:
             memoryview(mapped) as text,
         ):
             return part_of(text, attempt)
+
+
+# ---- where a time begins in a log, by the stamps of its lines, else by the file's own time
+
+
+def start_since(path: Path, since: float) -> int:
+    """Return the offset (bytes) of the first line that is not older; the size: none is.
+
+    Lines are in the order of time. Where the last lines have no stamps the file counts as a whole,
+    by when it was written last. Raises OSError.
+    """
+    info = path.stat()
+    if info.st_mtime < since:
+        return info.st_size
+    with path.open("rb") as file:
+        log = _Stamps(file, info.st_size, info.st_mtime)
+        if log.first_from(max(0, info.st_size - _BLOCK)) is None:
+            return 0
+        low = info.st_size
+        if not log.knows_date and since < info.st_mtime - 0.8 * _DAY:
+            low = 0  # such stamps repeat each day
+        while low > 0:
+            low = max(0, low - 4 * _BLOCK)
+            found = log.first_from(low)
+            if found is not None and found[1] < since:
+                break
+        while (found := log.first_from(low)) is not None:
+            at, stamp, end = found
+            if stamp >= since:
+                return 0 if at == log.begin else at
+            low = end
+        return info.st_size
+
+
+class _Stamps:
+    """Reads the time stamps of one log's lines."""
+
+    def __init__(self, file: BinaryIO, size: int, written: float) -> None:
+        self.file, self.size, self.written = file, size, written
+        self.knows_date = True  # until a stamp without one is read
+        # The first stamp's own place: banners before it belong to it.
+        first = self.first_from(0)
+        self.begin = first[0] if first else 0
+
+    def first_from(self, offset: int) -> tuple[int, float, int] | None:
+        """Return the first line with a stamp from an offset on: its begin, its time, its end."""
+        self.file.seek(offset)
+        at = offset
+        if offset:
+            self.file.seek(offset - 1)
+            at = offset - 1 + len(self.file.readline(_BLOCK))
+        while at < min(self.size, offset + 2 * _BLOCK):
+            line = self.file.readline(_BLOCK)
+            if not line:
+                return None
+            stamp = self._time(line[:400].decode("utf-8", "replace"))
+            if stamp is not None:
+                return at, stamp, at + len(line)
+            at += len(line)
+        return None
+
+    def _time(self, line: str) -> float | None:
+        """The time of a line, in seconds since the epoch; what the stamp lacks the file tells."""
+        from hpcrun.metrics.lines.prefixes import find_time, read_time  # here: seldom asked for
+
+        span = find_time(line)
+        seconds = read_time(line) if span else None
+        if span is None or seconds is None:
+            return None
+        stamp = line[slice(*span)]
+        if re.search(r"(Z|[+-]\d\d:?\d\d|UTC.*)\s*$", stamp) and seconds > 400 * _DAY:
+            return seconds
+        try:
+            return self._local(stamp, seconds)
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def _local(self, stamp: str, seconds: float) -> float:
+        fields = time.gmtime(seconds)
+        part = seconds % 1
+        if seconds > 400 * _DAY:
+            return time.mktime((*fields[:6], 0, 0, -1)) + part
+        written = time.localtime(self.written)
+        if re.match(r"\d\d:\d\d:\d\d", stamp):
+            self.knows_date = False
+            date, step = written[:3], _DAY
+        else:
+            # Days were counted from the begin of a leap year, as 1972 was.
+            fields = time.gmtime(seconds + 730 * _DAY)
+            date, step = (written[0], fields[1], fields[2]), 365.25 * _DAY
+        found = time.mktime((*date, *fields[3:6], 0, 0, -1)) + part
+        return found if found <= self.written + 3600 else found - step
 
 
 # ---- what of them is not shown

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.seconds import parse_when
-from hpcrun.controller.since import start_since
+from hpcrun.cli.options import parse_when
+from hpcrun.controller.logs import start_since
 from hpcrun.errors import InputError
 
 NOW = time.mktime((2026, 11, 20, 15, 0, 0, 0, 0, -1))
