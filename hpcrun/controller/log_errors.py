@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hpcrun.controller.logs import JobLogs, Lines
-from hpcrun.logs.files import LogFile, part_of
-from hpcrun.logs.tail import read_at
+from hpcrun.logs.files import LogFile, part_of, read_at
 from hpcrun.runs.records import Failure
 from hpcrun.runs.store import read_history
 

@@ -21,8 +21,7 @@ from msgspec import Struct, structs
 from hpcrun.controller.context import Context
 from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.logs.files import LogFile, end_in, log_files, part_of
-from hpcrun.logs.tail import Tail, start_of_last
+from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End
 from hpcrun.runs.store import read_history, read_plan, read_record, read_task, runs_of
@@ -107,8 +106,8 @@ def logs_of(context: Context, word: str | None, query: LogQuery) -> JobLogs:
 class JobLogs:
     """The logs of some runs, or the ``output`` of another job with all its tasks.
 
-    What ``query`` wants of them is read on from where the last reading ended: logs.tail makes whole
-    lines of the files' bytes, and this class makes events of the lines.
+    What ``query`` wants of them is read on from where the last reading ended: logs.files makes
+    whole lines of the files' bytes, and this class makes events of the lines.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.logs import tail
-from hpcrun.logs.tail import read_at, start_of_last
+from hpcrun.logs import files
+from hpcrun.logs.files import read_at, start_of_last
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 7), (1 << 16, 1 << 22)])
@@ -15,7 +15,7 @@ from hpcrun.logs.tail import read_at, start_of_last
 def test_as_many_lines_as_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, blocks: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(tail, "_BLOCKS", blocks)
+    monkeypatch.setattr(files, "_BLOCKS", blocks)
     path = tmp_path / "log"
     path.write_bytes(text)
     lines = text.splitlines(keepends=True)
@@ -28,7 +28,7 @@ def test_as_many_lines_as_asked_for(
 def test_of_the_lines_that_are_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(tail, "_BLOCKS", blocks)
+    monkeypatch.setattr(files, "_BLOCKS", blocks)
     path = tmp_path / "log"
     path.write_bytes(b"x1\ny\nx2\ny\nx3\ny\n")
     start = start_of_last(path, 2, lambda line: line.startswith(b"x"))
@@ -48,6 +48,6 @@ def test_a_sparse_file_of_two_gigabytes_is_not_read(
         limits.append(limit)
         return read_at(path, offset, limit)
 
-    monkeypatch.setattr(tail, "read_at", counted)
+    monkeypatch.setattr(files, "read_at", counted)
     assert start_of_last(path, 2) == (2 << 30) + 1
     assert 0 < sum(limits) <= 1 << 16

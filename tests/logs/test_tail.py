@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.logs import tail as module
-from hpcrun.logs.files import LogFile, log_files
-from hpcrun.logs.tail import Tail
+from hpcrun.logs import files as module
+from hpcrun.logs.files import LogFile, Tail, log_files
 from hpcrun.runs.store import create_run_folder
 
 

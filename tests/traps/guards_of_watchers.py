@@ -186,7 +186,7 @@ GUARDS = [
     ),
     guard(
         54,
-        "hpcrun/logs/tail.py",
+        "hpcrun/logs/files.py",
         "        if not data.startswith(place.seen):\n",
         "        if False:\n",
         "tests/logs/test_tail.py::test_a_file_that_became_shorter_is_read_again",
@@ -207,7 +207,7 @@ GUARDS = [
     ),
     guard(
         55,
-        "hpcrun/logs/tail.py",
+        "hpcrun/logs/files.py",
         """max(data.rfind(b"\\n"), data.rfind(b"\\r", 0, -1)) + 1""",
         """data.rfind(b"\\n") + 1""",
         f"{WATCHING}::test_a_state_of_a_progress_bar_is_a_line",

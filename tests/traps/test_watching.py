@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.logs.files import LogFile
-from hpcrun.logs.tail import Tail
+from hpcrun.logs.files import LogFile, Tail
 from hpcrun.slurm.states import is_final, parse_state
 
 # squeue(1) and sacct(1), JOB STATE CODES: those of Slurm 20.11 to 26.05.
