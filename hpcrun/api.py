@@ -18,8 +18,8 @@ from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.targets import list_runs, only_run
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import read_history, read_plan, read_task, runs_of
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_history, read_plan, read_task, runs_of
 
 # What else is needed is imported where it is: a program that reads a log submits nothing.
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from hpcrun.assets import shipped
 from hpcrun.render.files import FIXED
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import Attempt, End, Failure
-from hpcrun.runs.store import read_history
+from hpcrun.runs.records import Attempt, End, Failure, read_history
 
 TIMEOUT = 20.0
 RANK = 'exec bash -- "$HPCRUN_RUN_DIR/harness.sh" rank'

@@ -155,7 +155,7 @@ def _fail(error: click.ClickException | HpcrunError) -> int:
 
 def _of_system(error: OSError) -> HpcrunError:
     """Describe an error of the system that nobody expected: the disk is full, the folder gone."""
-    from hpcrun.runs.store import space_fix
+    from hpcrun.runs.records import space_fix
 
     try:
         os.getcwd()  # noqa: PTH109 - of a Path nothing else is wanted

@@ -14,7 +14,7 @@ from hpcrun.errors import InputError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import label
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import read_task
+from hpcrun.runs.records import read_task
 
 
 def show(

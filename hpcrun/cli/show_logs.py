@@ -16,8 +16,8 @@ from hpcrun.controller.logs import JobLogs, Lines, masker_of
 from hpcrun.controller.monitor import Monitor, Runs, poll_all
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.layout import RunFolder, SweepFolder
+from hpcrun.runs.records import runs_of
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import runs_of
 from hpcrun.secrets.mask import FileMasker, Masker
 from hpcrun.views.numbers import format_size
 from hpcrun.views.status import state_line, verdict_lines

@@ -9,7 +9,7 @@ from hpcrun.cli.output import emit_json, say, show_error
 from hpcrun.controller.orders import Outcome
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.store import runs_of
+from hpcrun.runs.records import runs_of
 
 
 def show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:

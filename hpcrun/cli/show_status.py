@@ -15,9 +15,8 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.status import Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_runs_in, no_such_run
 from hpcrun.runs.layout import SweepFolder
-from hpcrun.runs.records import Sweep
+from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
 from hpcrun.runs.status import JobStatus, Level
-from hpcrun.runs.store import holds_any, read_sweep, runs_of
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.jobs import array_id
 from hpcrun.views.status import (

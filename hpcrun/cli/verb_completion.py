@@ -71,7 +71,7 @@ def _install(shell: str, name: str, script: str) -> list[tuple[Path, bool]]:
 
 
 def _write(path: Path, text: str) -> bool:
-    from hpcrun.runs.store import write_file
+    from hpcrun.runs.records import write_file
 
     data = text.encode("utf-8", "surrogateescape")
     try:

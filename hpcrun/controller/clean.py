@@ -21,9 +21,8 @@ from hpcrun.controller.status import Memory, status_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs import layout
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import Seen
+from hpcrun.runs.records import Seen, read_if_there, read_submitted, read_task, successors_of
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_if_there, read_submitted, read_task, successors_of
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
 from hpcrun.transport import TRASH, Transport

@@ -15,7 +15,7 @@ from hpcrun.controller.context import Context, read_text, slurm_transport
 from hpcrun.controller.targets import find, job_of_another, no_such_run, only_run
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RUN_ID
-from hpcrun.runs.store import read_history, write_file
+from hpcrun.runs.records import read_history, write_file
 from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
 from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import is_final

@@ -29,7 +29,7 @@ from hpcrun.controller.status import (
 )
 from hpcrun.controller.targets import list_names
 from hpcrun.errors import HpcrunError
-from hpcrun.runs import store
+from hpcrun.runs import records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted, Sweep, SweepSeen, Task, TaskEnd
 from hpcrun.runs.status import JobStatus
@@ -136,7 +136,7 @@ class _RunRow:
         """Read what readers keep of it. Raises OSError, HpcrunError."""
         self.context = context
         self.run = RunFolder(folder)
-        self.seen = store.read_if_there(self.run.seen, Seen)
+        self.seen = records.read_if_there(self.run.seen, Seen)
         kept = self.seen.row if self.seen is not None else None
         self.kept = kept if kept is not None and is_kept(self.run, kept) else None
         self.history = History(run_id="")
@@ -145,7 +145,7 @@ class _RunRow:
 
     def read(self) -> None:
         """Read its records. Raises OSError, HpcrunError."""
-        self.history = store.read_brief(self.run, self.seen)
+        self.history = records.read_brief(self.run, self.seen)
 
     @property
     def conf(self) -> str | None:
@@ -174,10 +174,10 @@ class _RunRow:
             if not again and not is_known:
                 return self._row_of_kept(self.seen, self.kept)
             if again and is_news:
-                store.forget_end(self.run)
+                records.forget_end(self.run)
             if is_news:  # requeued since, or now known
                 refresh(self.context, [self.run])
-            self.history = store.read_brief(self.run)
+            self.history = records.read_brief(self.run)
         assert answers is not None  # it was asked for
         status = complete(judge(answers, self.run, self.history), "row")
         if is_news:
@@ -249,10 +249,10 @@ class _SweepRow:
         """Read the sweep's own records. Raises OSError, HpcrunError."""
         self.context = context
         self.folder = SweepFolder(path)
-        self.seen = store.read_if_there(self.folder.seen, SweepSeen) or SweepSeen(ends={})
-        submitted = store.read_record(self.folder.submitted, Submitted)
-        self.submitted = store.own_record(submitted, self.folder.sweep_id)
-        record = store.read_record(self.folder.record, Sweep)
+        self.seen = records.read_if_there(self.folder.seen, SweepSeen) or SweepSeen(ends={})
+        submitted = records.read_record(self.folder.submitted, Submitted)
+        self.submitted = records.own_record(submitted, self.folder.sweep_id)
+        record = records.read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
         self.tasks = record.tasks if record else 0
         # What is known of the array itself, as of a run.
@@ -317,9 +317,8 @@ class _SweepRow:
         for index in range(self.tasks):
             run, key = self.folder.run(index), str(index)
             known = self.seen.ends.get(key)
-            stamp = (
-                store.stamp_of(run.attempts) if index not in shown or is_final(shown[index]) else 0
-            )
+            is_live = index in shown and not is_final(shown[index])
+            stamp = 0 if is_live else records.stamp_of(run.attempts)
             end: TaskEnd | None = None
             if index in shown:
                 state = shown[index]
@@ -337,7 +336,7 @@ class _SweepRow:
             ended_at = self.seen.ended_at or time.time()
         seen = SweepSeen(ends=ends, ended_at=ended_at)
         if seen != self.seen:
-            store.write_seen(self.folder.seen, seen)
+            records.write_seen(self.folder.seen, seen)
         return states, silence
 
     def _shown(self, answers: Answers) -> dict[int, str]:
@@ -359,9 +358,9 @@ class _SweepRow:
         if answers is None:
             return UNKNOWN, None, ""
         task = Task(sweep_id=self.folder.sweep_id, index=index, values={})
-        submitted = self.submitted and store.record_of_task(self.submitted, index)
-        seen = store.read_if_there(run.seen, Seen)
-        status = judge(answers, run, store.read_brief(run, seen, (task, submitted)))
+        submitted = self.submitted and records.record_of_task(self.submitted, index)
+        seen = records.read_if_there(run.seen, Seen)
+        status = judge(answers, run, records.read_brief(run, seen, (task, submitted)))
         # A run that left no trace may yet show one, unless it never began.
         is_sure = status.state != LOST or not status.attempts
         if not status.final or status.out_of_reach or not is_sure:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcrun.controller.logs import JobLogs, Lines
 from hpcrun.logs.files import LogFile, part_of, read_at
-from hpcrun.runs.records import Failure
-from hpcrun.runs.store import read_history
+from hpcrun.runs.records import Failure, read_history
 
 # An error stands at the end of a log. In bytes; of hundreds of ranks less is read.
 _END = 1 << 20

@@ -23,8 +23,7 @@ from hpcrun.controller.targets import find_target, no_such_run
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import End
-from hpcrun.runs.store import read_history, read_plan, read_record, read_task, runs_of
+from hpcrun.runs.records import End, read_history, read_plan, read_record, read_task, runs_of
 from hpcrun.secrets.mask import Masker, SecretMark
 from hpcrun.secrets.names import is_secret_name
 from hpcrun.secrets.tokens import looks_random

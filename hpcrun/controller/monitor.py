@@ -19,8 +19,8 @@ from hpcrun.controller.status import refresh, status_of, status_of_jobs
 from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import expire_caches, read_history
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import expire_caches, read_history
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.states import UNKNOWN
 

@@ -22,9 +22,8 @@ from hpcrun.controller.submit import check_secrets, write_secrets
 from hpcrun.controller.targets import Targets, job_of_another, unknown_job
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import RunFolder, sweep_folder
-from hpcrun.runs.records import Begin, Cancelled
+from hpcrun.runs.records import Begin, Cancelled, runs_of, write_record
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import runs_of, write_record
 from hpcrun.runs.verdict import Verdict
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.jobs import array_id

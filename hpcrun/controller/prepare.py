@@ -418,7 +418,7 @@ def dependency_on(context: Context, word: str) -> Dependency:
     # Here: few jobs wait for another.
     from hpcrun.controller.status import status_of, status_of_job
     from hpcrun.controller.targets import find_target
-    from hpcrun.runs.store import runs_of
+    from hpcrun.runs.records import runs_of
 
     if not word.strip():
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")

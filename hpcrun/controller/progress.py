@@ -13,8 +13,8 @@ from hpcrun.metrics.lines.line import FORMATS, NEEDLES, Format, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
 from hpcrun.runs.layout import RunFolder
+from hpcrun.runs.records import attempt_indices
 from hpcrun.runs.status import Progress
-from hpcrun.runs.store import attempt_indices
 
 # The last loss stands near the end of a log; where a program says much else, the look goes further
 # back, but not without end: a listing must not wait for one log.

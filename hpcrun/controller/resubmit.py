@@ -21,9 +21,8 @@ from hpcrun.plan.environment import after_checkpoint_dir
 from hpcrun.plan.sweep import SweepRun
 from hpcrun.plan.types import Dependency, Plan
 from hpcrun.runs.layout import RunFolder, SweepFolder, sweep_folder
-from hpcrun.runs.records import Resubmitted
+from hpcrun.runs.records import Resubmitted, holds_any, owner_run, runs_of, successors_of
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import holds_any, owner_run, runs_of, successors_of
 from hpcrun.spec.job import JobSpec
 from hpcrun.spec.load import Origin
 

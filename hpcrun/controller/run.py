@@ -22,7 +22,7 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import write_record
+from hpcrun.runs.records import write_record
 from hpcrun.slurm.hostfile import parse_hostfile
 from hpcrun.slurm.nodelist import expand_counts
 from hpcrun.spec.cluster import GpuType

@@ -22,9 +22,18 @@ from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import History, Seen, SeenRow, Submitted
+from hpcrun.runs.records import (
+    History,
+    Seen,
+    SeenRow,
+    Submitted,
+    forget_end,
+    read_history,
+    read_plan,
+    stamp_of,
+    write_seen,
+)
 from hpcrun.runs.status import JobStatus, Level, Progress
-from hpcrun.runs.store import forget_end, read_history, read_plan, stamp_of, write_seen
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final

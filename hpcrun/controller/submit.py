@@ -27,9 +27,16 @@ from hpcrun.plan.types import Plan
 from hpcrun.render.files import RenderedFile
 from hpcrun.render.quoting import quote_bash
 from hpcrun.runs.layout import SUBMITTED, RunFolder
-from hpcrun.runs.records import Submitted, Successor
+from hpcrun.runs.records import (
+    Submitted,
+    Successor,
+    create_run_folder,
+    owner_run,
+    read_record,
+    write_file,
+    write_record,
+)
 from hpcrun.runs.snapshot import take_snapshot
-from hpcrun.runs.store import create_run_folder, owner_run, read_record, write_file, write_record
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.commands import SCRIPT, Estimate
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.runs import layout, store
+from hpcrun.runs import layout, records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder
 from hpcrun.runs.records import History, Submitted
 
@@ -42,7 +42,7 @@ class Targets(Struct, frozen=True, kw_only=True):
 
     def all_runs(self) -> list[RunFolder]:
         """The runs, those of the sweeps included."""
-        found = [*self.runs, *(run for sweep in self.sweeps for run in store.runs_of(sweep))]
+        found = [*self.runs, *(run for sweep in self.sweeps for run in records.runs_of(sweep))]
         return list(dict.fromkeys(found))
 
 
@@ -82,7 +82,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             array, tasks = match[1] or match[3], task_numbers(word, match[2] or match[4])
             sweep = find(context.runs_dir, array, lookup)
             if isinstance(sweep, SweepFolder):
-                count = store.read_sweep(sweep).tasks
+                count = records.read_sweep(sweep).tasks
                 if any(task >= count for task in tasks):
                     raise InputError(f"{word}: the sweep's tasks are 0 to {count - 1}")
                 found |= dict.fromkeys(sweep.run(task) for task in tasks)
@@ -172,7 +172,7 @@ def find(
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)
-        task = store.read_task(newest) if newest is not None else None
+        task = records.read_task(newest) if newest is not None else None
         return layout.sweep_folder(runs_dir, task.sweep_id) if task is not None else newest
     if not word.strip():
         raise InputError(
@@ -245,7 +245,7 @@ class Lookup:
             there = set(self.names)
             lines = [f"{name}\t{id_}\n" for name, id_ in self._known.items() if name in there]
             with contextlib.suppress(HpcrunError):  # a colleague's folder
-                store.write_file(self.runs_dir / INDEX, "".join(lines).encode())
+                records.write_file(self.runs_dir / INDEX, "".join(lines).encode())
         return self._found.get(job_id)
 
     def _job_folders(self) -> Iterator[tuple[str, str]]:
@@ -263,8 +263,8 @@ class Lookup:
             if job_id is None:
                 record = None
                 with contextlib.suppress(HpcrunError):
-                    record = store.read_record(self.runs_dir / name / layout.SUBMITTED, Submitted)
-                record = store.own_record(record, layout.sweep_id_of(name) or name)
+                    record = records.read_record(self.runs_dir / name / layout.SUBMITTED, Submitted)
+                record = records.own_record(record, layout.sweep_id_of(name) or name)
                 if record is None:  # not yet, or sbatch's answer was lost: to be read again
                     continue
                 job_id = self._known[name] = record.job_id or ""
@@ -296,7 +296,7 @@ def _find_by_part(lookup: Lookup, word: str) -> RunFolder | SweepFolder | None:
     for name in lookup.names:
         if fits(name) and RUN_ID.fullmatch(name):
             run = RunFolder(lookup.runs_dir / name)
-            task = store.read_task(run)
+            task = records.read_task(run)
             # A word that fits a sweep fits its runs too, and means the sweep.
             if task is None or task.sweep_id not in sweeps:
                 runs.append(run)
@@ -316,8 +316,8 @@ def only_run(found: RunFolder | SweepFolder, word: str | None) -> RunFolder:
     if isinstance(found, RunFolder):
         return found
     first = found.run(0)
-    submitted = store.read_submitted(first, store.read_task(first))
-    tasks = store.read_sweep(found).tasks
+    submitted = records.read_submitted(first, records.read_task(first))
+    tasks = records.read_sweep(found).tasks
     one = submitted.job_id if submitted and submitted.job_id else first.run_id
     raise InputError(
         f"{word or found.sweep_id}: a sweep of {tasks} run{'s' if tasks > 1 else ''}",

@@ -29,9 +29,8 @@ from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER
 from hpcrun.plan.types import label
 from hpcrun.report.facts import seconds_per_step, steps_left
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of
-from hpcrun.runs.records import History
+from hpcrun.runs.records import History, read_history, read_task
 from hpcrun.runs.status import JobStatus, Progress
-from hpcrun.runs.store import read_history, read_task
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.jobs import SlurmJob, array_id
 from hpcrun.slurm.states import is_final

@@ -12,7 +12,7 @@ from hpcrun.controller.curves.facts import code_digests, run_facts, with_code
 from hpcrun.controller.prepare import prepare, prepare_sweep
 from hpcrun.controller.submit import write
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import write_record
+from hpcrun.runs.records import write_record
 from tests.plan.making import job
 from tests.report.runs import built
 from tests.secrets.test_users import TOKENS, VARIABLES

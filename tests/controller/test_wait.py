@@ -15,9 +15,8 @@ from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.monitor import FAIR, FILES_LATE, FREE, Jobs, Monitor, Runs, poll_all
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import History
+from hpcrun.runs.records import History, read_history
 from hpcrun.runs.status import JobStatus
-from hpcrun.runs.store import read_history
 from hpcrun.runs.verdict import LOST, Verdict
 from hpcrun.slurm.states import is_final
 

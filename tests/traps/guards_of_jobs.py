@@ -50,7 +50,7 @@ GUARDS = [
     ),
     guard(
         4,
-        "hpcrun/runs/store.py",
+        "hpcrun/runs/records.py",
         "            folder.logs.mkdir()\n",
         "",
         f"{HEADER}::test_the_logs_folder_is_there_before_the_job",

@@ -25,7 +25,7 @@ from hpcrun.plan.deepspeed import (
     given_precision,
 )
 from hpcrun.plan.launchers import decide_framework
-from hpcrun.runs.store import write_file
+from hpcrun.runs.records import write_file
 from hpcrun.spec.deepspeed_json import parse_hjson
 from hpcrun.spec.job import JobSpec
 from hpcrun.structs import decodable

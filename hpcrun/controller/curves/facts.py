@@ -17,7 +17,7 @@ from hpcrun.errors import SpecError
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, sweep_folder
-from hpcrun.runs.store import read_history, read_plan, read_task
+from hpcrun.runs.records import read_history, read_plan, read_task
 from hpcrun.secrets.mask import has_secret
 from hpcrun.secrets.names import is_secret_name
 from hpcrun.secrets.tokens import begins_token

@@ -24,7 +24,7 @@ from hpcrun.metrics.lines.line import FORMATS, Format
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.store import read_plan, runs_of
+from hpcrun.runs.records import read_plan, runs_of
 
 STDIN = Path("/dev/stdin")
 # How many points of each metric are kept of a long log: more than a window or a page can show.

@@ -11,8 +11,14 @@ import pytest
 from hpcrun.controller.targets import Lookup, find, list_runs, only_run
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.runs.layout import RUN_ID, RunFolder, make_run_id, sweep_folder, task_run_id
-from hpcrun.runs.records import Begin, Cancelled, End, Failure, Submitted, Sweep, Task
-from hpcrun.runs.store import (
+from hpcrun.runs.records import (
+    Begin,
+    Cancelled,
+    End,
+    Failure,
+    Submitted,
+    Sweep,
+    Task,
     create_run_folder,
     read_history,
     read_plan,
