@@ -27,7 +27,7 @@ def row_of(line: str, table: Table | None = None) -> Row | None:
 
 @pytest.mark.parametrize("printed", PRINTED, ids=IDS)
 def test_line_is_read(printed: Printed) -> None:
-    row = row_of(printed.line)
+    row = row_of(records(printed.line.encode())[-1].decode())
     assert row is not None
     assert (row.step, row.epoch, row.split) == (printed.step, printed.epoch, printed.split)
     values = dict(row.values)
@@ -397,3 +397,16 @@ def test_a_document_may_hold_a_list_for_each_split() -> None:
 def test_names_with_numbers_behind_them_are_no_head() -> None:
     row = row_of("kl:0.02,loss:8.8,entropy:4.2")
     assert row is not None and dict(row.values) == {"kl": 0.02, "loss": 8.8, "entropy": 4.2}
+
+
+@pytest.mark.parametrize("between", ["", "   "])
+def test_what_stands_behind_a_bar_was_printed_by_something_else(between: str) -> None:
+    bar = b" 75%|###   | 45/60 [00:01<00:00, 27.59it/s]"
+    for line in (
+        b"slurmstepd: error: *** JOB 47 ON n01 CANCELLED AT 2026-11-20T08:14:55 DUE TO PREEMPTION",
+        b"INFO:root:step 45 | loss:2.5 lr:6e-06",
+        b"wandb: Tracking run with wandb version 0.21.1",
+    ):
+        whole = between.encode() + line
+        assert records(bar + whole) == [bar, whole]
+    assert records(bar + b"\x1b[A") == [bar + b"\x1b[A"] and records(bar + b"  ") == [bar + b"  "]

@@ -39,7 +39,7 @@ from hpcrun.metrics.lines.fields import (
     number_or_word,
     read_json,
 )
-from hpcrun.metrics.lines.formats import Format, find_meter, read_meter
+from hpcrun.metrics.lines.formats import Format, find_bar, read_bar
 from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line, strip_prefixes
@@ -115,8 +115,9 @@ _NEXT_RECORD = re.compile(
     rb"(?=\[(?:(?:default|rank)[ _]?\d{1,6}\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d))"
     rb"|(?<=[a-z] )(?=\[default\d{1,6}\]:)|(?<=\})(?=\{['\"])"
     rb"|\x1b\[A"  # the cursor goes up: what follows stands on another line
-    # A dictionary beside a bar may have waited in a buffer: the bar does not count its step.
-    rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\](?= {0,8}\{['\"])"
+    # What stands behind a bar was printed by something else; it may have waited in a buffer.
+    rb"|\[(?:\d{1,4} days?, )?\d{1,6}:\d\d(?::\d\d)?(?:<|, )[^\[\]]{0,400}\]"
+    rb"(?= {0,80}[^\s\[\]\x1b])"
     rb"|(?<=\})(?=[^\[\]{}|]{0,60}\d%\|)"
 )
 
@@ -127,7 +128,7 @@ def records(line: bytes) -> list[bytes]:
     >>> records(b"[rank 1] step 5 loss 3.5[rank 0] step 5 loss 7.5")
     [b'[rank 1] step 5 loss 3.5', b'[rank 0] step 5 loss 7.5']
     """
-    if line.count(b"[") < 2 and b"{" not in line:
+    if line.count(b"[") < 2 and b"{" not in line and b"/s]" not in line and b"/it]" not in line:
         return [line]
     borders = [0, *(found.end() for found in _NEXT_RECORD.finditer(line)), len(line)]
     return [line[start:end] for start, end in pairwise(borders) if start < end]
@@ -149,13 +150,8 @@ def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer 
 def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
     """Read a line by what it looks like."""
     text = in_english(line.text)
-    if meter := find_meter(text):
-        after = meter.after.strip()
-        if after and after[0] != "{":  # a logger's own line, which a bar's drawing had begun
-            behind = _read(strip_prefixes(after), None, formats)
-            if behind and isinstance(behind[1], Row) and behind[1].step is not None:
-                return behind
-        row = read_meter(meter)
+    if bar := find_bar(text):
+        row = read_bar(bar)
         return None if row is None else ("progress bar", row)
     event: dict[str, object] = {}  # what a line holds that is one JSON object
     if text.startswith('{"') and (read := read_json(text)) and read[1] == len(text):

@@ -2,9 +2,10 @@
 
 An entry is a pattern with what its parts mean, beside an example and a look-alike that must yield
 nothing. Named groups of the pattern are fields of the line: ``step``, ``total``, ``epoch`` and
-``rank`` say where it stands, ``split`` of what it is; ``number`` is the metric that ``key`` names,
-every other group is a metric of that name. A group ``rest`` is read as the generic reader reads a
-line. A job's own pattern (``own_format``) is an entry like any other.
+``rank`` say where it stands, ``rounded`` is a step that is printed in few digits, ``split`` is of
+what the line is; ``number`` is the metric that ``key`` names, every other group is a metric of that
+name. They are read as pairs of a line of the generic reader, with the group ``rest`` behind them. A
+job's own pattern (``own_format``) is an entry like any other.
 
 A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
 1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
@@ -23,7 +24,7 @@ from msgspec import Struct, structs
 from hpcrun.metrics.lines.fields import NUMBER, Field, Found, build_row, finite
 from hpcrun.metrics.lines.generic import scan
 from hpcrun.metrics.lines.prefixes import Line
-from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold, like_a_loss, metric_of
+from hpcrun.metrics.names import EPOCH_RANK, SPLITS, STEP_RANK, fold
 from hpcrun.metrics.row import Mark, Row, Table
 from hpcrun.patterns import pattern_of
 
@@ -62,24 +63,24 @@ class Format(Struct, frozen=True):
         return self.read(found, line) if self.read else self._read_groups(found.groupdict())
 
     def _read_groups(self, groups: dict[str, str | None]) -> Row | None:
+        """Read the groups as the generic reader reads pairs, and the rest of the line with them."""
         split = _SPLITS.get((groups.pop("split", None) or "").lower(), self.split)
-        rest, total = groups.pop("rest", None), groups.pop("total", None)
+        rest, total = groups.pop("rest", None) or "", groups.pop("total", None)
+        rounded = groups.pop("rounded", None)
         if key := groups.pop("key", None):
             groups[key] = groups.pop("number")
-        try:
-            values = {key: finite(text.replace(",", "")) for key, text in groups.items() if text}
-            of = finite(total) if total else None
-        except ValueError:
-            return None
-        fields = [
-            Field(key, value, of=of if key == "step" else None) for key, value in values.items()
-        ]
-        found = scan(rest) if rest else Found([])
+        if rounded:
+            groups["step"] = str(_scaled(rounded))
+        if total:
+            groups["step"] = f"{groups['step']}/{total}"
+        pairs = (f"{key}={text.replace(',', '')}, " for key, text in groups.items() if text)
+        found = scan("".join(pairs) + rest)
         if found is None:
             return None
-        named = [each for field in fields + found.fields if (each := self._named(field))]
-        found = Found(named, found.counters, split or found.split)
-        return build_row(found, sure=self.sure, verbatim=self.verbatim)
+        found.fields = [named for field in found.fields if (named := self._named(field))]
+        found.split = split or found.split
+        row = build_row(found, sure=self.sure, verbatim=self.verbatim)
+        return structs.replace(row, is_rounded=True) if row and rounded else row
 
     def _named(self, field: Field) -> Field | None:
         name = self.names.get(fold(field.key))
@@ -143,92 +144,67 @@ _DRAWN_BAR = pattern_of(
 _TORCHTUNE = pattern_of(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?=[A-Za-z])")
 _BAR_NUMBERS = pattern_of(r"[\d.,/]*\d[\d.,/]*")
 _LONGEST_TITLE = 60
-_THOUSANDS = {"k": 1e3, "M": 1e6, "G": 1e9}
+_THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 
-class Meter(Struct, frozen=True):
-    """The parts of a line with a progress bar; ``rate`` in ``unit``, None before there is one."""
-
-    before: str
-    count: float
-    total: float | None
-    rate: float | None
-    unit: str
-    postfix: str
-    after: str
-
-
-def find_meter(text: str) -> Meter | None:
-    """Find the progress bar on a line.
-
-    >>> meter = find_meter("Epoch 3:  12%|# | 12/100 [00:10<01:20, 1.1it/s, loss=0.5] tail")
-    >>> meter.count, meter.total, meter.unit, meter.postfix, meter.after
-    (12.0, 100.0, 'it/s', 'loss=0.5', ' tail')
-    """
-    found = _METER.search(text) if "[" in text else None
-    if found is None or (found["unit"] is None and text[: found.start()].rstrip()[-1:] != "|"):
+def find_bar(text: str) -> re.Match[str] | None:
+    """Find the numbers of the progress bar on a line."""
+    meter = _METER.search(text) if "[" in text else None
+    if meter is None or (meter["unit"] is None and text[: meter.start()].rstrip()[-1:] != "|"):
         return None
-    count, end, postfix = _scaled(found["count"]), found.end(), ""
-    if count is None or count % 1:
-        return None
-    if closed := _POSTFIX.match(text, end):
-        postfix, end = closed[1] if found["more"] else "", closed.end()
-    return Meter(
-        before=text[: found.start()],
-        count=count,
-        total=_scaled(found["total"]),
-        rate=_scaled(found["rate"]),
-        unit=found["unit"] or "",
-        postfix=postfix,
-        after=text[end:],
-    )
+    return meter
 
 
-def _scaled(text: str | None) -> float | None:
-    """Return the number that a bar shows, if it is one."""
-    try:
-        letter = (text or "?")[-1]
-        return round(finite((text or "").rstrip("kMG")) * _THOUSANDS.get(letter, 1.0), 9)
-    except ValueError:
-        return None
-
-
-def read_meter(meter: Meter) -> Row | None:
+def read_bar(meter: re.Match[str]) -> Row | None:
     """Read a line with a progress bar: its place, and what it says of it.
 
     Numbers of the description are no part of ``bar``, which names the bar: they change.
 
-    >>> line = "Epoch 3:  12%|# | 12/100 [00:10<01:20, 2.0it/s, loss=0.5]"
-    >>> row = read_meter(find_meter(line))
+    >>> row = read_bar(find_bar("Epoch 3:  12%|# | 12/100 [00:10<01:20, 2.0it/s, loss=0.5]"))
     >>> row.step, row.total, row.epoch, row.values, row.bar
     (12, 100, 3.0, (('loss', 0.5), ('step_seconds', 0.5)), 'Epoch')
     """
-    description = _DRAWN_BAR.sub("", meter.before).strip().removesuffix(":").strip()
+    count, total, rate = (_scaled(meter[name]) for name in ("count", "total", "rate"))
+    if count is None or count % 1:
+        return None
+    text = meter.string
+    description = _DRAWN_BAR.sub("", text[: meter.start()]).strip().removesuffix(":").strip()
     split, fields = _read_description(description)
-    if whole := scan(meter.postfix):
+    postfix = _POSTFIX.match(text, meter.end()) if meter["more"] else None
+    if postfix and (whole := scan(postfix[1])):
         fields += whole.fields
-    else:  # parts that are no pairs are passed over
-        parts = (scan(part) for part in meter.postfix.split(", ")[:200])
+    elif postfix:  # parts that are no pairs are passed over
+        parts = (scan(part) for part in postfix[1].split(", ")[:200])
         fields += [field for part in parts if part for field in part.fields]
-    if tail := scan(meter.after.strip()):
-        fields += [
-            field
-            for field in tail.fields
-            if metric_of(field.key, field.unit) or like_a_loss(field.key)
-        ]
-    if not fields and meter.unit not in ("it/s", "s/it", ""):
-        return None  # a bar that counts something else than steps
+    counts_steps = meter["unit"] in ("it/s", "s/it", None)
+    if not (fields or counts_steps):
+        return None  # it counts something else
     # Lightning 1's own loss= is a running mean; its bar is known by the version number
     # (lightning/pytorch/callbacks/progress/base.py).
     keys = {field.key for field in fields}
     if "v_num" in keys and keys & {"reduced_train_loss", "train_loss", "train_loss_step"}:
         fields = [field for field in fields if field.key != "loss"]
-    if meter.rate is not None and meter.unit in ("it/s", "s/it"):
-        fields.append(Field(meter.unit, meter.rate))
+    if rate is not None and counts_steps:
+        fields.append(Field(meter["unit"], rate))
     if not any(fold(field.key) in STEP_RANK and not field.unit for field in fields):
-        fields.append(Field("step", meter.count, of=meter.total))
+        fields.append(Field("step", count, of=total))
     title = _BAR_NUMBERS.sub("", description.split(",", 1)[0])[:_LONGEST_TITLE].strip(" :-|[]()=")
     return build_row(Found(fields, split=split, bar=title))
+
+
+def _scaled(text: str | None) -> float | None:
+    """Return the number that a counter shows, if it is one: "1.71k".
+
+    >>> _scaled("1.71k"), _scaled("2K"), _scaled("1.01e+03"), _scaled("?")
+    (1710.0, 2000.0, 1010.0, None)
+    """
+    try:
+        number, letter = (text or "?")[:-1], (text or "?")[-1]
+        if letter in _THOUSANDS:
+            return round(finite(number) * _THOUSANDS[letter], 9)
+        return finite(number + letter)
+    except ValueError:
+        return None
 
 
 def _read_description(text: str) -> tuple[str, list[Field]]:

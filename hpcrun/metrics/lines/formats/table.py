@@ -11,15 +11,9 @@ from msgspec import structs
 
 from hpcrun.metrics.lines.fields import Field, Found, build_row, fields_of, finite, read_json
 from hpcrun.metrics.lines.formats import Format, form
-from hpcrun.metrics.lines.generic import read_generic
 from hpcrun.metrics.lines.prefixes import Line
 from hpcrun.metrics.names import LOSS_SCALE, words
 from hpcrun.metrics.row import Row
-
-
-def _read_batch(found: re.Match[str], line: Line) -> Row | None:
-    """Read pairs without signs, which count behind a place alone."""
-    return read_generic(f"epoch {found['epoch']} step {found['step']} {found['rest']}")
 
 
 def _read_round(found: re.Match[str], line: Line) -> Row | None:
@@ -28,16 +22,6 @@ def _read_round(found: re.Match[str], line: Line) -> Row | None:
     fields = [Field("step", float(found["step"]))]
     fields += [Field(key.strip(), finite(number.split("+")[0])) for key, _, number in pairs]
     return build_row(Found(fields), sure=True, verbatim=True)
-
-
-def _read_rounded(found: re.Match[str], line: Line) -> Row | None:
-    """Read a line whose step has a letter for thousands, once there are that many."""
-    groups = found.groupdict()
-    letter, step = groups.pop("letter"), float(groups.pop("step"))
-    fields = [Field("step", float(round(step * 1000 ** " KMB".index(letter or " "))))]
-    fields += [Field(key, float(number.replace(",", ""))) for key, number in groups.items()]
-    row = build_row(Found(fields))
-    return None if row is None else structs.replace(row, is_rounded=True)
 
 
 def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
@@ -186,7 +170,7 @@ _LANGUAGE = (
          r"TRAIN (?:\| (?:steps/sec ⟨N⟩\| ?)?)?Batch (?P<epoch>\d+)/(?P<step>\d+) "
          r"(?P<rest>loss .*)",
          "TRAIN Batch 0/100 loss 7.125000 loss_att 8.5 loss_ctc 12.5 lr 0.00004 rank 0",
-         "TRAIN Batch 0/100 loss of words", read=_read_batch),
+         "TRAIN Batch 0/100 loss of words"),
     form("wenet", " CV info ",
          r"Epoch (?P<epoch>\d+) (?:Step (?P<step>\d+) )?CV info (?:lr \S+ )?cv_loss (?P<loss>⟨N⟩)",
          "Epoch 0 CV info cv_loss 12.5", "Epoch 0 CV info cv_loss unknown",
@@ -323,11 +307,11 @@ _GENERAL = (
          "(epoch: 1, iters: 100, time: 0.580, data: 0.064) D_A: 0.25 G_A: 0.5 cycle_A: 1.5",
          "(epoch: 1, iters: 100, time: late, data: 0.064) D_A: 0.25", sure=True),
     form("lerobot", " smpl:",
-         r"step:(?P<step>\d{1,9}(?:\.\d{1,3})?)(?P<letter>[KMB]?) smpl:\S+ ep:\S+"
+         r"step:(?P<rounded>\d{1,9}(?:\.\d{1,3})?[KMB]?) smpl:\S+ ep:\S+"
          r" epch:(?P<epoch>⟨N⟩) loss:(?P<loss>⟨N⟩) grdn:(?P<grad_norm>⟨N⟩) lr:(?P<lr>⟨N⟩)"
          r" updt_s:(?P<step_seconds>⟨N⟩)",
          "step:1K smpl:32K ep:101 epch:2.53 loss:1.226 grdn:34.825 lr:1.0e-05 updt_s:0.502",
-         "step:1K smpl:32K ep:101 epch:2.53 loss:low", read=_read_rounded),
+         "step:1K smpl:32K ep:101 epch:2.53 loss:low"),
     # darknet: src/detector.c; caffe: src/caffe/solver.cpp; MXNet: python/mxnet/callback.py.
     form("darknet", " seconds, ",
          r"\s*(?P<step>\d+): (?P<loss>⟨N⟩), (?P<avg_loss>⟨N⟩) avg(?: loss)?, "
