@@ -23,46 +23,55 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
 
 from __future__ import annotations
 
-import math
-from array import array
-from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain, groupby, islice, pairwise, repeat
-from operator import eq, ne
-from typing import Any, NamedTuple
+from itertools import chain, groupby, pairwise
+from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcrun.metrics.curve import Curve, Restart, Series, build_series
 from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, like_a_loss
 from hpcrun.metrics.own_steps import (
-    BY_EPOCH,
     DRAWN,
-    IN_ORDER,
     LEVEL_OF_LOSS,
     OWN,
+    PLACED,
     Rows,
-    by_rank,
+    filled,
+    join,
+    join_epochs,
     join_steps,
-    merged,
-    merged_order,
-    pick,
 )
-from hpcrun.metrics.passes import Counter, Guide, Turn, follow, rises, starts_with_each_epoch
-from hpcrun.metrics.steps import Steps, choose_way, find_steps
+from hpcrun.metrics.passes import (
+    Counted,
+    Counter,
+    Floats,
+    Ints,
+    Turn,
+    changes,
+    follow,
+    starts_with_each_epoch,
+)
+from hpcrun.metrics.steps import BY_EPOCH, IN_ORDER, Steps, choose_way, find_steps
 from hpcrun.metrics.store import Store, called_loss
 
 # A fall of an epoch is looked at in such parts, as a counter of steps.
 _PARTS = 10_000
+_MOST_EPOCHS = 1e9
 # Losses that a note names.
 _NAMED = 6
 # Trainings are of one kind if the lengths of their epochs differ by no more.
 _ALIKE = 1.5
 # So few losses with a step, and such a share of all, do not decide what the others mean.
 _FEW, _SHARE = 10, 0.1
+_LARGEST = (1 << 63) - 1
+# A run, an epoch of it and a step.
+_Place = tuple[int, int, int]
+_NEVER: _Place = (_LARGEST, 0, 0)
 _ANOTHER = "taken as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "at which steps is not known, their order counts"
@@ -124,60 +133,43 @@ def derive(store: Store, limit: int | None = None) -> Curve:
 
 
 class _Points(NamedTuple):
-    """Values, their steps and their times, in the order of the log; () where there are none."""
+    """The points of all metrics that the same rows have: one per step, in the order of the run.
 
-    steps: Sequence[Any]
-    values: Sequence[Any]
-    times: Sequence[Any]
+    ``which`` of the values that rows have, one form behind the other, they are. ``times``: nan
+    where unknown; ``epochs`` are those of the passes.
+    """
 
-    def at(self, indices: Sequence[int]) -> _Points:
-        """Return the points at some indices."""
-        return _Points(*(pick(column, indices) if column else column for column in self))
-
-
-def _joined(parts: Sequence[_Points]) -> _Points:
-    """Join points one behind the other."""
-    if len(parts) == 1:
-        return parts[0]
-    steps, values, times = array("q"), array("d"), array("d")
-    for points in parts:
-        steps.extend(points.steps)
-        values.extend(points.values)
-        times.extend(points.times or repeat(math.nan, len(points.values)))
-    return _Points(steps, values, times)
+    rows: Sequence[Rows]
+    which: Ints
+    steps: Ints
+    times: Floats
+    epochs: list[int]
 
 
-def _settled(parts: Sequence[_Points]) -> _Points:
-    """Leave one value per step, the last one, in the order of the steps."""
-    points = _joined(parts)
-    if rises(points.steps):
-        return points
-    last = dict(zip(points.steps, range(len(points.steps)), strict=True))
-    return points.at([*last.values()] if rises([*last]) else [last[each] for each in sorted(last)])
-
-
-class _Column(Struct, eq=False):
-    """One metric, one value per step; ``epochs`` are those of the passes."""
+class _Column(NamedTuple):
+    """The points of one metric, and on which axis and side it found them."""
 
     axis: _Axis
     side: str
     points: _Points
-    epochs: list[int]
-
-    def __len__(self) -> int:
-        return len(self.points.values)
+    values: Floats
 
     def series(self, limit: int | None, *, by_epoch: bool) -> Series:
         """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
-        steps, values, times = self.points
-        steps = self.epochs if by_epoch else steps or [None] * len(self)
-        few = 2 * sum(map(math.isnan, times)) >= len(times)  # lines have one
-        return build_series(steps, values, None if few else times, limit)
+        _, _, steps, times, epochs = self.points
+        numbers = [None] * len(self.values) if self.axis.in_order else steps.tolist()
+        few = 2 * np.isnan(times).sum() >= len(times)  # lines have one
+        return build_series(
+            epochs if by_epoch else numbers,
+            self.values.tolist(),
+            None if few else times.tolist(),
+            limit,
+        )
 
     @property
     def work(self) -> float:
         """Sum of the values, were they alike at all steps up to the last: seconds of a bar."""
-        return float(self.points.steps[-1] * sum(self.points.values) / len(self))
+        return float(self.points.steps[-1] * self.values.mean())
 
 
 class _Track(Struct, eq=False):
@@ -187,8 +179,9 @@ class _Track(Struct, eq=False):
     """
 
     log: Steps
-    of_name: dict[str, Steps]
-    guide: Guide | None
+    rows: list[Rows]
+    of_name: dict[str, list[Rows]]
+    counted: Counted | None
     counter: Counter = field(default_factory=Counter)
     begins: tuple[int, int] = (0, 0)
     turns: list[Turn] = []
@@ -197,63 +190,98 @@ class _Track(Struct, eq=False):
 class _Axis:
     """One way to place the rows of a run: by step, by epoch, or by their order alone (loose)."""
 
-    def __init__(self, kind: str, attempts: Sequence[Sequence[tuple[Steps, dict[str, Steps]]]]):
+    def __init__(self, kind: str, logs: Sequence[Steps]) -> None:
         self.kind, self.in_order = kind, kind == "loose"
-        # The order of the rows that were joined last: many metrics stand on the same ones.
-        self._order: tuple[tuple[int, ...], Sequence[int]] = ((), ())
-        rows = chain.from_iterable(getattr(log, kind) for each in attempts for log, _ in each)
+        # The points of the metric before: many metrics stand on the same rows.
+        self._rows: list[Rows] = []
+        self._points: _Points | None = None
         # Which rows tell the progress, and the log of each attempt that counts it best.
+        rows = chain.from_iterable(getattr(log, kind) for log in logs)
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
         self.attempts = [
-            [_Track(*each, self._guide(each[0])) for each in logs] for logs in attempts
+            [self._track(log) for log in each]
+            for _, each in groupby(logs, key=lambda log: log.log.attempt)
         ]
-        leads = [next((track for track in each if track.guide), None) for each in self.attempts]
+        leads = [next((track for track in each if track.counted), None) for each in self.attempts]
         self.leads = [lead or each[0] for lead, each in zip(leads, self.attempts, strict=True)]
-        self.within_epochs = starts_with_each_epoch(
-            [each.guide for each in self.leads if each.guide]
-        )
+        self.counted = [lead.counted for lead in self.leads if lead.counted]
+        self.within_epochs = starts_with_each_epoch(self.counted)
         self.counter = Counter()
         for number, attempt in enumerate(self.attempts):
             highest = self.counter.highest
             for track in attempt:
                 track.begins = (self.counter.run, highest.epoch if highest else 0)
                 track.counter = replace(self.counter, ends={**self.counter.ends})
-                if track.guide is None:
+                if track.counted is None:
                     continue
                 marks = [-1] if number else []
                 if not self.in_order:
                     marks += [each.offset for each in track.log.log.marks if each.mark.restart]
                     marks += track.log.resumed
                 within = self.within_epochs
-                track.turns = follow(track.guide, marks, track.counter, within_epochs=within)
+                track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
             self.counter = self.leads[number].counter
-        # Of each attempt the first pass and step that later ones do again.
-        self.cuts: list[tuple[float, ...]] = [(math.inf,)]
+        # Of each attempt the first place that later ones do again.
+        self.cuts = [_NEVER]
         for lead in reversed(self.leads[1:]):
-            again = [(turn.run, *turn.at) for turn in lead.turns if turn.is_again]
-            self.cuts.insert(0, min([self.cuts[0], *again]))
+            self.cuts.insert(0, _cuts(lead.turns, self.cuts[0])[0])
         # Other trainings in the same file: their lengths, how many losses they have, their runs.
         self.length, self.others, self.left_out = self._find_trainings()
 
-    def _guide(self, log: Steps) -> Guide | None:
+    def _track(self, log: Steps) -> _Track:
         rows: list[Rows] = getattr(log, self.kind)
+        of_name: dict[str, list[Rows]] = {}
+        for each in rows:
+            for name in dict.fromkeys(each.names):
+                of_name.setdefault(name, []).append(each)
+        return _Track(log, rows, of_name, self._count(rows))
+
+    def _count(self, rows: Sequence[Rows]) -> Counted | None:
+        """Join the rows that tell the progress, of the first who prints them.
+
+        In order these are the epochs of the training losses, taken for the steps of a counter: the
+        dictionaries of the HF Trainer say how far the epoch is, and no step. Where that falls the
+        job was resumed, or another run begins; which points were done again nobody can tell, so all
+        are kept in their order.
+        """
         if self.in_order:
-            return _guide_of_epochs(rows)
-        return _guide([each for each in rows if each.level == self.level > 0 and each.steps])
+            rows = [each for each in rows if each.has_losses and EPOCH in each.names]
+            _, epochs = join_epochs([replace(each, epochs=each.column(EPOCH)) for each in rows])
+            epochs = epochs[(epochs >= 0) & (epochs < _MOST_EPOCHS)]
+            parts = np.rint(epochs * _PARTS).astype(np.int64)
+            return Counted(parts, parts) if parts.size else None
+        rows = [each for each in rows if each.level == self.level > 0 and each.steps is not None]
+        if not rows:
+            return None
+        first = min(rows, key=lambda each: each.offsets[0])
+        return join_steps(
+            [
+                each
+                for each in rows
+                if each.rank == first.rank
+                and (each.level >= LEVEL_OF_LOSS or each.names == first.names)
+            ]
+        )
+
+    def rows_of(self, name: str) -> list[Rows]:
+        """Return all rows that have a metric."""
+        tracks = chain.from_iterable(self.attempts)
+        return [rows for track in tracks for rows in track.of_name.get(name, ())]
 
     def _find_trainings(self) -> tuple[int, list[tuple[int, int]], set[int]]:
         """Find the longest of several trainings in one file, by the lengths of their epochs."""
         length_of: dict[int, int] = {}
         rows: Tally[int] = Tally()
         for lead in self.leads:
-            if lead.guide is None or not lead.guide.lengths or not lead.log.through_epochs:
+            counted = lead.counted
+            if counted is None or counted.lengths is None or not lead.log.through_epochs:
                 continue
-            offsets, lengths = lead.guide.offsets, lead.guide.lengths
-            starts = [0, *(bisect_left(offsets, turn.offset) for turn in lead.turns), len(offsets)]
+            starts = np.searchsorted(counted.offsets, [turn.offset for turn in lead.turns])
+            bounds = [0, *starts.tolist(), len(counted.offsets)]
             runs = [lead.begins[0], *(turn.run for turn in lead.turns)]
-            for run, (start, end) in zip(runs, pairwise(starts), strict=True):
+            for run, (start, end) in zip(runs, pairwise(bounds), strict=True):
                 if start < end:
-                    length_of[run] = lengths[end - 1] or 0
+                    length_of[run] = max(0, int(counted.lengths[end - 1]))
                     rows[length_of[run]] += end - start
         (length, _), *others = rows.most_common() or [(0, 0)]
         others = [each for each in others if not length / _ALIKE <= each[0] <= length * _ALIKE]
@@ -262,14 +290,13 @@ class _Axis:
     @property
     def total(self) -> int | None:
         """How many steps there will be, as the rows that count them say."""
-        guides = [lead.guide for lead in self.leads if lead.guide]
-        epochs = [guide.epochs for guide in guides]
+        epochs = join(each.epochs for each in self.counted if each.epochs is not None)
+        epochs = epochs[np.isfinite(epochs)]
         # Beside whole epochs it may be that of each, until the counter is seen to count on.
-        last = next(filter(math.isfinite, chain(*map(reversed, reversed(epochs)))), 0.5)
-        floors = {*map(math.floor, filter(math.isfinite, chain(*epochs)))}
-        if last.is_integer() and (self.within_epochs or len(floors) < 2):
+        is_whole = epochs.size > 0 and epochs[-1] % 1 == 0
+        if is_whole and (self.within_epochs or len(np.unique(np.floor(epochs))) < 2):
             return None
-        totals = (guide.total for guide in reversed(guides))
+        totals = (each.total for each in reversed(self.counted))
         return next((total for total in totals if total is not None), None)
 
     def restarts(self) -> list[Restart]:
@@ -277,27 +304,28 @@ class _Axis:
         found = []
         reached: int | None = None
         for number, lead in enumerate(self.leads):
-            index, guide = lead.log.log.attempt, lead.guide
+            index, counted = lead.log.log.attempt, lead.counted
             again = [turn for turn in lead.turns if turn.is_again]
             for turn in again:
                 lost_at = turn.reached.step if turn.reached else None
                 found.append(Restart(index, lost_at, turn.at.step, turn.replayed or 0))
             if number and not again:
-                found.append(Restart(index, reached, guide.steps[0] if guide else None, 0))
+                at = int(counted.steps[0]) if counted else None
+                found.append(Restart(index, reached, at, 0))
             reached = lead.counter.highest.step if lead.counter.highest else None
         return [Restart(each.attempt, None, None, 0) for each in found] if self.in_order else found
 
     def notes(self, losses: _Column | None) -> Iterator[str]:
         """Yield what was decided where the counter fell, who prints it, and what is not shown."""
         falls: dict[tuple[str, str], list[str]] = {}
-        guides = [(lead, lead.guide) for lead in self.leads if lead.guide]
-        for turn, guide in ((turn, guide) for lead, guide in guides for turn in lead.turns):
+        leads = [(lead, lead.counted) for lead in self.leads if lead.counted]
+        for turn, counted in ((turn, counted) for lead, counted in leads for turn in lead.turns):
             if turn.reached is not None and self.in_order:
                 meaning = _DONE_AGAIN if turn.is_again else _ANOTHER
                 where = f"{turn.reached.step / _PARTS:g} to {turn.at.step / _PARTS:g}"
                 falls.setdefault(("the epoch falls from", meaning), []).append(where)
             elif turn.reached is not None and not turn.is_again:
-                meaning = _NEXT_EPOCH if turn.reached.step == guide.total else _ANOTHER
+                meaning = _NEXT_EPOCH if turn.reached.step == counted.total else _ANOTHER
                 what = "the step counter begins again after"
                 falls.setdefault((what, meaning), []).append(f"step {turn.reached.step}")
         for (what, meaning), places in falls.items():
@@ -309,172 +337,147 @@ class _Axis:
                 f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
                 f"stands in the same file: its {count} losses are left out"
             )
-        processes = max((round(self._processes(lead.log)) for lead, _ in guides), default=1)
-        rows = sum(len(guide.steps) for _, guide in guides)
-        behind = sum(lead.counter.behind for lead, _ in guides)
+        processes = max((round(self._processes(lead.rows)) for lead, _ in leads), default=1)
+        rows = sum(len(counted.steps) for _, counted in leads)
+        behind = sum(lead.counter.behind for lead, _ in leads)
+        shown = 0 if losses is None else len(losses.values)
         if processes > 1:
             yield (
                 f"each step stands {processes} times in the log, with different values and "
                 "no rank: several processes print it; the last value of each step counts"
             )
-        elif losses is not None and behind > _SHARE * rows and len(losses) < (1 - _SHARE) * rows:
+        elif losses is not None and behind > _SHARE * rows and shown < (1 - _SHARE) * rows:
             yield (
-                f"{len(losses):,} of {rows:,} losses are shown: the counter falls {behind:,} times "
+                f"{shown:,} of {rows:,} losses are shown: the counter falls {behind:,} times "
                 "to steps that it had passed, and the last value of each step counts"
             )
-        loose = [each for lead, _ in guides for each in lead.log.loose if each.has_losses]
-        count = sum(len(each.offsets) for each in loose)
+        count = sum(len(x) for lead, _ in leads for x in lead.log.loose if x.has_losses)
         if losses is not None and self.kind == "by_step" and losses.side == OWN and count > rows:
             yield f"{count:,} losses that have no step are not shown"
 
-    def _processes(self, log: Steps) -> float:
-        """Return how many processes print the same steps, as far as the rows of the guide tell.
+    def _processes(self, rows: Sequence[Rows]) -> float:
+        """Return how many processes print the same steps, as far as the rows that count tell.
 
         What is drawn again all through an epoch, whose number is the step, is one process's.
         """
-        rows = repeats = 0
-        for each in getattr(log, self.kind):
-            if each.level != self.level or each.side != OWN or each.rank is not None:
+        count = repeats = 0
+        for each in rows:
+            steps, is_own = each.steps, each.side == OWN and each.rank is None
+            if steps is None or not is_own or each.level != self.level:
                 continue
-            is_one = each.epochs is not None and all(map(eq, each.epochs, each.steps))
-            if each.names and not is_one:
-                values = each.columns[each.names.index(LOSS) if LOSS in each.names else 0]
-                rows += len(each.steps)
-                same = map(eq, each.steps, islice(each.steps, 1, None))
-                repeats += sum(map(min, same, map(ne, values, islice(values, 1, None))))
-        return rows / (rows - repeats) if rows else 1
+            is_epoch = each.epochs is not None and np.array_equal(steps, each.epochs)
+            if each.names and not is_epoch:
+                values = each.column(LOSS) if LOSS in each.names else each.columns[0]
+                count += len(each)
+                repeats += int((~changes(steps) & changes(values)).sum())
+        return count / (count - repeats) if count else 1
 
     def column(self, name: str, side: str = OWN) -> _Column | None:
         """Return the points of a metric that found their steps in one way, None without any."""
-        passes: dict[tuple[int, int], list[_Points]] = {}
-        for attempt, cut in zip(self.attempts, self.cuts, strict=True):
-            speakers = [
-                self._parts(track, rows, name, cut)
+        speakers = [
+            [
+                (track, rows)
                 for track in attempt
-                if name in track.of_name
-                for rows in by_rank(
-                    getattr(track.of_name[name], self.kind), None if self.in_order else side
-                )
+                for rows in self._by_rank(track.of_name.get(name, ()), side)
             ]
-            for key, points in _speaking(speakers):
-                passes.setdefault(key, []).append(points)
-        found = [(key, _settled(passes[key])) for key in sorted(passes)]
-        found = [(key, points) for key, points in found if points.values]
-        shown = [each for each in found if each[0][0] not in self.left_out] or found
-        if not shown:
-            return None
-        epochs = [epoch for (_, epoch), _ in shown]
-        return _Column(self, side, _joined([points for _, points in shown]), epochs)
-
-    def _parts(
-        self, track: _Track, rows: Sequence[Rows], name: str, cut: tuple[float, ...]
-    ) -> list[_Part]:
-        """Part a metric's points of a log by passes; leave out what is done again later.
-
-        ``cut``: the first pass and step that later attempts have replaced.
-        """
-        forms = tuple(id(each.offsets) for each in rows)
-        if forms != self._order[0]:
-            self._order = (forms, merged_order([each.offsets for each in rows]))
-        order = self._order[1]
-        times: Sequence[float] = ()
-        if any(each.times for each in rows):
-            known = [each.times or array("d", [math.nan]) * len(each.offsets) for each in rows]
-            times = merged(order, known)
-        points = _Points(
-            () if self.in_order else merged(order, [each.steps for each in rows]),
-            merged(order, [each.columns[each.names.index(name)] for each in rows]),
-            times,
-        )
-        if self.in_order or (not track.turns and cut == (math.inf,)):
-            return [(track.begins, points)]
-        offsets = merged(order, [each.offsets for each in rows])
-        parts: list[_Part] = []
-        end = len(offsets)
-        for turn in (*reversed(track.turns), None):
-            start = bisect_left(offsets, turn.offset, 0, end) if turn else 0
-            place = (turn.run, turn.at.epoch) if turn else track.begins
-            if start < end and place <= cut[:2]:
-                part = _Points(*(column[start:end] for column in points))
-                if place == cut[:2]:
-                    part = part.at([at for at, step in enumerate(part.steps) if step < cut[2]])
-                parts.append((place, part))
-            if turn is not None and turn.is_again:
-                cut = min(cut, (turn.run, *turn.at))
-            end = start
-        return parts[::-1]
-
-
-_Part = tuple[tuple[int, int], _Points]
-
-
-def _speaking(speakers: Sequence[list[_Part]]) -> list[_Part]:
-    """Choose the log and rank that speaks for a metric.
-
-    It is the first log, and the lowest rank in it, unless another has more than twice as many
-    points: the first may print a single line of its own.
-    """
-    if len(speakers) < 2:
-        return speakers[0] if speakers else []
-    counts = [
-        sum(len({*points.steps}) if points.steps else len(points.values) for _, points in parts)
-        for parts in speakers
-    ]
-    return next(
-        parts for parts, count in zip(speakers, counts, strict=True) if 2 * count >= max(counts)
-    )
-
-
-def _guide(rows: Sequence[Rows]) -> Guide | None:
-    """Join the rows that tell the progress, of the first who prints them."""
-    if not rows:
-        return None
-    first = min(rows, key=lambda each: each.offsets[0])
-    rows = [
-        each
-        for each in rows
-        if each.rank == first.rank and (each.level >= LEVEL_OF_LOSS or each.names == first.names)
-    ]
-    offsets, steps, epochs = join_steps(rows)
-    ends = {each.length or each.total for each in rows}
-    lengths: Sequence[int | None] = ()
-    if len(ends) > 1:
-        named = [[each.length or each.total] * len(each.steps) for each in rows]
-        lengths = merged(merged_order([each.offsets for each in rows]), named)
-        if sum(map(ne, lengths, islice(lengths, 1, None))) != len(ends) - 1:
-            lengths = ()
-    total = max((each.total for each in rows if each.total is not None), default=None)
-    is_bar = any(each.bar is not None for each in rows)
-    return Guide(offsets, steps, epochs or (), total, lengths, is_bar)
-
-
-def _guide_of_epochs(rows: Sequence[Rows]) -> Guide | None:
-    """Take the epochs of the training losses that have no steps for the steps of a counter.
-
-    The dictionaries of the HF Trainer say how far the epoch is, and no step. Where that falls the
-    job was resumed, or another run begins; which points were done again nobody can tell, so all are
-    kept in their order.
-    """
-    epochs = join_steps(
-        [
-            replace(each, steps=each.columns[each.names.index(EPOCH)])
-            for each in rows
-            if each.has_losses and EPOCH in each.names
+            for attempt in self.attempts
         ]
-    ).steps
-    parts = [round(epoch * _PARTS) for epoch in epochs if 0 <= epoch < 1e9]
-    return Guide(parts, parts) if parts else None
+        rows = [each for attempt in speakers for _, known in attempt for each in known]
+        if rows != self._rows:
+            self._rows, self._points = rows, self._place(speakers)
+        points = self._points
+        if points is None:
+            return None
+        values = join(each.column(name) for each in points.rows)[points.which]
+        return _Column(self, side, points, values)
+
+    def _by_rank(self, rows: Sequence[Rows], side: str) -> list[list[Rows]]:
+        """Part the rows of a side by the ranks that print them, lowest first."""
+        of_rank: dict[int, list[Rows]] = {}
+        for each in rows:
+            if self.in_order or each.side == side:
+                of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
+        return [of_rank[rank] for rank in sorted(of_rank)]
+
+    def _place(self, speakers: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
+        """Choose for each attempt the log and rank that speaks, and of each step the last point.
+
+        The first log speaks, and the lowest rank in it, unless another has more than twice as many
+        points: the first may print a single line of its own.
+        """
+        rows: list[Rows] = []
+        which, places = [], [np.empty((0, 3), np.int64)]
+        for attempt, cut in zip(speakers, self.cuts, strict=True):
+            found = [self._places(*each, cut) for each in attempt]
+            most = max((len(each) for each, _ in found), default=0)
+            for (_, known), (numbers, at) in zip(attempt, found, strict=True):
+                if 2 * len(numbers) >= most:
+                    which.append(numbers + sum(map(len, rows)))
+                    places.append(at)
+                    rows += known
+                    break
+        numbers, at = join(which), np.concatenate(places)
+        if self.in_order:
+            at[:, 2] = np.arange(len(at))  # each point counts
+        last = _last_of_each(at)
+        is_shown = ~np.isin(at[last, 0], [*self.left_out])
+        if is_shown.any():
+            last = last[is_shown]
+        if not last.size:
+            return None
+        numbers, at = numbers[last], at[last]
+        epochs = at[changes(at[:, 0]) | changes(at[:, 1]), 1].tolist()
+        times = join(filled(each.times, len(each)) for each in rows)[numbers]
+        return _Points(rows, numbers, at[:, 2], times, epochs)
+
+    def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints]:
+        """Return which points of rows count, and the run, epoch and step of each.
+
+        What is done again later is left out. ``cut``: from which place on later attempts do so.
+        """
+        offsets = join(each.offsets for each in rows)
+        order = np.argsort(offsets, kind="stable")
+        if self.in_order:
+            return order, np.full((len(order), 3), (*track.begins, 0))
+        steps = join(each.steps for each in rows if each.steps is not None)[order]
+        turns = np.searchsorted([turn.offset for turn in track.turns], offsets[order], "right")
+        begins = [track.begins, *((turn.run, turn.at.epoch) for turn in track.turns)]
+        places = np.column_stack([np.array(begins)[turns], steps])
+        # Each pass counts up to the step at which it is done again.
+        cuts = _cuts(track.turns, cut)
+        ends = [
+            again[2] if place == again[:2] else _LARGEST if place < again[:2] else -_LARGEST
+            for place, again in zip(begins, cuts, strict=True)
+        ]
+        is_kept = steps < np.array(ends)[turns]
+        order, places = order[is_kept], places[is_kept]
+        last = _last_of_each(places)
+        return order[last], places[last]
+
+
+def _cuts(turns: Sequence[Turn], cut: _Place) -> list[_Place]:
+    """Return the place from which on the run is done again later: at first, and after each turn."""
+    cuts = [cut]
+    for turn in reversed(turns):
+        cuts.append(min(cuts[-1], (turn.run, *turn.at)) if turn.is_again else cuts[-1])
+    return cuts[::-1]
+
+
+def _last_of_each(places: Ints) -> Ints:
+    """Return which rows are the last ones of their places, in the order of these."""
+    order = np.lexsort(places.T[::-1])
+    differs = (places[order[1:]] != places[order[:-1]]).any(axis=1)
+    return np.append(order[:-1][differs], order[-1:])
 
 
 class _View:
     """Chooses for each metric which of its columns to show."""
 
     def __init__(self, logs: Sequence[Steps]) -> None:
-        self.logs, named = logs, [(log, log.by_name()) for log in logs]
-        self._of_name = [of_name for _, of_name in named]
-        attempts = [[*each] for _, each in groupby(named, key=lambda pair: pair[0].log.attempt)]
-        self.by_step, self.by_epoch = _Axis("by_step", attempts), _Axis("by_epoch", attempts)
-        self.in_order = _Axis("loose", attempts)
+        self.logs = logs
+        self.by_step, self.by_epoch, self.in_order = (
+            _Axis(kind, logs) for kind in ("by_step", "by_epoch", "loose")
+        )
         self.training = next((log.training for log in reversed(logs) if log.training), None)
         self.within_epoch = self.by_step.within_epochs or (
             self.training is not None and self.training.counts_within_epoch
@@ -482,26 +485,19 @@ class _View:
 
     def names(self) -> list[str]:
         """List the metrics."""
-        kinds = ("by_step", "by_epoch", "loose")
-        rows = [each for kind in kinds for log in self.logs for each in getattr(log, kind)]
-        return [*dict.fromkeys(name for each in rows for name in each.names)]
-
-    def sides(self, name: str) -> list[str]:
-        """List how rows of a metric found their steps."""
-        rows = (
-            each for of_name in self._of_name if name in of_name for each in of_name[name].by_step
-        )
-        return [*dict.fromkeys(each.side for each in rows)]
+        axes = (self.by_step, self.by_epoch, self.in_order)
+        tracks = (track for axis in axes for attempt in axis.attempts for track in attempt)
+        return [*dict.fromkeys(name for track in tracks for name in track.of_name)]
 
     def find(self, name: str) -> _Column | None:
         """Find the column of a metric: of its lines, else of what a bar shows."""
-        sides = self.sides(name)
+        sides = [*dict.fromkeys(each.side for each in self.by_step.rows_of(name))]
         lines, drawn = self._of_lines(name, sides), None
         if self.within_epoch:
             drawn = self.by_epoch.column(name, DRAWN)
         if drawn is None and DRAWN in sides:
             drawn = self.by_step.column(name, DRAWN)
-        if lines is not None and (drawn is None or 2 * len(lines) >= len(drawn)):
+        if lines is not None and (drawn is None or 2 * len(lines.values) >= len(drawn.values)):
             return lines
         if drawn is not None:
             return drawn
@@ -512,14 +508,16 @@ class _View:
         return max(found, key=lambda bar: (bar.side == training, bar.work), default=None)
 
     def _of_lines(self, name: str, sides: Sequence[str]) -> _Column | None:
-        logs = [of_name[name] for of_name in self._of_name if name in of_name]
-        loose = sum(len(rows.offsets) for log in logs for rows in log.loose)
+        loose = self.in_order.rows_of(name)
         own = self.by_step.column(name) if OWN in sides else None
-        if own is not None and (len(own) >= min(_FEW, _SHARE * loose)):
+        least = min(_FEW, _SHARE * sum(map(len, loose)))
+        if own is not None and len(own.values) >= least:
             return own
         if not loose:
             return own
-        way = choose_way(name, logs, counts_all=not self.within_epoch)
+        placed = [each for each in self.by_step.rows_of(name) if each.side == PLACED]
+        at_epochs = [each for each in self.by_epoch.rows_of(name) if each.bar is None]
+        way = choose_way(loose, placed, at_epochs, counts_all=not self.within_epoch)
         if way == BY_EPOCH and name != LOSS and self._has_losses_in_order:
             way = IN_ORDER
         found = None
@@ -538,4 +536,4 @@ class _View:
         """Whether the step of its one point in each epoch tells nothing."""
         if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
-        return len(column) == len(column.epochs) > 1
+        return len(column.values) == len(column.points.epochs) > 1

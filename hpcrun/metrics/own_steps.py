@@ -13,27 +13,22 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import accumulate, chain, cycle, islice, pairwise, repeat, takewhile
-from operator import add, itemgetter, lt, ne
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from itertools import cycle, islice, takewhile
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from hpcrun.metrics.names import EPOCH, EVAL_LOSS, LOSS, LR, OF_THE_RUN, STEP_SECONDS, name_in
-from hpcrun.metrics.passes import Guide, rises, starts_with_each_epoch
+from hpcrun.metrics.passes import Counted, Floats, Ints, changes, rises, starts_with_each_epoch
 from hpcrun.metrics.store import Form, Log
 
-T = TypeVar("T")
 # How rows have found their steps: they have their own, stand beside a row that counts, or are drawn
 # on a bar.
 OWN, PLACED, DRAWN = "", "placed", "drawn"
-# How a metric without steps is placed else.
-BY_EPOCH, IN_ORDER = "epoch", "order"
 # How well rows tell the training's progress: any of the training, losses by the steps of other
 # rows, losses drawn on a bar, losses with steps of their own.
 LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
@@ -52,8 +47,6 @@ _OTHER_WORK = re.compile(
     r"|eval|valid|test|predict|infer|add|appl|extract|prepar|process|pull|push|format|convert",
     re.IGNORECASE,
 )
-# Columns are merged in parts of this length: their numbers, boxed, take far more than is stored.
-_PART = 1 << 13
 
 
 class Bar(NamedTuple):
@@ -83,20 +76,21 @@ class Bar(NamedTuple):
 
 
 class Rows(Struct, eq=False):
-    """Rows of one form, in the order of the log.
+    """Rows of one form, in the order of the log: columns of one length.
 
-    ``side`` is how they found their steps; ``level`` how well these tell the training's progress,
-    0 not at all. ``epochs``: nan where unknown. ``total``: how many steps there will be, where they
-    tell; ``length``: how many an epoch has. ``is_mean``: their losses say that they are means.
-    ``places``: the steps of the different places that rows without own steps were given.
+    ``steps``, ``epochs`` and ``times``: None where the rows have none; nan is an epoch or a time
+    that one of them lacks. ``side`` is how they found their steps; ``level`` how well these tell
+    the training's progress, 0 not at all. ``total``: how many steps there will be, where they tell;
+    ``length``: how many an epoch has. ``is_mean``: their losses say that they are means.
+    ``places``: how many different places rows without own steps were given.
     """
 
     names: tuple[str, ...]
-    columns: Sequence[Sequence[float]]
-    offsets: Sequence[int]
-    steps: Sequence[int]
-    epochs: Sequence[float] | None
-    times: Sequence[float] | None
+    columns: Sequence[Floats]
+    offsets: Ints
+    steps: Ints | None
+    epochs: Floats | None
+    times: Floats | None
     side: str
     level: int
     rank: int | None
@@ -104,163 +98,148 @@ class Rows(Struct, eq=False):
     total: int | None
     is_mean: bool = False
     length: int | None = None
-    places: Sequence[int] = ()
+    places: int = 0
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.offsets)
 
     @property
     def has_losses(self) -> bool:
         """Whether they are losses of the training."""
         return self.level > 0 and LOSS in self.names
 
-    def only(self, indices: Sequence[int]) -> Rows:
-        """Return the rows at some indices, which rise."""
-        if len(indices) == len(self.offsets):
-            return self
+    @property
+    def has_own_steps(self) -> bool:
+        """Whether they are lines of the training with steps of their own."""
+        return self.level > 0 and self.steps is not None and self.bar is None
+
+    @property
+    def highest(self) -> int:
+        """The highest step, 0 without any."""
+        return 0 if self.steps is None else int(self.steps.max())
+
+    def column(self, name: str) -> Floats:
+        """Return the values of a metric."""
+        return self.columns[self.names.index(name)]
+
+    def only(self, which: NDArray[Any]) -> Rows:
+        """Return some of the rows, by their numbers or as a mask says."""
         return replace(
             self,
-            columns=[pick(column, indices) for column in self.columns],
-            offsets=pick(self.offsets, indices),
-            steps=pick(self.steps, indices) if self.steps else self.steps,
-            epochs=None if self.epochs is None else pick(self.epochs, indices),
-            times=None if self.times is None else pick(self.times, indices),
+            columns=[column[which] for column in self.columns],
+            offsets=self.offsets[which],
+            steps=None if self.steps is None else self.steps[which],
+            epochs=None if self.epochs is None else self.epochs[which],
+            times=None if self.times is None else self.times[which],
         )
 
     def of(self, names: Sequence[str]) -> Rows:
         """Return the rows with some of their columns."""
-        if len(names) == len(self.names):
-            return self
-        columns = [self.columns[self.names.index(name)] for name in names]
-        return replace(self, names=tuple(names), columns=columns)
-
-
-class Counted(NamedTuple):
-    """Numbers that a log counts, the bytes at which their lines begin, and the steps' epochs."""
-
-    offsets: Sequence[Any]
-    steps: Sequence[Any]
-    epochs: Sequence[float] | None = None
-
-    def above(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Return how many of them stand above each place in the log.
-
-        >>> Counted([10, 20, 30], [1, 2, 3]).above([5, 15, 35])
-        array('q', [0, 1, 3])
-        """
-        found = array("q")
-        for start in range(0, len(offsets), _PART):
-            part = offsets[start : start + _PART]
-            first, last = (bisect_right(self.offsets, place) for place in (part[0], part[-1]))
-            between = [*self.offsets[first:last]]
-            found.extend(map(first.__add__, map(bisect_right, repeat(between), part)))
-        return found
+        return replace(self, names=tuple(names), columns=[self.column(name) for name in names])
 
 
 def read_rows(log: Log) -> list[Rows]:
     """Return the rows of a log: of the training, with the steps through all epochs; and others."""
     marks = [each for each in log.marks if each.mark.epoch is not None]
-    epochs = [each.mark.epoch for each in marks]
-    headings = Counted([each.offset for each in marks], [math.nan, *epochs])
-    rows = [_rows_of(form, headings) for form in log.forms.values()]
+    headings = np.array([each.offset for each in marks], dtype=np.int64)
+    epochs = np.array([each.mark.epoch for each in marks], dtype=np.float64)
+    rows = [_rows_of(form, headings, epochs) for form in log.forms.values()]
     splits = [each.mark.split for each in marks]
     if 0 < 2 * sum(map(bool, splits)) <= len(splits):  # the training has headings, too
         rows = [part for each in rows for part in _by_split(each, headings, splits)]
     rows = _without_evaluations(_without_means(rows))
-    if not any(_has_steps(each) and each.epochs is not None for each in rows):
+    if not any(each.has_own_steps and each.epochs is not None for each in rows):
         rows = _with_closing_epochs(rows)
     return _through_epochs(rows)
 
 
-def _has_steps(rows: Rows) -> bool:
-    """Whether they are lines of the training with steps of their own."""
-    return rows.level > 0 and len(rows.steps) > 0 and rows.bar is None
-
-
-def _rows_of(form: Form, headings: Counted) -> Rows:
+def _rows_of(form: Form, headings: Ints, epochs_of: Floats) -> Rows:
     """Return the rows of a form; the epochs may stand on the headings above them."""
-    layout, names = form.layout, form.layout.names
-    columns: tuple[Sequence[float], ...] = form.columns
+    layout, names, columns = form.layout, form.layout.names, [*map(np.asarray, form.columns)]
     bar = None if layout.bar is None else Bar(layout.bar, form.total)
     level, side = LEVEL_OF_TRAINING, OWN
     if layout.split != _TRAIN:
         level = 0
     elif LOSS in names:
         level, side = (LEVEL_OF_DRAWN_LOSS, DRAWN) if bar else (LEVEL_OF_OWN_LOSS, OWN)
-    epochs: Sequence[float] | None = form.epochs
+    offsets = np.asarray(form.offsets)
+    steps, epochs, times = (
+        None if column is None else np.asarray(column)
+        for column in (form.steps, form.epochs, form.times)
+    )
     if epochs is None:
-        epochs = epochs_above(form.offsets, headings)
+        epochs = epochs_above(offsets, headings, epochs_of)
     elif level and bar is None and EPOCH not in names:
-        names, columns = (*names, EPOCH), (*columns, epochs)
-    steps: Sequence[int] = form.steps or ()
-    if layout.is_rounded:
+        names, columns = (*names, EPOCH), [*columns, epochs]
+    if steps is not None and layout.is_rounded:
         steps = unrounded(steps)
-    places = (form.offsets, steps, epochs, form.times)
+    places = (offsets, steps, epochs, times)
     return Rows(names, columns, *places, side, level, layout.rank, bar, form.total, layout.is_mean)
 
 
-def _by_split(rows: Rows, headings: Counted, splits: Sequence[str]) -> list[Rows]:
+def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
     """Part rows without steps into those of the training and those below "Eval epoch: 3"."""
-    if not rows.level or rows.bar is not None or len(rows.steps):
+    if not rows.level or rows.bar is not None or rows.steps is not None:
         return [rows]
-    above = [("", *splits)[count] for count in headings.above(rows.offsets)]
+    above = np.array(["", *splits])[np.searchsorted(headings, rows.offsets, "right")]
     parts = []
-    for split in dict.fromkeys(above):
-        part = rows.only([index for index, each in enumerate(above) if each == split])
+    for split in dict.fromkeys(above.tolist()):
+        part = rows.only(above == split)
         names = tuple(name_in(split, name) for name in rows.names)
         parts.append(replace(part, names=names, level=0) if split else part)
     return parts
 
 
-def unrounded(printed: Sequence[int]) -> Sequence[int]:
+def unrounded(printed: Ints) -> Ints | None:
     """Return the steps that were rounded to thousands, as the stride of the first ones tells.
 
     Those below a thousand are exact. Where they fall the run was resumed, at the first step that
-    leads to what was printed. Nothing where the stride does not lead to it.
+    leads to what was printed. None where the stride does not lead to it.
 
-    >>> [*unrounded([400, 800, 1000, 2000, 2000])], unrounded([400, 800, 3000]), unrounded([1000])
-    ([400, 800, 1200, 1600, 2000], (), ())
-    >>> [*unrounded([400, 800, 1000, 2000, 1000, 2000])]
-    [400, 800, 1200, 1600, 1200, 1600]
+    >>> unrounded(np.array([400, 800, 1000, 2000, 2000, 1000, 2000])).tolist()
+    [400, 800, 1200, 1600, 2000, 1200, 1600]
+    >>> unrounded(np.array([400, 800, 3000])), unrounded(np.array([1000]))
+    (None, None)
     """
-    exact = [*takewhile(_THOUSAND.__gt__, printed)]
+    exact = [*takewhile(_THOUSAND.__gt__, printed.tolist())]
     if not exact:
-        return ()
+        return None
     stride = (exact[-1] - exact[-2] if len(exact) > 1 else exact[0]) or 1
-    steps = array("q")
-    falls = (at for at in range(1, len(printed)) if printed[at] < printed[at - 1])
-    for begin, end in pairwise([0, *falls, len(printed)]):
+    steps = []
+    for part in np.split(printed, np.flatnonzero(printed[1:] < printed[:-1]) + 1):
         # Where the run may have begun, as each of its steps tells.
-        low, high = 0, _LARGEST
-        for place, step in enumerate(printed[begin:end]):
-            unit = next((unit for unit in (_THOUSAND**2, _THOUSAND) if step >= unit), 0)
-            low = max(low, max(step - unit // 2, unit) - stride * place)
-            high = min(high, step + unit // 2 - stride * place)
+        counted = np.arange(len(part)) * stride
+        unit = np.select([part >= _THOUSAND**2, part >= _THOUSAND], [_THOUSAND**2, _THOUSAND], 0)
+        low = max(0, int((np.maximum(part - unit // 2, unit) - counted).max()))
+        high = min(_LARGEST, int((part + unit // 2 - counted).min()))
         first = low if low == high else low + (exact[0] - low) % stride
         if not low <= first <= high:
-            return ()
-        steps.extend(range(first, first + stride * (end - begin), stride))
-    return steps
+            return None
+        steps.append(first + counted)
+    return np.concatenate(steps)
 
 
-def epochs_above(offsets: Sequence[int], headings: Counted) -> Sequence[float] | None:
-    """Return the epoch of the last heading above each row; the first one is that above all, nan."""
-    if not headings.offsets or offsets[-1] < headings.offsets[0]:
+def epochs_above(offsets: Ints, headings: Ints, epochs: Floats) -> Floats | None:
+    """Return the epoch of the last heading above each row, nan above all; None below none."""
+    if not headings.size or offsets[-1] < headings[0]:
         return None
-    return array("d", pick(headings.steps, headings.above(offsets)))
+    found: Floats = np.append(math.nan, epochs)[np.searchsorted(headings, offsets, "right")]
+    return found
 
 
 def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     """Leave out the mean losses of epochs where no line has a step and batches name theirs."""
-    rows = [replace(each, steps=()) if _counts_the_epoch(each) else each for each in rows]
+    rows = [replace(each, steps=None) if _counts_the_epoch(each) else each for each in rows]
     lost = [each for each in rows if each.has_losses and each.bar is None]
     means = [each for each in lost if each.is_mean or EVAL_LOSS in each.names]
     batches = [each for each in lost if each not in means]
-    count, of_means = (sum(len(each.offsets) for each in rows) for rows in (batches, means))
-    if not means or count < _BATCHES * of_means or any(each.steps for each in lost):
+    count, of_means = sum(map(len, batches)), sum(map(len, means))
+    has_steps = any(each.steps is not None for each in lost)
+    if not means or count < _BATCHES * of_means or has_steps:
         return rows
-    shown, closed = (
-        {*filter(math.isfinite, chain.from_iterable(each.epochs or () for each in rows))}
-        for rows in (batches, means)
-    )
-    if shown and closed - shown:
+    shown, closed = _epochs_of(batches), _epochs_of(means)
+    if shown.size and not np.isin(closed, shown).all():
         return rows  # a table may have both losses in some rows: those are of epochs of their own
     return [
         each.of([name for name in each.names if name != LOSS]) if each in means else each
@@ -268,45 +247,50 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     ]
 
 
+def _epochs_of(rows: Sequence[Rows]) -> Floats:
+    """Return all epochs that rows name."""
+    epochs = join_epochs(rows)[1]
+    return epochs[np.isfinite(epochs)]
+
+
 def _counts_the_epoch(rows: Rows) -> bool:
     """Whether the steps are how many an epoch has: "Epoch: 5, Steps: 540"."""
     steps, epochs = rows.steps, rows.epochs
-    if epochs is None or not _has_steps(rows) or rows.total:
+    if steps is None or epochs is None or not rows.has_own_steps or rows.total:
         return False
-    return 1 < len(steps) == steps.count(steps[0]) and all(map(lt, epochs, epochs[1:]))
+    return len(steps) > 1 and bool((steps == steps[0]).all()) and rises(epochs)
 
 
 def _without_evaluations(rows: Sequence[Rows]) -> list[Rows]:
     """Take the rows of evaluations for what they are.
 
-    >>> steps = [1, 2, 3, 1, 1, 2, 3, 1]
-    >>> losses = [9.0, 8.0, 7.0, 7.5, 6.0, 5.0, 4.0, 4.5]
-    >>> rows = Rows((LOSS,), [losses], range(8), steps, None, None, OWN, 4, None, None, None)
-    >>> [(each.names, *each.columns) for each in _without_evaluations([rows])]
+    >>> steps = np.array([1, 2, 3, 1, 1, 2, 3, 1])
+    >>> losses = np.array([9.0, 8.0, 7.0, 7.5, 6.0, 5.0, 4.0, 4.5])
+    >>> rows = Rows((LOSS,), [losses], np.arange(8), steps, None, None, OWN, 4, None, None, None)
+    >>> [(each.names, each.columns[0].tolist()) for each in _without_evaluations([rows])]
     [(('loss',), [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]), (('eval_loss',), [7.5, 4.5])]
     """
-    counting = [each for each in rows if _has_steps(each) and each.has_losses]
+    counting = [each for each in rows if each.has_own_steps and each.has_losses]
     if len({each.rank for each in counting}) != 1:
         return [*rows]
-    offsets, steps, _ = join_steps(counting)
-    begins = [0, *(at for at in range(1, len(steps)) if steps[at] <= steps[at - 1])]
-    ends = [at - 1 for at in (*begins[1:], len(steps))]
-    turns = _turns([steps[at] for at in ends])
+    offsets, steps, *_ = join_steps(counting)
+    begins = np.append(0, np.flatnonzero(steps[1:] <= steps[:-1]) + 1)
+    ends = np.append(begins[1:], len(steps)) - 1
+    turns = _turns(steps[ends].tolist())
     if not turns:
         return [*rows]
-    first, last = [offsets[at] for at in begins], {offsets[at] for at in ends}
     found = []
     for each in rows:
         if each not in counting:
             found.append(each)
             continue
-        turn = [(bisect_right(first, offset) - 1) % turns for offset in each.offsets]
-        found.append(each.only([at for at, number in enumerate(turn) if number == 0]))
-        closing = [at for at, number in enumerate(turn) if number == 1 and each.offsets[at] in last]
-        evaluated = each.of([name for name in each.names if name not in OF_THE_RUN]).only(closing)
+        turn = (np.searchsorted(offsets[begins], each.offsets, "right") - 1) % turns
+        found.append(each.only(turn == 0))
+        evaluated = each.of([name for name in each.names if name not in OF_THE_RUN])
+        evaluated = evaluated.only((turn == 1) & np.isin(each.offsets, offsets[ends]))
         names = tuple(name_in("eval", name) for name in evaluated.names)
-        found.append(replace(evaluated, names=names, level=0, steps=()))
-    return [each for each in found if each.offsets]
+        found.append(replace(evaluated, names=names, level=0, steps=None))
+    return [each for each in found if len(each)]
 
 
 def _turns(ends: Sequence[int]) -> int:
@@ -325,14 +309,15 @@ def _turns(ends: Sequence[int]) -> int:
 
 def _with_closing_epochs(rows: Sequence[Rows]) -> list[Rows]:
     """Give lines the epoch of the line that closes it: its mean loss, and the epoch's number."""
-    closes = [each for each in rows if each.level and not each.steps and each.bar is None]
-    closing = join_steps([replace(each, steps=each.epochs) for each in closes if each.epochs])
-    if not closing.steps or not rises(closing.steps):
+    closing, epochs = join_epochs(
+        [each for each in rows if each.level and each.steps is None and each.bar is None]
+    )
+    if not epochs.size or not rises(epochs):
         return [*rows]
-    epochs = [*closing.steps, closing.steps[-1] + 1]
+    epochs = np.append(epochs, epochs[-1] + 1)
     return [
-        replace(each, epochs=pick(epochs, closing.above(each.offsets)))
-        if _has_steps(each)
+        replace(each, epochs=epochs[np.searchsorted(closing, each.offsets, "right")])
+        if each.has_own_steps
         else each
         for each in rows
     ]
@@ -344,34 +329,36 @@ def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
     That is epoch x length + step where the step starts again as the epoch grows. Epochs count from
     0 or from 1, as the first one shows.
     """
-    own = [each for each in rows if _has_steps(each) and each.epochs is not None]
-    lengths = [each for each in own if each.total and max(each.steps) <= each.total]
-    counted = join_steps(lengths)
-    epochs = [*filter(math.isfinite, counted.epochs or ())]
-    most = max(
-        map(abs, filter(math.isfinite, chain(*(each.epochs or () for each in own)))), default=0
-    )
-    longest = max((each.total or 0 for each in lengths), default=0)
-    if most > _MOST_EPOCHS or most * longest > _LARGEST or not all(map(float.is_integer, epochs)):
+    own = [each for each in rows if each.has_own_steps and each.epochs is not None]
+    lengths = [each for each in own if each.total and each.highest <= each.total]
+    if not lengths:
         return [*rows]
-    is_one_an_epoch = all(map(ne, epochs, epochs[1:]))
-    if is_one_an_epoch or not starts_with_each_epoch(
-        [Guide(counted.offsets, counted.steps, counted.epochs or ())]
+    usual = max(lengths, key=len).total or 0
+    longest = max(each.total or 0 for each in lengths)
+    most = np.abs(_epochs_of(own)).max(initial=0)
+    epochs = _epochs_of(lengths)
+    is_one_an_epoch = bool((epochs[1:] != epochs[:-1]).all())
+    if (
+        most > _MOST_EPOCHS
+        or most * longest > _LARGEST
+        or is_one_an_epoch
+        or (epochs % 1).any()
+        or not starts_with_each_epoch([join_steps(lengths)])
     ):
         return [*rows]
-    base = 0 if min(epochs) < 1 else 1
-    usual = max(lengths, key=lambda each: len(each.steps)).total or 0
+    base = 0 if float(epochs.min()) < 1 else 1
     found = []
     for each in rows:
         length = (each.total or 0) if each in lengths else usual
-        if each not in own or max(each.steps) > length:
+        steps = each.steps
+        if each not in own or steps is None or each.highest > length:
             found.append(each)
             continue
-        if 0 in each.steps and length in each.steps:
+        if (steps == 0).any() and (steps == length).any():
             length += 1  # both ends are printed
-        steps = array("q")
-        for epoch, step in zip(each.epochs or (), each.steps, strict=True):
-            steps.append((int(epoch) - base) * length + step if math.isfinite(epoch) else step)
+        epochs = filled(each.epochs, len(each))
+        done = np.where(np.isfinite(epochs), np.trunc(epochs) - base, 0).astype(np.int64)
+        steps = done * length + steps
         found.append(replace(each, steps=steps, total=None, length=length))
     return found
 
@@ -394,72 +381,38 @@ def without_summary(rows: Rows) -> Rows:
     )
 
 
-def by_rank(rows: Iterable[Rows], side: str | None) -> list[list[Rows]]:
-    """Part the rows of a side by the ranks that print them, lowest first."""
-    of_rank: dict[int, list[Rows]] = {}
-    for each in rows:
-        if side in (None, each.side):
-            of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
-    return [of_rank[rank] for rank in sorted(of_rank)]
+def join(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """Join columns one behind the other; there may be none."""
+    return np.concatenate([np.empty(0, np.int64), *columns])
 
 
-def join_steps(rows: Sequence[Rows | Counted]) -> Counted:
-    """Join steps and their epochs in the order of the log."""
-    if not rows:
-        return Counted((), ())
-    order = merged_order([each.offsets for each in rows])
-    epochs: Sequence[float] | None = None
+def filled(column: Floats | None, count: int) -> Floats:
+    """Return a column; nan where rows have none."""
+    return np.full(count, math.nan) if column is None else column
+
+
+def join_epochs(rows: Sequence[Rows]) -> tuple[Ints, Floats]:
+    """Join the epochs of rows in the order of the log; return where they stand, and the epochs."""
+    known = [(each.offsets, each.epochs) for each in rows if each.epochs is not None]
+    offsets, epochs = join(each for each, _ in known), join(each for _, each in known)
+    order = np.argsort(offsets, kind="stable")
+    return offsets[order], epochs[order]
+
+
+def join_steps(rows: Sequence[Rows]) -> Counted:
+    """Join the steps of rows in the order of the log."""
+    offsets = join(each.offsets for each in rows)
+    order = np.argsort(offsets, kind="stable")
+    steps = join(each.steps for each in rows if each.steps is not None)[order]
+    epochs = lengths = None
     if any(each.epochs is not None for each in rows):
-        unknown = (each.epochs or array("d", [math.nan]) * len(each.steps) for each in rows)
-        epochs = merged(order, [*unknown])
-    return Counted(
-        merged(order, [each.offsets for each in rows]),
-        merged(order, [each.steps for each in rows]),
-        epochs,
-    )
-
-
-def merged_order(offsets: Sequence[Sequence[int]]) -> Sequence[int]:
-    """Return in which order the rows of several forms stand in the log, counted through."""
-    offsets = [each for each in offsets if len(each)]
-    joined = _joined(offsets)
-    if all(last[-1] <= first[0] for last, first in pairwise(offsets)):
-        return range(len(joined))
-    order = array("q")
-    starts = [*accumulate(map(len, offsets), initial=0)][:-1]
-    begins = [0] * len(offsets)
-    for end in (*max(offsets, key=len)[_PART::_PART], math.inf):
-        ends = [*map(bisect_left, offsets, repeat(end), begins)]
-        parts = map(range, map(add, starts, begins), map(add, starts, ends))
-        order.extend(sorted(chain.from_iterable(parts), key=joined.__getitem__))
-        begins = ends
-    return order
-
-
-def merged(order: Sequence[int], columns: Sequence[Sequence[T]]) -> Sequence[T]:
-    """Join columns in an order that ``merged_order`` found."""
-    return columns[0] if len(columns) == 1 else pick(_joined(columns), order)
-
-
-def pick(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
-    """Return the values at some indices, in the kind of column that they stand in."""
-    if isinstance(indices, range):
-        return column[indices.start : indices.stop : indices.step]
-    kind = _kind(column)
-    found = kind(())
-    for start in range(0, len(indices), _PART):
-        part = indices[start : start + _PART]
-        found += kind(itemgetter(*part)(column) if len(part) > 1 else (column[part[0]],))
-    return cast("Sequence[T]", found)
-
-
-def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
-    found = _kind(columns[0] if columns else ())(())
-    for each in columns:
-        found.extend(each)
-    return cast("Sequence[T]", found)
-
-
-def _kind(column: Sequence[T]) -> Callable[[Iterable[T]], Any]:
-    """Return what makes a column of the same kind: an array, or a list."""
-    return partial(array, column.typecode) if isinstance(column, array) else list
+        epochs = join(filled(each.epochs, len(each)) for each in rows)[order]
+    ends = [each.length or each.total for each in rows]
+    if len({*ends}) > 1:
+        numbers = [-1 if end is None else end for end in ends]
+        lengths = np.repeat(numbers, [*map(len, rows)])[order]
+        if changes(lengths).sum() != len({*ends}):
+            lengths = None
+    total = max((each.total for each in rows if each.total is not None), default=None)
+    is_bar = any(each.bar is not None for each in rows)
+    return Counted(offsets[order], steps, epochs, total, lengths, is_bar)

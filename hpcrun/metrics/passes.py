@@ -23,16 +23,18 @@ values are the later ones all the same).
 
 from __future__ import annotations
 
-import math
-from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, islice, pairwise
-from operator import le, lt
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 # So many steps, one after the other, show that a counter climbs again.
 _ENOUGH = 5
 _FEWEST = 3
@@ -40,6 +42,8 @@ _FEWEST = 3
 _START = 5
 # Steps after a fall that neither climb nor come back: then the fall means nothing.
 _PATIENCE = 64
+# An epoch beyond this is taken for it: a whole number of 64 bits.
+_LARGEST = 1 << 53
 
 
 class At(NamedTuple):
@@ -69,19 +73,20 @@ class Turn(NamedTuple):
         return self.replayed is not None
 
 
-class Guide(NamedTuple):
-    """The rows of a log that tell the training's progress: columns of one length.
+class Counted(NamedTuple):
+    """What a log counts, line by line: columns of one length.
 
-    ``epochs``: nan where unknown, () without any. ``total``: the largest that they name.
-    ``lengths``: how many steps each training has, or an epoch of it, if several stand one behind
-    the other. ``is_bar``: they are drawn on one.
+    ``offsets``: the bytes at which the lines begin. ``epochs``: nan where unknown, None without
+    any. ``total``: the largest that they name. ``lengths``: how many steps each training has, or an
+    epoch of it, -1 where that is unknown, if several stand one behind the other. ``is_bar``: they
+    are drawn on one.
     """
 
-    offsets: Sequence[int]
-    steps: Sequence[int]
-    epochs: Sequence[float] = ()
+    offsets: Ints
+    steps: Ints
+    epochs: Floats | None = None
     total: int | None = None
-    lengths: Sequence[int | None] = ()
+    lengths: Ints | None = None
     is_bar: bool = False
 
 
@@ -134,71 +139,84 @@ class Counter(Struct):
         return Turn(offset, self.run, at, reached, replayed)
 
 
-def rises(steps: Sequence[int]) -> bool:
-    """Whether each step is greater than the one before.
+def rises(column: NDArray[Any]) -> bool:
+    """Whether each number is greater than the one before.
 
-    >>> rises([1, 2, 5]), rises([1, 1]), rises([])
-    (True, False, True)
+    >>> [rises(np.array(steps)) for steps in ([1, 2, 5], [1, 1], [])]
+    [True, False, True]
     """
-    return all(map(lt, steps, islice(steps, 1, None)))
+    return bool((column[1:] > column[:-1]).all())
 
 
-def starts_with_each_epoch(guides: Sequence[Guide]) -> bool:
+def changes(column: NDArray[Any]) -> Bools:
+    """Return where a column of at least one number has another than in the row before.
+
+    >>> changes(np.array([1, 1, 2])).tolist()
+    [True, False, True]
+    """
+    return np.append(True, column[1:] != column[:-1])
+
+
+def starts_with_each_epoch(counted: Sequence[Counted]) -> bool:
     """Whether the counter of a run's logs starts again with each epoch.
 
     So it is if it falls where the epoch grows, at half of these places; or if it stays where whole
     epochs do: one row an epoch.
 
-    >>> starts_with_each_epoch([Guide(range(4), [1, 2, 1, 2], [0.0, 0.0, 1.0, 1.0])])
+    >>> columns = np.arange(4), np.array([1, 2, 1, 2]), np.array([0.0, 0.0, 1.0, 1.0])
+    >>> starts_with_each_epoch([Counted(*columns)])
     True
-    >>> starts_with_each_epoch([Guide(range(4), [1, 2, 3, 4], [0.0, 0.5, 1.0, 1.5])])
+    >>> columns = np.arange(4), np.array([1, 2, 3, 4]), np.array([0.0, 0.5, 1.0, 1.5])
+    >>> starts_with_each_epoch([Counted(*columns)])
     False
     """
-    grows = again = 0
-    last: tuple[float, int] | None = None
-    for guide in guides:
-        for epoch, step in zip(guide.epochs, guide.steps, strict=False):
-            if not math.isfinite(epoch):
-                continue
-            if last is not None and epoch > last[0] and math.floor(epoch) > math.floor(last[0]):
-                grows += 1
-                whole = epoch.is_integer() and last[0].is_integer()
-                again += step < last[1] or (step == last[1] and whole)
-            last = epoch, step
-    return 0 < grows <= 2 * again
+    known = [(each.steps, each.epochs) for each in counted if each.epochs is not None]
+    if not known:
+        return False
+    steps, epochs = (np.concatenate(columns) for columns in zip(*known, strict=True))
+    is_known = np.isfinite(epochs)
+    steps, epochs = steps[is_known], epochs[is_known]
+    floors = np.floor(epochs)
+    is_whole = floors == epochs
+    grows = floors[1:] > floors[:-1]
+    stays = (steps[1:] == steps[:-1]) & is_whole[1:] & is_whole[:-1]
+    again = grows & ((steps[1:] < steps[:-1]) | stays)
+    return bool(0 < grows.sum() <= 2 * again.sum())
 
 
 def follow(
-    guide: Guide, marks: Sequence[int], counter: Counter, *, within_epochs: bool
+    counted: Counted, marks: Sequence[int], counter: Counter, *, within_epochs: bool
 ) -> list[Turn]:
     """Follow a counter through a log, on from what earlier attempts have shown; return its turns.
 
     ``marks``: the bytes at which the run is resumed, as the log says, or since an attempt begins.
     ``within_epochs``: the counter starts again with each epoch.
 
-    >>> steps = [*range(10, 60, 10), *range(10, 50, 10)]
-    >>> follow(Guide(range(9), steps), [], Counter(), within_epochs=False)
+    >>> counted = Counted(np.arange(9), np.array([10, 20, 30, 40, 50, 10, 20, 30, 40]))
+    >>> follow(counted, [], Counter(), within_epochs=False)
     [Turn(offset=5, run=1, at=At(epoch=0, step=10), reached=At(epoch=0, step=50), replayed=None)]
     """
-    steps, offsets = guide.steps, guide.offsets
+    offsets, steps = counted.offsets, counted.steps
     before = counter.highest
     epoch = before.epoch if within_epochs and before is not None else 0
-    epochs = array("q", _floors(guide.epochs) if within_epochs else ())
+    epochs = None
+    if within_epochs and counted.epochs is not None:
+        epochs = _floors(counted.epochs)
 
     def place(index: int) -> At:
-        return At(epochs[index] if epochs else epoch, steps[index])
+        return At(epoch if epochs is None else int(epochs[index]), int(steps[index]))
 
-    marked = {bisect_left(offsets, mark) for mark in marks}
+    marked = {*np.searchsorted(offsets, marks).tolist()}
     begins: set[int] = set()
-    if before is None and not guide.is_bar and not epochs:
-        begins = _beginnings(steps)
+    if before is None and not counted.is_bar and epochs is None:
+        begins = {*_beginnings(steps).tolist()}
     ends = sorted({*marked, *begins, len(steps)})
-    falls = array("q", compress(range(1, len(steps)), map(lt, islice(steps, 1, None), steps)))
-    falls.append(len(steps))
+    falls = [*(np.flatnonzero(steps[1:] < steps[:-1]) + 1).tolist(), len(steps)]
     turns: list[Turn] = []
     index = 0
     while index < len(steps):
-        at, offset, highest, begun = place(index), offsets[index], counter.highest, counter.begun
+        at, offset = place(index), int(offsets[index])
+        highest, begun = counter.highest, counter.begun
         index += 1
         if highest is None or begun is None:
             counter.start(at)
@@ -211,15 +229,16 @@ def follow(
         elif at > highest and at.epoch > highest.epoch:
             counter.start(at)
             turns.append(Turn(offset, counter.run, at))
-        elif at > highest and epochs:
+        elif at > highest and epochs is not None:
             counter.climb(at)
         elif at > highest:
             stop = min(each[bisect_left(each, index)] for each in (ends, falls))
-            for step in sorted({*steps[max(index - 1, stop - _PATIENCE) : stop]})[-3:]:
+            passed = np.unique(steps[max(index - 1, stop - _PATIENCE) : stop])
+            for step in passed[-3:].tolist():
                 counter.climb(At(epoch, step))
             index = stop
         elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):
-            if _is_another(guide, index - 1, highest, begun):
+            if _is_another(counted, index - 1, highest, begun):
                 turns.append(counter.another_run(at, offset))
                 continue
             fell, end = index - 1, ends[bisect_left(ends, index)]
@@ -239,47 +258,46 @@ def follow(
     return turns
 
 
-def _floors(epochs: Sequence[float]) -> Iterator[int]:
-    """Yield whole epochs, those that are unknown as the one before; nothing if all are."""
-    last = next(filter(math.isfinite, epochs), None)
-    if last is not None:
-        for epoch in epochs:
-            last = epoch if math.isfinite(epoch) else last
-            yield math.floor(last)
+def _floors(epochs: Floats) -> Floats | None:
+    """Return whole epochs, those that are unknown as the one before; None if all are."""
+    known = np.flatnonzero(np.isfinite(epochs))
+    if not known.size:
+        return None
+    last = np.searchsorted(known, np.arange(len(epochs)), "right") - 1
+    return np.floor(epochs[known[np.maximum(last, 0)]]).clip(-_LARGEST, _LARGEST)
 
 
-def _beginnings(steps: Sequence[int]) -> set[int]:
+def _beginnings(steps: Ints) -> Ints:
     """Find the rows at which runs begin, where the counter falls nowhere but to its first step.
 
     That is decided by the rows up to there and the next ones. Where most runs have two rows of that
     step it is printed twice; where the counter goes on from the highest after it, or nothing
     follows, it is a summary.
     """
-    first = steps[0]
-    second = next(filter(first.__lt__, steps), first)
-    back: list[int] = []
-    falls, end = [0], len(steps)
-    for index in compress(range(1, end), map(le, islice(steps, 1, None), steps)):
-        after = steps[index + 1 : index + 2]
-        if steps[index] != first or (after and after[0] not in (first, second)):
-            end = index
-            break
-        back.append(index)
-        falls.append(falls[-1] + (steps[index - 1] > first))
-    begins = set()
-    for index in back if back != [len(steps) - 1] else ():
-        seen = bisect_left(back, index + _PATIENCE)
-        if (end == len(steps) or index + _PATIENCE <= end) and seen <= 2 * falls[seen]:
-            begins.add(index)
-    return begins
+    first, end = steps[0], len(steps)
+    higher = steps[steps > first]
+    second = higher[0] if higher.size else first
+    back = np.flatnonzero(steps[1:] <= steps[:-1]) + 1
+    after = np.append(steps, second)[back + 1]
+    elsewhere = np.flatnonzero((steps[back] != first) | ((after != first) & (after != second)))
+    if elsewhere.size:
+        end = back[elsewhere[0]]
+        back = back[: elsewhere[0]]
+    falls = np.append(0, np.cumsum(steps[back - 1] > first))
+    seen = np.searchsorted(back, back + _PATIENCE)
+    is_seen = (end == len(steps)) | (back + _PATIENCE <= end)
+    is_summary = len(back) == 1 and back[0] == len(steps) - 1
+    return back[is_seen & (seen <= 2 * falls[seen]) & (not is_summary)]
 
 
-def _is_another(guide: Guide, index: int, highest: At, begun: At) -> bool:
+def _is_another(counted: Counted, index: int, highest: At, begun: At) -> bool:
     """Whether another training begins at a row: one of another length, or after a full bar."""
-    if guide.lengths and guide.lengths[index] != guide.lengths[index - 1]:
-        return True
-    total = guide.lengths[index] if guide.lengths else guide.total
-    return guide.is_bar and highest.step == total and guide.steps[index] <= begun.step + 1
+    total = counted.total
+    if counted.lengths is not None:
+        before, total = counted.lengths[index - 1 : index + 1].tolist()
+        if total != before:
+            return True
+    return counted.is_bar and highest.step == total and counted.steps[index] <= begun.step + 1
 
 
 def _climb(
@@ -307,10 +325,10 @@ def _climb(
     return [], last
 
 
-def _is_start(offsets: Sequence[int]) -> bool:
+def _is_start(offsets: Ints) -> bool:
     """Whether a program has started before the last row: far more text stands above it."""
-    *gaps, last = [0, *_gaps(offsets)]
-    return len(gaps) > _FEWEST and last > _START * max(gaps)
+    gaps = np.diff(offsets)
+    return len(gaps) > _FEWEST and bool(gaps[-1] > _START * gaps[:-1].max(initial=0))
 
 
 def _gaps(steps: Sequence[int]) -> list[int]:

@@ -26,39 +26,43 @@ A row without a step is placed
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, compress, islice, pairwise, repeat
-from operator import add, gt, lt, mul, ne, sub, truediv
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.own_steps import (
-    BY_EPOCH,
     DRAWN,
-    IN_ORDER,
     LEVEL_OF_LOSS,
     OWN,
     PLACED,
     Bar,
-    Counted,
     Rows,
     epochs_above,
+    join,
+    join_epochs,
     join_steps,
-    merged,
-    merged_order,
-    pick,
     read_rows,
     without_summary,
 )
-from hpcrun.metrics.passes import Guide, rises, starts_with_each_epoch
+from hpcrun.metrics.passes import (
+    Bools,
+    Counted,
+    Floats,
+    Ints,
+    changes,
+    rises,
+    starts_with_each_epoch,
+)
 from hpcrun.metrics.store import Log
 
+# How a metric without steps is placed, if not beside rows that count.
+BY_EPOCH, IN_ORDER = "epoch", "order"
 # This share of a metric's rows must have steps of their own for these to be believed.
 _ENOUGH = 0.9
 # Steps of each form that are looked at for how regular they are.
@@ -84,7 +88,7 @@ _MOST_STEPS = 10_000_000
 class Steps(Struct, eq=False):
     """The rows of a log with all the steps that they may have.
 
-    ``by_step``: rows with steps, those without one both BEFORE and AFTER. ``by_epoch``: those that
+    ``by_step``: rows with steps, those without one either BEFORE or AFTER. ``by_epoch``: those that
     have no step but a whole epoch, as their step; ``loose``: the ones without a step, bars aside.
     ``training`` is the bar that counts the training; ``resumed`` where it was resumed. ``is_late``:
     the losses came in lumps, and their steps follow from their epochs.
@@ -98,24 +102,6 @@ class Steps(Struct, eq=False):
     resumed: list[int]
     through_epochs: bool
     is_late: bool
-
-    def by_name(self) -> dict[str, Steps]:
-        """Part the rows by the metrics that they have: one of thousands is found at once."""
-        parts: dict[str, Steps] = {}
-        for kind in ("by_step", "by_epoch", "loose"):
-            for rows in getattr(self, kind):
-                for name in {*rows.names}:
-                    if name not in parts:
-                        parts[name] = replace(self, by_step=[], by_epoch=[], loose=[])
-                    getattr(parts[name], kind).append(rows)
-        return parts
-
-
-class Drawings(NamedTuple):
-    """All drawings of one bar in a log."""
-
-    bar: Bar
-    counted: Counted
 
 
 def find_steps(log: Log) -> Steps:
@@ -133,17 +119,22 @@ def find_steps(log: Log) -> Steps:
     [('placed', [1, 2])]
     """
     rows = read_rows(log)
-    own = [each for each in rows if each.steps and each.bar is None]
+    own = [each for each in rows if each.steps is not None and each.bar is None]
     loose = [
-        without_summary(each) for each in rows if not each.steps or (each.bar and not each.level)
+        without_summary(each)
+        for each in rows
+        if each.steps is None or (each.bar is not None and not each.level)
     ]
     lines = [each for each in loose if each.names and each.bar is None]
-    bars = _through_bars([each for each in rows if each.steps and each.bar and each.level])
-    trained = [each.offsets for each in (*own, *loose) if each.has_losses]
+    drawn = [each for each in loose if each.names and each.bar is not None]
+    bars = _through_bars(
+        [each for each in rows if each.steps is not None and each.bar is not None and each.level]
+    )
+    trained = np.sort(join(each.offsets for each in (*own, *loose) if each.has_losses))
     evaluated = sorted(each.offsets[0] for each in loose if not each.level)
-    found = training_bars(bars, merged(merged_order(trained), trained), evaluated)
-    training = found[-1].bar if found else None
-    counting = {each.bar for each in found}
+    found = training_bars(bars, trained, evaluated)
+    training = found[-1][0] if found else None
+    counting = {bar for bar, _ in found}
     by_step = [*own, *_fresh([each for each in bars if each.has_losses and each.bar in counting])]
     for each in bars:
         if each.has_losses and each.bar in counting:
@@ -152,48 +143,47 @@ def find_steps(log: Log) -> Steps:
             by_step.append(replace(each, side=each.bar.side, level=0))
     through_epochs = any(each.length for each in own)
     by_lines = join_steps([each for each in own if each.level])
-    by_bars = join_steps([each.counted for each in found])
+    by_bars = join_steps([each for each in bars if each.bar in counting])
     counts = _choose_counts([by_lines, by_bars], [each for each in lines if each.has_losses])
     scale = None
-    drawn = [each for each in loose if each.names and each.bar]
     if counts is None:
         lines = _with_epochs_above(lines)
     else:
-        near = [counts.neighbours(each) for each in lines]
-        scale = find_scale(lines, near, counts, training.total if training else None)
-        kinds: dict[object, list[tuple[Rows, Rows]]] = {}
-        for each, pair in zip(lines, near, strict=True):
+        scale = find_scale(lines, counts, training.total if training else None)
+        kinds: dict[object, list[Rows]] = {}
+        for each in lines:
             if scale is not None and (steps := scale.steps_of(each)) is not None:
-                by_step.append(replace(pair[0], steps=steps, places=steps))
+                each = counts.place(each, counts.before(each.offsets))
+                by_step.append(replace(each, steps=steps, places=len(steps)))
             else:
-                kinds.setdefault((each.names[0], each.rank), []).append(pair)
-        for pairs in kinds.values():
-            by_step += counts.choose(pairs, through_epochs=through_epochs)
+                kinds.setdefault((each.names[0], each.rank), []).append(each)
+        for kind in kinds.values():
+            by_step += counts.choose(kind, through_epochs=through_epochs)
         for each in drawn:
-            since = bisect_left(each.offsets, counts.offsets[0])
-            if since < len(each.offsets):
-                each = each.only(range(since, len(each.offsets)))
-                by_step.append(replace(counts.neighbours(each)[0], side=DRAWN, level=0))
+            each = each.only(each.offsets >= counts.counted.offsets[0])
+            if len(each):
+                each = counts.place(each, counts.before(each.offsets))
+                by_step.append(replace(each, side=DRAWN, level=0))
     return Steps(
         log,
         by_step,
         [*chain.from_iterable(map(_at_epochs, (*lines, *drawn)))],
         lines,
         training,
-        sorted(chain.from_iterable(map(_resumptions, found))),
+        sorted(chain.from_iterable(_resumptions(*each) for each in found)),
         through_epochs,
         scale is not None and scale.in_lumps,
     )
 
 
-def _drawings(bars: Iterable[Rows]) -> list[Drawings]:
+def _drawings(bars: Iterable[Rows]) -> list[tuple[Bar, Counted]]:
     """Join the drawings of each bar that may be the training's; the last one comes last."""
     of_bar: dict[Bar, list[Rows]] = {}
     for rows in bars:
         if rows.bar is not None and (rows.has_losses or rows.bar.may_train):
             of_bar.setdefault(rows.bar, []).append(rows)
-    drawn = [Drawings(bar, join_steps(known)) for bar, known in of_bar.items()]
-    return sorted(drawn, key=lambda each: each.counted.offsets[-1])
+    drawn = [(bar, join_steps(known)) for bar, known in of_bar.items()]
+    return sorted(drawn, key=lambda each: each[1].offsets[-1])
 
 
 def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
@@ -201,31 +191,32 @@ def _through_bars(bars: Sequence[Rows]) -> list[Rows]:
     drawn = _drawings(each for each in bars if each.has_losses)
     if len(drawn) != 2:
         return [*bars]
-    outer, inner = sorted(drawn, key=lambda each: len(each.counted.steps))
-    epochs, length = [0, *outer.counted.steps], inner.bar.total or 0
+    (outer, epochs), (inner, batches) = sorted(drawn, key=lambda each: len(each[1].steps))
+    done: Ints = np.append(0, epochs.steps)
+    length = inner.total or 0
 
-    def through(offsets: Sequence[int], steps: Sequence[int]) -> array[int]:
-        done = pick(epochs, outer.counted.above(offsets))
-        return array("q", map(add, steps, map(length.__mul__, done)))
+    def through(offsets: Ints, steps: Ints) -> Ints:
+        counted: Ints = steps + length * done[np.searchsorted(epochs.offsets, offsets, "right")]
+        return counted
 
-    if rises(inner.counted.steps) or length * max(epochs) > _LARGEST:
+    if rises(batches.steps) or length * int(done.max()) > _LARGEST:
         return [*bars]
-    counted = through(inner.counted.offsets, inner.counted.steps)
-    if any(map(gt, counted, counted[1:])):
+    counted = through(batches.offsets, batches.steps)
+    if (counted[1:] < counted[:-1]).any():
         return [*bars]
-    found = []
-    for each in bars:
-        if each.bar == inner.bar:
-            total = length * (outer.bar.total or 0) or None
-            bar = Bar(inner.bar.description, total)
-            each = replace(each, steps=through(each.offsets, each.steps), bar=bar, total=total)
-        found.append(each)
-    return found
+    total = length * (outer.total or 0) or None
+    bar = Bar(inner.description, total)
+    return [
+        replace(each, steps=through(each.offsets, each.steps), bar=bar, total=total)
+        if each.steps is not None and each.bar == inner
+        else each
+        for each in bars
+    ]
 
 
 def training_bars(
-    bars: Sequence[Rows], trained: Sequence[int], evaluated: Sequence[int]
-) -> list[Drawings]:
+    bars: Sequence[Rows], trained: Ints, evaluated: Sequence[int]
+) -> list[tuple[Bar, Counted]]:
     """Find the bars of the training; the one that counts last comes last.
 
     ``trained`` and ``evaluated``: the bytes at which rows of the training, and of evaluations,
@@ -234,18 +225,19 @@ def training_bars(
     """
     showing = {each.bar for each in bars if each.has_losses}
     drawn = _drawings(each for each in bars if not showing or each.bar in showing)
-    for place in evaluated if not (trained or showing) else ():
+    for place in evaluated if not (trained.size or showing) else ():
         going = {}
-        for each in drawn:
-            at = bisect_left(each.counted.offsets, place) - 1
-            if at >= 0 and each.counted.steps[at] < (each.bar.total or 0):
-                going[each.counted.offsets[at]] = each
+        for bar, counted in drawn:
+            at = np.searchsorted(counted.offsets, place) - 1
+            if at >= 0 and counted.steps[at] < (bar.total or 0):
+                going[counted.offsets[at]] = (bar, counted)
         if going:
             return [going[max(going)]]
     votes = []
-    for number, (_, (offsets, _, _)) in enumerate(drawn):
+    for number, (_, counted) in enumerate(drawn):
+        offsets = counted.offsets
         # The gaps between rows of the training in which it is drawn.
-        gaps = {*map(bisect_left, repeat(trained), () if showing else offsets)} - {len(trained)}
+        gaps = {*np.searchsorted(trained, offsets).tolist()} - {len(trained)}
         votes.append((len(offsets if showing else gaps), number, offsets[0], offsets[-1]))
     found: list[tuple[int, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
@@ -256,24 +248,23 @@ def training_bars(
     return [drawn[number] for number in sorted(vote[1] for vote in found)]
 
 
-def _resumptions(drawn: Drawings) -> Iterator[int]:
+def _resumptions(bar: Bar, drawn: Counted) -> Iterator[int]:
     """Find where a bar breaks off, begins again and jumps ahead: the training was resumed there.
 
-    >>> def drawings(*steps):
-    ...     return Drawings(Bar("", 99), Counted(range(len(steps)), steps))
-    >>> [*_resumptions(drawings(1, 2, 0, 2))], [*_resumptions(drawings(1, 0, 50))]
+    >>> def found(*steps):
+    ...     return [*_resumptions(Bar("", 99), Counted(np.arange(len(steps)), np.array(steps)))]
+    >>> found(1, 2, 0, 2), found(1, 0, 50)
     ([], [2])
     """
-    (_, total), (offsets, steps, _) = drawn
-    if total is None or not any(map(lt, islice(steps, 1, None), steps)):
+    if bar.total is None or not (drawn.steps[1:] < drawn.steps[:-1]).any():
         return
     stride, begins_again = 0, False
-    for offset, (last, step) in zip(islice(offsets, 1, None), pairwise(steps), strict=True):
+    for index, (last, step) in enumerate(pairwise(drawn.steps.tolist()), 1):
         if step < last:
-            begins_again = step == 0 and last < total
+            begins_again = step == 0 and last < bar.total
         elif step > last:
             if begins_again and step > 2 * stride:
-                yield offset
+                yield int(drawn.offsets[index])
             else:
                 stride = max(stride, step - last)
             begins_again = False
@@ -282,21 +273,18 @@ def _resumptions(drawn: Drawings) -> Iterator[int]:
 def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Counts | None:
     """Choose the steps that count: those that distinguish more losses without a step."""
 
-    def apart(counts: Counted) -> int:
-        return sum(len({*map(bisect_right, repeat(counts.offsets), x.offsets)}) for x in losses)
+    def apart(counts: Counts) -> int:
+        return sum(len(np.unique(counts.above(each.offsets))) for each in losses)
 
-    candidates = [counts for counts in candidates if counts.steps]
-    best = max(candidates, key=apart) if len(candidates) > 1 else next(iter(candidates), None)
-    return None if best is None else Counts(best)
+    known = [Counts(counted) for counted in candidates if counted.steps.size]
+    return max(known, key=apart, default=None)
 
 
 def _with_epochs_above(lines: Sequence[Rows]) -> list[Rows]:
     """Give lines that name no epoch that of the last loss above them."""
-    named = [each for each in lines if each.has_losses and each.epochs is not None]
-    offsets, epochs, _ = join_steps([replace(each, steps=each.epochs) for each in named])
-    above = Counted(offsets, [math.nan, *epochs])
+    above = join_epochs([each for each in lines if each.has_losses])
     return [
-        replace(each, epochs=epochs_above(each.offsets, above)) if each.epochs is None else each
+        replace(each, epochs=epochs_above(each.offsets, *above)) if each.epochs is None else each
         for each in lines
     ]
 
@@ -307,110 +295,103 @@ def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
     That is the results of an evaluation, until the next one; and all that it shows at 0 with the
     loss of the epoch before.
     """
+    if not drawn:
+        return []
     found = []
     evaluated = {name for rows in drawn for name in rows.names if name.startswith(_EVALUATED)}
     for name in sorted(evaluated):
-        for rows, new in _changes([rows.of([name]) for rows in drawn if name in rows.names], name):
-            found.append(replace(rows.only(new), level=0))
-    begins = any(0 in rows.steps for rows in drawn)
-    for rows, new in _changes(drawn, LOSS) if begins else zip(drawn, repeat(())):
+        showing = [rows.of([name]) for rows in drawn if name in rows.names]
+        for rows, is_new in zip(showing, _changes(showing, name), strict=True):
+            found.append(replace(rows.only(is_new), level=0))
+    for rows, is_new in zip(drawn, _changes(drawn, LOSS), strict=True):
         kept = rows.of([name for name in rows.names if name not in evaluated])
-        if 0 in rows.steps:
-            known = {*new}
-            kept = kept.only([at for at, step in enumerate(rows.steps) if step or at in known])
-        found.append(kept)
-    return [rows for rows in found if rows.steps]
+        found.append(kept.only((rows.steps != 0) | is_new))
+    return [rows for rows in found if len(rows)]
 
 
-def _changes(drawn: Sequence[Rows], name: str) -> Iterator[tuple[Rows, Sequence[int]]]:
+def _changes(drawn: Sequence[Rows], name: str) -> list[Bools]:
     """Find where a metric is another than in the drawing before, in each of the rows."""
-    order = merged_order([rows.offsets for rows in drawn])
-    values = merged(order, [rows.columns[rows.names.index(name)] for rows in drawn])
-    changed = bytearray(len(order))
-    is_new = chain([True], map(ne, values, islice(values, 1, None)))
-    for at, differs in zip(order, is_new, strict=False):
-        changed[at] = differs
-    flags = iter(changed)
-    for rows in drawn:
-        yield (
-            rows,
-            [at for at, differs in zip(range(len(rows.offsets)), flags, strict=False) if differs],
-        )
+    order = np.argsort(join(rows.offsets for rows in drawn), kind="stable")
+    is_new = np.empty(len(order), np.bool_)
+    is_new[order] = changes(join(rows.column(name) for rows in drawn)[order])
+    return np.split(is_new, np.cumsum([*map(len, drawn)])[:-1])
 
 
 def _at_epochs(rows: Rows) -> list[Rows]:
     """Return the rows with their epochs as steps, if all that have any have whole ones."""
     if rows.epochs is None:
         return []
-    epochs = rows.epochs
-    if math.isnan(sum(epochs)):
-        known = [index for index, epoch in enumerate(epochs) if not math.isnan(epoch)]
-        rows, epochs = rows.only(known), pick(epochs, known)
-    if not epochs or not all(map(float.is_integer, epochs)) or max(map(abs, epochs)) > _LARGEST:
+    epochs = rows.epochs[~np.isnan(rows.epochs)]
+    if not epochs.size or not (np.abs(epochs) <= _LARGEST).all() or (epochs % 1).any():
         return []
+    if len(epochs) < len(rows):
+        rows = rows.only(~np.isnan(rows.epochs))
     side, level = (OWN, rows.level) if rows.bar is None else (DRAWN, 0)
-    steps = array("q", map(int, epochs))
-    places = [*compress(steps, chain([True], map(ne, steps, islice(steps, 1, None))))]
-    return [replace(rows, steps=steps, side=side, level=level, places=places)]
+    steps = epochs.astype(np.int64)
+    return [replace(rows, steps=steps, side=side, level=level, places=int(changes(steps).sum()))]
 
 
 class Counts:
-    """The steps that a log counts, and the neighbours of other rows among them."""
+    """The lines whose steps count, and the neighbours of other rows among them.
+
+    Behind the last one stands another with its step: a row above the first one, or below the last,
+    has one neighbour.
+    """
 
     def __init__(self, counted: Counted) -> None:
-        self.offsets, self.steps, epochs = counted
-        self._counted = counted
+        self.counted = counted
+        self.steps = np.append(counted.steps, counted.steps[-1])
         # As long as the step is the same it is one place; of a later lap it is another.
-        moves = map(ne, self.steps, islice(self.steps, 1, None))
-        places = array("q", accumulate(moves, initial=0))
-        self._places: int = places[-1] + 1
-        falls = any(map(gt, self.steps, islice(self.steps, 1, None)))
-        columns: list[Any] = [self.steps, places if falls else (), self.offsets, epochs or ()]
-        # A row above the first step, or below the last, has one neighbour.
-        self._before = [column[:1] + column for column in columns]
-        self._after = [column + column[-1:] for column in columns]
+        places = np.cumsum(changes(counted.steps))
+        self._places = np.append(places, places[-1] + 1)
 
-    def neighbours(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return rows with the steps before them, and with those after them."""
-        above = self._counted.above(rows.offsets)
+    def above(self, offsets: Ints) -> Ints:
+        """Return how many lines stand above each place in the log, which is the one after it."""
+        return np.searchsorted(self.counted.offsets, offsets, "right")
 
-        def placed(steps: Sequence[int], numbers: Sequence[int]) -> Rows:
-            steps = pick(steps, above)
-            numbers = pick(numbers, above) if numbers else steps
-            moved = chain([True], map(ne, numbers, islice(numbers, 1, None)))
-            places = array("q", compress(steps, moved))
-            return replace(rows, steps=steps, side=PLACED, level=level, places=places)
+    def before(self, offsets: Ints) -> Ints:
+        """Return which line stands before each place in the log."""
+        return np.maximum(self.above(offsets) - 1, 0)
 
-        level = LEVEL_OF_LOSS if rows.has_losses else 0
-        before, after = placed(*self._before[:2]), placed(*self._after[:2])
-        after.offsets = pick(self._after[2], above)
-        if not above[0]:
-            before.offsets = array("q", map(max, repeat(self.offsets[0]), rows.offsets))
-        if above[-1] == len(self.steps):
-            # The last row has nothing after it: its step, that of the one before, shows nothing.
-            after.places = [*after.places, after.steps[-1]]
-        if rows.epochs is None and self._before[3]:
-            before.epochs = after.epochs = pick(self._before[3], above)
-        return before, after
+    def different(self, lines: Ints) -> Ints:
+        """Return the steps of the different places at which some lines stand."""
+        return self.steps[lines[changes(self._places[lines])]]
+
+    def place(self, rows: Rows, lines: Ints) -> Rows:
+        """Give rows the steps of lines, BEFORE or AFTER; and epochs, those of the lines before."""
+        offsets, epochs = self.counted.offsets, rows.epochs
+        if epochs is None and self.counted.epochs is not None:
+            epochs = self.counted.epochs[self.before(rows.offsets)]
+        return replace(
+            rows,
+            offsets=np.maximum(rows.offsets, np.append(offsets, 0)[lines]),
+            steps=self.steps[lines],
+            epochs=epochs,
+            side=PLACED,
+            level=LEVEL_OF_LOSS if rows.has_losses else 0,
+            places=len(self.different(lines)),
+        )
 
     def _stand_below(self, rows: Sequence[Rows]) -> bool:
         """Whether each row stands above the line with its step, the first and the last one too."""
-        first, last = min(x.offsets[0] for x in rows), max(x.offsets[-1] for x in rows)
-        if first > self.offsets[0] or last > self.offsets[-1]:
+        first, last = min(each.offsets[0] for each in rows), max(each.offsets[-1] for each in rows)
+        if first > self.counted.offsets[0] or last > self.counted.offsets[-1]:
             return False
-        return _ENOUGH <= sum(len(each.offsets) for each in rows) / self._places <= 1 / _ENOUGH
+        return bool(_ENOUGH <= sum(map(len, rows)) / self._places[-2] <= 1 / _ENOUGH)
 
-    def choose(self, pairs: Sequence[tuple[Rows, Rows]], *, through_epochs: bool) -> list[Rows]:
+    def choose(self, rows: Sequence[Rows], *, through_epochs: bool) -> list[Rows]:
         """Choose for rows of one kind the steps before them or after them."""
-        before, after = ([*each] for each in zip(*pairs, strict=True))
-        enough = _ENOUGH * sum(len(each.steps) for each in before)
-        first, second = (
-            [*chain.from_iterable(each.places for each in rows)] for rows in (before, after)
-        )
-        if len(second) < enough or (len(first) >= enough and through_epochs):
-            return before  # what stands between two epochs is of the one that ends
-        is_regular = max(first) > first[0] and _regularity(second) > _regularity(first) + 0.25
-        return after if len(first) < enough or is_regular or self._stand_below(before) else before
+        before = [self.before(each.offsets) for each in rows]
+        after = [self.above(each.offsets) for each in rows]
+        first, second = (join(map(self.different, lines)) for lines in (before, after))
+        enough = _ENOUGH * sum(map(len, rows))
+        lines = before
+        # What stands between two epochs is of the one that ends.
+        if len(second) >= enough and not (len(first) >= enough and through_epochs):
+            is_regular = max(first) > first[0] and _regularity(second) > _regularity(first) + 0.25
+            if len(first) < enough or is_regular or self._stand_below(rows):
+                lines = after
+        return [*map(self.place, rows, lines)]
 
 
 class Scale(NamedTuple):
@@ -425,38 +406,35 @@ class Scale(NamedTuple):
     distance: int
     total: int
     first: int | None
-    losses: Sequence[int]
+    losses: Ints
     in_lumps: bool
 
-    def steps_of(self, rows: Rows) -> Sequence[int] | None:
+    def steps_of(self, rows: Rows) -> Ints | None:
         """Return the steps of rows, None where they do not show them."""
         if self.first is not None and rows.has_losses:
-            numbers = map(bisect_left, repeat(self.losses), rows.offsets)
-            return array("q", (self.first + self.distance * number for number in numbers))
+            return self.first + self.distance * np.searchsorted(self.losses, rows.offsets)
         if self.per_epoch is None or rows.epochs is None:
             return None
-        most = max(map(abs, rows.epochs)) * self.per_epoch
-        return (
-            self.at(rows.epochs) if most < _LARGEST and not math.isnan(sum(rows.epochs)) else None
-        )
+        most = float(np.abs(rows.epochs).max()) * self.per_epoch
+        return self.at(rows.epochs) if most < _LARGEST else None  # nan is none
 
-    def at(self, epochs: Sequence[float]) -> Sequence[int]:
+    def at(self, epochs: Floats) -> Ints:
         """Return the steps of epochs.
 
-        >>> Scale(705.0, 1, 2115, None, (), False).at([0.14])
-        array('q', [99])
-        >>> Scale(705.0, 10, 2115, None, (), True).at([0.001, 0.14, 3.0])
-        array('q', [10, 100, 2115])
+        >>> Scale(705.0, 1, 2115, None, np.arange(0), False).at(np.array([0.14])).tolist()
+        [99]
+        >>> scale = Scale(705.0, 10, 2115, None, np.arange(0), True)
+        >>> scale.at(np.array([0.001, 0.14, 3.0])).tolist()
+        [10, 100, 2115]
         """
-        shares = map(mul, epochs, repeat((self.per_epoch or 0.0) / self.distance))
-        if self.distance == 1:
-            return array("q", map(round, shares))
-        return array("q", (min(self.total, self.distance * max(1, round(x))) for x in shares))
+        shares = epochs * ((self.per_epoch or 0.0) / self.distance)
+        steps: Ints = np.rint(shares).astype(np.int64)
+        if self.distance > 1:
+            steps = np.minimum(self.total, self.distance * np.maximum(1, steps))
+        return steps
 
 
-def find_scale(
-    lines: Sequence[Rows], near: Sequence[Sequence[Rows]], counts: Counts, total: int | None
-) -> Scale | None:
+def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scale | None:
     """Find how steps follow from the epochs of the losses or their number; None if they do not.
 
     A program whose output is buffered prints its dictionaries in lumps, long after their steps,
@@ -464,40 +442,39 @@ def find_scale(
     in all: so a step is epoch x total / epochs. How many epochs there are is not named; no row may
     lie ahead of the bar, so that few numbers are possible. Other rows lie beside their steps.
     """
-    losses = [n for n, each in enumerate(lines) if each.has_losses]
-    losses = losses or [n for n, each in enumerate(lines) if each.epochs is not None]
-    order = merged_order([lines[n].offsets for n in losses])
-    offsets = merged(order, [lines[n].offsets for n in losses])
-    if len(order) < _FEWEST or (total or 0) > _MOST_STEPS:
+    losses = [each for each in lines if each.has_losses]
+    losses = losses or [each for each in lines if each.epochs is not None]
+    offsets = np.sort(join(each.offsets for each in losses))
+    if len(offsets) < _FEWEST or (total or 0) > _MOST_STEPS:
         return None
-    moves = (sum(len(near[n][side].places) for n in losses) for side in (0, 1))
-    in_lumps = max(moves) < _ENOUGH * len(order)
-    if in_lumps and len(counts.steps) >= _FEWEST:
-        above = map(bisect_left, repeat(offsets), counts.offsets)
-        ahead = map(sub, counts.steps, above)
-        first = next(ahead)
-        if all(map(first.__eq__, ahead)):
-            return Scale(None, 1, _LARGEST, first + 1, offsets, False)
-    columns = [each for n in losses if (each := lines[n].epochs) is not None]
-    epochs = merged(order, columns) if len(columns) == len(losses) else [math.nan]
-    if not all(map(math.isfinite, epochs)) or epochs[-1] <= 0:
+    moves = [
+        sum(len(counts.different(lines_of(each.offsets))) for each in losses)
+        for lines_of in (counts.before, counts.above)
+    ]
+    in_lumps = max(moves) < _ENOUGH * len(offsets)
+    if in_lumps and len(counts.counted.steps) >= _FEWEST:
+        ahead = counts.counted.steps - np.searchsorted(offsets, counts.counted.offsets)
+        if (ahead == ahead[0]).all():
+            return Scale(None, 1, _LARGEST, int(ahead[0]) + 1, offsets, False)
+    _, epochs = join_epochs(losses)
+    if len(epochs) < len(offsets) or not (np.abs(epochs) < _LARGEST).all() or epochs[-1] <= 0:
         return None
-    before, after = (merged(order, [near[n][side].steps for n in losses]) for side in (0, 1))
-    shown = epochs[:_LOOKED_AT]
+    before, after = counts.steps[counts.before(offsets)], counts.steps[counts.above(offsets)]
+    shown = epochs[:_LOOKED_AT].tolist()
     digits = (n for n in (2, 3, 4, 6) if all(round(epoch, n) == epoch for epoch in shown))
     coarse = 0.5 * 10.0 ** -next(digits, 15)
     if in_lumps:
-        if total is None or all(map(float.is_integer, epochs)):
+        if total is None or not (epochs % 1).any():
             return None
-        least = map(sub, epochs, repeat(coarse))
-        ahead = map(truediv, least, map(max, after, repeat(1)))
-        number = max(1, math.ceil(total * max(ahead)))
+        ahead = (epochs - coarse) / np.maximum(after, 1)
+        number = max(1, math.ceil(total * ahead.max()))
         lengths = [total / each for each in range(number, number + _TRIED)]
-    elif len({*before}) < _ENOUGH * len(before):
+    elif len(np.unique(before)) < _ENOUGH * len(before):
         return None
     else:
-        ends = {*range(before[-1], before[-1] + _DRAWN_LATE + 1), after[-1]} - {0}
-        lengths = [end / epochs[-1] for end in sorted(ends)]
+        last = before[-1].item()
+        ends = {*range(last, last + _DRAWN_LATE + 1), after[-1].item()} - {0}
+        lengths = [end / epochs[-1].item() for end in sorted(ends)]
         lengths += [total / max(1, round(epochs[-1] * total / end)) for end in ends if total]
     for length in lengths:
         scale = Scale(length, 1, total or _LARGEST, None, offsets, in_lumps)
@@ -506,78 +483,72 @@ def find_scale(
     return None
 
 
-def _fit(
-    scale: Scale,
-    epochs: Sequence[float],
-    coarse: float,
-    before: Sequence[int],
-    after: Sequence[int],
-) -> Scale | None:
+def _fit(scale: Scale, epochs: Floats, coarse: float, before: Ints, after: Ints) -> Scale | None:
     """Find the distance of losses at which steps follow from their epochs.
 
     ``coarse``: how far the printed epochs are rounded.
 
-    >>> epochs = [0.01, 0.03, 0.04, 0.06, 0.07, 0.09]
-    >>> _fit(Scale(705.0, 1, 2115, None, (), True), epochs, 0.005, (), ()).distance
+    >>> epochs, none = np.array([0.01, 0.03, 0.04, 0.06, 0.07, 0.09]), np.arange(0)
+    >>> _fit(Scale(705.0, 1, 2115, None, none, True), epochs, 0.005, none, none).distance
     10
     """
     length = scale.per_epoch or 0.0
+    if float(np.abs(epochs).max()) * length > _LARGEST:
+        return None
     error, gaps = coarse * length, len(epochs) - 1
     span, spread = length * (epochs[-1] - epochs[0]) / gaps, 2 * error / gaps
     least, least_whole = (max(1, math.floor(x)) for x in ((1 - _LOST) * span, span - spread))
     whole = range(least_whole, math.ceil(span + spread) + 1)
     is_exact = error <= _EXACT
-    if max(map(abs, epochs)) * length > _LARGEST:
-        return None
     for distances in ([1],) if is_exact else (whole, range(least, least_whole)):
         fitting = []
         for distance in distances if is_exact or scale.in_lumps else ():
             found = scale._replace(distance=distance)
             steps = found.at(epochs)
             if 2 * error >= distance:
-                found = found._replace(first=steps[0])
-                steps = range(steps[0], steps[0] + distance * len(steps), distance)
-            strays = [*map(abs, map(sub, steps, map(mul, epochs, repeat(length))))]
+                found = found._replace(first=int(steps[0]))
+                steps = steps[0] + distance * np.arange(len(steps))
+            strays = np.abs(steps - epochs * length)
             fits = rises(steps) if scale.in_lumps else _lie_beside(steps, before, after)
-            if max(strays) <= error + (_WHOLE if is_exact else 1) and fits:
-                fitting.append((math.fsum(strays), found))
+            if strays.max() <= error + (_WHOLE if is_exact else 1) and fits:
+                fitting.append((strays.sum(), distance, found))
         if fitting:
-            return min(fitting)[1]
+            return min(fitting)[-1]
     return None
 
 
-def _lie_beside(steps: Sequence[int], before: Sequence[int], after: Sequence[int]) -> bool:
+def _lie_beside(steps: Ints, before: Ints, after: Ints) -> bool:
     """Whether nearly all steps are those before them or after them, or between."""
-    early: int = sum(map(lt, map(add, steps, repeat(_DRAWN_LATE)), before))
-    late: int = sum(map(gt, map(sub, steps, repeat(_DRAWN_LATE)), after))
-    return early + late <= (1 - _ENOUGH) * len(steps)
+    early, late = steps + _DRAWN_LATE < before, steps - _DRAWN_LATE > after
+    return bool(early.sum() + late.sum() <= (1 - _ENOUGH) * len(steps))
 
 
-def choose_way(name: str, logs: Sequence[Steps], *, counts_all: bool) -> str:
-    """Choose how to place a metric's rows without a step: PLACED, BY_EPOCH or IN_ORDER.
+def choose_way(
+    loose: Sequence[Rows], placed: Sequence[Rows], at_epochs: Sequence[Rows], *, counts_all: bool
+) -> str:
+    """Choose how to place a metric's loose rows: PLACED, BY_EPOCH or IN_ORDER.
 
-    ``counts_all``: the counter of steps does not start again within the run.
+    ``placed`` and ``at_epochs``: the rows that found steps beside others, and those at whole
+    epochs. ``counts_all``: the counter of steps does not start again within the run.
     """
-    loose = [rows for log in logs for rows in log.loose if name in rows.names]
-    placed = [x for log in logs for x in log.by_step if name in x.names and x.side == PLACED]
-    at_epochs = [x for log in logs for x in log.by_epoch if name in x.names and x.bar is None]
-    enough = max(1, _ENOUGH * sum(len(each.offsets) for each in loose))
-    fit, fit_epochs = (sum(len(x.places) for x in rows) >= enough for rows in (placed, at_epochs))
-    guides = [Guide(each.offsets, each.steps, each.epochs or ()) for each in placed]
-    if fit_epochs and not (fit and counts_all and not starts_with_each_epoch(guides)):
-        return BY_EPOCH
+    enough = max(1, _ENOUGH * sum(map(len, loose)))
+    fit, fit_epochs = (sum(each.places for each in rows) >= enough for rows in (placed, at_epochs))
+    if fit_epochs:
+        counted = [join_steps([each]) for each in placed]
+        if not (fit and counts_all and not starts_with_each_epoch(counted)):
+            return BY_EPOCH
     return PLACED if fit else IN_ORDER
 
 
-def _regularity(steps: Sequence[int]) -> float:
+def _regularity(counted: Ints) -> float:
     """Return the share of steps that are multiples of their usual distance.
 
     All are if it is the same step each time: the last one of each epoch.
 
-    >>> _regularity([250, 500, 750]), _regularity([249, 499, 749]), _regularity([390, 390])
-    (1.0, 0.0, 1.0)
+    >>> [_regularity(np.array(steps)) for steps in ([250, 500, 750], [249, 499, 749], [390, 390])]
+    [1.0, 0.0, 1.0]
     """
-    steps = steps[:_LOOKED_AT]
+    steps: list[int] = counted[:_LOOKED_AT].tolist()
     gaps = Counter(high - low for low, high in pairwise(steps) if high > low)
     if not gaps:
         return float(len({*steps}) == 1)

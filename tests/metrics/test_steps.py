@@ -8,10 +8,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcrun.metrics.curve import Curve
-from hpcrun.metrics.own_steps import merged, merged_order, unrounded
+from hpcrun.metrics.own_steps import OWN, Rows, join_steps, unrounded
 from hpcrun.metrics.row import Mark
 from tests.metrics.parsing import parse_chunks
 from tests.metrics.rows import Line, at, both, build
@@ -169,7 +170,8 @@ def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
         return step if step < 1000 else round(step / 1000 + 1e-9) * 1000
 
     steps = [*range(200, 5001, 200), *range(resumed_at, 6001, 200)]
-    found = [*unrounded([*map(printed, steps)])]
+    exact = unrounded(np.array([*map(printed, steps)]))
+    found = [] if exact is None else exact.tolist()
     assert found[:25] == steps[:25]
     assert [*map(printed, found)] == [*map(printed, steps)]
     assert all(b - a == 200 for a, b in itertools.pairwise(found[25:]))
@@ -178,9 +180,12 @@ def test_rounded_steps_after_a_resumption(resumed_at: int) -> None:
 def test_forms_are_merged_in_the_order_of_the_log_however_long_they_are() -> None:
     random.seed(0)
     whose = random.choices(range(3), weights=(80, 15, 5), k=300_000)
-    offsets = [[at for at, form in enumerate(whose) if form == each] for each in range(3)]
-    order = merged_order([*offsets, []])
-    assert [*merged(order, [*offsets, []])] == [*range(len(whose))]
+    rows = [
+        Rows((), (), places, places, None, None, OWN, 1, None, None, None)
+        for places in (np.flatnonzero(np.array(whose) == each) for each in range(3))
+    ]
+    counted = join_steps(rows)
+    assert counted.offsets.tolist() == counted.steps.tolist() == [*range(len(whose))]
 
 
 def test_rows_without_epochs_beside_some_with_them_are_placed() -> None:
