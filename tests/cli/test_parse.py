@@ -218,10 +218,10 @@ def test_through_a_pipe(hpcrun: Caller, log: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_imported(hpcrun: Caller, log: Path) -> None:
-    """A drawing needs no library but click and msgspec, and JSON no drawing."""
+    """A drawing needs no library but click, msgspec and numpy, and JSON no drawing."""
     (hpcrun.project / "hpcrun.yaml").unlink()
     found = loaded(hpcrun.environ, hpcrun.project, ["parse", "train.log"])
-    assert {"click"} < libraries(found) <= {"click", *MSGSPEC}
+    assert {"click"} < libraries(found) <= {"click", "numpy", *MSGSPEC}
     code = (
         "import sys; from hpcrun.cli.main import main\n"
         "try: main()\n"
