@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcrun.patterns import pattern_of
 
@@ -128,36 +129,20 @@ def fold(spelling: str) -> str:
     return _NOT_WORD.sub("_", parted).strip("_")
 
 
-# Chinese words that logs use, behind what they mean; the longest that fits is taken.
-_CHINESE = {
-    word: f" {meaning} "
-    for meaning, *listed in (
-        ("loss", "损失值", "损失", "損失"),
-        ("loss_fn", "损失函数", "損失函數"),
-        ("epoch", "轮次", "轮数", "轮"),
-        ("step", "步数", "步"),
-        ("batch", "批次"),
-        ("batch_size", "批次大小", "批量大小", "批大小"),
-        ("iteration", "迭代次数", "迭代"),
-        ("learning_rate", "学习率", "學習率"),
-        ("accuracy", "准确率", "正确率", "精度"),
-        ("train", "训练集", "训练", "訓練"),
-        ("valid", "验证集", "验证", "驗證"),
-        ("test", "测试集", "测试", "測試"),
-        ("average", "平均"),
-        ("total", "总"),
-        ("current", "当前", "當前"),
-        ("eta", "剩余时间"),
-        ("time", "耗时", "用时", "时间"),
-        ("s", "秒"),
-        ("best", "最佳", "最优", "最好", "最低", "最小", "最高", "最终"),
-        ("saving", "保存"),
-        ("is", "为", "是"),
-        ("in", "在"),
-        ("finished", "完成", "结束"),
+# Chinese words that logs use; the longest that fits is taken.
+_CHINESE = dict(
+    pair.split("=")
+    for pair in words(
+        "损失值=loss 损失=loss 損失=loss 损失函数=loss_fn 损失函數=loss_fn 轮次=epoch "
+        "轮数=epoch 轮=epoch 步数=step 步=step 批次=batch 批次大小=batch_size 批大小=batch_size "
+        "批量大小=batch_size 迭代次数=iteration 迭代=iteration 学习率=learning_rate "
+        "學習率=learning_rate 准确率=accuracy 正确率=accuracy 精度=accuracy 训练集=train "
+        "训练=train 訓練=train 验证集=valid 验证=valid 驗證=valid 测试集=test 测试=test "
+        "測試=test 平均=average 总=total 当前=current 當前=current 剩余时间=eta 耗时=time "
+        "用时=time 时间=time 秒=s 最佳=best 最优=best 最好=best 最低=best 最小=best 最高=best "
+        "最终=final 保存=saving 为=is 是=is 在=in 完成=finished 结束=finished"
     )
-    for word in listed
-}
+)
 _CHINESE_WORD = pattern_of("|".join(sorted(_CHINESE, key=len, reverse=True)))
 # "the third epoch", with a numeral: 第3轮, 第 3/10 个epoch.
 _ORDINAL = pattern_of(
@@ -178,7 +163,7 @@ def in_english(text: str) -> str:
     if text.isascii() or not _CHINESE_WORD.search(text):
         return text
     text = _ORDINAL.sub(r"\2 \1", text.translate(_FULL_WIDTH))
-    return " ".join(_CHINESE_WORD.sub(lambda word: _CHINESE[word.group()], text).split())
+    return " ".join(_CHINESE_WORD.sub(lambda word: f" {_CHINESE[word.group()]} ", text).split())
 
 
 def decode(line: bytes) -> str:
@@ -279,21 +264,17 @@ def _spell(name: str, spellings: str, *, inverse: bool = False) -> dict[str, Spe
     }
 
 
-def _rates(name: str, nouns: str) -> dict[str, Spelling]:
-    """Spell a rate: tokens_per_second, tokens/s, tokens/s/gpu, tokens per gpu per second."""
-    seconds = ("per_second", "per_sec", "per_s", "s", "sec", "second")
-    devices = ("", "_gpu", "_device", "_per_gpu", "_per_device")
-    ends = [second + device for device in devices for second in seconds]
-    ends += [f"{device}_{second}" for device in devices[3:] for second in seconds[:2]]
-    return _spell(
-        name, " ".join(f"{noun}_{end.strip('_')}" for end in ends for noun in nouns.split())
-    )
-
-
 _OBJECTIVES = (
     "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
     "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix"
 )
+# What is counted by the second; "per" and the device are left out.
+_RATES = {
+    TOKENS_PER_SECOND: "tokens token toks tok words",
+    SAMPLES_PER_SECOND: "samples sample images image imgs img examples sequences seqs ins "
+    "instances instance clips clip sents sentences sentence",
+    STEP_SECONDS: "steps step its it iters iter iterations batches batch updates",
+}
 _STEP_UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     "ms": 1e-3,
@@ -316,22 +297,16 @@ _TABLE: dict[str, Spelling] = {
         "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm total_grad_norm "
         "global_grad_norm grad_norm_total grad_global_norm norm_grad grad_norm_all gn norm",
     ),
-    **_rates(TOKENS_PER_SECOND, "tokens token toks tok words"),
-    **_spell(TOKENS_PER_SECOND, "tps tgs wps tokens_per_gpu_per_second_tgs token_throughput"),
-    **_rates(
-        SAMPLES_PER_SECOND,
-        "samples sample images image imgs img examples sequences seqs ins instances instance clips "
-        "clip sents sentences sentence",
-    ),
+    **_spell(TOKENS_PER_SECOND, "tps tgs wps tokens_second_tgs token_throughput"),
     **{
-        f"{each}_{end}": Spelling(STEP_SECONDS, inverse=True)
-        for each in words("steps step its it iters iter iterations batches batch updates")
-        for end in ("per_second", "per_sec", "s", "sec")
+        f"{noun}_{second}": Spelling(name, inverse=name == STEP_SECONDS)
+        for name, nouns in _RATES.items()
+        for noun in nouns.split()
+        for second in ("s", "sec", "second")
     },
     **{
-        f"{unit}_{per}{each}": Spelling(STEP_SECONDS, factor)
+        f"{unit}_{each}": Spelling(STEP_SECONDS, factor)
         for each in words("step it iter iteration batch update")
-        for per in ("", "per_")
         for unit, factor in _STEP_UNITS.items()
     },
     **_spell(STEP_SECONDS, "step_seconds"),
@@ -372,6 +347,7 @@ _STAND_INS = _spell(
 _MODIFIERS = {
     word: away
     for away, listed in (
+        (0, "per"),
         (1, "cur curr current now step batch iter iteration local reduced set main metrics"),
         (1, "minibatch optim optimizer opt perf trainer stats device gpu"),
         (2, "interval global window accum last"),
@@ -383,15 +359,16 @@ _MODIFIERS = {
 _GLUED_LOSS = pattern_of(r"(train|trn|valid|vali|val|dev|eval|test)loss(?![a-z])")
 _SETS = words("set data dataset split")
 # An lr may be that of an optimizer's first group.
-_OPTIMIZERS = words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler")
-
-# Splits that are named so only beside another word.
-_SHORT_SPLITS = {"tr": "train", "va": "eval"}
-_UNIT_IN_KEY = pattern_of(
-    r"^(?P<key>.*?\w)[ _]*(?:[(\[][ ]?(?P<unit>[\w/%]{1,16})[ ]?[)\]]|[ ]in[ ](?P<unit2>\w{1,8}))$"
+_OPTIMIZERS = dict.fromkeys(
+    words("adam adamw sgd fusedadam lion muon group group0 pg pg0 0 scheduler"), 2
 )
-# What the value is printed in units of: "train/lr(1e-3)".
-_FACTOR_IN_KEY = pattern_of(r"^(?P<key>.*\w) ?\((?P<factor>1[eE]-?\d{1,2})\)$")
+# Some splits are named so only beside another word.
+_SPLITS_BESIDE = {**SPLITS, "tr": "train", "va": "eval"}
+# "time (ms)", "time in ms", and what the value is printed in units of: "train/lr(1e-3)".
+_UNIT_IN_KEY = pattern_of(
+    r"^(.*?\w)[ _]*(?:[(\[][ ]?([\w/%]{1,16}|1[eE]-\d{1,2})[ ]?[)\]]|[ ]in[ ](\w{1,8}))$"
+)
+_FACTOR = pattern_of(r"1[eE]-?\d{1,2}")
 
 # Unit as printed, in lower case -> metric whose unit it scales to, factor. GB is 10**9 bytes and
 # GiB 2**30: many programs print GB for GiB, and nothing in the log tells; the text is taken at its
@@ -446,30 +423,22 @@ def _look_up(folded: str, table: dict[str, Spelling]) -> Spelling | None:
         return None
     split, left, away = "", [], 0
     for part in parts:
+        named = _SPLITS_BESIDE.get(part)
         if part == "on" or (part in _SETS and split):
             continue  # "Loss on validation set"
-        named = SPLITS.get(part)
-        if named is None and len(parts) > 1:
-            named = _SHORT_SPLITS.get(part)
         if named is None:
             left.append(part)
         elif split not in ("", named):
             return None  # what an evaluation found on the training data
         else:
             split, away = named, away + 1
-    known = table.get("_".join(left))
-    if known is None:
-        for part in [part for part in left if part in _MODIFIERS]:
-            left.remove(part)
-            away += _MODIFIERS[part]
+    for dropped in ({}, _MODIFIERS, _OPTIMIZERS):
+        away += sum(dropped.get(part, 0) for part in left)
+        left = [part for part in left if part not in dropped]
         known = table.get("_".join(left))
-    if known is None and (plain := [part for part in left if part not in _OPTIMIZERS]):
-        away += 2 * (len(left) - len(plain))
-        known = table.get("_".join(plain))
-        known = known if known and known.name == LR else None
-    if known is None:
-        return None
-    return Spelling(known.name, known.factor, known.inverse, split, known.rank + away)
+        if known and (known.name == LR or dropped is not _OPTIMIZERS):
+            return replace(known, split=split, rank=known.rank + away)
+    return None
 
 
 def _with_unit(key: str, unit: str) -> Spelling | None:
@@ -477,22 +446,21 @@ def _with_unit(key: str, unit: str) -> Spelling | None:
     if "/" in unit and (rate := spelling_of(unit)):
         return rate
     if unit[1:2] == " " and (rate := spelling_of(unit[2:])):  # 12.3K tokens/s
-        return Spelling(rate.name, _COUNTS[unit[0].lower()], rank=rate.rank)
+        return replace(rate, factor=_COUNTS[unit[0].lower()])
     lower, folded = unit.lower(), fold(key)
-    known = _look_up(folded, _TABLE)
+    known, opened = _look_up(folded, _TABLE), _look_up(folded, _OPEN)
+    if known and _FACTOR.fullmatch(unit):
+        return replace(known, factor=known.factor * float(unit))
     if known and lower in _COUNTS and known.name in (TOKENS_PER_SECOND, SAMPLES_PER_SECOND):
-        return Spelling(known.name, _COUNTS[lower], split=known.split, rank=known.rank)
-    opened = _look_up(folded, _OPEN)
+        return replace(known, factor=_COUNTS[lower])
     measured, factor = UNITS.get(lower, ("", 1.0))
     if opened and opened.name == MEMORY_BYTES and lower in _MEMORY_LETTERS:
         measured, factor = MEMORY_BYTES, _MEMORY_LETTERS[lower]
     if opened and opened.name == measured:
-        return Spelling(opened.name, factor, split=opened.split, rank=opened.rank)
+        return replace(opened, factor=factor)
     if folded == "time" and measured == STEP_SECONDS and factor < 1:
         return Spelling(STEP_SECONDS, factor, rank=_RANK_OF_TIME)
-    if known and known.name == measured and not known.inverse:
-        return known
-    return None
+    return known if known and known.name == measured and not known.inverse else None
 
 
 def name_of(key: str) -> str:
@@ -522,12 +490,7 @@ def metric_of(key: str, unit: str = "") -> Spelling | None:
         return _with_unit(key, unit)
     if known := spelling_of(key):
         return known
-    if (scaled := _FACTOR_IN_KEY.match(key)) and (known := spelling_of(scaled["key"])):
-        factor = known.factor * float(scaled["factor"])
-        return Spelling(known.name, factor, known.inverse, known.split, known.rank)
     if found := _UNIT_IN_KEY.match(key):
-        return _with_unit(found["key"], found["unit"] or found["unit2"]) or spelling_of(
-            found["key"]
-        )
+        return _with_unit(found[1], found[2] or found[3]) or spelling_of(found[1])
     bare, _, last = fold(key).rpartition("_")
     return _with_unit(bare, last) if bare and last in UNITS and last != "m" else None
