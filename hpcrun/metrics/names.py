@@ -23,7 +23,6 @@ is meant (``Spelling.rank``).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -89,23 +88,19 @@ TOTAL_SPELLINGS = words("total_steps max_steps total_iters max_iters num_steps")
 _STEPS = (
     "global_step train_global_step trainer_global_step training_global_step global_iteration "
     "global_iter num_updates train_num_updates valid_num_updates step steps train_step "
-    "training_step current_steps current_step optimizer_step opt_step _step step_idx step_num "
-    "global_steps update_step iteration iter iters iterations it itr niter iter_num train_iter "
-    "train_iteration training_iteration total_timesteps timesteps timestep time_total_timesteps "
-    "num_timesteps step_i updates batch batches minibatch mini_batch batch_idx "
-    "micro_step episode round global_round communication_round update"
+    "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
+    "iterations it itr niter train_iter train_iteration training_iteration total_timesteps "
+    "timesteps timestep time_total_timesteps num_timesteps updates batch batches minibatch "
+    "mini_batch micro_step episode round global_round communication_round update n_iter n_step i"
 )
-_EPOCHS = (
-    "epoch train_epoch epoch_num current_epoch ep trainer_epoch epoch_idx cur_epoch end_of_epoch "
-    "epoch_loaded"
-)
+_EPOCHS = "epoch train_epoch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".
 _COUNTED = ("num", "no", "nr", "number", "id", "idx", "index", "i")
 
 
-def _ranked(spellings: Sequence[str]) -> dict[str, int]:
-    ranks = {spelling: rank for rank, spelling in enumerate(spellings)}
-    for rank, spelling in enumerate(spellings):
+def _ranked(spellings: str) -> dict[str, int]:
+    ranks = {spelling: rank for rank, spelling in enumerate(spellings.split())}
+    for spelling, rank in [*ranks.items()]:
         for longer in (
             *(f"{spelling}_{word}" for word in _COUNTED),
             *(f"{word}_{spelling}" for word in ("cur", "curr", "current")),
@@ -114,8 +109,7 @@ def _ranked(spellings: Sequence[str]) -> dict[str, int]:
     return ranks
 
 
-STEP_RANK = _ranked([*_STEPS.split(), "n_iter", "n_step", "i"])
-EPOCH_RANK = _ranked(_EPOCHS.split())
+STEP_RANK, EPOCH_RANK = _ranked(_STEPS), _ranked(_EPOCHS)
 
 
 @lru_cache(maxsize=8192)
@@ -257,17 +251,16 @@ class Spelling(Struct, frozen=True):
         return value * self.factor
 
 
-def _spell(name: str, spellings: str, *, inverse: bool = False) -> dict[str, Spelling]:
+def _spell(spellings: dict[str, str]) -> dict[str, Spelling]:
+    """Rank the spellings of metrics, the plainest first; those behind a bar are far from plain."""
     return {
-        spelling: Spelling(name, 1.0, inverse, rank=2 * place)
-        for place, spelling in enumerate(spellings.split())
+        spelling: Spelling(name, rank=100 * distance + 2 * place)
+        for name, listed in spellings.items()
+        for distance, group in enumerate(listed.split("|"))
+        for place, spelling in enumerate(group.split())
     }
 
 
-_OBJECTIVES = (
-    "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
-    "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix"
-)
 # What is counted by the second; "per" and the device are left out.
 _RATES = {
     TOKENS_PER_SECOND: "tokens token toks tok words",
@@ -283,65 +276,59 @@ _STEP_UNITS = {
 
 # Folded spellings with all that they say; what varies freely (split, avg) is not in them.
 _TABLE: dict[str, Spelling] = {
-    **_spell(
-        LOSS, "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss"
-    ),
-    # Objectives by their own name; in reinforcement learning the policy's.
-    **{
-        spelling: Spelling(LOSS, rank=100 + place)
-        for place, spelling in enumerate(_OBJECTIVES.split())
-    },
-    **_spell(LR, "lr learning_rate learningrate learn_rate lrate"),
-    **_spell(
-        GRAD_NORM,
-        "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm total_grad_norm "
-        "global_grad_norm grad_norm_total grad_global_norm norm_grad grad_norm_all gn norm",
-    ),
-    **_spell(TOKENS_PER_SECOND, "tps tgs wps tokens_second_tgs token_throughput"),
-    **{
-        f"{noun}_{second}": Spelling(name, inverse=name == STEP_SECONDS)
-        for name, nouns in _RATES.items()
-        for noun in nouns.split()
-        for second in ("s", "sec", "second")
-    },
-    **{
-        f"{unit}_{each}": Spelling(STEP_SECONDS, factor)
-        for each in words("step it iter iteration batch update")
-        for unit, factor in _STEP_UNITS.items()
-    },
-    **_spell(STEP_SECONDS, "step_seconds"),
-    **_spell(MEMORY_BYTES, "memory_bytes"),
-    **_spell(LOSS_SCALE, "loss_scale loss_scaler lossscale"),
+    f"{noun}_{second}": Spelling(name, inverse=name == STEP_SECONDS)
+    for name, nouns in _RATES.items()
+    for noun in nouns.split()
+    for second in ("s", "sec", "second")
 }
+_TABLE |= {
+    f"{unit}_{each}": Spelling(STEP_SECONDS, factor)
+    for each in words("step it iter iteration batch update")
+    for unit, factor in _STEP_UNITS.items()
+}
+_TABLE |= _spell(
+    {
+        # Behind the bar objectives by their own name; in reinforcement learning the policy's.
+        LOSS: "loss total_loss loss_total tot_loss lm_loss lm_loss_value loss_value totalloss | "
+        "gpt_loss sft_loss dpo_loss kto_loss ce_loss cross_entropy_loss crossentropyloss nll_loss "
+        "actor_loss actor_pg_loss policy_loss act_loss pg_loss ppo_loss l_pix",
+        LR: "lr learning_rate learningrate learn_rate lrate",
+        GRAD_NORM: "grad_norm gradient_norm gradnorm gnorm grads_norm gradients_norm "
+        "total_grad_norm global_grad_norm grad_norm_total grad_global_norm norm_grad "
+        "grad_norm_all gn norm",
+        TOKENS_PER_SECOND: "tps tgs wps tokens_second_tgs token_throughput",
+        STEP_SECONDS: "step_seconds",
+        MEMORY_BYTES: "memory_bytes",
+        LOSS_SCALE: "loss_scale loss_scaler lossscale",
+    }
+)
 
 # Spellings that say nothing of the unit: known where the value or a word behind carries one
 # ("312ms", "48GiB", step_time_ms). The plainest first, of memory the peak.
-_OPEN: dict[str, Spelling] = {
-    **_spell(
-        STEP_SECONDS,
-        "step_time iter_time iteration_time time_per_step time_per_iteration time_per_iter "
-        "elapsed_time_per_iteration train_step_time train_step_timing step_timing time_step "
-        "step_duration iteration_duration batch_time time_per_batch step dt time_iter "
+_OPEN = _spell(
+    {
+        STEP_SECONDS: "step_time iter_time iteration_time time_per_step time_per_iteration "
+        "time_per_iter elapsed_time_per_iteration train_step_time train_step_timing step_timing "
+        "time_step step_duration iteration_duration batch_time time_per_batch step dt time_iter "
         "global_step_time optimizer_step_time duration_per_step step_avg per_step_time",
-    ),
-    **_spell(
-        MEMORY_BYTES,
-        "peak_memory max_memory max_memory_allocated peak_memory_allocated max_mem_allocated "
-        "peak_mem max_mem peak_gpu_memory peak_gpu_mem max_gpu_mem gpu_mem_max peak_vram "
-        "max_memory_usage memory mem memory_allocated mem_allocated allocated_memory gpu_memory "
-        "gpu_mem gpu_memory_allocated gpu_memory_usage memory_usage mem_usage cuda_memory "
-        "cuda_mem vram gpu_mem_used memory_used",
-    ),
-}
+        MEMORY_BYTES: "peak_memory max_memory max_memory_allocated peak_memory_allocated "
+        "max_mem_allocated peak_mem max_mem peak_gpu_memory peak_gpu_mem max_gpu_mem gpu_mem_max "
+        "peak_vram max_memory_usage memory mem memory_allocated mem_allocated allocated_memory "
+        "gpu_memory gpu_mem gpu_memory_allocated gpu_memory_usage memory_usage mem_usage "
+        "cuda_memory cuda_mem vram gpu_mem_used memory_used",
+    }
+)
 # A plain "time" is a step's only in units that nothing longer is told in.
 _RANK_OF_TIME = 40
 
 # What is the loss where nothing is called so: the first of these.
 _STAND_INS = _spell(
-    LOSS,
-    "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum loss_all "
-    "all_loss overall_loss combined_loss joint_loss full_loss main_loss task_loss model_loss "
-    "predict_loss prediction_loss pred_loss loss_pred generator_loss gen_loss g_loss loss_g",
+    {
+        LOSS: "cross_entropy crossentropy xent ce nll objective criterion sum_loss loss_sum "
+        "loss_all all_loss overall_loss combined_loss joint_loss full_loss main_loss task_loss "
+        "model_loss predict_loss prediction_loss pred_loss loss_pred generator_loss gen_loss "
+        "g_loss loss_g"
+    }
 )
 # Words that only say how a number was taken, and how far they lead away from the plain metric.
 _MODIFIERS = {

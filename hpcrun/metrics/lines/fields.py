@@ -91,6 +91,11 @@ NUMBER = (
     r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
     r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)\b"
 )
+# As Python prints a number of a library: tensor(2.5, device='cuda:0'), np.float64(2.5).
+WRAPPED = (
+    r"(?:tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{1,16})"
+    rf"\([ ]?\[?(?P<wrapped>{NUMBER})\]?[^()]{{0,80}}(?:\([^()]{{0,80}}\)[^()]{{0,40}})?\)"
+)
 # Keys of a nested dict whose content is the row's own.
 _OPENED = words(
     "metrics logs log values scalars stats data results metric train_metrics fields payload extra"
@@ -101,9 +106,7 @@ _PYTHON = pattern_of(
     rf"""
     (?P<string> '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" )
     | (?P<number> {NUMBER} ) (?= \s{{0,9}} [,}}] )
-    | (?: tensor|array|Array|DeviceArray|(?:np|numpy|torch|jnp|mx)\.\w{{1,16}} )
-      \( [ ]? \[? (?P<wrapped> {NUMBER} ) \]? [^()]{{0,80}}
-      (?: \([^()]{{0,80}}\) [^()]{{0,40}} )? \)
+    | {WRAPPED}
     | \[ [ ]? (?P<listed> {NUMBER} )? [^\[\]{{}}]{{0,2000}} \]
     | \( [^(){{}}]{{0,400}} \)
     | [A-Za-z_][\w.]{{0,60}}

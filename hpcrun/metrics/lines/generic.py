@@ -23,6 +23,7 @@ import re
 from msgspec.structs import replace
 
 from hpcrun.metrics.lines.fields import (
+    WRAPPED,
     Field,
     Found,
     build_row,
@@ -54,9 +55,8 @@ NUMBER = (
     r"|\.\d{1,40})(?:[eE][+-]?\d{1,4})?"
     r"|[+-]?(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?![\w])"
 )
-_ABBREVIATED = r"(?:[Vv]al|[Vv]alid|[Aa]vg|[Tt]r)\.(?=[ ]\w)"
 _WORD = (
-    rf"(?:{_ABBREVIATED}|[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){{0,80}})"
+    r"[^\W\d](?:[\w/@%<>+#-]|\.(?=\w)){0,80}"
     r"(?:\((?!\d+[/)])[^\s()=,:|]{1,16}(?:\([^\s()=,:|]{1,12}\))?\))?"
 )
 KEY = (
@@ -84,7 +84,7 @@ _PAIR = pattern_of(
     rf"""
     (?P<key> {KEY} )
     (?: (?P<sign> [ \t]{{0,40}} (?: :=|->|=>|:(?!:)|=(?!=)|： ) [ \t]{{0,40}} )
-      | (?: (?<=[Nn]o) \. )? [ \t]{{1,40}} [\#@]? | (?= \[ [ ]{{0,8}} \d )
+      | [ \t]{{1,40}} [\#@]? | (?= \[ [ ]{{0,8}} \d )
       | (?i: (?<=epoch) | (?<=step) | (?<=iter) | (?<=iteration) | (?<=batch) ) (?= [({{<] \d ) )
     (?: (?P<clock> {CLOCK} )
       | ['"]? (?P<number> {NUMBER} ) ['"]?
@@ -98,9 +98,6 @@ _PAIR = pattern_of(
         (?: [ ]{{0,8}}/[ ]{{0,8}} (?P<listed_of> \d{{1,15}} )
           | (?: [,\s]{{1,8}} (?:{NUMBER}) ){{1,64}} )?
         [ ]{{0,8}} [\])}}>]
-      | (?: tensor|array|Array|(?:np|numpy|torch|jnp)\.\w{{1,16}} )
-        \( \[? (?P<wrapped> {NUMBER} ) \]? [^()]{{0,80}}
-        (?: \([^()]{{0,80}}\) [^()]{{0,40}} )? \)
       | (?(sign) | (?!) ) (?:
             \[ (?: [^\[\](){{}}]{{0,400}} | (?: \( [^()]{{0,100}} \) [, ]{{0,2}} ){{1,16}} ) \]
           | \( [\d.,e+\- ]{{1,200}} \)
@@ -111,12 +108,8 @@ _PAIR = pattern_of(
     re.VERBOSE,
 )
 _SEPARATOR = pattern_of(
-    r"(?:[\s,;:&~•·!]|\|(?!\|?\w+\|[|:= ])|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)"
+    r"(?:[\s,;|:&~•·!]|[-–—=>→*#_+./@]+(?=[\s|\[(]|\Z)"
     r"|(?<=\s)[=*#>~-]{2,}(?=\w)|\A[=*>~-]{1,400}(?=[\s\w\[])|[^\w\s\x00-\x7f]+)+"
-)
-# A norm or a size: "|lvar| 56.69", "||g||: 1.5".
-_IN_BARS = pattern_of(
-    rf"\|{{1,2}}(?P<key>[^\W\d]\w{{0,20}})\|{{1,2}}[ ]?[:= ][ ]?(?P<number>{NUMBER}){END}"
 )
 _BRACKET = pattern_of(r"\[[=>.#\s-]{3,400}\]|\|[#\s=>-]{3,400}\||[\[\]()<>]+")
 _ASIDE = pattern_of(
@@ -163,50 +156,30 @@ _ELSEWHERES = (
 _ELSEWHERE = pattern_of(_ELSEWHERES, re.IGNORECASE)
 _PLACE = r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|batch|round|episode))"
 # What is first put as a name and its value.
-_PLAINER = tuple(
-    (pattern_of(pattern, re.VERBOSE | re.IGNORECASE), plainer)
-    for pattern, plainer in (
-        # Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
-        (
-            rf"""
-            \A ([\s\[=*\#>|-]{{0,40}}) (?! {_ELSEWHERES} ) (?: [a-z_][\w.-]{{0,40}}:
-              | (?:fold|run|trial|seed|task|stage|phase|client) [ :\#_]{{0,3}} \d{{1,4}}
-                []),.:-]{{0,2}} )
-            [ ] (?= {_PLACE} \w* \W{{0,3}} \d )
-            """,
-            r"\1",
-        ),
-        # A number that touches its word: "Epoch1", "step_100", "Ep. 3".
-        (
-            r"""
-            (?<! [\w./"'-] ) ((?:global_)?step|iter(?:ation)?|epoch|ep|batch) (?:[_-]|\.[ ])?
-            (\d{1,15}) (?= :?\s|[,;|\])]|\Z )
-            """,
-            r"\1 \2",
-        ),
-        # One in front of it: "After 100 steps", "Processed 100 batches".
-        (
-            r"""
-            (?<! \w ) (?:after|processed)[ ](\d{1,15})[ ] (?:training[ ])?
-            (step|iter(?:ation)?|epoch|update|batch) (?:es|s)? (?= [\s:,.;|]|\Z )
-            """,
-            r"\2 \1",
-        ),
-        # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
-        (r"(?<! \w ) score (?= [ ]at[ ]iteration[ ]\d )", "loss"),
-        (
-            rf"""
-            (?<! \w ) (?:the[ ])? ((?:\w{{1,20}}[ ]){{0,3}}? (?:loss|cost|score))
-            (?: [ ]\([a-z0-9 ]{{1,30}}\) )? [ ]{{1,4}}
-            [(\[]? (?: (?:at|after|of|for|in|over|on|@) [ ]{{1,4}} )? (?:the[ ]end[ ]of[ ])?
-            (?: {_PLACE} [ ]{{0,4}} [:=\#]? [ ]{{0,4}} (\d{{1,15}}) | (\d{{1,15}})[ ]{_PLACE}s? )
-            ([ ]?/[ ]?\d{{1,15}})? [)\]]? [ ]{{0,4}} (?: [:=,] | is | was )? [ ]{{0,4}}
-            (?= {NUMBER} )
-            """,
-            r"\2\5 \3\4\6, \1: ",
-        ),
-    )
-)
+_PLAINER = {
+    # A number of a library: tensor(2.5, device='cuda:0').
+    rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
+    # Abbreviations: "Avg. loss", "Ep. 3".
+    r"(?<!\w)(val|valid|avg|tr|no|ep)\. (?=\w)": r"\1 ",
+    # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
+    rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
+    # Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
+    rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES})(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
+    r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
+    rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
+    # A number that touches its word, "Epoch1", "step_100"; one in front, "After 100 steps".
+    r"(?<![\w./\"'-])((?:global_)?step|iter(?:ation)?|epoch|ep|batch)[_-]?(\d{1,15})"
+    r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
+    r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
+    r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
+    # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
+    r"(?<!\w)score(?= at iteration \d)": "loss",
+    r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
+    r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
+    rf"(?:{_PLACE} {{0,4}}[:=#]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}s?)"
+    rf"( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]|is|was)? {{0,4}}(?={NUMBER})": r"\2\5 \3\4\6, \1: ",
+}
+_PLAIN = [(pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _PLAINER.items()]
 _UNITS = ("unit", "unit2", "unit3", "unit4")
 # Keys whose word may be a split's: stage=train, msg="training".
 _OF_SPLITS = SPLIT_SPELLINGS | words("msg message event")
@@ -323,8 +296,8 @@ def scan(text: str) -> Found | None:
 def _take_apart(text: str) -> _Items | None:
     if _NO_LOG.match(text) or not _A_NUMBER.search(text):
         return None
-    for pattern, plainer in _PLAINER:
-        text = pattern.sub(plainer, text)
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, text)
     found, place = _Items([]), 0
     # Where a remark may have begun, and how much stood before it.
     remark = cell = None
@@ -370,8 +343,6 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
         return _read_named(text, place, found)
     if char == "{":
         return found.take_dict(text, place)
-    if barred := _IN_BARS.match(text, place):
-        return barred.end() if found.add(f"|{barred['key']}|", barred["number"]) else None
     if counter := _COUNTER.match(text, place):
         found.count(counter["count"] or counter["lone"], counter["total"])
         return counter.end()
@@ -411,7 +382,7 @@ def _is_next_key(text: str, pair: re.Match[str]) -> bool:
 
 def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     """Take a pair; False if it is none."""
-    number = pair["number"] or pair["listed"] or pair["wrapped"]
+    number = pair["number"] or pair["listed"]
     unit, of = next(filter(None, pair.group(*_UNITS)), ""), pair["of"] or pair["listed_of"]
     if pair["key"].lower() in SPLITS and number:
         split = SPLITS[pair["key"].lower()]
