@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain
+from typing import Any
 
-from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curve import Curve, rises
 from hpcrun.metrics.names import EVAL_LOSS, GRAD_NORM, LOSS, LR
 
 _FIRST = ("epoch", LOSS, EVAL_LOSS, LR, GRAD_NORM)
@@ -58,12 +59,11 @@ def column_name(name: str) -> str:
 
 def curve_rows(curve: Curve) -> Iterator[Row]:
     """Yield a curve's rows: by step where steps tell places apart, else in blocks."""
-    by_step: dict[int, Row] = {}
+    by_step: dict[Any, Row] = {}
     blocks: dict[object, list[Row]] = {}
     for name, series in curve.metrics.items():
-        steps = [step for step in series.steps if step is not None]
-        if len(steps) == len(series.steps) and all(a < b for a, b in pairwise(steps)):
-            rows = [by_step.setdefault(step, {"step": step}) for step in steps]
+        if rises(series.steps):
+            rows = [by_step.setdefault(step, {"step": step}) for step in series.steps]
         else:
             places = (tuple(series.steps), tuple(series.times or ()))
             rows = blocks.setdefault(places, [{"step": step} for step in series.steps])

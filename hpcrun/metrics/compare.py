@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context
 from itertools import pairwise
 
+import numpy as np
 from msgspec import Struct
 
-from hpcrun.metrics.curve import Series
+from hpcrun.metrics.curve import Series, rises
 
 FEWEST = 5
 _SHARE = 0.1
@@ -69,12 +70,9 @@ def build_track(x: Sequence[float], y: Sequence[float]) -> Track | None:
     >>> build_track([1.0, 2.0, 3.0], [5.0, float("nan"), 4.0])
     Track(x=[1.0, 3.0], y=[5.0, 4.0])
     """
-    kept = [
-        (a, b)
-        for a, b in zip(x, y, strict=True)
-        if -_LARGEST < a < _LARGEST and -_LARGEST < b < _LARGEST
-    ]
-    return Track([a for a, _ in kept], [b for _, b in kept]) if kept else None
+    points = np.array([x, y], dtype=float)
+    points = points[:, (np.abs(points) < _LARGEST).all(axis=0)]
+    return Track(*points.tolist()) if points.size else None
 
 
 def even_points(series: Series) -> tuple[list[float], list[float]] | None:
@@ -88,17 +86,14 @@ def even_points(series: Series) -> tuple[list[float], list[float]] | None:
     >>> even_points(build_series([1, 2], [3.0, 2.5]))
     ([0.0, 1.0], [3.0, 2.5])
     """
+    indices = [float(index) for index in range(len(series.values))]
     if not series.thinned:
-        return [float(index) for index in range(len(series.values))], series.values
-    steps = [float(step) for step in series.steps if step is not None]
-    at = [float(step) for step in series.sample_steps or () if step is not None]
-    if not series.sample or len(at) < len(series.sample) or any(b <= a for a, b in pairwise(steps)):
+        return indices, series.values
+    at = np.array(series.sample_steps, dtype=float)
+    if not series.sample or np.isnan(at).any() or not rises(series.steps):
         return None
-    indices = [float(index) for index in range(len(steps))]
-    return (
-        [*(interpolate(steps, indices, step) for step in at), indices[-1]],
-        [*series.sample, series.values[-1]],
-    )
+    places = np.interp(at, np.array(series.steps), indices).tolist()
+    return [*places, indices[-1]], [*series.sample, series.values[-1]]
 
 
 def read_at(values: Sequence[float], index: float) -> float:
@@ -107,9 +102,7 @@ def read_at(values: Sequence[float], index: float) -> float:
     >>> read_at([10.0, 20.0], 0.5), read_at([10.0, 20.0], 1.0)
     (15.0, 20.0)
     """
-    below = min(int(index), len(values) - 1)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (index - below) * (values[above] - values[below])
+    return float(np.interp(index, np.arange(len(values)), values))
 
 
 def common_window(tracks: Sequence[Track]) -> Window | None:
@@ -122,12 +115,10 @@ def common_window(tracks: Sequence[Track]) -> Window | None:
     end = min(track.x[-1] for track in tracks)
     if end <= first:
         return None
-    begin = end - _SHARE * (end - first)
-    for track in tracks:
-        last = bisect_right(track.x, end)
-        begin = min(begin, track.x[max(0, last - FEWEST)])
+    common = [track.x[: bisect_right(track.x, end)] for track in tracks]
+    begin = min(end - _SHARE * (end - first), *(x[-FEWEST:][0] for x in common))
     begin = max(begin, end - _MOST_SHARE * (end - first))
-    fewest = min(bisect_right(track.x, end) - bisect_left(track.x, begin) for track in tracks)
+    fewest = min(len(x) - bisect_left(x, begin) for x in common)
     return Window(float(begin), float(end), max(1, min(_MOST_BLOCKS, fewest)))
 
 
@@ -137,17 +128,13 @@ def block_means(track: Track, window: Window) -> list[float]:
     >>> block_means(Track([0.0, 1.0, 3.0, 4.0], [8.0, 6.0, 4.0, 2.0]), Window(0.0, 4.0, 2))
     [7.0, 3.0]
     """
+    x, y = np.array([track.x, track.y])
     extent = (window.end - window.begin) / window.blocks
-    found: list[list[float]] = [[] for _ in range(window.blocks)]
-    for index in range(bisect_left(track.x, window.begin), bisect_right(track.x, window.end)):
-        block = min(window.blocks - 1, int((track.x[index] - window.begin) / extent))
-        found[block].append(track.y[index])
-    return [
-        sum(values) / len(values)
-        if values
-        else interpolate(track.x, track.y, window.begin + (block + 0.5) * extent)
-        for block, values in enumerate(found)
-    ]
+    is_inside = (window.begin <= x) & (x <= window.end)
+    block = np.minimum((x[is_inside] - window.begin) / extent, window.blocks - 1).astype(int)
+    points, sums = (np.bincount(block, each, window.blocks) for each in (None, y[is_inside]))
+    between = np.interp(window.begin + (np.arange(window.blocks) + 0.5) * extent, x, y)
+    return [*np.where(points > 0, sums / np.maximum(points, 1), between).tolist()]
 
 
 def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Difference:
@@ -158,34 +145,17 @@ def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Differenc
     >>> compare_blocks([2.0, 1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.1]).is_clear
     False
     """
-    gaps = [a - b for a, b in zip(blocks, other, strict=True)]
-    count = len(gaps)
-    mean = math.fsum(gaps) / count
-    variance = math.fsum((gap - mean) ** 2 for gap in gaps)
+    gaps = np.subtract(blocks, other)
+    count, mean = gaps.size, float(gaps.mean())
     if count - 1 not in _T:
         return Difference(mean, None)
-    variance /= count - 1
+    variance = gaps.var(ddof=1)
     if variance > 0:
-        lagged = math.fsum((a - mean) * (b - mean) for a, b in pairwise(gaps))
+        lagged = ((gaps[1:] - mean) * (gaps[:-1] - mean)).sum()
         # The bias of a short series' estimate is -1/count (Marriott and Pope, Biometrika 41, 1954).
         likeness = min(0.9, max(0.0, lagged / (count - 1) / variance + 1 / count))
         variance *= (1 + likeness) / (1 - likeness)
     return Difference(mean, _T[count - 1] * math.sqrt(variance / count))
-
-
-def interpolate(x: Sequence[float], y: Sequence[float], place: float) -> float:
-    """Read a curve between its points in a straight line; before and after, its end counts.
-
-    >>> [interpolate([1.0, 3.0], [10.0, 20.0], place) for place in (0.0, 2.0, 9.0)]
-    [10.0, 15.0, 20.0]
-    """
-    above = bisect_left(x, place)
-    if above == 0:
-        return y[0]
-    if above == len(x):
-        return y[-1]
-    share = (place - x[above - 1]) / (x[above] - x[above - 1])
-    return y[above - 1] + share * (y[above] - y[above - 1])
 
 
 def lowest_level(y: Sequence[float]) -> float:
@@ -205,11 +175,10 @@ def first_at(y: Sequence[float], level: float) -> float | None:
     >>> first_at([4.0, 3.0, 1.0], 2.0), first_at([1.0], 2.0), first_at([3.0, 2.5], 2.0)
     (1.5, 0.0, None)
     """
-    for index, value in enumerate(y):
-        if value <= level:
-            before = y[index - 1] if index else value
-            return index - (level - value) / (before - value) if before > level else float(index)
-    return None
+    index = next((index for index, value in enumerate(y) if value <= level), None)
+    if not index:
+        return index if index is None else 0.0
+    return index - (level - y[index]) / (y[index - 1] - y[index])
 
 
 def round_up(value: float, digits: int = 3) -> float:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
 
 
 class Point(NamedTuple):
@@ -65,51 +69,47 @@ def build_series(
     >>> build_series(range(10_000), [0.0] * 999 + [1.0] + [0.0] * 9000, limit=100).steps[5:8]
     [767, 768, 999]
     """
-    has_nan = math.isnan(sum(values))  # or infinities of both signs
-    known = [value for value in values if not math.isnan(value)] if has_nan else values
-    low, high = (values.index(end(known)) if known else None for end in (min, max))
+    places, column = np.asarray(steps), np.asarray(values, dtype=float)
 
     def point(index: int) -> Point:
-        return Point(steps[index], values[index])
+        return Point(places.item(index), column.item(index))
 
-    summary = Summary(
-        count=len(values),
-        first=point(0),
-        last=point(-1),
-        min=None if low is None else point(low),
-        max=None if high is None else point(high),
-    )
-    if limit is None or len(values) <= max(limit, 16):
-        return Series([*steps], [*values], None if times is None else [*times], summary)
-    even = 1
-    while len(values) > even * limit:
-        even *= 2
-    stride = 2 * even
-    while len(kept := _extremes(values, stride, has_nan=has_nan)) > max(limit, 16):
-        stride *= 2
+    def first(value: float) -> Point | None:
+        return None if math.isnan(value) else point(int((column == value).argmax()))
+
+    low, high = np.fmin.reduce(column), np.fmax.reduce(column)  # nan if there is nothing else
+    summary = Summary(len(column), point(0), point(-1), first(low), first(high))
+    kept, even = _thin(column, len(column) if limit is None else max(limit, 16))
     return Series(
-        [steps[index] for index in kept],
-        [values[index] for index in kept],
-        None if times is None else [times[index] for index in kept],
+        places[kept].tolist(),
+        column[kept].tolist(),
+        None if times is None else np.asarray(times)[kept].tolist(),
         summary,
-        [*values[::even]],
-        [*steps[::even]],
+        column[::even].tolist() if even > 1 else None,
+        places[::even].tolist() if even > 1 else None,
     )
 
 
-def _extremes(values: Sequence[float], stride: int, *, has_nan: bool) -> list[int]:
-    """Choose the points that buckets of ``stride`` points keep."""
-    kept = {0}
-    for begin in range(0, len(values), stride):
-        known = bucket = values[begin : begin + stride]
-        kept.add(begin + len(bucket) - 1)
-        if has_nan:
-            known = [value for value in bucket if not math.isnan(value)]
-            if len(known) < len(bucket):
-                kept.add(begin + [*map(math.isnan, bucket)].index(True))
-        if known:
-            kept.update(begin + bucket.index(end(known)) for end in (min, max))
-    return sorted(kept)
+def _thin(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
+    """Choose the points that buckets keep, ``most`` at most, and the distance of an even sample."""
+    even, kept = 1, np.arange(len(column))
+    while len(column) > even * most:
+        even *= 2
+    stride = even
+    while len(kept) > most:
+        stride *= 2
+        buckets = np.pad(column, (0, -len(column) % stride), mode="edge").reshape(-1, stride)
+        begins, is_nan = np.arange(0, len(column), stride), np.isnan(buckets)
+        parts = [
+            begins[:1],
+            np.minimum(begins + stride, len(column)) - 1,
+            (begins + is_nan.argmax(axis=1))[is_nan.any(axis=1)],
+        ]
+        for end in (np.fmin, np.fmax):
+            is_end = buckets == end.reduce(buckets, axis=1, keepdims=True)
+            parts.append(begins + is_end.argmax(axis=1))
+        kept = np.unique(np.concatenate(parts))
+    return kept, even
 
 
 class Restart(Struct, frozen=True):
@@ -138,6 +138,16 @@ class Curve(Struct, frozen=True):
     total_steps: int | None = None
     notes: tuple[str, ...] = ()
 
+    def arrays(self, name: str) -> tuple[Floats, Floats, Floats]:
+        """Return a metric's steps, nan where they are not known, its values and its times.
+
+        Empty ones, if the log has no such metric, or no times.
+        """
+        times = self.metrics[name].times if name in self.metrics else None
+        columns = self.steps(name), self.values(name), times or []
+        steps, values, moments = (np.array(column, dtype=float) for column in columns)
+        return steps, values, moments
+
     def steps(self, name: str) -> list[int | None]:
         """Return a metric's steps; none if the log has no such metric."""
         return self.metrics[name].steps if name in self.metrics else []
@@ -158,16 +168,21 @@ class Curve(Struct, frozen=True):
         return quantile(series.values if series.sample is None else series.sample, share)
 
 
-def quantile(values: Iterable[float], share: float) -> float | None:
+def quantile(values: ArrayLike, share: float) -> float | None:
     """Interpolate a quantile linearly between the values; nan and infinities are passed over.
 
     >>> quantile([1.0, 2.0, 4.0], 0.5), quantile([1.0, 2.0], 0.95), quantile([], 0.5)
     (2.0, 1.95, None)
     """
-    ordered = sorted(value for value in values if math.isfinite(value))
-    if not ordered:
-        return None
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    return float(np.quantile(known, share)) if known.size else None
+
+
+def rises(steps: Sequence[int | None] | Floats) -> bool:
+    """Return whether all steps are known and each is higher than the one before it.
+
+    >>> rises([1, 2, 5]), rises([1, 1]), rises([None, 1])
+    (True, False, False)
+    """
+    return bool((np.diff(np.array(steps, dtype=float), prepend=-np.inf) > 0).all())

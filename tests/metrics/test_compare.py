@@ -18,7 +18,6 @@ from hpcrun.metrics.compare import (
     common_window,
     compare_blocks,
     first_at,
-    interpolate,
     lowest_level,
     round_up,
 )
@@ -157,4 +156,3 @@ def test_rounding_up_is_no_less_and_hardly_more(value: float) -> None:
 
 def test_numbers_at_the_rim() -> None:
     assert math.isnan(round_up(math.nan)) and round_up(math.inf) == math.inf
-    assert interpolate([1.0, 1.0], [2.0, 3.0], 1.0) == 2.0
