@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpcrun.errors import InputError
+from hpcrun.metrics.lines.formats import own_format
 from hpcrun.metrics.lines.line import FORMATS, NEEDLES, Format, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
@@ -31,10 +31,8 @@ def last_point(run: RunFolder, patterns: Sequence[str] = ()) -> Progress:
     """
     formats: Sequence[Format] = FORMATS
     if patterns:
-        from hpcrun.controller.curves.parse import own_formats  # here: few jobs have any
-
-        with contextlib.suppress(InputError):  # written for another version of hpcrun
-            formats = *own_formats(patterns, "log_patterns"), *FORMATS
+        with contextlib.suppress(re.error, ValueError):  # written for another version of hpcrun
+            formats = *(own_format("log_patterns", each) for each in patterns), *FORMATS
     for rank, path in _candidates(run):
         try:
             with path.open("rb") as file:

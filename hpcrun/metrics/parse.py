@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from hpcrun.metrics.curve import Curve
+from hpcrun.metrics.curve import Curve, curve_columns
 from hpcrun.metrics.derive import derive
 from hpcrun.metrics.health import find_warnings
 from hpcrun.metrics.names import LOSS
@@ -48,8 +48,6 @@ class ParsedRun(Struct, frozen=True):
 
     def columns(self) -> dict[str, list[float | None]]:
         """Return a table for pandas: a row per step, a column per metric (``curve_columns``)."""
-        from hpcrun.metrics.columns import curve_columns  # here: `hpcrun parse` needs none
-
         return curve_columns(self.curve)
 
 

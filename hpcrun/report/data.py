@@ -23,8 +23,7 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from hpcrun.metrics.columns import column_names, curve_rows
-from hpcrun.metrics.curve import Series, Summary
+from hpcrun.metrics.curve import Series, Summary, column_names, curve_rows
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.metrics.store import Sample
 from hpcrun.report.files import whole_file

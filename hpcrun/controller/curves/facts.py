@@ -25,10 +25,20 @@ from hpcrun.spec.yaml12 import Node, parse_document
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
 _LEFT_OUT = ("name", "description", "sweep", "sweep_limit", "secrets", "log_patterns")
-# What was decided under the name that it has in a job.
-_DECIDED = (
-    *("cluster", "accelerator", "python", "launcher", "framework", "precision", "world_size"),
-)
+# What was decided, and what it is called in the plan; batches only where the job sets them.
+_DECIDED = {
+    "hpcrun": "hpcrun_version",
+    "resources.nodes": "nodes",
+    "resources.gpus_per_node": "gpus_per_node",
+    "nccl.fabric": "fabric",
+    **{name: name for name in ("cluster", "accelerator", "python", "launcher", "framework")},
+    **{name: name for name in ("precision", "world_size")},
+}
+_BATCHES = {
+    "batch.micro_batch_per_gpu": "micro_batch_per_gpu",
+    "batch.gradient_accumulation_steps": "gradient_accumulation_steps",
+    "effective_batch": "effective_batch",
+}
 # Keys of DeepSpeed's JSON that follow from others of the job.
 _DERIVED = re.compile(
     r"train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps"
@@ -149,37 +159,23 @@ def _options(key: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _decided(plan: Plan, asked: dict[str, str]) -> dict[str, str]:
-    facts = {name: str(getattr(plan, name)) for name in _DECIDED} | {
-        "hpcrun": plan.hpcrun_version,
-        "resources.nodes": str(plan.nodes),
-        "resources.gpus_per_node": str(plan.gpus_per_node),
-        "nccl.fabric": plan.fabric,
-    }
-    partition = dict(plan.directives).get("partition")
-    if partition:
+    is_set = any(key.startswith("batch.") for key in asked)
+    has_batch = is_set or plan.reference_trainer or plan.deepspeed_config is not None
+    names = _DECIDED | _BATCHES if has_batch else _DECIDED
+    facts = {key: str(getattr(plan, name)) for key, name in names.items()}
+    if partition := dict(plan.directives).get("partition"):
         facts["resources.partition"] = partition
     if plan.reference_trainer:
         facts["script"] = "the reference trainer"
-    is_set = any(key.startswith("batch.") for key in asked)
-    if is_set or plan.reference_trainer or plan.deepspeed_config is not None:
-        facts |= {
-            "batch.micro_batch_per_gpu": str(plan.micro_batch_per_gpu),
-            "batch.gradient_accumulation_steps": str(plan.gradient_accumulation_steps),
-            "effective_batch": str(plan.effective_batch),
-        }
     if plan.deepspeed_config is not None:
-        facts |= _deepspeed(plan.deepspeed_config)
+        config = dict(_flat("", plan.deepspeed_config))
+        facts["deepspeed.zero_stage"] = config.get("zero_optimization.stage", "0")
+        for part in ("optimizer", "param"):
+            device = config.get(f"zero_optimization.offload_{part}.device", "none")
+            facts[f"deepspeed.offload.{part}"] = device
+        rest = {key: value for key, value in config.items() if not _DERIVED.fullmatch(key)}
+        facts |= {f"deepspeed.config.{key}": value for key, value in rest.items()}
     return facts
-
-
-def _deepspeed(config: dict[str, Any]) -> dict[str, str]:
-    flat = dict(_flat("", config))
-    facts = {"deepspeed.zero_stage": flat.get("zero_optimization.stage", "0")}
-    for part in ("optimizer", "param"):
-        device = flat.get(f"zero_optimization.offload_{part}.device", "none")
-        facts[f"deepspeed.offload.{part}"] = device
-    rest = {key: value for key, value in flat.items() if not _DERIVED.fullmatch(key)}
-    return facts | {f"deepspeed.config.{key}": value for key, value in rest.items()}
 
 
 def _is_secret(key: str, value: str) -> bool:

@@ -130,8 +130,7 @@ class CurveLog:
 
     def read(self, progress: Progress | None = None) -> None:
         """Read all of the logs, to the choice of files that has the loss."""
-        self._read_files(self._whole, progress)
-        self._decide(self._whole, progress)
+        self._read(self._whole, progress)
 
     def look(self) -> bool:
         """Read what is new; return whether there was anything."""
@@ -139,9 +138,7 @@ class CurveLog:
         is_shorter = any(map(self._is_shorter, self._readers))
         if is_shorter:
             self._begin()
-        self._read_files(self._new)
-        if self._size >= self._asked_at * _LONGER:
-            self._decide(self._new)
+        self._read(self._new)
         return is_shorter or self._size != before
 
     def finish(self) -> None:
@@ -214,9 +211,12 @@ class CurveLog:
     def _files(self) -> list[tuple[int, Path]]:
         return self._choices()[self._choice]
 
-    def _decide(self, pieces_of: _PiecesOf, progress: Progress | None = None) -> None:
-        """Read on to the choice of files that has the loss, the last one if none has it yet."""
-        for choice, files in enumerate([] if self._is_decided else self._choices()):
+    def _read(self, pieces_of: _PiecesOf, progress: Progress | None = None) -> None:
+        """Read on, to the choice of files that has the loss, the last one if none has it yet."""
+        self._read_files(pieces_of, progress)
+        if self._is_decided or self._size < self._asked_at * _LONGER:
+            return
+        for choice, files in enumerate(self._choices()):
             if self._tail is not None and len(files) > _FEW:
                 continue
             if choice != self._choice:
@@ -228,7 +228,7 @@ class CurveLog:
                 break
         self._asked_at = self._size
 
-    def _read_files(self, pieces_of: _PiecesOf, progress: Progress | None = None) -> None:
+    def _read_files(self, pieces_of: _PiecesOf, progress: Progress | None) -> None:
         for attempt, path in self._files():
             if attempt < self._attempt:
                 continue
@@ -348,27 +348,26 @@ def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list
 def _with_twins(sources: Sequence[Source]) -> list[Source]:
     """Make one source of a job's two streams, where both are named."""
     joined: list[Source] = []
-    waiting: dict[tuple[Path, bool], int] = {}
+    waiting: dict[tuple[Path | None, bool], int] = {}
     for source in sources:
-        stream = _stream(source)
-        twin = waiting.pop((stream[0], not stream[1]), None) if stream else None
-        if stream is None or twin is None:
-            if stream is not None:
-                waiting[stream] = len(joined)
+        log, is_err = _stream(source)
+        twin = waiting.pop((log, not is_err), None)
+        if twin is None:
+            waiting[log, is_err] = len(joined)
             joined.append(source)
         else:
-            out, err = (joined[twin], source) if stream[1] else (source, joined[twin])
+            out, err = (joined[twin], source) if is_err else (source, joined[twin])
             joined[twin] = Source(out.name, (*out.files, *err.files), job=out.job or err.job)
     return joined
 
 
-def _stream(source: Source) -> tuple[Path, bool] | None:
+def _stream(source: Source) -> tuple[Path | None, bool]:
     """Return what the two streams of a job have in common, and whether this is its errors'."""
-    if len(source.files) != 1 or source.files[0] == STDIN:
-        return None
-    path = source.files[0]
-    named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"(?i)\.log$", path.name)]
-    if not named:
-        return None
-    begin, end = named[-1].span()
-    return path.with_name(f"{path.name[:begin]}\0{path.name[end:]}"), named[-1].lastgroup == "err"
+    if len(source.files) == 1 and source.files[0] != STDIN:
+        path = source.files[0]
+        named = [*_STREAM.finditer(path.name)] or [*re.finditer(r"(?i)\.log$", path.name)]
+        if named:
+            begin, end = named[-1].span()
+            common = path.with_name(f"{path.name[:begin]}\0{path.name[end:]}")
+            return common, named[-1].lastgroup == "err"
+    return None, False
