@@ -130,7 +130,7 @@ class CurveLog:
 
     def read(self, progress: Progress | None = None) -> None:
         """Read all of the logs, to the choice of files that has the loss."""
-        self._read(self._whole, progress)
+        self._read(lambda path: iter(self._reader(path)), progress)
 
     def look(self) -> bool:
         """Read what is new; return whether there was anything."""
@@ -247,9 +247,6 @@ class CurveLog:
         if path not in self._readers:
             self._readers[path] = LogFileReader(path, formats=self._formats, offset=offset)
         return self._readers[path]
-
-    def _whole(self, path: Path) -> Iterator[Pieces]:
-        return iter(self._reader(path))
 
     def _new(self, path: Path) -> Iterator[Pieces]:
         """Read on in a file to its present end."""
