@@ -18,7 +18,6 @@ from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import status_of, status_of_jobs
-from hpcrun.controller.submit import check_secrets, write_secrets
 from hpcrun.controller.targets import Targets, job_of_another, unknown_job
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
 from hpcrun.runs.layout import RunFolder, sweep_folder
@@ -302,6 +301,8 @@ def _obstacle(context: Context, known: JobStatus) -> HpcrunError | None:
             fix=f"hpcrun cancel {known.job_id}, then hpcrun resubmit {known.job_id}",
         )
     if verdict.final:
+        from hpcrun.controller.submit import check_secrets  # here: few jobs have secrets
+
         try:
             check_secrets(context, plan)
         except InputError as missing:
@@ -367,9 +368,11 @@ def _start_again(
 
 def _give_secrets(context: Context, known: JobStatus) -> list[Path]:
     """Write the secrets of a run that is over; return the files, if any. Raises InputError."""
-    if known.run is not None and known.final and known.plan is not None:
-        return write_secrets(context, known.plan, known.run)
-    return []
+    if known.run is None or known.plan is None or not (known.final and known.plan.secrets):
+        return []
+    from hpcrun.controller.submit import write_secrets  # here, as above
+
+    return write_secrets(context, known.plan, known.run)
 
 
 def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str, HpcrunError]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hpcrun.assets import shipped
-from hpcrun.controller.checks.script import content_of, find_program
+from hpcrun.controller.checks.submission import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.deepspeed import (

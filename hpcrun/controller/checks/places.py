@@ -156,59 +156,56 @@ def quota_argv(mount: Mount, user: int) -> list[str] | None:
 
 
 def parse_quota(mount: Mount, user: int, text: str) -> Left | None:
-    """Parse the answer of quota_argv()'s command; None where it is not about this user here.
+    """Parse the answer of quota_argv()'s command; None where it is not about this user here."""
+    # Several rows are of filesets or storage pools: which of them counts is not known.
+    rows = list(_quota_rows(mount, user, text.splitlines()))
+    if len(rows) != 1:
+        return None
+    ((space, files, unit),) = rows
+    left = _rest(space)
+    return Left(None if left is None else left * unit, _rest(files))
 
-    The limit is the hard one, or the soft one where there is no other.
-    """
+
+def _quota_rows(
+    mount: Mount, user: int, lines: Sequence[str]
+) -> Iterator[tuple[list[str], list[str], int]]:
+    """Yield usage, soft and hard limit of space and of files, and the unit of space in bytes."""
     if mount.type == "gpfs":
-        rows = list(_gpfs(mount, text))
+        # Fields by the names in the header; blocks are KiB.
+        header: list[str] = []
+        device = mount.source.rpartition("/")[2]
+        for line in lines:
+            fields = line.split(":")
+            if "HEADER" in fields:
+                header = [name.lower() for name in fields]
+                continue
+            row = dict(zip(header, fields, strict=False))
+            if row.get("quotatype") == "USR" and row.get("filesystemname") == device:
+                blocks = [row.get(f"block{name}", "") for name in ("usage", "quota", "limit")]
+                files = [row.get(f"files{name}", "") for name in ("usage", "quota", "limit")]
+                yield blocks, files, 1024
     elif mount.type == "beegfs":  # name, id, bytes, limit, files, limit
-        lines = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
-        own = [row for row in lines if len(row) == 6 and row[1] == str(user)]
-        rows = [_left([row[2], "", row[3]], [row[4], "", row[5]], 1) for row in own]
+        for line in lines:
+            parts = [part.strip() for part in line.split(",")]
+            if len(parts) == 6 and parts[1] == str(user):
+                yield [parts[2], "", parts[3]], [parts[4], "", parts[5]], 1
     else:
         # quota -w -p and lfs quota -q: name, KiB, quota, limit, grace, files, quota, limit, grace.
         # Of Lustre a long name has a line of its own.
         is_lustre = mount.type == "lustre"
         name = (mount.folder if is_lustre else mount.source).rstrip("/")
-        lines = [text.split()] if is_lustre else [line.split() for line in text.splitlines()]
-        own = [row for row in lines if len(row) == 9 and row[0].rstrip("/") == name]
-        rows = [_left(row[1:4], row[5:8], 1024) for row in own]
-    # Several rows are of filesets or storage pools: which of them counts is not known.
-    return rows[0] if len(rows) == 1 else None
+        for line in [" ".join(lines)] if is_lustre else lines:
+            words = line.split()
+            if len(words) == 9 and words[0].rstrip("/") == name:
+                yield words[1:4], words[5:8], 1024
 
 
-def _gpfs(mount: Mount, text: str) -> Iterator[Left]:
-    """Parse mmlsquota -Y: fields by the names in its header; blocks are KiB."""
-    header: list[str] = []
-    for line in text.splitlines():
-        fields = line.split(":")
-        if "HEADER" in fields:
-            header = [name.lower() for name in fields]
-            continue
-        row = dict(zip(header, fields, strict=False))
-        device = mount.source.rpartition("/")[2]
-        if row.get("quotatype") == "USR" and row.get("filesystemname") == device:
-            blocks = [row.get(f"block{name}", "") for name in ("usage", "quota", "limit")]
-            files = [row.get(f"files{name}", "") for name in ("usage", "quota", "limit")]
-            yield _left(blocks, files, 1024)
-
-
-def _left(blocks: list[str], files: list[str], unit: int) -> Left:
-    space = _rest(blocks)
-    return Left(None if space is None else space * unit, _rest(files))
-
-
-def _rest(words: list[str]) -> int | None:
+def _rest(words: Sequence[str]) -> int | None:
     """Subtract usage from the hard or soft limit; 0 and text are no limit, * marks one exceeded."""
-    used, soft, hard = (_number(word) for word in words)
+    digits = [word.strip("[]*") for word in words]
+    used, soft, hard = (int(x) if re.fullmatch("[0-9]{1,30}", x) else None for x in digits)
     limit = hard or soft
     return None if used is None or not limit else max(0, limit - used)
-
-
-def _number(word: str) -> int | None:
-    digits = word.strip("[]*")
-    return int(digits) if re.fullmatch("[0-9]{1,30}", digits, re.ASCII) else None
 
 
 # ---- folders -----------------------------------------------------------------------------------

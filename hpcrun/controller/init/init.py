@@ -24,14 +24,7 @@ from hpcrun.controller.context import (
     read_text,
     slurm_transport,
 )
-from hpcrun.controller.init.survey import (
-    Folder,
-    Python,
-    fabric_guess,
-    pythons,
-    scratch_folders,
-    survey,
-)
+from hpcrun.controller.init import survey
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
@@ -82,8 +75,8 @@ class Question(Struct, frozen=True):
 class Options(Struct, frozen=True):
     """Folders for runs and Pythons, best first, and the questions that are left."""
 
-    folders: list[Folder]
-    pythons: list[Python]
+    folders: list[survey.Folder]
+    pythons: list[survey.Python]
     questions: list[Question]
 
 
@@ -101,7 +94,7 @@ def look(environ: Mapping[str, str], cwd: Path, *, name: str | None, for_user: b
     target = _target(context, name, for_user)
     answers = None
     if shutil.which("scontrol", path=environ.get("PATH")) is not None:
-        answers = survey(slurm_transport(context))
+        answers = survey.survey(slurm_transport(context))
     called = name or (answers.config.cluster if answers else "") or context.cluster.name
     of_user = clusters / (re.sub(r"[^\w.-]", "-", called) + ".yaml")
     if name is None and target is not None and not target.exists():
@@ -305,7 +298,7 @@ def _check_place(path: Path) -> None:
 
 def find_options(found: Found) -> Options:
     """Look around on this machine, and list what only the user knows."""
-    folders, site = scratch_folders(found.environ), found.site
+    folders, site = survey.scratch_folders(found.environ), found.site
     questions: list[Question] = []
 
     def ask(key: str, text: str, default: str | None, answers: list[str], *details: str) -> None:
@@ -322,10 +315,10 @@ def find_options(found: Found) -> Options:
     ask("folder", "Folder for runs and caches", next(iter(texts), None), texts, *details)
     if site is not None and not found.is_one_machine:
         questions.append(Question("internet", "Do compute nodes reach the internet", "yes"))
-    return Options(folders, pythons(found.project, found.environ), questions)
+    return Options(folders, survey.pythons(found.project, found.environ), questions)
 
 
-def folder_word(folder: Folder, found: Found) -> str:
+def folder_word(folder: survey.Folder, found: Found) -> str:
     """Describe a folder for runs."""
     free = f"{folder.file_system or 'unknown file system'}, {size_text(folder.free)} free"
     if folder.shared is False and not found.is_one_machine:
@@ -350,7 +343,7 @@ def size_text(count: float) -> str:
 
 def new_profile(found: Found, options: Options, answers: dict[str, str]) -> str:
     """Write a new profile with the answers, where a question had one, and defaults."""
-    site, guess = found.site, fabric_guess()
+    site, guess = found.site, survey.fabric_guess()
     comments = {"internet": _HUBS, "fabric": "as the nodes show"}
     if guess is not None:
         comments["fabric"] += f"; a guess by {guess[1]} on this machine: {guess[0]}"

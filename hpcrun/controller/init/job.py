@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcrun.controller.checks.script import Reading, content_of, modules_of, parse_script
+from hpcrun.controller.checks.submission import Reading, content_of, modules_of, parse_script
 from hpcrun.controller.context import read_text
 from hpcrun.controller.init.init import SCHEMAS, Found, Options
 from hpcrun.errors import InputError
