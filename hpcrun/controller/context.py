@@ -249,19 +249,6 @@ def slurm_conf_of(context: Context) -> str | None:
     return job_environment(context).get("SLURM_CONF")
 
 
-def check_slurm_conf(context: Context) -> None:
-    """Insist on the slurm.conf that the profile names: Slurm would look for it for a minute.
-
-    Raises InputError.
-    """
-    conf = context.cluster.slurm_conf
-    if conf and not Path(conf).exists():
-        raise InputError(
-            f"{context.cluster_source}: slurm_conf: {conf}: no such file",
-            fix="name the slurm.conf of this cluster, or leave the key out to take the system's",
-        )
-
-
 def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[str, str]:
     """Return the environment of Slurm's commands."""
     inherited = job_environment(context)
@@ -272,7 +259,15 @@ def slurm_environment(context: Context, slurm_conf: str | None = None) -> dict[s
 
 
 def slurm_transport(context: Context, slurm_conf: str | None = None) -> Transport:
-    """Reach the context's Slurm, or the one whose slurm.conf is named. Raises InputError."""
-    if slurm_conf is None:
-        check_slurm_conf(context)
+    """Reach the context's Slurm, or the one whose slurm.conf is named.
+
+    Raises InputError where there is none of the name that the profile has: Slurm would look for it
+    for a minute.
+    """
+    conf = context.cluster.slurm_conf
+    if slurm_conf is None and conf and not Path(conf).exists():
+        raise InputError(
+            f"{context.cluster_source}: slurm_conf: {conf}: no such file",
+            fix="name the slurm.conf of this cluster, or leave the key out to take the system's",
+        )
     return context.transport(slurm_conf)

@@ -120,20 +120,6 @@ def command_spec(command: Sequence[str], overrides: Sequence[str] = ()) -> JobSp
 # ---- the run -----------------------------------------------------------------------------------
 
 
-def prepare_job(
-    context: Context,
-    spec: JobSpec,
-    *,
-    extra_args: Sequence[str],
-    after: Dependency | None,
-    origin: Origin,
-    checks: Checks,
-) -> Prepared:
-    """Plan and render a run, or a sweep where the job is one. Raises as prepare() does."""
-    make = prepare_sweep if spec.sweep else prepare
-    return make(context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
-
-
 def prepare(
     context: Context,
     spec: JobSpec,
@@ -336,7 +322,7 @@ def with_args(spec: JobSpec, known: Collection[str], extra_args: Sequence[str]) 
 # ---- the sweep ---------------------------------------------------------------------------------
 
 
-def prepare_sweep(
+def prepare_job(
     context: Context,
     spec: JobSpec,
     *,
@@ -346,12 +332,15 @@ def prepare_sweep(
     checks: Checks | None = None,
     made: Sequence[SweepRun] | None = None,
 ) -> Prepared:
-    """Plan and render all runs of a sweep and its array; nothing is changed.
+    """Plan and render a run as ``prepare`` does, or all runs of a sweep and its array.
 
-    ``checks`` say whether problems that the user may know better about are errors; ``made`` are the
-    runs, where they are not all combinations of the sweep's values. Raises InputError, or SpecError
-    with all that is wrong in any of the runs.
+    ``made`` are the runs, where they are not all combinations of the sweep's values. Raises
+    InputError, or SpecError with all that is wrong in any of the runs.
     """
+    if not spec.sweep and made is None:
+        return prepare(
+            context, spec, extra_args=extra_args, after=after, origin=origin, checks=checks
+        )
     origin = origin or Origin(spec.name or "job")
     sweep_id = new_run_id(spec)
     code = sweep_folder(context.runs_dir, sweep_id).code

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, load_context, read_text
-from hpcrun.controller.prepare import Prepared, prepare, prepare_sweep, read_spec, record_file
+from hpcrun.controller.prepare import Prepared, prepare, prepare_job, read_spec, record_file
 from hpcrun.controller.status import status_of
 from hpcrun.controller.submit import linked, named_after, submit_job
 from hpcrun.controller.targets import job_of_another
@@ -98,7 +98,7 @@ def prepare_again(
             )
             for index, (status, folder) in enumerate(zip(statuses, folders, strict=True))
         ]
-        make = partial(prepare_sweep, made=tasks)
+        make = partial(prepare_job, made=tasks)
     made = make(where, spec, extra_args=extra_args, after=after, origin=origin, checks=checks)
     for run, status, folder in zip(made.each(), statuses, folders, strict=True):
         record = Resubmitted(

@@ -13,13 +13,7 @@ from msgspec import structs
 
 from hpcrun import scheduler
 from hpcrun.assets import user_name
-from hpcrun.controller.context import (
-    Context,
-    check_slurm_conf,
-    job_environment,
-    slurm_conf_of,
-    slurm_transport,
-)
+from hpcrun.controller.context import Context, job_environment, slurm_conf_of, slurm_transport
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.plan.environment import AFTER_VARIABLE, after_checkpoint_dir
@@ -127,7 +121,7 @@ def submit_job(context: Context, made: Prepared) -> str:
     Raises SchedulerRefused (all folders are taken away again), and OutOfReach when it stays
     unknown whether Slurm took the job (they stay: ``hpcrun status`` settles it later).
     """
-    check_slurm_conf(context)
+    slurm_transport(context)  # raises before anything is written
     runs = made.each()
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
     with notes, whole_or_nothing(context, made.path) as written:

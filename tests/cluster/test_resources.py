@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.assets import shipped
 from hpcrun.controller.context import load_context
-from hpcrun.controller.prepare import load_spec, prepare, prepare_sweep
+from hpcrun.controller.prepare import load_spec, prepare_job
 from hpcrun.slurm.commands import parse_estimate
 from hpcrun.spec.job import Fabric
 from tests.cluster.rig import Rig
@@ -209,7 +209,7 @@ def test_a_pairwise_selection_passes_the_real_sbatch(rig: Rig, site_with: MakeSi
             f"setup={row['setup']}",
         ]
         spec = load_spec(context, row["preset"], overrides)
-        made = prepare_sweep(context, spec) if spec.sweep else prepare(context, spec)
+        made = prepare_job(context, spec)
         script = site.project / "job.sbatch"
         script.write_text(next(file.text for file in made.files if file.name == "job.sbatch"))
         said = rig.run("sbatch", "--test-only", str(script)).stderr

@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.curves.facts import code_digests, run_facts, with_code
-from hpcrun.controller.prepare import prepare, prepare_sweep
+from hpcrun.controller.prepare import prepare, prepare_job
 from hpcrun.controller.submit import write
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import write_record
@@ -97,7 +97,7 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
         "script: train.py\nargs: [--lr, '{lr}']\n"
         "sweep: {lr: [1e-4, 3e-4], batch.micro_batch_per_gpu: [2]}"
     )
-    prepared = prepare_sweep(context, spec)
+    prepared = prepare_job(context, spec)
     told = []
     for each in prepared.runs:
         run = RunFolder(Path(each.plan.run_dir))
