@@ -124,19 +124,20 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def test_an_answer_that_does_not_come_is_none(
+def test_an_answer_that_does_not_come_has_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "PATIENCE", 0.2)
     hangs = script(tmp_path / "hangs", "sleep 600 & sleep 600")
     began = time.monotonic()
-    assert answer_of([str(hangs)], dict(os.environ)) is None
+    assert answer_of([str(hangs)], dict(os.environ)) == (1, "", "no answer within 0.2 s")
     assert time.monotonic() - began < 20
-    assert answer_of(["no-such-command"], dict(os.environ)) is None
+    missing = (1, "", "No such file or directory")
+    assert answer_of(["no-such-command"], dict(os.environ)) == missing
     not_a_program = tmp_path / "text"
     not_a_program.write_text("x")
     not_a_program.chmod(0o755)
-    assert answer_of([str(not_a_program)], dict(os.environ)) is None
+    assert answer_of([str(not_a_program)], dict(os.environ)) == (1, "", "Exec format error")
 
 
 # ---- folders

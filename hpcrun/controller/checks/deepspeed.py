@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from hpcrun.assets import shipped
+from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.checks.submission import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
@@ -88,7 +88,7 @@ def ask_deepspeed(
     No answer where it has no DeepSpeed; with a note, the second value, where it cannot be asked.
     """
     cannot = f"{python} could not be asked about the DeepSpeed JSON: "
-    code, version, fault = _run(python, _VERSION, "", environ, VERSION_PATIENCE)
+    code, version, fault = answer_of([python, "-c", _VERSION], environ, VERSION_PATIENCE)
     version = version.strip()
     if fault or code != 0 or not version:
         return None, cannot + (fault or f"it ended with code {code} and printed nothing")
@@ -102,7 +102,7 @@ def ask_deepspeed(
     kept = cache_dir / "deepspeed-answers" / f"{key}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=decodable(Answer)), ""
-    code, output, fault = _run(python, probe, text, environ, PATIENCE)
+    code, output, fault = answer_of([python, "-c", probe], environ, PATIENCE, text)
     if not fault:
         try:
             answer = msgspec.json.decode(output, type=decodable(Answer))
@@ -114,27 +114,3 @@ def ask_deepspeed(
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_file(kept, output.encode())
     return answer, ""
-
-
-def _run(
-    python: str, program: str, text: str, environ: Mapping[str, str], patience: float
-) -> tuple[int, str, str]:
-    """Run a program in an interpreter: return its code, its output, and why there is none."""
-    try:
-        # Elsewhere than in the project: a folder named deepspeed must not stand in for it.
-        done = subprocess.run(
-            [python, "-c", program],
-            input=text,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=dict(environ),
-            cwd="/",
-            timeout=patience,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return 1, "", f"no answer within {patience:g} s"
-    except OSError as error:
-        return 1, "", error.strerror or str(error)
-    return done.returncode, done.stdout, ""

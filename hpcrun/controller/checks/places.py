@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,38 +39,37 @@ MEMORY_TYPES = frozenset({"tmpfs", "ramfs"})
 
 
 def answer_of(
-    argv: Sequence[str], environ: Mapping[str, str], patience: float | None = None
-) -> tuple[int, str] | None:
-    """Run a command; return its exit code and output, or None where there is no answer in time.
+    argv: Sequence[str], environ: Mapping[str, str], patience: float | None = None, text: str = ""
+) -> tuple[int, str, str]:
+    """Run a command that reads a text; return its exit code, its output, and why there is none.
 
     It runs in /: a folder of the project is none of what it imports.
     """
-    program = shutil.which(argv[0], path=environ.get("PATH"))
-    if program is None:
-        return None
+    patience = patience or PATIENCE
     try:
         process = subprocess.Popen(
-            [program, *argv[1:]],
+            argv,
             env={**environ, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
         )
-    except (OSError, ValueError):
-        return None
+    except (OSError, ValueError) as error:
+        return 1, "", (isinstance(error, OSError) and error.strerror) or str(error)
     try:
-        out, _ = process.communicate(timeout=patience or PATIENCE)
-        return process.returncode, out.decode("utf-8", "replace")
+        out, _ = process.communicate(text.encode(), timeout=patience)
+        return process.returncode, out.decode("utf-8", "replace"), ""
     except subprocess.TimeoutExpired:
-        return None
+        return 1, "", f"no answer within {patience:g} s"
     finally:
         if process.poll() is None:  # Ctrl-C may have come, too: what it started ends with it
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-            assert process.stdout is not None
-            process.stdout.close()
+            for stream in filter(None, (process.stdin, process.stdout)):
+                with contextlib.suppress(OSError):
+                    stream.close()
             # What hangs in a dead file system cannot end: it is not waited for long.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.2)
@@ -241,8 +239,8 @@ def check_places(context: Context, nodes: int) -> Findings:
         argv = quota_argv(mount, os.getuid()) if mount is not None else None
         if mount is not None and argv is not None:
             search = context.environ.get("PATH", "") + ":/usr/lpp/mmfs/bin"
-            answer = answer_of(argv, {**context.environ, "PATH": search})
-            left = parse_quota(mount, os.getuid(), answer[1]) if answer else None
+            _, answer, _ = answer_of(argv, {**context.environ, "PATH": search})
+            left = parse_quota(mount, os.getuid(), answer)
             if left is not None:
                 _measure(found, place, left, " of your quota")
     if nodes > 1 and context.cluster.name != "sandbox":

@@ -503,5 +503,4 @@ def is_ignored(project: Path, path: Path, environ: Mapping[str, str]) -> bool:
     if not is_known or not path.is_relative_to(project):
         return False
     argv = ["git", "-C", str(path.parent), "check-ignore", "-q", "--", path.name]
-    answer = answer_of(argv, environ)
-    return answer is not None and answer[0] == 0
+    return answer_of(argv, environ)[0] == 0

@@ -257,8 +257,8 @@ def pythons(project: Path, environ: Mapping[str, str]) -> list[Python]:
     found: dict[str, Python] = {}
     for key, value, path in _candidates(project, environ):
         if path.is_file() and os.access(path, os.X_OK) and str(path) not in found:
-            answer = places.answer_of([str(path), "-c", _HAS_TORCH], environ, _PYTHON_SECONDS)
-            has_torch = answer is not None and answer[1].strip() == "1"
+            argv = [str(path), "-c", _HAS_TORCH]
+            has_torch = places.answer_of(argv, environ, _PYTHON_SECONDS)[1].strip() == "1"
             found[str(path)] = Python(key=key, value=value, path=str(path), has_torch=has_torch)
     return sorted(found.values(), key=lambda python: not python.has_torch)
 
