@@ -109,7 +109,7 @@ def test_the_command_line_is_given_ctrl_c_back(
 
 @pytest.mark.parametrize("path", [p for p in modules() if part(p) == "cli"], ids=name)
 def test_verbs_import_at_their_start_what_is_light(path: Path) -> None:
-    if path.stem.startswith("verb_") or path.stem in ("main", "options", "output"):
+    if path.stem.startswith("verbs_") or path.stem in ("main", "options", "output"):
         found = imports(path, at_start=True)
         assert libraries({full.split(".")[0] for full in found}) <= {"click"}
         inside = {full for full in found if full.startswith("hpcrun.")}

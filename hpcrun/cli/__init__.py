@@ -1,1 +1,1 @@
-"""One module per verb, imported when it is called; only output.py prints."""
+"""A module for each section of --help, imported when a verb is called; only output.py prints."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hpcrun.transport import Connect
 
-# section of --help -> verb -> its help. Verb X is the command `command` of hpcrun.cli.verb_X.
+# section of --help -> verb -> its help. The commands of a section are in hpcrun.cli.verbs_SECTION.
 SECTIONS = {
     "Train": {
         "submit": "Submit a job to Slurm.",
@@ -67,9 +67,11 @@ class LazyGroup(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        section = next((title for title, verbs in SECTIONS.items() if cmd_name in verbs), None)
+        if section is None:
             return None
-        command = import_module(f"hpcrun.cli.verb_{cmd_name}").command
+        module = f"hpcrun.cli.verbs_{section.replace(' ', '').lower()}"
+        command = getattr(import_module(module), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

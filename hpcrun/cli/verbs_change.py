@@ -1,0 +1,381 @@
+"""The verbs cancel, requeue, resubmit and clean."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from hpcrun.cli.options import (
+    RUN,
+    JobCommand,
+    asked_overrides,
+    check_follow,
+    cluster_option,
+    context,
+    job_options,
+    json_option,
+    seconds,
+)
+from hpcrun.cli.output import emit_json, note, say, show_error, table
+from hpcrun.errors import HpcrunError, InputError, OutOfReach
+
+if TYPE_CHECKING:
+    from hpcrun.controller.clean import Unit
+    from hpcrun.controller.orders import Outcome
+    from hpcrun.runs.layout import SweepFolder
+
+
+@click.command("cancel")
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
+@click.option("--pending", is_flag=True, help="Only jobs that have not started yet.")
+@cluster_option
+@json_option
+def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: bool) -> int:
+    """Cancel runs, whole sweeps, or any of your Slurm jobs.
+
+    JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. There
+    is no default: even the newest run must be named. Jobs that are already over are left alone.
+    """
+    from hpcrun.controller.orders import cancel_all
+    from hpcrun.controller.targets import find_targets
+
+    where = context(cluster)
+    targets = find_targets(where, jobs)
+    outcomes = cancel_all(where, targets, pending=pending)
+    if not as_json:
+        _show_cancelled(outcomes, targets.sweeps)
+    return _end_with(outcomes, done="cancelled", as_json=as_json)
+
+
+@click.command("requeue")
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=RUN)
+@click.option("--failed", is_flag=True, help="Only jobs that are over and did not succeed.")
+@click.option("--hold", is_flag=True, help="Hold it until scontrol release JOB.")
+@cluster_option
+@json_option
+def requeue(
+    jobs: Sequence[str], failed: bool, hold: bool, cluster: str | None, as_json: bool
+) -> int:
+    """Start jobs again under their own ids: the next attempt of the same run.
+
+    JOB is a run that runs, or that is over but still in Slurm's memory; of a sweep the running
+    tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
+    has forgotten use hpcrun resubmit.
+    """
+    from hpcrun.controller.orders import requeue_all
+    from hpcrun.controller.targets import find_targets
+
+    where = context(cluster)
+    outcomes = requeue_all(where, find_targets(where, jobs), failed=failed, hold=hold)
+    for one in [] if as_json else outcomes:
+        name, state = one.status.label, one.status.state
+        if one.done and hold:
+            say(f"{name} was {state} and is held: scontrol release {one.status.job_id}")
+        elif one.done:
+            say(f"{name} was {state} and starts again")
+        elif one.left:
+            say(f"{name} is left alone: {one.left}")
+    if any(one.done for one in outcomes) and not (hold or as_json):
+        say(
+            click.style(
+                "Slurm waits two minutes first, unless the site has set another time", dim=True
+            )
+        )
+    return _end_with(outcomes, done="requeued", as_json=as_json)
+
+
+def _show_cancelled(outcomes: Sequence[Outcome], sweeps: Sequence[SweepFolder]) -> None:
+    """Print a line for each run, and for each sweep."""
+    from hpcrun.runs.records import runs_of
+
+    rest = list(outcomes)
+    for sweep in sweeps:
+        inside = {run.run_id for run in runs_of(sweep)}
+        say(f"{sweep.sweep_id}: {_of_sweep([one for one in rest if one.run_id in inside])}")
+        rest = [one for one in rest if one.run_id not in inside]
+    for one in rest:
+        if one.done:
+            say(f"{one.status.label} was {one.status.state} and is being cancelled")
+        elif one.over:
+            say(f"{one.status.label} is over already: {one.status.state}")
+        elif one.left:
+            say(f"{one.status.label} is left alone: {one.left}")
+
+
+def _of_sweep(runs: Sequence[Outcome]) -> str:
+    gone = [one for one in runs if one.done]
+    if not gone and all(one.over for one in runs):
+        return f"all {len(runs)} runs are over already"
+    number = Counter(one.status.state for one in gone or runs)
+    states = ", ".join(f"{count} {state}" for state, count in number.most_common())
+    start = f"{len(gone)} of {len(runs)} runs are being" if gone else "no run is"
+    return f"{start} cancelled: {states}"
+
+
+def _end_with(outcomes: Sequence[Outcome], *, done: str, as_json: bool) -> int:
+    """Print all as JSON, in which ``done`` names what was to be done, or else the errors alone.
+
+    Returns the exit code.
+    """
+    errors = {str(one.error): one.error for one in outcomes if one.error is not None}
+    if as_json:
+        emit_json({"runs": [_outcome_json(one, done) for one in outcomes]})
+    else:
+        for error in errors.values():
+            show_error(error)
+    codes = [error.exit_code for error in errors.values()]
+    # Silence says least, so it goes first.
+    return OutOfReach.exit_code if OutOfReach.exit_code in codes else max(codes, default=0)
+
+
+def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
+    return {
+        "run_id": one.run_id,
+        "job_id": one.status.job_id,
+        "state_before": one.status.state,
+        done: one.done,
+        "reason": one.error.message if one.error is not None else one.left or None,
+    }
+
+
+@click.command("resubmit", cls=JobCommand)
+@click.argument("job", required=False, type=RUN)
+@click.option("--failed", is_flag=True, help="Only runs that are over and did not succeed.")
+@click.option("--fresh", is_flag=True, help="Start from scratch, with an own checkpoint folder.")
+@click.option(
+    "--code",
+    type=click.Choice(["then", "now"]),
+    default="then",
+    help="The earlier run's copy of the code (then), or the project's current code (now).",
+)
+@job_options
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--follow", is_flag=True, help="Show the output until the job ends.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends; exit code 1 if it failed.")
+@cluster_option
+@json_option
+def resubmit(
+    job: str | None,
+    failed: bool,
+    fresh: bool,
+    code: Literal["then", "now"],
+    dry_run: bool,
+    follow: bool,
+    wait: bool,
+    cluster: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Submit a run again: a new run of the same job, which resumes from its checkpoints.
+
+    JOB is a Slurm job id, a run id or a sweep's id; the default is the newest run. The new run has
+    the same job (with the changes of --set and the other options), code, project and
+    {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
+    script's.
+    """
+    from hpcrun.cli.show_submission import again_json, hand_in, show_files, show_origin
+    from hpcrun.controller.checks.submission import Checks
+    from hpcrun.controller.resubmit import prepare_again, submit_again
+    from hpcrun.controller.targets import resolve
+
+    check_follow("resubmit", follow=follow, as_json=as_json)
+    where = context(cluster, debug=options["debug"])
+    again = prepare_again(
+        where,
+        resolve(where, job),
+        overrides=asked_overrides(options),
+        extra_args=options["extra_args"] or (),
+        code=code,
+        fresh=fresh,
+        failed=failed,
+        named_cluster=cluster is not None,
+        checks=Checks(strict=not options["no_check"]),
+    )
+    made = again.prepared
+    if dry_run:
+        if not as_json:
+            show_origin(again)
+        show_files(made, as_json=as_json)
+        return 0
+
+    def submit() -> str:
+        job_id = submit_again(again)
+        if not as_json:
+            show_origin(again)
+        return job_id
+
+    return hand_in(
+        again.context,
+        made,
+        submit,
+        lambda job_id: again_json(again, job_id),
+        follow=follow,
+        wait=wait,
+        as_json=as_json,
+    )
+
+
+# How many are listed before the question; how long sizes are measured, in seconds.
+_SHOWN = 20
+_PATIENCE = 3.0
+
+
+@click.command("clean")
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
+@click.option(
+    "--older-than", default="30d", metavar="T", help="Runs that ended before: 30d (default), 12h."
+)
+@click.option("--keep", type=click.IntRange(0), default=0, help="Keep the newest N, however old.")
+@click.option("--failed", is_flag=True, help="Only runs that did not succeed.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and stop.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@cluster_option
+@json_option
+def clean(
+    jobs: Sequence[str],
+    older_than: str,
+    keep: int,
+    failed: bool,
+    dry_run: bool,
+    yes: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Remove the folders of old runs, including their logs and checkpoints.
+
+    Only your own runs that are certainly over are removed, and a sweep only as a whole. A run whose
+    checkpoints a later run uses is kept. A named JOB is removed whatever its age. Asks first.
+    """
+    from hpcrun.controller.clean import check_named, find_old, measure, remove
+    from hpcrun.controller.targets import find_targets
+
+    age = seconds(older_than)
+    asks = not (yes or dry_run)
+    if asks and (as_json or not sys.stdin or not sys.stdin.isatty()):
+        raise InputError(
+            "clean asks before it removes anything, and here it cannot ask",
+            fix="-y removes without asking; --dry-run lists what would go",
+        )
+    where = context(cluster)
+    named = find_targets(where, jobs) if jobs else None
+    if named is not None:
+        if named.jobs:
+            raise InputError(f"{named.jobs[0]}: no such run", fix="hpcrun status lists the runs")
+        check_named(named.runs)
+    units = find_old(
+        where,
+        older_than=age,
+        keep=keep,
+        failed=failed,
+        named=[*named.runs, *named.sweeps] if named is not None else (),
+    )
+    going = [unit for unit in units if not unit.kept]
+    if dry_run or not as_json:
+        deadline = time.monotonic() + _PATIENCE
+        for unit in going:
+            measure(unit, deadline)
+    if not as_json:
+        _list(units, going, all_of_them=dry_run)
+    gone: list[tuple[Unit, HpcrunError | None]] = []
+    if going and asks and not click.confirm("Remove them for good?", err=True):
+        say("nothing is removed")
+        return 0
+    if going and not dry_run:
+        try:
+            for one in remove(where, going):
+                gone.append(one)
+        finally:
+            if not as_json:
+                done = sum(error is None for _, error in gone)
+                say(f"{done} of {len(going)} removed")
+            if len(gone) < len(going):
+                note("no run is half removed; hpcrun clean continues where it was stopped")
+    errors = [error for _, error in gone if error is not None]
+    if as_json:
+        emit_json(_clean_json(units, gone, dry_run=dry_run))
+    for error in errors:
+        show_error(error)
+    if errors:
+        return 1
+    if any(unit.is_silent for unit in units):
+        return OutOfReach.exit_code
+    return 1 if named is not None and len(going) < len(units) else 0
+
+
+def _list(units: Sequence[Unit], going: Sequence[Unit], *, all_of_them: bool) -> None:
+    """Say what would go, and why others stay."""
+    from hpcrun.views.numbers import format_size
+
+    shown = list(going if all_of_them else going[:_SHOWN])
+    if shown:
+        rows = [
+            (
+                unit.name,
+                _states(unit),
+                _age(time.time() - unit.ended_at),
+                "-" if unit.size is None else format_size(unit.size),
+                "checkpoints" if unit.has_checkpoints else "",
+            )
+            for unit in shown
+        ]
+        table(["RUN", "STATE", "ENDED", "SIZE", ""], rows)
+        if len(going) > len(shown):
+            say(f"... and {len(going) - len(shown)} more; --dry-run lists all")
+        sizes = [unit.size for unit in going if unit.size is not None]
+        least = "at least " if len(sizes) < len(going) else ""
+        runs = sum(max(1, len(unit.runs)) for unit in going)
+        say(f"{runs} run{'s' if runs != 1 else ''}, {least}{format_size(sum(sizes))}")
+    else:
+        say("nothing to remove")
+    kept = [unit for unit in units if unit.kept]
+    for unit in kept[:3]:
+        note(click.style(f"stays: {unit.name}: {unit.kept}", dim=True))
+    if len(kept) > 3:
+        why = Counter("a later run needs it" if "uses" in u.kept else u.kept for u in kept[3:])
+        reasons = ", ".join(f"{number} ({reason})" for reason, number in why.most_common(3))
+        note(click.style(f"stay too: {reasons}", dim=True))
+
+
+def _states(unit: Unit) -> str:
+    if not unit.is_sweep:
+        return next(iter(unit.states), "-")
+    return ", ".join(f"{number} {state}" for state, number in unit.states.items()) or "no runs"
+
+
+def _age(age: float) -> str:
+    """Say how long ago something was.
+
+    >>> _age(30), _age(7300), _age(86400 * 45)
+    ('30 s ago', '2 h ago', '45 d ago')
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if age >= length:
+            return f"{int(age // length)} {unit} ago"
+    return f"{max(0, int(age))} s ago"
+
+
+def _clean_json(
+    units: Sequence[Unit], gone: Sequence[tuple[Unit, HpcrunError | None]], *, dry_run: bool
+) -> dict[str, Any]:
+    errors = {unit.name: error.message for unit, error in gone if error is not None}
+    removed = {unit.name for unit, error in gone if error is None}
+    return {
+        "dry_run": dry_run,
+        "runs": [
+            {
+                "id": unit.name,
+                "sweep": unit.is_sweep,
+                "states": unit.states,
+                "ended_at": round(unit.ended_at, 3),
+                "bytes": unit.size,
+                "removed": unit.name in removed,
+                "reason": unit.kept or errors.get(unit.name),
+            }
+            for unit in units
+        ],
+    }

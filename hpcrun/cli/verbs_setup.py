@@ -1,0 +1,274 @@
+"""The verbs init, sandbox, hostfile, schema and completion."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from hpcrun.cli.options import CLUSTER, FILE, RUN_OR_FILE, cluster_option, context, json_option
+from hpcrun.cli.output import emit_json, note, say
+from hpcrun.errors import InputError
+
+
+@click.command("init")
+@click.argument("script", required=False)
+@click.option("--cluster", type=CLUSTER, help="The cluster's name (default: Slurm's ClusterName).")
+@click.option("--user", "for_user", is_flag=True, help="Write ~/.config/hpcrun/clusters/NAME.yaml.")
+@click.option("--check", is_flag=True, help="Show what changed, and stop; exit code 1 if so.")
+@click.option("--yes", is_flag=True, help="Do not ask; take the defaults.")
+@json_option
+def init(
+    script: str | None, cluster: str | None, for_user: bool, check: bool, yes: bool, as_json: bool
+) -> int:
+    """Ask the cluster, then you, and write hpcrun.yaml and a job file for SCRIPT.
+
+    Partitions, GPUs, limits and your accounts are read from Slurm; you are asked only for the rest.
+    Called again it shows what has changed on the cluster since and updates the profile; your own
+    keys and comments stay. An existing file is not overwritten without asking.
+    """
+    from hpcrun.cli.init_dialog import run_init
+
+    return run_init(script, cluster, for_user=for_user, check=check, yes=yes, as_json=as_json)
+
+
+@click.group("sandbox")
+def sandbox() -> None:
+    """A real Slurm on this machine, to try things out; jobs in it train on CPUs.
+
+    While it is up hpcrun submits to it, unless the project has an hpcrun.yaml (then use
+    --cluster sandbox).
+    """
+
+
+@sandbox.command("up")
+@click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (2).")
+@click.option("--gpus-per-node", type=click.IntRange(0, 16), help="GPUs on each node (4).")
+@click.option(
+    "--like",
+    metavar="PROFILE",
+    help="Take after a cluster: the partitions, GPU types and limits of an hpcrun.yaml or of a "
+    "named profile of yours; --nodes then counts nodes of each kind (4 at most).",
+)
+def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
+    """Start it."""
+    from hpcrun.sandbox import lifecycle
+    from hpcrun.sandbox.config import plain_shape
+    from hpcrun.sandbox.directory import sandbox_dir
+
+    begin, directory = time.monotonic(), sandbox_dir(os.environ, os.getuid())
+    if like is None:
+        shape = plain_shape(nodes or 2, 4 if gpus_per_node is None else gpus_per_node)
+    elif gpus_per_node is not None:
+        raise InputError("--gpus-per-node: the profile of --like sets it", fix="leave one out")
+    else:
+        from hpcrun.controller.context import named_profile
+        from hpcrun.controller.rehearsal import shape_like
+
+        cluster = named_profile(os.environ, Path.cwd(), like)
+        shape = shape_like(cluster, like, nodes)
+    before = lifecycle.status(directory)
+    status = lifecycle.up(directory, shape=shape)
+    taken = f"up in {time.monotonic() - begin:.1f} s"
+    say(f"sandbox: {shape.about()}, {'up already' if before is not None and before.up else taken}")
+    if like is None:
+        say("  hpcrun submit zero2-4gpu --follow     train something in it")
+    else:
+        say("  hpcrun submit JOB --cluster sandbox     train in it, on CPUs")
+    say(f"  export SLURM_CONF={status.slurm_conf}     for Slurm's own commands")
+    say("  hpcrun sandbox down                   remove it")
+    return 0
+
+
+@sandbox.command("down")
+def down() -> int:
+    """Stop it, and remove all its processes and files. Runs are kept."""
+    from hpcrun.sandbox import lifecycle
+    from hpcrun.sandbox.directory import sandbox_dir
+
+    found = lifecycle.down(sandbox_dir(os.environ, os.getuid()))
+    say("sandbox: gone" if found else "sandbox: there was none")
+    return 0
+
+
+@sandbox.command("status")
+@json_option
+def status(as_json: bool) -> int:
+    """Show whether it is up; the exit code is 4 if it is not."""
+    import msgspec
+
+    from hpcrun.sandbox import lifecycle
+    from hpcrun.sandbox.directory import sandbox_dir
+
+    found = lifecycle.status(sandbox_dir(os.environ, os.getuid()))
+    if as_json:
+        emit_json({"sandbox": msgspec.to_builtins(found) if found else None})
+    elif found is None:
+        say("sandbox: not up")
+    elif found.up:
+        say(f"sandbox: up, {found.about}")
+        say(f"  {found.directory}")
+    else:
+        say(f"sandbox: not running: {', '.join(found.dead)}; hpcrun sandbox up repairs it")
+    return 0 if found is not None and found.up else 4
+
+
+_FORMS = click.Choice(["deepspeed", "openmpi", "mpich", "plain", "slurm"])
+
+
+@click.command("hostfile")
+@click.argument("hosts", required=False, type=RUN_OR_FILE)
+@click.option("--slots", type=click.IntRange(1), help="GPUs, or processes, on each host.")
+@click.option("--to", "form", type=_FORMS, default="deepspeed", help="Format to write (deepspeed).")
+@click.option("--from", "source", type=_FORMS, help="Format of the file (default: detected).")
+@click.option("-o", "output", type=FILE, help="Write to this file (atomically).")
+@cluster_option
+@json_option
+def hostfile(
+    hosts: str | None,
+    slots: int | None,
+    form: Any,
+    source: Any,
+    output: str | None,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Write a hostfile, from a node list, a job or another hostfile.
+
+    For launchers that read their hosts from a file: deepspeed, mpirun, hpcrun run --hostfile.
+    hpcrun's own jobs under Slurm do not need it: each attempt writes one.
+
+    HOSTS is a node list such as node[01-04,07], a Slurm job id, a run id or a file; inside a job it
+    may be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
+    """
+    from hpcrun.controller.hostfile import find_hosts, write_hostfile
+    from hpcrun.slurm.hostfile import format_hostfile
+    from hpcrun.slurm.nodelist import compress
+
+    where = context(cluster)
+    pool = find_hosts(where, hosts, source, slots)
+    text = format_hostfile(pool.hosts, form)
+    if pool.note:
+        note(pool.note)
+    if output is not None:
+        write_hostfile(where, output, text)
+    if as_json:
+        counts = [host.slots for host in pool.hosts if host.slots is not None]
+        emit_json(
+            {
+                "source": pool.source,
+                "node_list": compress([host.name for host in pool.hosts]),
+                "hosts": [{"host": host.name, "slots": host.slots} for host in pool.hosts],
+                "slots": sum(counts) if len(counts) == len(pool.hosts) else None,
+            }
+        )
+    elif output is None:
+        say(text.rstrip("\n"))
+    return 0
+
+
+@click.command("schema")
+@click.argument("kind", type=click.Choice(["job", "cluster"]), default="job")
+def schema(kind: Literal["job", "cluster"]) -> int:
+    """Print the JSON Schema of job files (or cluster files), for editors.
+
+    In a job file the line `# yaml-language-server: $schema=FILE` makes editors complete it.
+    """
+    from hpcrun.spec.schema import json_schema
+
+    emit_json(json_schema(kind))
+    return 0
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.option("--install", is_flag=True, help="Install it where the shell loads it at startup.")
+@click.option(
+    "--command",
+    "name",
+    metavar="NAME",
+    default="hpcrun",
+    help="The alias that you type for hpcrun, if you have one.",
+)
+def completion(shell: str, install: bool, name: str) -> int:
+    """Print the shell script that completes verbs, options, jobs, runs and job ids.
+
+    For this shell:  eval "$(hpcrun completion bash)"; zsh alike; fish:  hpcrun completion fish |
+    source. For all to come: --install. It asks the hpcrun that wrote it, whatever the PATH has; run
+    it again after hpcrun was moved.
+
+    Where you call it as python -m hpcrun: alias hr='python -m hpcrun', and --command hr.
+    """
+    import re
+
+    from hpcrun.cli.completion import SHELLS
+    from hpcrun.cli.output import note, say
+
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):
+        raise InputError(f"--command {name}: not the name of a command", fix="as in: --command hr")
+    script = SHELLS[shell](prog_name=name).source()
+    if not install:
+        say(script.rstrip("\n"))
+        return 0
+    for path, is_changed in _install(shell, name, script):
+        note(f"{'wrote' if is_changed else 'as it was'}: {path}")
+    note(f"it works in each {shell} that starts from now on")
+    return 0
+
+
+def _install(shell: str, name: str, script: str) -> list[tuple[Path, bool]]:
+    """Put the script where the shell finds it; return each file, and whether it was changed.
+
+    fish reads a folder of its own; for bash and zsh a line is added to the user's own start file,
+    once. Raises InputError, HpcrunError.
+    """
+    import os
+    from shlex import quote
+
+    from hpcrun.assets import config_dir, home_dir
+
+    home = Path(home_dir(os.environ))
+    if shell == "fish":
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        target = base / "fish" / "completions" / f"{name}.fish"
+        return [(target, _write(target, script))]
+    target = config_dir(os.environ) / f"completion-{name}.{shell}"
+    start = home / ".bashrc"
+    if shell == "zsh":
+        start = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
+    changed = _write(target, script)
+    line = f"[ ! -r {quote(str(target))} ] || . {quote(str(target))}  # completion of hpcrun"
+    return [(target, changed), (start, _add_line(start, line))]
+
+
+def _write(path: Path, text: str) -> bool:
+    from hpcrun.runs.records import write_file
+
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        if path.is_file() and path.read_bytes() == data:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {error.strerror}") from error
+    write_file(path, data)
+    return True
+
+
+def _add_line(path: Path, line: str) -> bool:
+    """Add a line to a file of the user's, through links and with its rights as they are."""
+    data = line.encode("utf-8", "surrogateescape")
+    try:
+        before = path.read_bytes() if path.exists() else b""
+        if data in before.splitlines():
+            return False
+        with path.open("ab") as file:
+            file.write((b"" if not before or before.endswith(b"\n") else b"\n") + data + b"\n")
+    except OSError as error:
+        raise InputError(
+            f"{path}: {error.strerror}", fix=f"add this line where your shell starts: {line}"
+        ) from error
+    return True

@@ -1,0 +1,327 @@
+"""The verbs status, logs, top, wait and shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcrun.cli.options import (
+    RUN,
+    ArgsAfterDashes,
+    cluster_option,
+    context,
+    json_option,
+    parse_when,
+    seconds,
+)
+from hpcrun.cli.output import is_terminal, note
+from hpcrun.errors import InputError
+
+if TYPE_CHECKING:
+    from hpcrun.runs.status import JobStatus
+
+
+@click.command("status")
+@click.argument("job", required=False, type=RUN)
+@click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of runs (20).")
+@click.option("--all", "everything", is_flag=True, help="All runs, those of a sweep one by one.")
+@click.option("-w", "--watch", "is_watched", is_flag=True, help="Refresh as the state changes.")
+@cluster_option
+@json_option
+def status(
+    job: str | None,
+    count: int,
+    everything: bool,
+    is_watched: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Show the state of the newest runs, of one run in detail, or of all runs of a sweep.
+
+    JOB is a Slurm job id such as 123 or 123_4 (also of a job that hpcrun did not submit), a run id,
+    its last four characters, or a sweep's id. In the list a sweep is one line.
+
+    --watch runs until Ctrl-C, or until the given JOB is over. It queries Slurm at most twice a
+    minute, reads the runs' own files more often, and needs a terminal.
+
+    The exit code is 4 if the state depends on Slurm and Slurm does not answer.
+    """
+    from hpcrun.cli.show_status import Query, show_status
+
+    where = context(cluster)
+    query = Query(job, None if everything else count, everything)
+    if not is_watched:
+        return show_status(where, query, as_json=as_json)
+    if as_json:
+        raise InputError("--watch shows a picture, --json a state", fix="give one of them")
+    from hpcrun.cli.watch_status import watch_status
+
+    return watch_status(where, query)
+
+
+@click.command("logs")
+@click.argument("job", required=False, type=RUN)
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the job ends.")
+@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only these ranks, e.g. 0,3-5.")
+@click.option(
+    "--node", "nodes", multiple=True, metavar="N", help="Only this node, by number or name."
+)
+@click.option("--err", is_flag=True, help="Only what explains a failure; see above.")
+@click.option("--attempt", metavar="K", help="Only this attempt: 0, 1, ..., or last.")
+@click.option("-n", "--lines", metavar="N", help="The last N lines of each file, or all.")
+@click.option("--grep", metavar="RE", help="Only lines that match this Python regex.")
+@click.option("--since", metavar="WHEN", help="Only lines since: 10m, 2h, 08:00, 2026-11-20T08:00.")
+@click.option("--raw", is_flag=True, help="Do not mask secrets or remove control characters.")
+@cluster_option
+@json_option
+def logs(
+    job: str | None,
+    follow: bool,
+    ranks: tuple[str, ...],
+    nodes: tuple[str, ...],
+    err: bool,
+    attempt: str | None,
+    lines: str | None,
+    grep: str | None,
+    since: str | None,
+    raw: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> int:
+    """Show a job's output: rank by rank, then the launchers' and the batch script's.
+
+    JOB is a run id, a sweep, or any Slurm job id such as 123 or 123_4; the default is the newest
+    run. Lines of ranks other than 0 begin with [rankN]:, those of other nodes' launchers with
+    nodeN:, those of a sweep's or array's tasks with [taskN]:.
+
+    With -f the exit code is 0 if the job succeeded and 1 if it did not. Ctrl-C stops following, not
+    the job. On a terminal only the last lines of a long log are shown; -n all shows all of it, and
+    so does a pipe: hpcrun logs | less -R.
+
+    --err shows why a job failed: the last traceback of the rank that failed first, then those of
+    the others, and the error lines of the launcher, the batch script and Slurm. (The ranks of a run
+    write stdout and stderr to one file.) Of other jobs it shows stderr, if that is a separate file.
+
+    --since compares the time stamps of the lines (local time unless they name a zone); a log whose
+    last lines have none is shown whole if it was written to since.
+
+    Secrets are shown as ***: the values of the job's secrets, well-known kinds of tokens (Hugging
+    Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,
+    and passwords in URLs. With --json each line is a JSON object.
+    """
+    from hpcrun.cli.show_logs import LogPrinter, show_logs
+    from hpcrun.controller.logs import LogQuery, logs_of, masker_of
+
+    query = LogQuery(
+        ranks=_parse_ranks(ranks),
+        nodes=tuple(word for each in nodes for word in each.split(",") if word),
+        attempt=_parse_attempt(attempt),
+        err=err,
+        lines=_parse_count(lines),
+        pattern=_parse_pattern(grep),
+        since=None if since is None else parse_when(since, time.time()),
+    )
+    where = context(cluster)
+    logs = logs_of(where, job, query)
+    printer = LogPrinter(
+        None if raw else masker_of(where, logs.runs),
+        as_json=as_json,
+        keeps=query.keeps if query.pattern is not None else None,
+    )
+    return show_logs(logs, printer, job, follow=follow, is_cut=lines is None)
+
+
+def _parse_ranks(words: Sequence[str]) -> frozenset[int]:
+    """Read ranks as 0,3-5. Raises InputError.
+
+    >>> sorted(_parse_ranks(["0,3-5", "7"]))
+    [0, 3, 4, 5, 7]
+    """
+    found: set[int] = set()
+    for word in ",".join(words).split(",") if words else ():
+        match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise InputError(f"--rank {word}: no rank", fix="as in --rank 0 or --rank 0,3-5")
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def _parse_count(text: str | None) -> int | None:
+    """Read a number of lines; None for all. Raises InputError."""
+    if text is None or text == "all":
+        return None
+    if re.fullmatch(r"[0-9]{1,12}", text):
+        return int(text)
+    raise InputError(f"--lines {text}: no number of lines", fix="as in -n 50, or -n all")
+
+
+def _parse_attempt(text: str | None) -> int | None:
+    """Read the number of an attempt, -1 for the last one. Raises InputError."""
+    if text is None:
+        return None
+    if text == "last":
+        return -1
+    if re.fullmatch(r"[0-9]{1,7}", text):
+        return int(text)
+    raise InputError(f"--attempt {text}: no attempt", fix="as in --attempt 0, or --attempt last")
+
+
+def _parse_pattern(text: str | None) -> re.Pattern[str] | None:
+    """Compile a regular expression of Python's. Raises InputError."""
+    if text is None:
+        return None
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        # In a locale that is not UTF-8; logs are.
+        text = os.fsencode(text).decode("utf-8", "surrogateescape")
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        at = error.pos if isinstance(error, re.error) else None
+        where = f" at character {at + 1}" if at is not None else ""
+        message = error.msg if isinstance(error, re.error) else str(error)
+        raise InputError(
+            f"--grep {text}: not a regular expression: {message}{where}",
+            fix=f"to search for the text itself: --grep '{re.escape(text)}'",
+        ) from error
+
+
+@click.command("top")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", type=RUN)
+@click.option("-n", "count", type=click.IntRange(1), default=20, help="Number of jobs (20).")
+@click.option("--no-usage", is_flag=True, help="Do not measure GPU and CPU use.")
+@cluster_option
+@json_option
+def top(
+    jobs: tuple[str, ...], count: int, no_usage: bool, cluster: str | None, as_json: bool
+) -> int:
+    """Watch jobs as they run: step, loss, speed, and how busy each node is.
+
+    JOB is a Slurm job id, a run id or a sweep's id; the default is all your running and pending
+    jobs, including those that hpcrun did not submit. q or Ctrl-C quits. With --json, or if stdout
+    is not a terminal, it prints one snapshot.
+
+    GPU and CPU use is measured by a job step (srun --overlap) that takes no resources, ends with
+    this command, and shows in sacct as hpcrun-top.
+    """
+    from hpcrun.cli.watch_top import print_snapshot, watch_top
+
+    where = context(cluster)
+    if as_json or not is_terminal():
+        return print_snapshot(where, jobs, count=count, usage=not no_usage, as_json=as_json)
+    return watch_top(where, jobs, count=count, usage=not no_usage)
+
+
+# As timeout(1) has it.
+TIMED_OUT = 124
+
+
+@click.command("wait")
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
+@click.option("--any", "first", is_flag=True, help="Only until the first one is over.")
+@click.option("--timeout", metavar="T", help="Give up after T: seconds, or e.g. 15m, 2h, 1h30m.")
+@cluster_option
+@json_option
+def wait(
+    jobs: Sequence[str], first: bool, timeout: str | None, cluster: str | None, as_json: bool
+) -> int:
+    """Wait until runs, sweeps or other Slurm jobs are over.
+
+    The default JOB is the newest run. The exit code is 0 if all succeeded, 1 if one failed, 124 at
+    the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
+    stops waiting, not the job.
+    """
+    from hpcrun.cli.output import emit_json, note, say
+    from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
+    from hpcrun.controller.targets import find_targets
+    from hpcrun.views.status import end_line, ended_json
+    from hpcrun.views.table import Look
+
+    limit = None if timeout is None else seconds(timeout)
+    where = context(cluster)
+    targets = find_targets(where, jobs)
+    deadline = None if limit is None else time.monotonic() + limit
+    watched = [Runs(targets.all_runs()), Jobs(targets.jobs)]
+    monitor = Monitor(where, watched, deadline=deadline)
+    last: dict[str, JobStatus] = {}
+    over: list[JobStatus] = []
+    try:
+        for status in poll_all([monitor], deadline=deadline):
+            if status.final:
+                over.append(status)
+                if not as_json:
+                    say(end_line(status, Look(colour=True)))
+            elif not as_json:
+                _show_progress(last.get(name_of(status)), status)
+            last[name_of(status)] = status
+            if first and over:
+                break
+    except KeyboardInterrupt:
+        note("\nno longer waiting; the jobs go on")
+        raise
+    # Tasks that waited shared a row, and have their own since they began.
+    there = {name_of(status) for status in monitor.statuses}
+    last = {key: status for key, status in last.items() if key in there}
+    left = [status for status in last.values() if not status.final]
+    timed_out = bool(left) and not (first and over)
+    silent = [status for status in left if status.state == "UNKNOWN"]
+    if as_json:
+        emit_json({"runs": [ended_json(one) for one in last.values()], "timed_out": timed_out})
+    elif timed_out:
+        names = ", ".join(one.label for one in left[:3]) + (", ..." if len(left) > 3 else "")
+        note(f"time is up; not over yet: {names}")
+    if timed_out:
+        return 4 if silent else TIMED_OUT
+    return 0 if all(status.ok for status in over) else 1
+
+
+def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
+    """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
+    from hpcrun.cli.output import is_terminal, note
+    from hpcrun.views.status import state_line
+    from hpcrun.views.table import Look
+
+    was = before.state if before is not None else ""
+    silence = "UNKNOWN" in (now.state, was) and now.state != was and before is not None
+    if silence or is_terminal():
+        line = state_line(now, Look(colour=True))
+        note(line + ("; still waiting" if now.state == "UNKNOWN" else ""))
+
+
+@click.command("shell", cls=ArgsAfterDashes)
+@click.argument("job", required=False, type=RUN)
+@click.option("--node", metavar="N", help="The node, by name or number (default: the first).")
+@cluster_option
+def shell(
+    job: str | None, node: str | None, cluster: str | None, extra_args: list[str] | None
+) -> int:
+    """Open a shell on a node of a running job, beside its own processes.
+
+    It has the job's environment: modules, Python, GPUs, working directory. A command after -- is
+    run instead, and its exit code returned: hpcrun shell 7 -- nvidia-smi. The default JOB is the
+    newest run.
+    """
+    from hpcrun.controller.shell import become, prepare_shell
+    from hpcrun.controller.targets import find_targets
+
+    if extra_args == []:
+        raise click.UsageError("no command after --")
+    has_terminal = bool(sys.stdin and sys.stdin.isatty()) and is_terminal()
+    if extra_args is None and not has_terminal:
+        raise InputError(
+            "a shell needs a terminal", fix="give a command: hpcrun shell JOB -- nvidia-smi"
+        )
+    where = context(cluster)
+    shell = prepare_shell(
+        where, find_targets(where, [job] if job else []), extra_args or [], node=node
+    )
+    for text in shell.notes:
+        note(click.style(f"note: {text}", dim=True))
+    become(shell)
+    return 1  # not reached
