@@ -15,8 +15,7 @@ from hpcrun.cli.main import SECTIONS, VERBS, hpcrun
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import placeholder_names
 from hpcrun.plan.types import Dependency, Place
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import Batch, DeepSpeed, JobSpec
+from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec
 from hpcrun.spec.schema import json_schema
 
 FILE = Path(__file__).with_name("reference.md")

@@ -28,7 +28,7 @@ from hpcrun.controller.init.init import Found, Options, Question
 from hpcrun.controller.init.job import JobFile, draft, find_script, read_program
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile import update
-from hpcrun.spec.cluster import Cluster, Partition
+from hpcrun.spec.job import Cluster, Partition
 from hpcrun.spec.load import load_cluster
 
 

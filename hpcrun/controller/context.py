@@ -13,8 +13,7 @@ from msgspec import Struct, field
 
 from hpcrun.assets import config_dir, home_dir
 from hpcrun.errors import InputError
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import EnvironmentKind
+from hpcrun.spec.job import Cluster, EnvironmentKind
 from hpcrun.transport import Connect, Transport
 from hpcrun.transport.local import LocalTransport
 

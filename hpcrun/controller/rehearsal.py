@@ -20,7 +20,7 @@ from hpcrun.sandbox.config import (
     cpus_per_node,
 )
 from hpcrun.sandbox.directory import MAX_NODES
-from hpcrun.spec.cluster import Cluster, GpuType, Partition
+from hpcrun.spec.job import Cluster, GpuType, Partition
 
 # Of a profile, what decides how a job asks for its nodes; the rest is true of the cluster only.
 _KEPT = ("partition", "account", "partitions", "gpu_types", "max_array_size", "slurm", "rename")

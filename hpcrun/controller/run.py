@@ -25,8 +25,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import write_record
 from hpcrun.slurm.hostfile import parse_hostfile
 from hpcrun.slurm.nodelist import expand_counts
-from hpcrun.spec.cluster import GpuType
-from hpcrun.spec.job import JobSpec, Resources
+from hpcrun.spec.job import GpuType, JobSpec, Resources
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # DeepSpeed gives its arguments to pdsh, and pdsh to a shell on each host.

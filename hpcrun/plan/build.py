@@ -16,8 +16,7 @@ from hpcrun.plan.gpus import decide_precision
 from hpcrun.plan.job import LOCAL_DIR, Findings, Job, fill_known
 from hpcrun.plan.setup import build_setup
 from hpcrun.plan.types import Dependency, Place, Plan
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, JobSpec
 from hpcrun.spec.rules import settle_framework
 
 REFERENCE_TRAINER = "train_gpt.py"

@@ -12,8 +12,7 @@ from hpcrun.plan.gpus import gpu_notes, is_mig
 from hpcrun.plan.job import Findings, Job
 from hpcrun.plan.types import Plan
 from hpcrun.slurm.commands import quote_pattern
-from hpcrun.spec.cluster import Cluster, GpuType, Partition
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, GpuType, JobSpec, Partition
 
 # Without a word from the profile: Slurm's own default is one CPU for a whole node's task, which
 # starves the data loaders; four for each GPU fits nearly every GPU node that is sold.

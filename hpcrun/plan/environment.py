@@ -13,8 +13,7 @@ from hpcrun.plan.launchers import ON_ACCELERATE, framework_section
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Block, Section
 from hpcrun.plan.variables import check_variables, inherited_notes
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, JobSpec
 
 AFTER_VARIABLE = "HPCRUN_AFTER_CHECKPOINT_DIR"
 

@@ -6,8 +6,7 @@ import re
 
 from hpcrun.plan.job import Findings
 from hpcrun.plan.types import Section
-from hpcrun.spec.cluster import Cluster, GpuType
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, GpuType, JobSpec
 
 # Models by architecture, as they stand in names with everything but letters and digits taken out.
 _ARCHITECTURES = {

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from hpcrun.errors import Problem
 from hpcrun.plan.types import Place
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import FrameworkName, JobSpec
+from hpcrun.spec.job import Cluster, FrameworkName, JobSpec
 
 if TYPE_CHECKING:
     from hpcrun.plan.directives import Topology

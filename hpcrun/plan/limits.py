@@ -10,8 +10,7 @@ from typing import NamedTuple
 from hpcrun.errors import Problem
 from hpcrun.plan.directives import parse_memory_mb, parse_seconds
 from hpcrun.plan.types import Plan
-from hpcrun.spec.cluster import Cluster, Partition
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, JobSpec, Partition
 
 # Partitions that a message names, where the job fits none of many.
 NAMED = 3

@@ -12,7 +12,7 @@ from hpcrun.plan.gpus import architecture, is_mig, model
 from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
 from hpcrun.slurm.commands import parse_version
 from hpcrun.slurm.jobs import node_gpus
-from hpcrun.spec.cluster import GpuType, Partition
+from hpcrun.spec.job import GpuType, Partition
 
 # Partitions that are for something else than the usual job, by a word of their name.
 _UNUSUAL = re.compile(

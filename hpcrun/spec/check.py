@@ -1,8 +1,8 @@
 """A YAML tree to a typed, frozen value: all problems are reported, each with its place.
 
-The types of ``spec.job`` and ``spec.cluster`` say what is legal; nothing here names a field. The
-rule for values: what is written without quotes may be what the field asks for, a number, a boolean
-or the text as it stands; what is written in quotes is text.
+The types of ``spec.job`` say what is legal; nothing here names a field. The rule for values: what
+is written without quotes may be what the field asks for, a number, a boolean or the text as it
+stands; what is written in quotes is text.
 """
 
 from __future__ import annotations

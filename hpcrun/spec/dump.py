@@ -1,9 +1,13 @@
-"""Jobs and values as YAML that the reader of yaml12 reads back as they are."""
+"""Jobs and values as YAML that yaml12 reads back as they are; and single values changed in a text.
+
+An edited text is parsed for the places of its values alone; a change is one splice. What stands
+around it stays: comments, order, quotes, flow and block style.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -145,3 +149,165 @@ def _check_text(text: str, source: str, path: str) -> str:
 
 def _problem(source: str, path: str, message: str) -> SpecError:
     return SpecError([Problem(path, message, source)])
+
+
+# ---- single values changed -----------------------------------------------------------------------
+
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Path = Sequence[str]
+
+
+class CannotEdit(Exception):
+    """The text is written in a way that cannot be changed value by value."""
+
+
+def put(text: str, path: Path, value: Any) -> str:
+    """Set the value under a path of keys; its parents must be there, or be put too.
+
+    >>> put("a: {b: 1}  # why\\n", ["a", "b"], 2), put("a:\\n  b: 1 # x\\n", ["a", "c"], "d")
+    ('a: {b: 2}  # why\\n', 'a:\\n  b: 1 # x\\n  c: d\\n')
+    """
+    node, depth = _descend(text, path)
+    if node is None:
+        ended = text if not text or text.endswith("\n") else f"{text}\n"
+        return ended + "\n".join(_block_entry(path[0], _nested(path[1:], value), 0)) + "\n"
+    is_empty = isinstance(node, yaml.ScalarNode) and not node.style and node.value == ""
+    if depth == len(path) or is_empty:
+        return _replace(text, node, _nested(path[depth:], value))
+    if not isinstance(node, yaml.MappingNode):
+        raise CannotEdit(f"{'.'.join(path[:depth])}: not a map")
+    return _insert(text, node, path[depth], _nested(path[depth + 1 :], value))
+
+
+def drop(text: str, path: Path) -> str:
+    """Take an entry out, with the comment behind it.
+
+    >>> drop("a: {b: 1, c: 2}\\n", ["a", "b"]), drop("a:\\n  b: 1 # x\\n  c: 2\\n", ["a", "b"])
+    ('a: {c: 2}\\n', 'a:\\n  c: 2\\n')
+    """
+    parent, index = _find(text, path)
+    key, value = parent.value[index]
+    if parent.flow_style:
+        if index + 1 < len(parent.value):
+            return (
+                text[: key.start_mark.index] + text[parent.value[index + 1][0].start_mark.index :]
+            )
+        start = parent.value[index - 1][1].end_mark.index if index else key.start_mark.index
+        return text[:start] + text[value.end_mark.index :]
+    if len(parent.value) == 1:
+        raise CannotEdit(f"{'.'.join(path)}: nothing else is there")
+    start, end = _lines(text, key, value)
+    return text[:start] + text[end:]
+
+
+def comment_out(text: str, path: Path, why: str) -> str:
+    """Make a comment of an entry's lines, under a line that says why; in flow style drop it."""
+    parent, index = _find(text, path)
+    if parent.flow_style or len(parent.value) == 1:
+        return drop(text, path)
+    start, end = _lines(text, *parent.value[index])
+    lines = text[start:end].splitlines(keepends=True)
+    indent = re.match(" *", lines[0])
+    pad = indent[0] if indent else ""
+    newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
+    shown = [f"{pad}# {line.removeprefix(pad)}" if line.strip() else line for line in lines]
+    return text[:start] + f"{pad}# {why}{newline}" + "".join(shown) + text[end:]
+
+
+# ---- places ------------------------------------------------------------------------------------
+
+
+def _descend(text: str, path: Path) -> tuple[yaml.Node | None, int]:
+    """Follow a path as far as it is there: the node that it leads to, and how many keys it took."""
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise CannotEdit(str(error)) from error
+    for depth, key in enumerate(path):
+        index = _index(node, key)
+        if node is None or index is None:
+            return node, depth
+        node = node.value[index][1]
+    return node, len(path)
+
+
+def _index(node: yaml.Node | None, key: str) -> int | None:
+    entries = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((index for index, (name, _) in enumerate(entries) if name.value == key), None)
+
+
+def _find(text: str, path: Path) -> tuple[yaml.MappingNode, int]:
+    """Find the map that has the entry, and where in it."""
+    parent, depth = _descend(text, path[:-1])
+    index = _index(parent, path[-1])
+    if depth < len(path) - 1 or index is None or not isinstance(parent, yaml.MappingNode):
+        raise CannotEdit(f"{'.'.join(path)}: not there")
+    return parent, index
+
+
+def _tail(node: yaml.Node) -> int:
+    """Where a node's text ends; that of a block collection ends with its last value's."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
+        key, value = node.value[-1]
+        return max(int(key.end_mark.index) + 1, _tail(value))
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
+        return _tail(node.value[-1])
+    return int(node.end_mark.index)
+
+
+def _lines(text: str, key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
+    """The whole lines of an entry of a block map. Raises CannotEdit where others share them."""
+    start = text.rfind("\n", 0, key.start_mark.index) + 1
+    if text[start : key.start_mark.index].strip():
+        raise CannotEdit("other text stands before the key")
+    tail = max(_tail(value), key.end_mark.index)
+    return start, _line_end(text, tail)
+
+
+def _line_end(text: str, index: int) -> int:
+    """The start of the line after the one that has the character before ``index``."""
+    found = text.find("\n", max(index - 1, 0))
+    return len(text) if found < 0 else found + 1
+
+
+def _nested(path: Path, value: Any) -> Any:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+# ---- splices -----------------------------------------------------------------------------------
+
+
+def _replace(text: str, node: yaml.Node, value: Any) -> str:
+    start, end = node.start_mark.index, _tail(node)
+    before = " " if start and text[start - 1] == ":" else ""
+    return text[:start] + before + flow(value) + text[end:]
+
+
+def _insert(text: str, parent: yaml.MappingNode, key: str, value: Any) -> str:
+    if parent.flow_style:
+        entry = f"{flow(key)}: {flow(value)}"
+        if not parent.value:
+            return f"{text[: parent.start_mark.index]}{{{entry}}}{text[parent.end_mark.index :]}"
+        at = parent.value[-1][1].end_mark.index
+        return f"{text[:at]}, {entry}{text[at:]}"
+    first = parent.value[0][0].start_mark
+    last_key, last_value = parent.value[-1]
+    at = _line_end(text, max(_tail(last_value), last_key.end_mark.index + 1))
+    newline = "\r\n" if "\r\n" in text else "\n"
+    start = "" if at == 0 or text[at - 1] == "\n" else newline
+    lines = _block_entry(key, value, first.column)
+    return text[:at] + start + "".join(f"{line}{newline}" for line in lines) + text[at:]
+
+
+def _block_entry(key: str, value: Any, indent: int) -> list[str]:
+    pad = " " * indent
+    if isinstance(value, Mapping) and value and len(flow(value)) > 40:
+        inner = [
+            line for name, below in value.items() for line in _block_entry(name, below, indent + 2)
+        ]
+        return [f"{pad}{flow(key)}:", *inner]
+    return [f"{pad}{flow(key)}: {flow(value)}"]

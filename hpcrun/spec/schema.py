@@ -15,8 +15,7 @@ import msgspec.inspect as mi
 
 from hpcrun.spec import rules
 from hpcrun.spec.check import shape, unwrap
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, JobSpec
 
 Schema = dict[str, Any]
 

@@ -13,8 +13,7 @@ from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.interpreter import Interpreter, find_interpreter
 from hpcrun.controller.prepare import prepare
 from hpcrun.errors import InputError, SpecError
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import Container, JobSpec, Setup
+from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
 from tests.plan.making import cluster, job
 
 

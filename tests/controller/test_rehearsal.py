@@ -12,8 +12,7 @@ from hpcrun.controller.rehearsal import shape_like
 from hpcrun.errors import InputError
 from hpcrun.sandbox.config import NodeKind, Shape, cluster_profile, gres_conf, slurm_conf
 from hpcrun.sandbox.directory import Layout
-from hpcrun.spec.cluster import Cluster, GpuType, Partition
-from hpcrun.spec.job import Setup
+from hpcrun.spec.job import Cluster, GpuType, Partition, Setup
 
 LAB = Cluster(
     name="lab",

@@ -7,8 +7,7 @@ from typing import Any
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Place, Plan
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import JobSpec
+from hpcrun.spec.job import Cluster, JobSpec
 from hpcrun.spec.load import load_cluster, load_job
 
 PLACE = Place(

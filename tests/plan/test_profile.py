@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun.errors import InputError
 from hpcrun.plan.profile import Facts, changes, update
-from hpcrun.spec.cluster import GpuType, Partition
+from hpcrun.spec.job import GpuType, Partition
 from hpcrun.spec.load import load_cluster
 
 TEXT = """\

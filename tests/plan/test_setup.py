@@ -10,8 +10,7 @@ from hpcrun.plan.job import LOCAL_DIR
 from hpcrun.plan.setup import choose_setup
 from hpcrun.plan.types import Plan, Section
 from hpcrun.render.files import pyxis_options
-from hpcrun.spec.cluster import Cluster
-from hpcrun.spec.job import Container, JobSpec, Setup
+from hpcrun.spec.job import Cluster, Container, JobSpec, Setup
 from tests.plan.making import PLACE, plan, variables
 
 CONTAINER = Setup(container=Container(image="a.sif"))

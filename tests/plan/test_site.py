@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpcrun.plan.site import Answers, Site, build_site, first_host
 from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
 from hpcrun.slurm.nodelist import expand
-from hpcrun.spec.cluster import GpuType
+from hpcrun.spec.job import GpuType
 
 ENFORCED = SlurmConfig(
     version="22.05.8", enforced=frozenset({"associations", "limits", "qos"}), has_accounting=True

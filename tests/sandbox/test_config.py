@@ -18,7 +18,7 @@ from hpcrun.sandbox import config, directory, lifecycle, processes
 from hpcrun.sandbox.config import plain_shape
 from hpcrun.sandbox.directory import Layout, sandbox_dir
 from hpcrun.sandbox.lifecycle import down, status, up
-from hpcrun.spec.cluster import Cluster, Partition
+from hpcrun.spec.job import Cluster, Partition
 from tests.needs import require_root
 from tests.sandbox.using import wait_until
 

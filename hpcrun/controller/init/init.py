@@ -30,7 +30,7 @@ from hpcrun.plan.profile import Change, Facts, changes, listed, profile_text
 from hpcrun.plan.site import Answers, Site, build_site
 from hpcrun.report.files import whole_file
 from hpcrun.signals import signals_wait
-from hpcrun.spec.cluster import Cluster
+from hpcrun.spec.job import Cluster
 from hpcrun.spec.load import load_cluster
 from hpcrun.spec.schema import json_schema
 

@@ -18,7 +18,7 @@ from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import is_mig
 from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
 from hpcrun.plan.script_facts import ScriptFacts
-from hpcrun.spec.cluster import Cluster, Partition
+from hpcrun.spec.job import Cluster, Partition
 from hpcrun.spec.load import load_job
 
 # Files looked at for a script.

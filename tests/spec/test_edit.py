@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.spec.dump import flow
-from hpcrun.spec.yaml_edit import CannotEdit, comment_out, drop, put
+from hpcrun.spec.dump import CannotEdit, comment_out, drop, flow, put
 
 TEXT = """\
 # mine: é ü
