@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.slurm import commands, jobs
-from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.commands import Estimate
 from hpcrun.slurm.jobs import SlurmJob
+from hpcrun.slurm.reasons import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).

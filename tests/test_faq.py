@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.slurm.answers import refusal_fix
-from hpcrun.slurm.reasons import explain
+from hpcrun.slurm.reasons import explain, refusal_fix
 from tests.source import ROOT, modules, tree
 
 FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")

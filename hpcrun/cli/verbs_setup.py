@@ -145,8 +145,7 @@ def hostfile(
     may be left out. "slurm" is the node list, "mpich" Intel MPI's form too.
     """
     from hpcrun.controller.hostfile import find_hosts, write_hostfile
-    from hpcrun.slurm.hostfile import format_hostfile
-    from hpcrun.slurm.nodelist import compress
+    from hpcrun.slurm.hosts import compress, format_hostfile
 
     where = context(cluster)
     pool = find_hosts(where, hosts, source, slots)

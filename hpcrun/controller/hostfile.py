@@ -16,8 +16,7 @@ from hpcrun.controller.targets import find, job_of_another, no_such_run, only_ru
 from hpcrun.errors import InputError
 from hpcrun.runs.layout import RUN_ID
 from hpcrun.runs.records import read_history, write_file
-from hpcrun.slurm.hostfile import Form, Host, parse_hostfile
-from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.hosts import Form, Host, expand, parse_hostfile
 from hpcrun.slurm.states import is_final
 
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?(\+[0-9]+)?")

@@ -22,8 +22,8 @@ from hpcrun.errors import InputError, OutOfReach
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
+from hpcrun.slurm.hosts import expand
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.nodelist import expand
 from hpcrun.slurm.states import is_final, parse_exit_code
 
 # The job may have ended where it has been silent for longer than ever before, and for SILENT_AFTER

@@ -24,9 +24,8 @@ from hpcrun.errors import HpcrunError, InputError
 from hpcrun.logs.files import LogFile, Tail, end_in, log_files, part_of, start_of_last
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import End, read_history, read_plan, read_record, read_task, runs_of
+from hpcrun.secrets.kinds import is_secret_name, looks_random
 from hpcrun.secrets.mask import Masker, SecretMark
-from hpcrun.secrets.names import is_secret_name
-from hpcrun.secrets.tokens import looks_random
 
 if TYPE_CHECKING:
     from hpcrun.controller.job_output import JobOutput
@@ -544,6 +543,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5])
     '0-2,5'
     """
-    from hpcrun.slurm.nodelist import compress  # here: only messages of errors need it
+    from hpcrun.slurm.hosts import compress  # here: only messages of errors need it
 
     return compress([str(number) for number in numbers]).strip("[]")

@@ -23,8 +23,7 @@ from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import write_record
-from hpcrun.slurm.hostfile import parse_hostfile
-from hpcrun.slurm.nodelist import expand_counts
+from hpcrun.slurm.hosts import expand_counts, parse_hostfile
 from hpcrun.spec.job import GpuType, JobSpec, Resources
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h

@@ -16,7 +16,7 @@ from hpcrun.controller.targets import Targets
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.status import JobStatus
 from hpcrun.slurm.commands import shares_gpus, shell_argv
-from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.hosts import expand
 from hpcrun.slurm.states import ACTIVE
 
 

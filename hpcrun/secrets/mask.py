@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcrun.secrets import tokens
-from hpcrun.secrets.names import OPTION, ROOTS, pattern_after, value_after
+from hpcrun.secrets import kinds
 
 MASK = b"***"
 # A shorter value of a secret stands in a log by chance: it is masked after its name alone.
@@ -39,8 +38,8 @@ _ALPHANUMERIC = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
 _BASE64 = _table(_LETTERS + b"+/")
 # Tokens have such a run; few words of a log do.
-_TOKEN_RUN = b"x" * tokens.TOKEN_RUN
-_KEY_RUN = b"x" * tokens.KEY_RUN
+_TOKEN_RUN = b"x" * kinds.TOKEN_RUN
+_KEY_RUN = b"x" * kinds.KEY_RUN
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
 _BLANKS = b" \t\"'\\]"
@@ -85,7 +84,7 @@ def mark_secrets(values: Mapping[str, bytes], key: bytes) -> list[SecretMark]:
         if len(value) >= _SHORTEST_MARKED
         and len(set(value)) >= _DIFFERENT
         and _MARKED.fullmatch(value)
-        and tokens.looks_random(value, shortest_hex=_SHORTEST_MARKED)
+        and kinds.looks_random(value, shortest_hex=_SHORTEST_MARKED)
     ]
 
 
@@ -106,7 +105,7 @@ class Masker:
         marks: Sequence[SecretMark] = (),
     ) -> None:
         """Take the run's own: ``names`` of its secrets, the ``values`` that are known."""
-        self._names = pattern_after(names)
+        self._names = kinds.pattern_after(names)
         self._needles = tuple(name.encode("utf-8", "surrogateescape") for name in names if name)
         self._values = sorted({v for v in values if len(v) >= SHORTEST_VALUE}, key=len)[::-1]
         self._marks = [(mark, _table(_LETTERS + mark.others)) for mark in marks]
@@ -147,7 +146,7 @@ class Masker:
         for mark, table in self._marks:
             yield from _marked_in(text, mark, table)
         if b"PRIVATE KEY" in text:
-            yield from tokens.private_keys_in(text)
+            yield from kinds.private_keys_in(text)
         # A block ends where a line does, or with context on both sides.
         at = 0
         while at < len(text):
@@ -183,7 +182,7 @@ class FileMasker:
         data = data.replace(b"\0", b"") if b"\0" in data else data
         before, self._before = self._before, b""
         if before or b"-----BEGIN " in data:
-            self._before = tokens.open_private_key(before + data)
+            self._before = kinds.open_private_key(before + data)
         if not self._before and not data.endswith((b"\n", b"\r")):
             self._before = data[-CONTEXT:]
         return self._masker.mask(data, before)
@@ -205,7 +204,7 @@ def _is_clean(block: bytes) -> bool:
     Lines of a log differ mostly in their digits: without these few are left to be searched.
     """
     shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
-    if len(shapes) * 4 > len(block) or tokens.START.search(shapes):
+    if len(shapes) * 4 > len(block) or kinds.START.search(shapes):
         return False
     if _KEY_RUN in shapes.translate(_BASE64):
         return False
@@ -218,11 +217,11 @@ def _roots_in(low: bytes) -> list[bytes]:
     Most blocks have few of them.
     """
     # A word of an address is in many lines, and what stands before its @ in few.
-    found = [root for root in ROOTS if (b"@" if root == b"://" else root) in low]
-    if not found or OPTION in low:
+    found = [root for root in kinds.ROOTS if (b"@" if root == b"://" else root) in low]
+    if not found or kinds.OPTION in low:
         return found
     bare = low.translate(None, _BLANKS)
-    return [root for root in found if any(needle in bare for needle in ROOTS[root])]
+    return [root for root in found if any(needle in bare for needle in kinds.ROOTS[root])]
 
 
 def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
@@ -235,8 +234,8 @@ def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
         end = words.find(b" ", at)
         end = len(words) if end < 0 else end
         word = block[first:end]
-        if not word.islower() or any(start in word for start in tokens.LOW_STARTS):
-            for found in tokens.TOKEN.finditer(word):
+        if not word.islower() or any(start in word for start in kinds.LOW_STARTS):
+            for found in kinds.TOKEN.finditer(word):
                 yield first + found.start(), first + found.end()
         at = runs.find(_TOKEN_RUN, end)
 
@@ -248,7 +247,7 @@ def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
         first = block.rfind(b"\n", 0, at) + 1
         end = block.find(b"\n", at)
         end = len(block) if end < 0 else end
-        if end - first < 200 and tokens.is_private_key_line(block[first:end]):
+        if end - first < 200 and kinds.is_private_key_line(block[first:end]):
             yield first, end
         at = end
 
@@ -259,7 +258,7 @@ def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
     for root in _roots_in(low):
         at = low.find(root)
         while at >= 0:
-            span = value_after(block, root, at)
+            span = kinds.value_after(block, root, at)
             if span is not None:
                 yield span
             at = low.find(root, at + len(root))

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpcrun.errors import InputError
-from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.hosts import expand
 from hpcrun.slurm.states import is_unlimited, parse_duration, parse_state
 
 # Names and folders may hold any printable character and, a folder, even a newline: fields are

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcrun.plan.site import Answers, Site, build_site, first_host
 from hpcrun.slurm.cluster import Association, NodeLimits, NodeRow, PartitionRow, Qos, SlurmConfig
-from hpcrun.slurm.nodelist import expand
+from hpcrun.slurm.hosts import expand
 from hpcrun.spec.job import GpuType
 
 ENFORCED = SlurmConfig(

@@ -10,8 +10,8 @@ import re
 import pytest
 
 from hpcrun.plan.script_notes import secret_notes
+from hpcrun.secrets.kinds import TOKEN
 from hpcrun.secrets.mask import Masker
-from hpcrun.secrets.tokens import TOKEN
 from tests.secrets.test_mask import HEX, MIXED
 
 # Issuer, a token of its form, and a look-alike.

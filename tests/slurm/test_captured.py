@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from hpcrun.slurm.answers import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.commands import SBATCH, parse_estimate, parse_sbatch, scancel_argv
 from hpcrun.slurm.jobs import (
     SlurmJob,
@@ -27,6 +26,7 @@ from hpcrun.slurm.jobs import (
     show_job_argv,
     squeue_argv,
 )
+from hpcrun.slurm.reasons import is_silence, is_unknown_job, refusal_fix, was_never_sent
 from hpcrun.slurm.states import UNKNOWN
 from tests.versions.book import PARSERS, as_json
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.slurm.answers import is_silence, refusal_fix
 from hpcrun.slurm.commands import parse_sbatch
 from hpcrun.slurm.jobs import parse_sacct, parse_show_job, parse_squeue
+from hpcrun.slurm.reasons import is_silence, refusal_fix
 from hpcrun.slurm.states import ACTIVE, FINAL, UNKNOWN, WAITING, is_final, parse_state
 from tests.slurm_answers import sacct_row, squeue_row
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import InputError, SpecError
-from hpcrun.slurm.hostfile import FORMS, Form, Host, format_hostfile, parse_hostfile
+from hpcrun.slurm.hosts import FORMS, Form, Host, format_hostfile, parse_hostfile
 from tests.source import ROOT
 
 

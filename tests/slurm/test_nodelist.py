@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcrun.errors import InputError
-from hpcrun.slurm.nodelist import HOST_LIMIT, compress, expand, expand_counts
+from hpcrun.slurm.hosts import HOST_LIMIT, compress, expand, expand_counts
 from tests.needs import require_command
 
 Ask = Callable[[str, Sequence[str]], list[str]]

@@ -18,9 +18,8 @@ from hpcrun.metrics.parse import ParsedRun
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder, sweep_folder
 from hpcrun.runs.records import read_history, read_plan, read_task
+from hpcrun.secrets.kinds import begins_token, is_secret_name
 from hpcrun.secrets.mask import has_secret
-from hpcrun.secrets.names import is_secret_name
-from hpcrun.secrets.tokens import begins_token
 from hpcrun.spec.yaml12 import Node, parse_document
 
 # Keys that do not matter for how a run trains: names, and what another key has too.
