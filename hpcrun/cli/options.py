@@ -90,10 +90,15 @@ class JobCommand(ArgsAfterDashes):
     """A command with job_options(); errors of the job name those that were typed, not --set."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        options = ctx.params
+        if options.get("follow") and options["as_json"]:
+            raise InputError(
+                "--follow shows the log as it is, which is not JSON",
+                fix=f"hpcrun {self.name} --json, then hpcrun logs -f --json JOB",
+            )
         try:
             return super().invoke(ctx)
         except SpecError as error:
-            options = ctx.params
             set_keys = [override.partition("=")[0].strip() for override in options["overrides"]]
             for option, key in _KEYS.items():
                 typed = "--" + option.replace("_", "-")
@@ -164,15 +169,6 @@ def asked_overrides(options: dict[str, Any]) -> list[str]:
         if options[option] is not None:
             overrides.append(f"{key}={yaml_of(options[option], '--set', key)}")
     return overrides
-
-
-def check_follow(verb: str, *, follow: bool, as_json: bool) -> None:
-    """Refuse --follow with --json, which would print a log below the JSON. Raises InputError."""
-    if follow and as_json:
-        raise InputError(
-            "--follow shows the log as it is, which is not JSON",
-            fix=f"hpcrun {verb} --json, then hpcrun logs -f --json JOB",
-        )
 
 
 def seconds(text: str) -> float:

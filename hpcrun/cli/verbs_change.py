@@ -14,7 +14,6 @@ from hpcrun.cli.options import (
     RUN,
     JobCommand,
     asked_overrides,
-    check_follow,
     cluster_option,
     context,
     job_options,
@@ -183,7 +182,6 @@ def resubmit(
     from hpcrun.controller.resubmit import prepare_again, submit_again
     from hpcrun.controller.targets import resolve
 
-    check_follow("resubmit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
     again = prepare_again(
         where,

@@ -16,7 +16,6 @@ from hpcrun.cli.options import (
     RUN,
     JobCommand,
     asked_job,
-    check_follow,
     cluster_option,
     context,
     job_options,
@@ -56,7 +55,6 @@ def submit(
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import dependency_on, prepare_job
 
-    check_follow("submit", follow=follow, as_json=as_json)
     where = context(cluster, debug=options["debug"])
     spec, extra_args, origin = asked_job(where, job, options)
     first = dependency_on(where, after) if after is not None else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -56,16 +57,6 @@ class Draft(Struct, frozen=True, kw_only=True):
     batch: dict[str, int] = {}
     required: list[str] = []
     notes: list[str] = []
-
-
-class Shape(Struct, frozen=True, kw_only=True):
-    """What the job asks for, and what it trains in: one entry of ``setup``, if any."""
-
-    nodes: int = 1
-    gpus_per_node: int = 1
-    gpu_type: str | None = None
-    time: str = "1:00:00"
-    setup: dict[str, str] = {}
 
 
 def is_training(facts: ScriptFacts) -> bool:
@@ -193,7 +184,13 @@ def _batch(args: Sequence[tuple[str, str]], facts: ScriptFacts) -> dict[str, int
 # ---- text --------------------------------------------------------------------------------------
 
 
-def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str:
+def job_text(
+    draft: Draft,
+    resources: Mapping[str, Any],
+    setup: Mapping[str, str],
+    schema: str,
+    name: str = "NAME",
+) -> str:
     """Write the job file. ``schema`` is the path of the JSON Schema, from the file's folder."""
     lines = [
         f"# yaml-language-server: $schema={schema}",
@@ -212,12 +209,6 @@ def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str
     lines.append(f"framework: {draft.framework}")
     if draft.launcher:
         lines.append(f"launcher: {draft.launcher}")
-    resources = {
-        "nodes": shape.nodes,
-        "gpus_per_node": shape.gpus_per_node,
-        **({"gpu_type": shape.gpu_type} if shape.gpu_type else {}),
-        "time": shape.time,
-    }
     batch = {"micro_batch_per_gpu": 1, "gradient_accumulation_steps": 1} | draft.batch
     lines += [
         f"resources: {flow(resources)}",
@@ -226,6 +217,6 @@ def job_text(draft: Draft, shape: Shape, schema: str, name: str = "NAME") -> str
     ]
     if draft.framework == "deepspeed":
         lines.append("deepspeed: {zero_stage: 2}")
-    if shape.setup:
-        lines.append(f"setup: {flow(shape.setup)}")
+    if setup:
+        lines.append(f"setup: {flow(setup)}")
     return "\n".join(lines) + "\n"

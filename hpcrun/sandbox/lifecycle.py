@@ -113,7 +113,8 @@ def up(
         with contextlib.suppress(FileNotFoundError), place.locked(layout.root):
             found = status(layout.root)
             if found and found.up:
-                return same_shape(found, shape)
+                _check_shape(found, shape)
+                return found
             refuse_from_inside(layout)
             try:
                 processes.end_all(layout.root, read_pid(layout, "keeper"))
@@ -127,17 +128,15 @@ def up(
                 raise
 
 
-def same_shape(found: SandboxStatus, asked: Shape) -> SandboxStatus:
-    """Return ``found``; raise InputError when it has another shape than the one asked for."""
-    shape = read_shape(Path(found.directory))
-    if shape == asked:
-        return found
-    is_up = shape.about() if shape else "another shape"
-    again = ", as that file is now" if shape and shape.about() == asked.about() else ""
-    raise InputError(
-        f"{found.directory}: a sandbox of {is_up} is up; {asked.about()} were asked for{again}",
-        fix="end it and its jobs first: hpcrun sandbox down",
-    )
+def _check_shape(found: SandboxStatus, asked: Shape) -> None:
+    """Raise InputError when a sandbox that is up has another shape than the one asked for."""
+    if read_shape(Path(found.directory)) != asked:
+        again = ", as that file is now" if found.about == asked.about() else ""
+        raise InputError(
+            f"{found.directory}: a sandbox of {found.about} is up; "
+            f"{asked.about()} were asked for{again}",
+            fix="end it and its jobs first: hpcrun sandbox down",
+        )
 
 
 def build(
@@ -148,23 +147,17 @@ def build(
     version = slurm_version(programs["slurmctld"], environ)
     port = write_files(layout, shape, version)
     start(layout, programs, environ, shape.nodes, port)
-    names = node_names(shape.nodes)
-    late = names
-
-    def ready() -> bool:
-        nonlocal late
-        late = unready(node_states(programs["sinfo"], environ), names)
-        if late and (now := status(layout.root)) and now.dead:
-            died = now.dead[0]
-            raise HpcrunError(f"{died} died{log_tail(layout, died)}")
-        return not late
-
-    if not processes.wait_for(ready, READY_TIMEOUT):
-        first = late[0].split()[0]
-        raise HpcrunError(
-            f"after {READY_TIMEOUT:.0f} s these nodes are not ready: {', '.join(late)};"
-            f" {first}{log_tail(layout, first)}"
-        )
+    names, deadline = node_names(shape.nodes), time.monotonic() + READY_TIMEOUT
+    while late := unready(node_states(programs["sinfo"], environ), names):
+        if (now := status(layout.root)) and now.dead:
+            raise HpcrunError(f"{now.dead[0]} died{log_tail(layout, now.dead[0])}")
+        if time.monotonic() > deadline:
+            first = late[0].split()[0]
+            raise HpcrunError(
+                f"after {READY_TIMEOUT:.0f} s these nodes are not ready: {', '.join(late)};"
+                f" {first}{log_tail(layout, first)}"
+            )
+        time.sleep(0.02)
     layout.profile.write_text(config.cluster_profile(layout, shape), encoding="utf-8")
     now = status(layout.root)
     if now is None or not now.up:
@@ -428,10 +421,8 @@ def log_tail(layout: Layout, daemon: str, lines: int = 10) -> str:
     """Return the last lines that a daemon printed or logged, to end an error message with."""
     printed: list[str] = []
     for file in (layout.output(daemon), layout.log(daemon)):
-        try:
+        with contextlib.suppress(OSError):
             printed += file.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
     tail = "\n".join(f"  {line}" for line in printed[-lines:])
     return f"; its log ends:\n{tail}" if tail else "; it logged nothing"
 

@@ -90,18 +90,19 @@ def load_cluster(text: str, *, source: str) -> Cluster:
     return cluster
 
 
-def _put_on(base: Node, over: Node) -> Node:
+def _put_on(base: Node, over: Node, *, keep_nulls: bool = False) -> Node:
     """Lay one tree over another: maps merge, a null removes, everything else replaces.
 
-    A null over nothing stays; the types decide: not given, a JSON null, or a mistake.
+    A null over nothing stays, as all do with ``keep_nulls``; the types decide: not given, a JSON
+    null, or a mistake.
     """
     entries = dict(base.entries)
     for key, above in over.entries.items():
         below = entries.get(key)
-        if below is not None and is_null(above):
+        if below is not None and is_null(above) and not keep_nulls:
             del entries[key]
         elif below is not None and isinstance(below.value, dict) and isinstance(above.value, dict):
-            entries[key] = _put_on(below, above)
+            entries[key] = _put_on(below, above, keep_nulls=keep_nulls)
         else:
             entries[key] = above
     return structs.replace(over, value=entries)
@@ -209,7 +210,9 @@ def _build_layer(overrides: Sequence[str], below: Node, problems: list[Problem])
             message = f"nested deeper than {MAX_DEPTH} levels"
             problems.append(layer.problem(_cut(path), message))
             continue
-        layer = _put(layer, keys, value)
+        for key in reversed(keys):
+            value = Node({key: value}, SOURCE)
+        layer = _put_on(layer, value, keep_nulls=True)
     return layer
 
 
@@ -247,18 +250,6 @@ def _scalar_between(keys: Sequence[str], trees: Sequence[Node]) -> str | None:
                 path = reduce(join, keys[:depth], "")
                 return f"{path} is {shown(node)} ({place}); set {path} as a whole"
     return None
-
-
-def _put(tree: Node, keys: Sequence[str], value: Node) -> Node:
-    head, rest = keys[0], keys[1:]
-    old = tree.entries.get(head)
-    if rest:
-        value = _put(old or Node({}, SOURCE), rest, value)
-    elif old and isinstance(old.value, dict) and isinstance(value.value, dict):
-        for key, inner in value.value.items():
-            old = _put(old, [key], inner)
-        value = old
-    return Node({**tree.entries, head: value}, SOURCE)
 
 
 # ---- Problems that are found later --------------------------------------------------------------

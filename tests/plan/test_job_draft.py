@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
+from hpcrun.plan.job_draft import Draft, draft_job, is_training, job_text
 from hpcrun.plan.script_facts import read_script
 from tests.spec.reading import read
 
@@ -137,10 +137,10 @@ def test_what_only_the_user_knows() -> None:
 
 def test_the_batch_is_the_scripts_own() -> None:
     found = options("'-b', '--batch-size', type=int, default=8", "'--grad_accum', default=4")
-    spec = read(job_text(found, Shape(), "../x.json"))
+    spec = read(job_text(found, {}, {}, "../x.json"))
     assert spec.batch.micro_batch_per_gpu == 8 and spec.batch.gradient_accumulation_steps == 4
     odd = options("'--batch', default=0", "'--gas', default=True", "'--eval_batch', default=64")
-    spec = read(job_text(odd, Shape(), "../x.json"))
+    spec = read(job_text(odd, {}, {}, "../x.json"))
     assert spec.batch.micro_batch_per_gpu == spec.batch.gradient_accumulation_steps == 1
 
 
@@ -158,8 +158,8 @@ def test_the_batch_is_the_scripts_own() -> None:
     ],
 )
 def test_the_text_loads(draft: Draft) -> None:
-    shape = Shape(gpus_per_node=8, gpu_type="a100_3g.20gb", time="30", setup={"venv": "my env"})
-    spec = read(job_text(draft, shape, "../x.json"))
+    resources = {"gpus_per_node": 8, "gpu_type": "a100_3g.20gb", "time": "30"}
+    spec = read(job_text(draft, resources, {"venv": "my env"}, "../x.json"))
     assert (spec.script, spec.framework, spec.launcher) == (
         draft.script,
         draft.framework,

@@ -7,6 +7,7 @@ import re
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,7 +17,7 @@ from hpcrun.controller.init.init import SCHEMAS, Found, Options
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import is_mig
-from hpcrun.plan.job_draft import Draft, Shape, draft_job, is_training, job_text
+from hpcrun.plan.job_draft import Draft, draft_job, is_training, job_text
 from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.spec.job import Cluster, Partition
 from hpcrun.spec.load import load_job
@@ -79,8 +80,8 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
         if read is not None:
             modules[file] = read
     made = draft_job(name, facts, list(modules.values()))
-    shape = _shape(found, cluster, options)
-    text = job_text(made, shape, f"../{SCHEMAS}/job.schema.json", path.stem)
+    resources, setup = _resources(found, cluster, options)
+    text = job_text(made, resources, setup, f"../{SCHEMAS}/job.schema.json", path.stem)
     file = found.project / "jobs" / f"{path.stem}.yaml"
     # It loads, as it must; it extends nothing.
     load_job(text, source=f"jobs/{file.name}", resolve=lambda other: ("", other))
@@ -141,8 +142,10 @@ def _script_path(project: Path, script: str) -> Path:
 # ---- what it asks for --------------------------------------------------------------------------
 
 
-def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
-    """Ask for one node's GPUs for an hour, or as much as there is."""
+def _resources(
+    found: Found, cluster: Cluster, options: Options
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return resources and setup: one node's GPUs for an hour, or as much as there is."""
     name = cluster.partition or (next(iter(cluster.partitions)) if cluster.partitions else None)
     facts = cluster.partitions.get(name or "", Partition())
     gpus, gpu_type = _gpus(facts)
@@ -154,13 +157,10 @@ def _shape(found: Found, cluster: Cluster, options: Options) -> Shape:
     time = _FIRST_TIME
     if limit is not None and parse_seconds(limit) < parse_seconds(_FIRST_TIME):
         time = limit
-    return Shape(
-        nodes=facts.min_nodes or 1,
-        gpus_per_node=gpus,
-        gpu_type=gpu_type,
-        time=time,
-        setup={best.key: best.value} if best is not None and takes_best else {},
-    )
+    nodes = facts.min_nodes or 1
+    asked = {"nodes": nodes, "gpus_per_node": gpus, "gpu_type": gpu_type, "time": time}
+    setup = {best.key: best.value} if best is not None and takes_best else {}
+    return {key: value for key, value in asked.items() if value is not None}, setup
 
 
 def _gpus(facts: Partition) -> tuple[int, str | None]:
