@@ -114,65 +114,69 @@ def _script_fix(path: Path, name: str) -> str:
     return fix
 
 
-class Templates:
-    """The templates of a project: its own, where it has any, over those that hpcrun ships.
+def open_templates(
+    project: Path | None, environ: Mapping[str, str] | None = None
+) -> jinja2.Environment:
+    """Open a project's templates: its own, where it has any, over those that hpcrun ships.
 
-    With ``environ`` what Jinja compiles of the shipped ones is kept in the user's cache folder.
+    ``hpcrun/NAME`` is always the shipped one. A value that is missing is an error. With ``environ``
+    what Jinja compiles of the shipped ones is kept in the user's cache folder. Templates of a
+    project are not kept: each copy of them has another path.
     """
+    import jinja2  # here: most verbs render nothing
 
-    def __init__(self, project: Path | None, environ: Mapping[str, str] | None = None) -> None:
-        folder = None if project is None else project / "templates"
-        self._own = folder if folder is not None and folder.is_dir() else None
-        self._environ = environ
+    class ProjectLoader(jinja2.FileSystemLoader):
+        """Loads a project's templates, and ends a block on one line with a line end."""
 
-    def loader(self) -> jinja2.BaseLoader:
-        """Look in the project's folder first; ``hpcrun/NAME`` is always the shipped one."""
-        import jinja2  # here: most verbs render nothing
+        def get_source(
+            self, environment: jinja2.Environment, template: str
+        ) -> tuple[str, str, Callable[[], bool]]:
+            source, filename, uptodate = super().get_source(environment, template)
+            whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
+            return whole, filename, uptodate
 
-        class ProjectLoader(jinja2.FileSystemLoader):
-            """Loads a project's templates, and ends a block on one line with a line end."""
+    own = None if project is None else project / "templates"
+    built_in = jinja2.FileSystemLoader(shipped("templates"))
+    loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
+    is_own = own is not None and own.is_dir()
+    if own is not None and is_own:
+        loaders.insert(0, ProjectLoader(own))
+    return jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders),
+        bytecode_cache=None if environ is None or is_own else _bytecode_cache(environ),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
 
-            def get_source(
-                self, environment: jinja2.Environment, template: str
-            ) -> tuple[str, str, Callable[[], bool]]:
-                source, filename, uptodate = super().get_source(environment, template)
-                whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
-                return whole, filename, uptodate
 
-        built_in = jinja2.FileSystemLoader(shipped("templates"))
-        loaders: list[jinja2.BaseLoader] = [jinja2.PrefixLoader({"hpcrun": built_in}), built_in]
-        if self._own is not None:
-            loaders.insert(0, ProjectLoader(self._own))
-        return jinja2.ChoiceLoader(loaders)
+def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:
+    """Open the folder with what Jinja compiled; None without one that is the user's alone.
 
-    def bytecode_cache(self) -> jinja2.BytecodeCache | None:
-        """Open the folder with what Jinja compiled; None without one that is the user's alone.
+    It is code, so a folder that others can write does not count.
+    """
+    folder = cache_dir(environ) / "templates"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.lstat()
+    except (OSError, ValueError):
+        return None
+    shared = info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if shared or not stat.S_ISDIR(info.st_mode):
+        return None
+    import jinja2
 
-        It is code, so a folder that others can write does not count. Templates of a project are
-        not kept: each copy of them has another path.
-        """
-        if self._environ is None or self._own is not None:
-            return None
-        folder = cache_dir(self._environ) / "templates"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            info = folder.lstat()
-        except (OSError, ValueError):
-            return None
-        shared = info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if shared or not stat.S_ISDIR(info.st_mode):
-            return None
-        import jinja2
+    class Cache(jinja2.FileSystemBytecodeCache):
+        """Keeps what it can: a full or read-only disk stops no submission."""
 
-        class Cache(jinja2.FileSystemBytecodeCache):
-            """Keeps what it can: a full or read-only disk stops no submission."""
+        def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+            with contextlib.suppress(OSError):
+                super().load_bytecode(bucket)
 
-            def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-                with contextlib.suppress(OSError):
-                    super().load_bytecode(bucket)
+        def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+            with contextlib.suppress(OSError):
+                super().dump_bytecode(bucket)
 
-            def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-                with contextlib.suppress(OSError):
-                    super().dump_bytecode(bucket)
-
-        return Cache(str(folder))
+    return Cache(str(folder))

@@ -56,13 +56,6 @@ VERBS = {verb: text for verbs in SECTIONS.values() for verb, text in verbs.items
 class LazyGroup(click.Group):
     """A group whose verbs are imported when they are called."""
 
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        from hpcrun.cli.output import columns
-
-        # click would ask shutil, which imports three libraries of compression first.
-        extra.setdefault("terminal_width", max(min(columns(), 80) - 2, 50))
-        return super().make_context(*args, **extra)
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 

@@ -129,13 +129,6 @@ def done_anyway(text: str) -> Iterator[None]:
         raise
 
 
-def show_next(*verbs: tuple[str, str]) -> None:
-    """Print what to type next: verbs with their arguments, and why."""
-    from hpcrun.views.table import next_lines
-
-    say_lines(next_lines(*verbs, look=look()))
-
-
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns; on a terminal long values take several lines."""
     from hpcrun.views import table as layout

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from hpcrun.cli.output import done_anyway, emit_json, message, note, pairs, say, show_next, table
+from hpcrun.cli.output import (
+    done_anyway,
+    emit_json,
+    look,
+    message,
+    note,
+    pairs,
+    say,
+    say_lines,
+    table,
+)
 from hpcrun.controller.context import Context
 from hpcrun.controller.prepare import Prepared
 from hpcrun.errors import InputError
@@ -16,6 +26,7 @@ from hpcrun.plan.types import Plan, column_names
 from hpcrun.render.files import FIXED, RenderedFile
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.views.numbers import count_of, sweep_size
+from hpcrun.views.table import next_lines
 
 if TYPE_CHECKING:
     from hpcrun.controller.resubmit import Again
@@ -85,25 +96,25 @@ def show_submission(made: Prepared, job_id: str) -> None:
     """Print what was submitted, and what to type next."""
     plan = made.plan
     head = f"Submitted {click.style(plan.name, bold=True)} to {plan.cluster} as job {job_id}"
-    if not made.is_sweep:
-        say(head)
-        pairs(describe(made))
-        show_next(
-            (f"logs -f {job_id}", "follow its output"),
-            (f"status {job_id}", "its state"),
-            (f"parse {job_id}", "the loss curve"),
-            (f"cancel {job_id}", "end it"),
-        )
-        return
-    say(f"{head}: {sweep_size(len(made.runs), made.spec.sweep_limit)}")
+    if made.is_sweep:
+        head += f": {sweep_size(len(made.runs), made.spec.sweep_limit)}"
+    say(head)
     pairs(describe(made))
-    _show_values(made)
-    show_next(
-        (f"status {job_id}", "the state of all its runs"),
-        (f"logs -f {job_id}_0", "follow the output of one"),
-        (f"parse {job_id}", "a loss curve for each"),
-        (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
-    )
+    verbs = [
+        (f"logs -f {job_id}", "follow its output"),
+        (f"status {job_id}", "its state"),
+        (f"parse {job_id}", "the loss curve"),
+        (f"cancel {job_id}", "end it"),
+    ]
+    if made.is_sweep:
+        _show_values(made)
+        verbs = [
+            (f"status {job_id}", "the state of all its runs"),
+            (f"logs -f {job_id}_0", "follow the output of one"),
+            (f"parse {job_id}", "a loss curve for each"),
+            (f"cancel {job_id}", f"end it; {job_id}_0 for one run"),
+        ]
+    say_lines(next_lines(*verbs, look=look()))
 
 
 def _show_values(sweep: Prepared) -> None:

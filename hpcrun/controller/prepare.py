@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import jinja2
 import msgspec
 
-from hpcrun.assets import Templates, find_job
+from hpcrun.assets import find_job, open_templates
 from hpcrun.controller.checks.deepspeed import inspect_deepspeed
 from hpcrun.controller.checks.submission import Checks
 from hpcrun.controller.context import Context, read_text
@@ -129,7 +130,7 @@ def prepare(
     origin: Origin | None = None,
     run_id: str | None = None,
     shared_code: Path | None = None,
-    templates: Templates | None = None,
+    templates: jinja2.Environment | None = None,
     checks: Checks | None = None,
     checkpoint_dir: str | None = None,
 ) -> Prepared:
@@ -194,11 +195,11 @@ def prepare(
     return Prepared(spec=spec, plan=plan, files=files)
 
 
-def project_templates(context: Context) -> Templates:
+def project_templates(context: Context) -> jinja2.Environment:
     """Look for templates in the project, or in the copy of it that the run gets."""
     code = context.code
     has_own = code is not None and (code / "templates").is_dir()
-    return Templates(code if has_own else context.project, context.environ)
+    return open_templates(code if has_own else context.project, context.environ)
 
 
 def _only_run(

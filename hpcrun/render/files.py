@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 import jinja2.meta
@@ -22,19 +21,6 @@ from hpcrun.render.quoting import FILTERS, quote_bash, quote_expanded, quote_wor
 FIXED = ("harness.sh", "hardware.sh", "setup.sh", "local.sh", "hosts.sh")
 
 
-class Templates(Protocol):
-    """Where the templates are; see hpcrun.assets.Templates."""
-
-    def __hash__(self) -> int:
-        """Serve as a key."""
-
-    def loader(self) -> jinja2.BaseLoader:
-        """Give Jinja the project's own and, as ``hpcrun/NAME``, the shipped ones."""
-
-    def bytecode_cache(self) -> jinja2.BytecodeCache | None:
-        """Open what Jinja compiled before, if it is kept."""
-
-
 class RenderedFile(msgspec.Struct, frozen=True):
     """A file of the run folder: its name there, and its text."""
 
@@ -42,8 +28,8 @@ class RenderedFile(msgspec.Struct, frozen=True):
     text: str
 
 
-def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
-    """Render all files of a run but spec.yaml.
+def render_files(plan: Plan, templates: jinja2.Environment) -> list[RenderedFile]:
+    """Render all files of a run but spec.yaml; see hpcrun.assets.open_templates.
 
     A project's own ``templates/job.sbatch.j2`` that begins with
     ``{% extends "hpcrun/job.sbatch.j2" %}`` overrides single blocks. Raises InputError for a
@@ -54,8 +40,7 @@ def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
     files = [
         RenderedFile(name, _render(templates, name, values)) for name in ("job.sbatch", "node.sh")
     ]
-    environment = _make_environment(templates)
-    files += [RenderedFile(name, _shipped_text(environment, name)) for name in FIXED]
+    files += [RenderedFile(name, _shipped_text(templates, name)) for name in FIXED]
     if plan.deepspeed_config is not None:
         text = json.dumps(plan.deepspeed_config, indent=2) + "\n"
         files.append(RenderedFile("deepspeed.json", text))
@@ -74,7 +59,7 @@ def render_files(plan: Plan, templates: Templates) -> list[RenderedFile]:
     return files
 
 
-def render_array(plan: Plan, templates: Templates) -> RenderedFile:
+def render_array(plan: Plan, templates: jinja2.Environment) -> RenderedFile:
     """Render the job.sbatch of a sweep's array: its runs' directives, and the way to a task's run.
 
     It extends the template of the runs, so a project's own template counts here too. Raises
@@ -196,38 +181,18 @@ def program_lines(program: list[str]) -> list[str]:
 # ---- Jinja --------------------------------------------------------------------------------------
 
 
-def _render(templates: Templates, name: str, values: Mapping[str, Any]) -> str:
+def _render(templates: jinja2.Environment, name: str, values: Mapping[str, Any]) -> str:
     """Render ``NAME.j2``. Raises InputError for a template of the project's that is wrong."""
-    environment = _make_environment(templates)
+    templates.filters.update(FILTERS, uses_modules=uses_modules)
     try:
-        _check_template(environment, f"{name}.j2")
-        return environment.get_template(f"{name}.j2").render(values)
+        _check_template(templates, f"{name}.j2")
+        return templates.get_template(f"{name}.j2").render(values)
     except (jinja2.TemplateError, UnicodeDecodeError) as error:
         where, line = _place(error, f"{name}.j2")
         raise InputError(
             f"templates/{where}{f':{line}' if line else ''}: {error}",
             fix="fix the template in templates/",
         ) from error
-
-
-@lru_cache(maxsize=1)
-def _make_environment(templates: Templates) -> jinja2.Environment:
-    """Make what templates are rendered in: a value that is missing is an error.
-
-    It is kept for the next run of a sweep: compiling templates takes longer than all else.
-    """
-    environment = jinja2.Environment(
-        loader=templates.loader(),
-        bytecode_cache=templates.bytecode_cache(),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters.update(FILTERS)
-    environment.filters["uses_modules"] = uses_modules
-    return environment
 
 
 def _check_template(environment: jinja2.Environment, name: str) -> None:

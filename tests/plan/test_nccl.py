@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from hpcrun.assets import Templates
+from hpcrun.assets import open_templates
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.environment import FABRICS
 from hpcrun.render.files import render_files
@@ -74,7 +74,7 @@ def test_the_machine_that_hpcrun_is_called_on_says_nothing_of_a_hostfiles_hosts(
     place = msgspec.structs.replace(PLACE, hosts=["a", "b"])
     made = build_plan(job(TWO_NODES), cluster(), place)
     assert not [section for section in made.environment if section.fabrics]
-    files = render_files(made, Templates(None))
+    files = render_files(made, open_templates(None))
     assert "hardware.sh" not in next(file.text for file in files if file.name == "job.sbatch")
     forced = build_plan(job(f"{TWO_NODES}nccl: {{fabric: roce}}"), cluster(), place)
     assert told(variables(forced))["NCCL_NET"] == "IB"
@@ -97,7 +97,7 @@ def test_no_debugging_switch_and_no_address_index_is_ever_set() -> None:
 
 @pytest.mark.parametrize("fabric", [*FABRICS, "auto"])
 def test_each_line_says_why_and_a_modules_value_stays(fabric: str) -> None:
-    files = render_files(plan(TWO_NODES, f"fabric: {fabric}"), Templates(None))
+    files = render_files(plan(TWO_NODES, f"fabric: {fabric}"), open_templates(None))
     script = next(file.text for file in files if file.name == "job.sbatch")
     lines = re.findall(r"^ *export ((?:NCCL|FI)_\w+)=(.*)$", script, re.MULTILINE)
     assert len(lines) > 1

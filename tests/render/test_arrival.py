@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import Templates
+from hpcrun.assets import open_templates
 from hpcrun.errors import InputError
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.job import LOCAL_DIR
@@ -35,7 +35,7 @@ def written(made: Plan) -> Path:
     (run_dir / "disk").mkdir()
     setup = structs.replace(made.setup, local_dir=literal(f"{run_dir}/disk"))
     made = structs.replace(made, setup=setup)
-    for file in render_files(made, Templates(None)):
+    for file in render_files(made, open_templates(None)):
         text = TELL if file.name == "harness.sh" else file.text
         (run_dir / file.name).write_bytes(text.encode("utf-8", "surrogateescape"))
     return run_dir
@@ -249,7 +249,7 @@ def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(text)
     with pytest.raises(InputError) as caught:
-        render_files(plan("script: a.py"), Templates(tmp_path))
+        render_files(plan("script: a.py"), open_templates(tmp_path))
     assert said in caught.value.message
     assert caught.value.fix == "fix the template in templates/"
 
@@ -257,7 +257,7 @@ def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
 def test_a_name_that_slurm_cannot_carry_is_refused() -> None:
     made = structs.replace(plan("script: a.py"), directives=[("comment", "a\nb")])
     with pytest.raises(InputError, match=r"slurm\.comment"):
-        render_files(made, Templates(None))
+        render_files(made, open_templates(None))
 
 
 def test_a_module_is_the_one_of_the_copy(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from hpcrun.assets import Templates, find_job, shipped
+from hpcrun.assets import find_job, open_templates, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.sweep import build_runs
 from hpcrun.plan.types import Plan
@@ -43,7 +43,7 @@ def plan_of(preset: str, launcher: str, fabric: str, nodes: str) -> Plan:
 @cache
 def scripts(preset: str, launcher: str, fabric: str, nodes: str) -> dict[str, str]:
     """Render job.sbatch and node.sh."""
-    files = render_files(plan_of(preset, launcher, fabric, nodes), Templates(None))
+    files = render_files(plan_of(preset, launcher, fabric, nodes), open_templates(None))
     return {file.name: file.text for file in files if file.name in ("job.sbatch", "node.sh")}
 
 

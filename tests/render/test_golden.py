@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpcrun.assets import Templates, find_job, shipped
+from hpcrun.assets import find_job, open_templates, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import FIXED, RenderedFile, render_files
@@ -41,7 +41,7 @@ def plan_of(case: str) -> Plan:
 
 
 def rendered(case: str) -> list[RenderedFile]:
-    return render_files(plan_of(case), Templates(GOLDEN / case))
+    return render_files(plan_of(case), open_templates(GOLDEN / case))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import Templates
+from hpcrun.assets import open_templates
 from hpcrun.errors import InputError
 from hpcrun.render.files import render_files
 from tests.plan.making import plan
@@ -19,7 +19,7 @@ def rendered(project: Path, text: str | bytes, name: str = "job.sbatch") -> str:
     (project / "templates").mkdir()
     path = project / "templates" / f"{name}.j2"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    files = render_files(plan("script: a.py\nsecrets: [TOKEN]"), Templates(project))
+    files = render_files(plan("script: a.py\nsecrets: [TOKEN]"), open_templates(project))
     return next(file.text for file in files if file.name == name)
 
 
@@ -35,7 +35,7 @@ def test_secrets_do_not_depend_on_the_setup_block(tmp_path: Path) -> None:
 
 def shipped(environ: dict[str, str]) -> list[str]:
     """Render the shipped templates, with what is compiled kept in the user's cache folder."""
-    files = render_files(plan("script: a.py"), Templates(None, environ))
+    files = render_files(plan("script: a.py"), open_templates(None, environ))
     return [file.text for file in files]
 
 
@@ -75,7 +75,7 @@ def test_without_a_cache_folder_all_works(place: str) -> None:
 def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(EXTENDS)
-    render_files(plan("script: a.py"), Templates(tmp_path, {"XDG_CACHE_HOME": str(tmp_path)}))
+    render_files(plan("script: a.py"), open_templates(tmp_path, {"XDG_CACHE_HOME": str(tmp_path)}))
     assert not kept(tmp_path)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import structs
 
-from hpcrun.assets import Templates, shipped
+from hpcrun.assets import open_templates, shipped
 from hpcrun.plan.build import build_plan
 from hpcrun.plan.types import Plan
 from hpcrun.render.files import render_files
@@ -68,7 +68,7 @@ class Job:
         profile = f"accelerator: cpu\nlocal_dir: {folder}/disk\n{profile}"
         self.plan: Plan = build_plan(job(said), cluster(profile), place)
         create_run_folder(self.run_dir)
-        for file in render_files(self.plan, Templates(None)):
+        for file in render_files(self.plan, open_templates(None)):
             (self.run_dir / file.name).write_text(file.text)
         for name in ("srun", "scontrol"):
             self.stand_in(name, f'exec {sys.executable} -S {HERE / name}.py "$@"')
