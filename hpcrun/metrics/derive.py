@@ -221,6 +221,10 @@ class _Axis:
                 within = self.within_epochs
                 track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
             self.counter = self.leads[number].counter
+        # Runs and epochs: a step stands in each at most once.
+        tracks = [*chain.from_iterable(self.attempts)]
+        begun = {(turn.run, turn.at.epoch) for track in tracks for turn in track.turns}
+        self.passes = sorted({*begun, *(track.begins for track in tracks)})
         # Of each attempt the first place that later ones do again.
         self.cuts = [_NEVER]
         for lead in reversed(self.leads[1:]):
@@ -406,53 +410,53 @@ class _Axis:
         points: the first may print a single line of its own.
         """
         rows: list[Rows] = []
-        which, places = [], [np.empty((0, 3), np.int64)]
+        chosen = []
         for attempt, cut in zip(speakers, self.cuts, strict=True):
-            found = [self._places(*each, cut) for each in attempt]
-            most = max((len(each) for each, _ in found), default=0)
-            for (_, known), (numbers, at) in zip(attempt, found, strict=True):
+            places = [self._places(*each, cut) for each in attempt]
+            most = max((len(numbers) for numbers, *_ in places), default=0)
+            for (_, known), (numbers, passes, steps) in zip(attempt, places, strict=True):
                 if 2 * len(numbers) >= most:
-                    which.append(numbers + sum(map(len, rows)))
-                    places.append(at)
+                    chosen.append((numbers + sum(map(len, rows)), passes, steps))
                     rows += known
                     break
-        numbers, at = join(which), np.concatenate(places)
+        if not chosen:
+            return None
+        numbers, passes, steps = map(np.concatenate, zip(*chosen, strict=True))
         if self.in_order:
-            at[:, 2] = np.arange(len(at))  # each point counts
-        last = _last_of_each(at)
-        is_shown = ~np.isin(at[last, 0], [*self.left_out])
+            steps = np.arange(len(numbers))  # each point counts
+        last = _last_of_each(passes, steps)
+        others = [number for number, (run, _) in enumerate(self.passes) if run in self.left_out]
+        is_shown = ~np.isin(passes[last], others)
         if is_shown.any():
             last = last[is_shown]
-        if not last.size:
-            return None
-        numbers, at = numbers[last], at[last]
-        epochs = at[changes(at[:, 0]) | changes(at[:, 1]), 1].tolist()
+        numbers = numbers[last]
         times = join(filled(each.times, len(each)) for each in rows)[numbers]
-        return _Points(rows, numbers, at[:, 2], times, epochs)
+        epochs = [self.passes[number][1] for number in np.unique(passes[last])]
+        return _Points(rows, numbers, steps[last], times, epochs) if numbers.size else None
 
-    def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints]:
-        """Return which points of rows count, and the run, epoch and step of each.
+    def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints, Ints]:
+        """Return which points of rows count, and the number of the pass and the step of each.
 
         What is done again later is left out. ``cut``: from which place on later attempts do so.
         """
         offsets = join(each.offsets for each in rows)
         order = np.argsort(offsets, kind="stable")
         if self.in_order:
-            return order, np.full((len(order), 3), (*track.begins, 0))
+            return order, np.full(len(order), self.passes.index(track.begins)), order
         steps = join(each.steps for each in rows if each.steps is not None)[order]
         turns = np.searchsorted([turn.offset for turn in track.turns], offsets[order], "right")
         begins = [track.begins, *((turn.run, turn.at.epoch) for turn in track.turns)]
-        places = np.column_stack([np.array(begins)[turns], steps])
         # Each pass counts up to the step at which it is done again.
-        cuts = _cuts(track.turns, cut)
         ends = [
             again[2] if place == again[:2] else _LARGEST if place < again[:2] else -_LARGEST
-            for place, again in zip(begins, cuts, strict=True)
+            for place, again in zip(begins, _cuts(track.turns, cut), strict=True)
         ]
+        numbers = {each: number for number, each in enumerate(self.passes)}
         is_kept = steps < np.array(ends)[turns]
-        order, places = order[is_kept], places[is_kept]
-        last = _last_of_each(places)
-        return order[last], places[last]
+        order, steps = order[is_kept], steps[is_kept]
+        passes = np.array([numbers[each] for each in begins])[turns[is_kept]]
+        last = _last_of_each(passes, steps)
+        return order[last], passes[last], steps[last]
 
 
 def _cuts(turns: Sequence[Turn], cut: _Place) -> list[_Place]:
@@ -463,10 +467,11 @@ def _cuts(turns: Sequence[Turn], cut: _Place) -> list[_Place]:
     return cuts[::-1]
 
 
-def _last_of_each(places: Ints) -> Ints:
-    """Return which rows are the last ones of their places, in the order of these."""
-    order = np.lexsort(places.T[::-1])
-    differs = (places[order[1:]] != places[order[:-1]]).any(axis=1)
+def _last_of_each(passes: Ints, steps: Ints) -> Ints:
+    """Return which points are the last ones of their step in a pass, in the order of these."""
+    order = np.lexsort((steps, passes))
+    passes, steps = passes[order], steps[order]
+    differs = (passes[1:] != passes[:-1]) | (steps[1:] != steps[:-1])
     return np.append(order[:-1][differs], order[-1:])
 
 

@@ -149,12 +149,12 @@ def rises(column: NDArray[Any]) -> bool:
 
 
 def changes(column: NDArray[Any]) -> Bools:
-    """Return where a column of at least one number has another than in the row before.
+    """Return where a column has another number than in the row before.
 
     >>> changes(np.array([1, 1, 2])).tolist()
     [True, False, True]
     """
-    return np.append(True, column[1:] != column[:-1])
+    return np.append(True, column[1:] != column[:-1])[: len(column)]
 
 
 def starts_with_each_epoch(counted: Sequence[Counted]) -> bool:

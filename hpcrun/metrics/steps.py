@@ -142,9 +142,9 @@ def find_steps(log: Log) -> Steps:
         if each.names and each.bar and (each.has_losses or each.bar.may_train):
             by_step.append(replace(each, side=each.bar.side, level=0))
     through_epochs = any(each.length for each in own)
-    by_lines = join_steps([each for each in own if each.level])
-    by_bars = join_steps([each for each in bars if each.bar in counting])
-    counts = _choose_counts([by_lines, by_bars], [each for each in lines if each.has_losses])
+    losses = [each for each in lines if each.has_losses]
+    by_lines, by_bars = [x for x in own if x.level], [x for x in bars if x.bar in counting]
+    counts = _choose_counts([join_steps(by_lines), join_steps(by_bars)], losses)
     scale = None
     if counts is None:
         lines = _with_epochs_above(lines)
@@ -160,7 +160,7 @@ def find_steps(log: Log) -> Steps:
         for kind in kinds.values():
             by_step += counts.choose(kind, through_epochs=through_epochs)
         for each in drawn:
-            each = each.only(each.offsets >= counts.counted.offsets[0])
+            each = each.only(each.offsets >= counts.offsets[0])
             if len(each):
                 each = counts.place(each, counts.before(each.offsets))
                 by_step.append(replace(each, side=DRAWN, level=0))
@@ -237,8 +237,9 @@ def training_bars(
     for number, (_, counted) in enumerate(drawn):
         offsets = counted.offsets
         # The gaps between rows of the training in which it is drawn.
-        gaps = {*np.searchsorted(trained, offsets).tolist()} - {len(trained)}
-        votes.append((len(offsets if showing else gaps), number, offsets[0], offsets[-1]))
+        gaps = np.searchsorted(trained, offsets)
+        gaps = offsets if showing else np.unique(gaps[gaps < len(trained)])
+        votes.append((len(gaps), number, offsets[0], offsets[-1]))
     found: list[tuple[int, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
         count, _, first, last = vote
@@ -274,7 +275,7 @@ def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Cou
     """Choose the steps that count: those that distinguish more losses without a step."""
 
     def apart(counts: Counts) -> int:
-        return sum(len(np.unique(counts.above(each.offsets))) for each in losses)
+        return sum(int(changes(counts.above(each.offsets)).sum()) for each in losses)
 
     known = [Counts(counted) for counted in candidates if counted.steps.size]
     return max(known, key=apart, default=None)
@@ -339,15 +340,14 @@ class Counts:
     """
 
     def __init__(self, counted: Counted) -> None:
-        self.counted = counted
+        self.offsets, self.epochs = counted.offsets, counted.epochs
         self.steps = np.append(counted.steps, counted.steps[-1])
         # As long as the step is the same it is one place; of a later lap it is another.
-        places = np.cumsum(changes(counted.steps))
-        self._places = np.append(places, places[-1] + 1)
+        self._places = np.cumsum(np.append(changes(counted.steps), True), dtype=np.int32)
 
     def above(self, offsets: Ints) -> Ints:
         """Return how many lines stand above each place in the log, which is the one after it."""
-        return np.searchsorted(self.counted.offsets, offsets, "right")
+        return np.searchsorted(self.offsets, offsets, "right")
 
     def before(self, offsets: Ints) -> Ints:
         """Return which line stands before each place in the log."""
@@ -359,12 +359,13 @@ class Counts:
 
     def place(self, rows: Rows, lines: Ints) -> Rows:
         """Give rows the steps of lines, BEFORE or AFTER; and epochs, those of the lines before."""
-        offsets, epochs = self.counted.offsets, rows.epochs
-        if epochs is None and self.counted.epochs is not None:
-            epochs = self.counted.epochs[self.before(rows.offsets)]
+        offsets, epochs = np.append(self.offsets, 0)[lines], rows.epochs
+        if epochs is None and self.epochs is not None:
+            epochs = self.epochs[self.before(rows.offsets)]
+        is_later = (offsets > rows.offsets).any()
         return replace(
             rows,
-            offsets=np.maximum(rows.offsets, np.append(offsets, 0)[lines]),
+            offsets=np.maximum(rows.offsets, offsets) if is_later else rows.offsets,
             steps=self.steps[lines],
             epochs=epochs,
             side=PLACED,
@@ -375,7 +376,7 @@ class Counts:
     def _stand_below(self, rows: Sequence[Rows]) -> bool:
         """Whether each row stands above the line with its step, the first and the last one too."""
         first, last = min(each.offsets[0] for each in rows), max(each.offsets[-1] for each in rows)
-        if first > self.counted.offsets[0] or last > self.counted.offsets[-1]:
+        if first > self.offsets[0] or last > self.offsets[-1]:
             return False
         return bool(_ENOUGH <= sum(map(len, rows)) / self._places[-2] <= 1 / _ENOUGH)
 
@@ -452,8 +453,8 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         for lines_of in (counts.before, counts.above)
     ]
     in_lumps = max(moves) < _ENOUGH * len(offsets)
-    if in_lumps and len(counts.counted.steps) >= _FEWEST:
-        ahead = counts.counted.steps - np.searchsorted(offsets, counts.counted.offsets)
+    if in_lumps and len(counts.offsets) >= _FEWEST:
+        ahead = counts.steps[:-1] - np.searchsorted(offsets, counts.offsets)
         if (ahead == ahead[0]).all():
             return Scale(None, 1, _LARGEST, int(ahead[0]) + 1, offsets, False)
     _, epochs = join_epochs(losses)
