@@ -115,7 +115,8 @@ def find_steps(log: Log) -> Steps:
     >>> store = Store()
     >>> store.begin(0)
     >>> store.add([bar, losses])
-    >>> [(rows.side, [*rows.steps]) for rows in find_steps(store.logs[0]).by_step if rows.names]
+    >>> steps = find_steps(store.logs[0])
+    >>> [(rows.side, rows.steps.tolist()) for rows in steps.by_step if rows.names]
     [('placed', [1, 2])]
     """
     rows = read_rows(log)
