@@ -56,9 +56,9 @@ class Series(Struct, frozen=True):
 
 
 def build_series(
-    steps: Sequence[int | None],
-    values: Sequence[float],
-    times: Sequence[float] | None = None,
+    steps: Sequence[int | None] | NDArray[Any],
+    values: Sequence[float] | Floats,
+    times: Sequence[float] | Floats | None = None,
     limit: int | None = None,
 ) -> Series:
     """Build a series of all its points, at least one; of many keep ``limit`` (at least 16).

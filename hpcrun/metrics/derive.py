@@ -157,14 +157,10 @@ class _Column(NamedTuple):
     def series(self, limit: int | None, *, by_epoch: bool) -> Series:
         """Return the points, at most ``limit``; ``by_epoch``: by that of their pass."""
         _, _, steps, times, epochs = self.points
-        numbers = [None] * len(self.values) if self.axis.in_order else steps.tolist()
+        numbers = np.full(len(self.values), None) if self.axis.in_order else steps
         few = 2 * np.isnan(times).sum() >= len(times)  # lines have one
-        return build_series(
-            epochs if by_epoch else numbers,
-            self.values.tolist(),
-            None if few else times.tolist(),
-            limit,
-        )
+        places = epochs if by_epoch else numbers
+        return build_series(places, self.values, None if few else times, limit)
 
     @property
     def work(self) -> float:

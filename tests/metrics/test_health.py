@@ -201,6 +201,12 @@ def test_the_loss_scale_falls_to_its_least() -> None:
     assert told.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
 
 
+def test_a_loss_scale_is_judged_beside_a_nan_too() -> None:
+    scales = [65536.0] * 30 + [65536.0 / 2**i for i in range(17)] + [math.nan] * 3 + [2.0] * 10
+    (told,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
+    assert told.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
+
+
 def test_the_search_for_the_first_loss_scale_is_healthy() -> None:
     scales = [2.0 ** max(16, 32 - i) for i in range(60)]
     scales[40] = 2.0**15
