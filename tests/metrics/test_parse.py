@@ -83,6 +83,23 @@ def test_rounded_steps_follow_from_the_stride_of_the_first_ones() -> None:
         assert curve.steps("loss") == [*steps]
 
 
+def test_a_box_of_three_digits_has_the_steps_that_its_first_ones_lead_to() -> None:
+    log = ""
+    for place in range(300):
+        cells = {
+            "grad_norm": 0.5,
+            "loss": 9 - place / 50,
+            "samples": 64.0 * place,
+            "step": 25 * place,
+        }
+        rows = [f"| {name:<9} | {f'{value:.3g}':<8} |\n" for name, value in cells.items()]
+        log += "".join(["-" * 24 + "\n", *rows, "-" * 24 + "\n"])
+    curve = parse_chunks("a.log", [(0, [log.encode()])]).curve
+    for name in ("loss", "grad_norm"):
+        assert curve.steps(name) == [*range(0, 7500, 25)]
+    assert curve.values("loss")[50] == 8.0
+
+
 def test_rounded_steps_without_exact_ones_are_not_known() -> None:
     curve = parse_chunks("a.log", [(0, [rounded_log(range(1200, 9_000, 200))])]).curve
     assert set(curve.steps("loss")) == {None} and len(curve.values("loss")) == 39

@@ -145,7 +145,7 @@ _JOINTS = _ARTICLES | words("at and after in of on over for with from to by @")
 _VERBS = words("is was equals so far")
 _FILLERS = _JOINTS | words(
     "set result results metrics metric stats summary step phase progress performance took now end "
-    "currently ended completed complete completion done finish finished epoch log value"
+    "avg currently ended completed complete completion done finish finished epoch log value"
 )
 # By these people speak of what was measured elsewhere, of settings and of failures.
 _ELSEWHERES = (

@@ -36,10 +36,11 @@ class Format(Struct, frozen=True):
 
     ``needle``: a part of every line in this form, as printed. ``pattern`` is matched from the begin
     of the line without its prefixes, as far as it goes. ``example`` yields a row, ``look_alike``
-    none. ``names`` gives keys, folded, another name; an empty one drops the key. ``split``: what
-    the line is of, where the pattern alone tells. ``sure``: the pattern alone shows that something
-    was measured. ``verbatim``: its metrics keep the names that the line gives them, as a summary is
-    no point of a curve. ``read`` replaces all this by a function of the match and the line.
+    none. ``names`` gives keys, folded, another name, with a unit for numbers that have none; an
+    empty one drops the key. ``split``: what the line is of, where the pattern alone tells.
+    ``sure``: the pattern alone shows that something was measured. ``verbatim``: its metrics keep
+    the names that the line gives them, as a summary is no point of a curve. ``read`` replaces all
+    this by a function of the match and the line.
     """
 
     name: str
@@ -83,10 +84,10 @@ class Format(Struct, frozen=True):
         return structs.replace(row, is_rounded=True) if row and rounded else row
 
     def _named(self, field: Field) -> Field | None:
-        name = self.names.get(fold(field.key))
-        if name is None:
+        if (known := self.names.get(fold(field.key))) is None:
             return None if field.key[0] == "/" else field
-        return structs.replace(field, key=name) if name else None
+        name, _, unit = known.partition(" ")
+        return structs.replace(field, key=name, unit=field.unit or unit) if name else None
 
 
 # "avg_loss": what Coqui TTS calls the mean over an evaluation.

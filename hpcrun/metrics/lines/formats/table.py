@@ -27,36 +27,28 @@ def _read_round(found: re.Match[str], line: Line) -> Row | None:
 def _read_mllog(found: re.Match[str], line: Line) -> Row | None:
     """Read an event of MLPerf's log; only what was measured counts, not the settings it lists."""
     read = read_json(line.text, found.start("json"))
-    if read is None:
+    key, value, metadata = (read[0].get(name) if read else None for name in _MLLOG)
+    if not isinstance(key, str) or not isinstance(metadata, dict):
         return None
-    key, value, metadata = (read[0].get(name) for name in ("key", "value", "metadata"))
-    fields: list[Field] = []
-    if key == "tracked_stats" and isinstance(value, dict):
-        fields = [
-            structs.replace(field, key=_MLLOG_STATS.get(field.key, field.key))
-            for field in fields_of(value)
-        ]
-    elif isinstance(key, str) and key in _MLLOG_KEYS and isinstance(value, float):
-        fields = [Field(key, value)]
-    if not fields or not isinstance(metadata, dict):
+    if key in _MLLOG_KEYS and isinstance(value, float):
+        value = {key: value}
+    elif key != "tracked_stats" or not isinstance(value, dict):
         return None
-    fields += [
-        Field(_MLLOG_PLACES[name], number)
-        for name, number in metadata.items()
-        if name in _MLLOG_PLACES and isinstance(number, float)
+    places = {name: number for name, number in metadata.items() if name in _MLLOG_PLACES}
+    fields = [
+        structs.replace(field, key=_MLLOG_NAMES.get(field.key, field.key))
+        for field in fields_of(value | places)
     ]
-    split = "eval" if str(key).startswith("eval") else ""
+    split = "eval" if key.startswith("eval") else ""
     return build_row(Found(fields, split=split), sure=True)
 
 
+_MLLOG = ("key", "value", "metadata")
 _MLLOG_KEYS = words("train_loss eval_loss eval_accuracy eval_error loss learning_rate throughput")
-_MLLOG_STATS = {"throughput": "samples_per_second", "train_step_time": "step_seconds"}
-_MLLOG_PLACES = {"step": "global_step", "step_num": "step", "iteration": "iteration",
-                 "samples_count": "timestep", "epoch_num": "epoch"}  # fmt: skip
-# Meters count seconds, and memory in units of 2**20 bytes.
-_METERS = {"time": "step_seconds", "memory": "memory_mib", "max_mem": "memory_mib"}
-_PAIRS = r"(?P<rest>(?:\w+=⟨N⟩(?:, (?=\w+=))?)+)"
-_RANK = r"(?:\((?P<rank>\d+)/\d+\) )?"
+_MLLOG_PLACES = words("step step_num iteration samples_count epoch_num")
+_MLLOG_NAMES = {"throughput": "samples_per_second", "train_step_time": "step_seconds",
+                "step": "global_step", "step_num": "step", "samples_count": "timestep",
+                "epoch_num": "epoch"}  # fmt: skip
 
 # What this trains: DeepSpeed (deepspeed/runtime/engine.py, utils/timer.py, runtime/utils.py);
 # mixed precision's factor as DeepSpeed, apex, fairseq and MXNet print it; Megatron-LM
@@ -113,11 +105,11 @@ _LANGUAGE = (
          "step    1/18865 | loss 11.009 (+nanz)| norm 15.2 (+nanz)| lr 2.1e-06 | "
          "2134.34 ms | 55.2% bf16 MFU | 245645 tok/s",
          "step 1/2 | loss low | 3 ms | 4 tok/s"),
-    form("llama2.c", " | loss ", r"(?P<step>\d+) \| (?P<rest>loss .*)",
+    form("step in front", " ",
+         r"#?(?P<step>\d{1,12})(?: ?[|,-])? (?:(?P<split>train|val) (?P<loss>\d+\.\d{3,12})\Z"
+         r"|(?P<rest>(?:(?:train|val)[ _])?[Ll]oss[ :=]{1,3}⟨N⟩.*))",
          "100 | loss 2.3145 | lr 1.000000e-04 | 350.12ms | mfu 40.12%",
          "100 | loss of packets"),
-    form("build-nanogpt", " ", r"(?P<step>\d+) (?P<split>train|val) (?P<loss>\d+\.\d{3,12})\Z",
-         "250 train 6.035", "250 train 6"),
     # XLM and what grew out of it: xlm/trainer.py (print_stats). The first number is the step.
     form("xlm", "words/s - ",
          r"-?\s*(?P<step>\d+) -\s+⟨N⟩ \w+/s -\s+(?P<tokens_per_second>⟨N⟩) words/s -"
@@ -146,24 +138,16 @@ _LANGUAGE = (
          "Progress on:train 100it/1.00kit rate:1.4it/s remaining:10:42 elapsed:01:11 "
          "postfix:loss=2.31",
          "Progress on:train 100it/1.00kit rate:1.4it/s remaining:10:42 elapsed:01:11 postfix:-"),
-    # MaxText: src/MaxText/metric_logger.py.
-    form("maxtext", "completed step:", r"(?P<rest>completed step: .*)",
-         "completed step: 3, seconds: 1.2, TFLOP/s/device: 86.0, Tokens/s/device: 12965.1, "
-         "total_weights: 65536, loss: 10.1",
-         "completed step: 3 of the setup",
-         names={"completed_step": "step", "seconds": "step_seconds"}),
     # icefall: egs/librispeech/ASR/zipformer/train.py. The batch's loss, not the running one.
-    form("icefall", "tot_loss[",
-         rf"{_RANK}Epoch (?P<epoch>\d+), batch (?P<step>\d+)"
-         r"(?:, global_batch_idx: (?P<global_step>\d+))?"
-         rf"(?:, batch size: \d+)?, (?:train_)?loss\[{_PAIRS}(?:.*\blr: (?P<lr>⟨N⟩))?",
+    form("icefall", "loss=",
+         r"(?:\((?P<rank>\d+)/\d+\) )?Epoch (?P<epoch>\d+), (?:(?P<split>validation): "
+         r"|batch (?P<step>\d+)(?:, global_batch_idx: (?P<global_step>\d+))?"
+         r"(?:, batch size: \d+)?, (?:train_)?loss\[)(?P<rest>(?:\w+=⟨N⟩(?:, (?=\w+=))?)+)"
+         r"(?:.*\blr: (?P<lr>⟨N⟩))?",
          "Epoch 1, batch 50, loss[loss=7.125, simple_loss=0.5, over 2500.00 frames. ], "
          "tot_loss[loss=7.25, simple_loss=0.75, over 5000.00 frames. ], batch size: 14, "
          "lr: 2.2e-02",
          "Epoch 1, batch 50, loss[none], tot_loss[loss=7.25], batch size: 14", sure=True),
-    form("icefall", ", validation: loss=", rf"{_RANK}Epoch (?P<epoch>\d+), validation: {_PAIRS}",
-         "Epoch 1, validation: loss=6.5, simple_loss=0.5, over 944034.00 frames. ",
-         "Epoch 1, validation: loss=none", split="eval", sure=True),
     # WeNet: wenet/utils/train_utils.py (log_per_step), wenet/bin/train.py. What looks like a batch
     # and the number of batches is the epoch and the batch. Batches of an evaluation do not count.
     form("wenet", "TRAIN ",
@@ -228,8 +212,8 @@ _GENERAL = (
                 "perf_time_per_step": "step_seconds",
                 "perf_max_memory_allocated_gb": "max_memory_gb"}),
     # One metric a line, below its step. Coqui TTS: trainer's console_logger.py;
-    # stable-baselines3: common/logger.py (HumanOutputFormat); composer:
-    # composer/loggers/console_logger.py; OLMo: olmo/train.py.
+    # stable-baselines3: common/logger.py (HumanOutputFormat), and OpenAI's baselines, whose numbers
+    # have three digits; composer: composer/loggers/console_logger.py; OLMo: olmo/train.py.
     form("coqui", "GLOBAL_STEP: ",
          r"(?:\| )?\s*--> (?:TIME: .{0,40} -- )?STEP: \d+/\d+ -- GLOBAL_STEP: (?P<step>\d+)\Z",
          "   --> TIME: 2026-11-20 08:04:09 -- STEP: 24/36 -- GLOBAL_STEP: 1000025",
@@ -239,8 +223,9 @@ _GENERAL = (
          r"\s+(?P<number>⟨N⟩)\s+\([^()]*\)\Z",
          "  | > loss_mel: 19.08429  (23.57030)", "  | > loss_mel: falling  (23.57030)", sure=True),
     form("stable-baselines3", "|",
-         r"\|\s{1,40}(?:\w+/)?(?P<key>total_timesteps|[a-z_]*loss|learning_rate)\s{1,60}"
-         r"\|\s{1,20}(?P<number>⟨N⟩)\s{1,40}\|\Z",
+         r"\|\s{1,40}(?:\w+/)?(?:step\s{1,60}\|\s{1,20}(?P<rounded>\d{1,3}|\d\.?\d{0,2}e\+\d\d)"
+         r"|(?P<key>total_timesteps|step|[a-z_]*loss|learning_rate|grad_norm)\s{1,60}"
+         r"\|\s{1,20}(?P<number>⟨N⟩))\s{1,40}\|\Z",
          "|    loss                 | 0.0123      |", "|    loss                 | see below   |",
          sure=True),
     form("metric block", "]",
@@ -257,38 +242,32 @@ _GENERAL = (
                 "train_crossentropyloss": "loss", "train_ce_loss": "loss",
                 "optim_total_grad_norm": "grad_norm",
                 "throughput_device_tokens_per_second": "tokens_per_second"}, sure=True),
-    # mmengine: mmengine/runner/log_processor.py; mmcv 1: mmcv/runner/hooks/logger/text.py;
-    # PyTorch's imagenet example and its many children (ProgressMeter; DeiT's MetricLogger).
-    form("meters", "[",
-         r"(?:(?:Epoch|Train): (?=\[[^\]]*\]\s*\[)"
-         r"|(?:Epoch|Iter)(?:\(train\))?(?=.*\bdata_time: )\s+)"
-         r"(?:\[\s*(?P<epoch>\d+)(?:/\d+)?\]\s*)?"
-         r"\[\s*(?P<step>\d+)/\s*(?P<total>\d+)\]\s*(?P<rest>.*)",
-         "Epoch: [0][  10/5005]\tTime  0.512 ( 0.601)\tData  0.010 ( 0.100)\t"
-         "Loss 6.9e+00 (7.0e+00)\tAcc@1   0.39 (  0.10)",
-         "Epoch(train) [1][10/90]  lr: low  data_time: short", names=_METERS),
+    # CycleGAN and pix2pix: util/visualizer.py (print_current_losses); time is of an image.
+    form("cyclegan", "iters: ",
+         r"\(epoch: (?P<epoch>\d+), iters: (?P<step>\d+), time: ⟨N⟩, data: ⟨N⟩\)\s+(?P<rest>.*)",
+         "(epoch: 1, iters: 100, time: 0.580, data: 0.064) D_A: 0.25 G_A: 0.5 cycle_A: 1.5",
+         "(epoch: 1, iters: 100, time: late, data: 0.064) D_A: 0.25", sure=True),
     form("mmengine", "(val) ",
          r"(?:Epoch\(val\)\s+\[\s*(?P<epoch>\d+)\]|Iter\(val\)\s+)\[[\s\d/]+\]\s+(?P<rest>\S+: .*)",
          "Epoch(val) [10][100/100]    coco/bbox_mAP: 0.3000  loss: 0.5",
          "Epoch(val) [10][100/100]  eta: 0:00:25  time: 0.01  data_time: 0.001",
-         names={**_METERS, "time": "", "data_time": "", "eta": ""}, split="eval"),
-    # The JSON lines of mmcv and of detectron2; detectron2/utils/events.py (CommonMetricPrinter).
-    form("meters", '{"', r'(?P<rest>\{"(?:mode": "(?P<split>train|val)", "epoch|data_time)": .*\})',
-         '{"mode": "train", "epoch": 1, "iter": 50, "lr": 0.01, "memory": 5000, '
-         '"loss": 2.5, "time": 0.5}',
-         '{"mode": "train", "epoch": "first"}', names=_METERS),
-    form("detectron2", "total_loss: ", r"\s*(?P<rest>(?:eta: .*)?iter: \d+  total_loss: .*)",
-         " eta: 0:01:40  iter: 19  total_loss: 2.168  loss_cls: 0.725  time: 0.3670  "
-         "data_time: 0.0043  lr: 0.00016068  max_mem: 2345M",
-         "iter: 19  total_loss: unknown", names={"time": "step_seconds"}),
-    # timm: train.py; open_clip: src/open_clip_train/train.py.
-    form("timm", "/s",
-         r"Train(?: Epoch)?: (?P<epoch>\d+) \[\s*(?P<step>\d+)/\s*(?P<total>\d+)[^\]]{0,20}\]"
-         r"\s+(?P<rest>\S.*)",
-         "Train: 0 [  50/1251 (  4%)]  Loss: 6.95 (6.96)  Time: 0.512s, 1900.10/s  "
-         "(0.601s, 1700.20/s)  LR: 1.000e-06  Data: 0.010 (0.012)",
-         "Train: 0 [50/1251 (4%)]  begins, 5 images/s",
-         names={"time": "step_time", "batch_t": "step_seconds", "s": "samples_per_second",
+         names={"time": "", "data_time": "", "eta": ""}, split="eval"),
+    # Beside the time of the data is that of a step, in seconds; memory in units of 2**20 bytes.
+    # mmengine: mmengine/runner/log_processor.py; mmcv 1: mmcv/runner/hooks/logger/text.py;
+    # detectron2/utils/events.py; timm: train.py; open_clip: src/open_clip_train/train.py; PyTorch's
+    # imagenet example and its many children (ProgressMeter; DeiT's MetricLogger; Swin); MaxText:
+    # src/MaxText/metric_logger.py.
+    form("meters", "",
+         r"(?:(?=completed step: \d+, seconds: )"
+         r"|(?=(?:Epoch|Train): \[[^\]]*\]\s*\[|.*\b[Dd]ata(?:_time| \(t\))?\"?:?\s+\d)"
+         r"(?=.*\b(?:[Tt]ime|Batch \(t\))\"?:?\s+\d))"
+         r"(?:(?:Epoch|Iter|Train)(?:\(train\)|:)?\s*(?=\[)|Train(?: Epoch)?: (?P<epoch>\d+) )?"
+         r"(?P<rest>.*)",
+         "Epoch: [0][  10/5005]\tTime  0.512 ( 0.601)\tData  0.010 ( 0.100)\t"
+         "Loss 6.9e+00 (7.0e+00)\tAcc@1   0.39 (  0.10)",
+         "Epoch(train) [1][10/90]  time: 0.1  data_time: 0.01  it was slow",
+         names={"time": "step_time s", "batch_t": "step_time s", "memory": "memory MiB",
+                "max_mem": "max_mem MiB", "seconds": "step_seconds", "s": "samples_per_second",
                 "s_gpu": ""}),
     form("cifar", "] loss: ", r"\[(?P<epoch>\d+),\s*(?P<step>\d+)\] loss: (?P<loss>⟨N⟩)\Z",
          "[1,  2000] loss: 2.187", "[1, 2000] loss: 2.187 is high"),
@@ -297,15 +276,6 @@ _GENERAL = (
          r"(?P<loss>⟨N⟩)[\s,|]+[Vv]al(?:id)?\s*[=:]\s*(?P<eval_loss>⟨N⟩)(?:[\s,|]+(?P<rest>.*))?\Z",
          "Epoch 1: Train=447479.91936  Val=442149.83827  MAE=824.50142",
          "Epoch 1: Train=80%  Val=20%"),
-    # PaddleClas: ppcls/engine/evaluation/classification.py (classification_eval).
-    form("ppcls", "][Avg]", r"\[Epoch (?P<epoch>\d+)\]\[Avg\]\s*(?P<rest>\w+: .*)",
-         "[Eval][Epoch 1][Avg]CELoss: 1.03125, loss: 1.03125, top1: 0.75, top5: 0.875",
-         "[Eval][Epoch 1][Avg]loss: falling", split="eval"),
-    # CycleGAN and pix2pix: util/visualizer.py (print_current_losses). lerobot rounds its steps.
-    form("cyclegan", "iters: ",
-         r"\(epoch: (?P<epoch>\d+), iters: (?P<step>\d+), time: ⟨N⟩, data: ⟨N⟩\)\s+(?P<rest>.*)",
-         "(epoch: 1, iters: 100, time: 0.580, data: 0.064) D_A: 0.25 G_A: 0.5 cycle_A: 1.5",
-         "(epoch: 1, iters: 100, time: late, data: 0.064) D_A: 0.25", sure=True),
     form("lerobot", " smpl:",
          r"step:(?P<rounded>\d{1,9}(?:\.\d{1,3})?[KMB]?) smpl:\S+ ep:\S+"
          r" epch:(?P<epoch>⟨N⟩) loss:(?P<loss>⟨N⟩) grdn:(?P<grad_norm>⟨N⟩) lr:(?P<lr>⟨N⟩)"
