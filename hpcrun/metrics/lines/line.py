@@ -36,6 +36,7 @@ from hpcrun.metrics.lines.fields import (
     build_row,
     fields_of,
     is_known,
+    is_place,
     number_or_word,
     read_json,
 )
@@ -136,31 +137,25 @@ def records(line: bytes) -> list[bytes]:
 
 def _read(line: Line, table: Table | None, formats: Sequence[Format]) -> Answer | None:
     text = line.text
-    if not text:
-        return None
-    for form in formats:
+    for form in formats if text else ():
         if form.needle in text and (found := form.answer(line)) is not None:
             return form.name, found
     if table is not None and (row := read_row(text, table)):
         return f"table ({table.kind})", row
     folded = text.lower()
-    return _read_generic(line, formats) if any(map(folded.__contains__, _NEEDLES)) else None
-
-
-def _read_generic(line: Line, formats: Sequence[Format]) -> Answer | None:
-    """Read a line by what it looks like."""
-    text = in_english(line.text)
+    if not any(map(folded.__contains__, _NEEDLES)):
+        return None
+    text = in_english(text)
     if bar := find_bar(text):
         row = read_bar(bar)
         return None if row is None else ("progress bar", row)
     event: dict[str, object] = {}  # what a line holds that is one JSON object
     if text.startswith('{"') and (read := read_json(text)) and read[1] == len(text):
         event = read[0]
-    if not text.startswith("{"):
-        if head := read_head(text):
-            return f"table ({head.kind})", head
-        if mark := read_mark(text):
-            return "mark" if isinstance(mark, Mark) else "heading", mark
+    elif head := read_head(text):
+        return f"table ({head.kind})", head
+    elif mark := read_mark(text):
+        return "mark" if isinstance(mark, Mark) else "heading", mark
     if row := read_generic(text, SPLITS.get(line.tag, "")):
         return "json lines" if event else "python dict" if text[-1] == "}" else "key=value", row
     for key in _MESSAGE_KEYS:
@@ -198,21 +193,20 @@ _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
 _RESUMED = pattern_of(
     rf"""
     [ \t]{{0,3}} (?: [=*>#-]{{1,40}} [ ]{{0,2}} )? (?:
-      (?: (?:successfully[ ])? (?: resum(?:ed|ing) | continuing | restarting ) )
+      (?:successfully[ ])? (?: resum(?:ed|ing) | continuing | restarting )
         [ ]{{1,2}} (?: (?:the[ ])? (?:model[ ])? (?:training|run|job)[ ] )? (?: from | at | of )\b
-        [^\n]{{0,200}}?
-        (?: \b {_STEP}(?P<step1>\d{{1,15}}) | checkpoint-(?P<step2>\d{{1,15}}) \b | \Z )
     | (?:successfully[ ])? loaded[ ]checkpoint[ ] [^\n]{{0,300}}?
-        (?: \bat[ ]{_STEP}(?P<step3>\d{{1,15}})
-          | \(epoch[ ]\d+(?:[ ]@[ ](?P<step4>\d{{1,15}})[ ]updates)?\) )
-    | (?:loading|loaded)[ ](?:the[ ])?checkpoint[ ](?:from|at)[ ]{_STEP}(?P<step5>\d{{1,15}})
-    | resume[ ]training\b [^\n]{{0,100}} \bfrom[ ](?:epoch[ ]\d{{1,9}}|{_STEP}(?P<step8>\d{{1,15}}))
-    | resumed[ ]epoch:[ ]\d{{1,9}},[ ]iter:[ ](?P<step6>\d{{1,15}})
-    | restor(?:ed|ing)[ ](?:all[ ])?states?[ ]from[ ]the[ ]checkpoint\b [^\n]{{0,200}}?
-        (?: \bstep=(?P<step7>\d{{1,15}}) | \Z )
+        (?: \bat[ ](?={_STEP}\d) | (?=\(epoch[ ]\d) )
+    | (?:loading|loaded)[ ](?:the[ ])?checkpoint[ ](?:from|at)[ ](?={_STEP}\d)
+    | resume[ ]training\b [^\n]{{0,100}} \bfrom[ ](?=epoch[ ]\d|{_STEP}\d)
+    | resumed[ ]epoch:[ ]\d{{1,9}},[ ](?=iter:[ ]\d)
+    | restor(?:ed|ing)[ ](?:all[ ])?states?[ ]from[ ]the[ ]checkpoint\b
     )
     """,
     re.VERBOSE | re.IGNORECASE,
+)
+_RESUMED_AT = pattern_of(
+    rf"(?:\b{_STEP}|checkpoint-|[ ]@[ ](?=\d+ updates))(\d{{1,15}})", re.IGNORECASE
 )
 
 
@@ -238,8 +232,8 @@ def read_mark(text: str) -> Mark | Row | None:
             return Mark(epoch=float(begun["count"]), split=split)
         return Row(step=int(begun["count"]), total=int(begun["total"]) if begun["total"] else None)
     if resumed := _RESUMED.match(text):
-        step = next((group for group in resumed.groups() if group), None)
-        return Mark(restart=True, step=None if step is None else int(step))
+        at = _RESUMED_AT.search(text, resumed.end())
+        return Mark(restart=True, step=int(at[1]) if at else None)
     if _REQUEUED.match(text):
         return Mark(restart=True)
     return None
@@ -353,13 +347,14 @@ def read_row(text: str, table: Table) -> Row | None:
             fields += [field for field in fields_of({column: cell}) if type(field.value) is float]
     if has_bar and fields:  # redraws of an epoch count as one: its step is the epoch
         fields.append(structs.replace(fields[0], key="step"))
-    row = build_row(Found(fields), sure=has_bar or any(like_a_loss(field.key) for field in fields))
-    seconds = _second_columns(columns)
-    if row is None or not any(field.key in seconds for field in fields):
+    sure = has_bar or any(like_a_loss(field.key) for field in fields)
+    row = build_row(Found(fields), sure=sure)
+    second = _second_columns(columns)
+    rest = [(each.key, each.value) for each in fields if each.key in second]
+    numbers = [(key, value) for key, value in rest if isinstance(value, float)]
+    if row is None or not numbers:
         return row
-    first = build_row(Found([x for x in fields if x.key not in seconds]), sure=True)
-    rest = [(each.key, each.value) for each in fields if each.key in seconds]
-    numbers = ((key, value) for key, value in rest if isinstance(value, float))
+    first = build_row(Found([each for each in fields if each.key not in second]), sure=True)
     return structs.replace(row, values=(*(first.values if first else ()), *numbers))
 
 
@@ -407,8 +402,8 @@ def read_document(text: str) -> list[Row] | None:
 
 
 def _rows_in(document: dict[str, object], name: str = "", depth: int = 0) -> list[Row]:
-    """Find what was logged: lists of objects, and lists of numbers side by side."""
-    rows = _rows_of_columns(document, name)
+    """Find what was logged: lists of numbers side by side, and lists of objects."""
+    rows = _rows_of(_parted(document, name))
     for key, inside in document.items():
         if isinstance(inside, list):
             rows += _rows_of(inside, SPLITS.get(key, ""))
@@ -417,8 +412,9 @@ def _rows_in(document: dict[str, object], name: str = "", depth: int = 0) -> lis
     return rows
 
 
-def _rows_of(objects: Sequence[object], split: str) -> list[Row]:
-    rows: list[Row] = []
+def _rows_of(objects: Sequence[object], split: str = "") -> list[Row]:
+    """Read each object as a line; nothing if something else is among them."""
+    rows = []
     for each in objects:
         if not isinstance(each, dict):
             return []
@@ -426,39 +422,33 @@ def _rows_of(objects: Sequence[object], split: str) -> list[Row]:
         # tokens it tells how long it has run at each step, too.
         summary = "train_runtime" in each and "loss" not in each
         found = Found(fields_of(each), split=split, has_dict=True)
-        row = build_row(found, sure=summary, verbatim=summary)
-        if row is not None:
-            rows.append(row)
-    return rows
+        rows.append(build_row(found, sure=summary, verbatim=summary))
+    return [row for row in rows if row is not None]
 
 
-def _rows_of_columns(document: dict[str, object], name: str) -> list[Row]:
-    """Read lists side by side; lists within them are one after the other.
+def _parted(document: dict[str, object], name: str) -> list[dict[str, object]]:
+    """Part lists side by side into an object for each row; lists within them follow each other.
 
     Without a step or an epoch among them they are one by epoch, those within by step. An ``x`` is
-    of what the object is called.
+    of what the document is called.
     """
     columns = {key: numbers for key, value in document.items() if (numbers := _numbers(value))}
-    lost = next((key for key in columns if like_a_loss(key)), None)
+    lost = next(filter(like_a_loss, columns), None)
     if lost is None:
         return []
-    is_nested = document[lost] != columns[lost]
-    length = len(columns[lost])
-    x = "epoch" if fold(name) in EPOCH_RANK else "step"
-    named = [(x if key == "x" else key, column) for key, column in columns.items()]
-    is_place = {key: fold(key) in STEP_RANK or fold(key) in EPOCH_RANK for key, _ in named}
-    kept = [(key, column) for key, column in named if len(column) == length]
+    length, is_nested = len(columns[lost]), document[lost] != columns[lost]
+    if "x" in columns:
+        columns["epoch" if fold(name) in EPOCH_RANK else "step"] = columns.pop("x")
+    placed = [key for key in columns if is_place(key) and len(columns[key]) == length]
     if is_nested:
-        counted = [float(index) for index in range(length)]
-        kept = [("step", counted), *(pair for pair in kept if not is_place[pair[0]])]
-    elif not any(is_place[key] for key, _ in kept):
-        kept.append(("epoch", [float(index + 1) for index in range(length)]))
-    rows = []
-    for index in range(length):
-        fields = [Field(key, column[index]) for key, column in kept]
-        if row := build_row(Found(fields, has_dict=True), sure=True):
-            rows.append(row)
-    return rows
+        columns = {key: column for key, column in columns.items() if not is_place(key)}
+        columns["step"] = [*range(length)]
+    elif not placed:
+        columns["epoch"] = [*range(1, length + 1)]
+    kept = {key: column for key, column in columns.items() if len(column) == length}
+    return [
+        dict(zip(kept, map(float, row), strict=True)) for row in zip(*kept.values(), strict=True)
+    ]
 
 
 def _numbers(value: object) -> list[float]:
