@@ -285,7 +285,7 @@ def dry_run(
 
     Arguments and errors are submit()'s. Slurm is asked only about ``after``.
     """
-    return _dry(_prepared(_context(cluster, cwd), job, set, args, after, check), {})
+    return _dry(_prepared(_context(cluster, cwd), job, set, args, after, check))
 
 
 def find(
@@ -484,9 +484,9 @@ def _arguments(args: Sequence[object]) -> list[str]:
     return texts
 
 
-def _dry(made: Prepared, values: Mapping[str, str]) -> DryRun:
+def _dry(made: Prepared) -> DryRun:
     files = {file.name: file.text for file in made.files}
-    return DryRun(made.plan, files, values, tuple(map(_dry, made.runs, made.values)))
+    return DryRun(made.plan, files, made.values, tuple(map(_dry, made.runs)))
 
 
 def _cancel(

@@ -84,10 +84,10 @@ def submission_json(made: Prepared, job_id: str) -> dict[str, Any]:
                 "run_id": run.plan.run_id,
                 "job_id": f"{job_id}_{index}",
                 "run_dir": run.plan.run_dir,
-                "values": values,
+                "values": run.values,
                 "effective_batch": run.plan.effective_batch,
             }
-            for index, (run, values) in enumerate(zip(made.runs, made.values, strict=True))
+            for index, run in enumerate(made.runs)
         ],
     }
 
@@ -123,8 +123,8 @@ def _show_values(sweep: Prepared) -> None:
         batches = []
     header = ["TASK", *column_names(list(sweep.spec.sweep)), *(["batch"] if batches else [])]
     rows = [
-        [str(index), *values.values(), *batches[index : index + 1], ""]
-        for index, values in enumerate(sweep.values)
+        [str(index), *run.values.values(), *batches[index : index + 1], ""]
+        for index, run in enumerate(sweep.runs)
     ]
     table([*header, ""], rows)
 
@@ -241,8 +241,7 @@ def show_files(made: Prepared, *, as_json: bool) -> None:
         answer: dict[str, Any] = {**_texts(made.files), "notes": made.plan.notes}
         if made.is_sweep:
             answer["runs"] = [
-                {"values": values, "files": _texts(run.files)}
-                for run, values in zip(made.runs, made.values, strict=True)
+                {"values": run.values, "files": _texts(run.files)} for run in made.runs
             ]
         emit_json(answer)
         return

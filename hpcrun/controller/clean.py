@@ -21,7 +21,15 @@ from hpcrun.controller.status import Memory, status_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs import layout
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import Seen, read_if_there, read_submitted, read_task, successors_of
+from hpcrun.runs.records import (
+    Seen,
+    attempt_indices,
+    read_if_there,
+    read_submitted,
+    read_task,
+    stamp_of,
+    successors_of,
+)
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
@@ -168,20 +176,15 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
 
 def _remembered(run: RunFolder) -> _Past | None:
     """A final state that was seen; None where there is none of the last attempt."""
-    seen = read_if_there(run.seen, Seen)
-    if seen is None:
+    seen, attempts = read_if_there(run.seen, Seen), attempt_indices(run)
+    if seen is None or seen.attempts != len(attempts) or not is_over(seen.state):
         return None
-    with contextlib.suppress(OSError):
-        attempts = [name for name in os.listdir(run.attempts) if name.isdigit()]  # noqa: PTH208
-        if seen.attempts == len(attempts) and is_over(seen.state):
-            ended_at = seen.row.ended_at if seen.row is not None else None
-            # Else when the run's own last record was written; where it left none, this one.
-            last = run.attempts / max(attempts, key=int, default="0")
-            for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
-                if not ended_at and path.exists():
-                    ended_at = path.stat().st_mtime
-            return _Past(seen.state, ended_at or 0.0)
-    return None
+    ended_at = seen.row.ended_at if seen.row is not None else None
+    # Else when the run's own last record was written; where it left none, this one.
+    last = run.attempts / str(max(attempts, default=0))
+    for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
+        ended_at = ended_at or stamp_of(path) / 1e9
+    return _Past(seen.state, ended_at or 0.0)
 
 
 def _past_of(status: JobStatus) -> _Past:

@@ -21,9 +21,9 @@ from hpcrun.controller.status import (
     ask,
     complete,
     conf_of,
-    is_kept,
     judge,
     kept_progress,
+    kept_row,
     refresh,
     remember,
 )
@@ -75,15 +75,17 @@ def _find_rows(context: Context, folders: Sequence[Path], memory: Memory) -> lis
     for one in found.values():
         judged, job_ids = one.asked()
         if judged or job_ids:
-            runs.setdefault(one.conf, []).extend(judged)
-            also.setdefault(one.conf, []).extend(job_ids)
+            conf = conf_of(context, one.history)
+            runs.setdefault(conf, []).extend(judged)
+            also.setdefault(conf, []).extend(job_ids)
     news = [conf for conf in runs if conf not in memory]
     for conf in news:
         memory[conf] = ask(context, conf, runs[conf], also[conf])
     rows: dict[Path, JobStatus] = {}
     for folder, one in found.items():
         with _noted(broken, folder):
-            rows[folder] = one.row(memory.get(one.conf), is_news=one.conf in news)
+            conf = conf_of(context, one.history)
+            rows[folder] = one.row(memory.get(conf), is_news=conf in news)
     return [rows.get(folder) or _broken_row(folder, broken[folder]) for folder in folders]
 
 
@@ -137,20 +139,12 @@ class _RunRow:
         self.context = context
         self.run = RunFolder(folder)
         self.seen = records.read_if_there(self.run.seen, Seen)
-        kept = self.seen.row if self.seen is not None else None
-        self.kept = kept if kept is not None and is_kept(self.run, kept) else None
-        self.history = History(run_id="")
-        if self.kept is not None:
-            self.history = self._history_of(self.kept)
+        self.kept = kept_row(self.run, self.seen)
+        self.history = self._history_of(self.kept) if self.kept else History(run_id="")
 
     def read(self) -> None:
         """Read its records. Raises OSError, HpcrunError."""
         self.history = records.read_brief(self.run, self.seen)
-
-    @property
-    def conf(self) -> str | None:
-        """The slurm.conf of its Slurm."""
-        return conf_of(self.context, self.history)
 
     def asked(self) -> tuple[list[tuple[RunFolder, History]], list[str]]:
         """What Slurm is asked about: what is not over, and what may have been requeued."""
@@ -257,11 +251,6 @@ class _SweepRow:
         self.tasks = record.tasks if record else 0
         # What is known of the array itself, as of a run.
         self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
-
-    @property
-    def conf(self) -> str | None:
-        """The slurm.conf of its Slurm."""
-        return conf_of(self.context, self.history)
 
     @property
     def is_settled(self) -> bool:

@@ -39,15 +39,15 @@ from hpcrun.spec.load import Origin, command_job, load_job
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A run, or a sweep with its runs, that could be submitted. Nothing happened yet.
 
-    What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own, and
-    each of its ``runs`` has ``values``.
+    What was asked, decided and written. Of a sweep ``plan`` and ``files`` are the array's own;
+    each of its ``runs`` has ``values``, its own by the sweep's names.
     """
 
     spec: JobSpec
     plan: Plan
     files: list[RenderedFile]
     runs: list[Prepared] = []
-    values: list[dict[str, str]] = []
+    values: dict[str, str] = {}
 
     @property
     def is_sweep(self) -> bool:
@@ -373,7 +373,7 @@ def prepare_job(
                 continue
             task = Task(sweep_id=sweep_id, index=one.index, values=one.values)
             run.files.append(record_file("task.json", task))
-            runs.append(run)
+            runs.append(msgspec.structs.replace(run, values=one.values))
         if errors:
             raise all_at_once(list(errors.values()), origin)
         known = placeholder_names(runs[0].plan.environment)
@@ -388,8 +388,7 @@ def prepare_job(
         record_file("sweep.json", record),
         RenderedFile("spec.yaml", dump_job(with_args(spec, known | spec.sweep.keys(), extra_args))),
     ]
-    values = [one.values for one in made]
-    return Prepared(spec=spec, plan=plan, files=files, runs=runs, values=values)
+    return Prepared(spec=spec, plan=plan, files=files, runs=runs)
 
 
 def record_file(name: str, record: msgspec.Struct) -> RenderedFile:

@@ -61,24 +61,13 @@ def share_cpus(context: Context, spec: JobSpec) -> JobSpec:
     resources = spec.resources
     if in_allocation(context):
         spec = structs.replace(spec, slurm={**spec.slurm, "cpus-per-task": False})
-        cpus = fewest_cpus(context.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))
+        cpus = min(expand_counts(context.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
     else:
         cpus = len(os.sched_getaffinity(0))
     if resources.cpus_per_gpu is not None:
         return spec
     share = max(1, cpus // max(1, resources.gpus_per_node))
     return structs.replace(spec, resources=structs.replace(resources, cpus_per_gpu=share))
-
-
-def fewest_cpus(text: str) -> int:
-    """Read SLURM_JOB_CPUS_PER_NODE: the CPUs of the node that has the fewest.
-
-    Raises InputError.
-
-    >>> fewest_cpus("72(x2),36")
-    36
-    """
-    return min(expand_counts(text))
 
 
 def in_allocation(context: Context) -> bool:
@@ -240,7 +229,8 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
     if in_allocation(context):
         env |= {k: value for k, value in context.environ.items() if k.startswith("SLURM")}
         # An allocation has one CPU a node unless salloc asked for more.
-        if prepared.plan.tasks_per_node > fewest_cpus(env.get("SLURM_JOB_CPUS_PER_NODE", "1")):
+        cpus = min(expand_counts(env.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+        if prepared.plan.tasks_per_node > cpus:
             env["SLURM_OVERCOMMIT"] = "1"
     with run.batch_log.open("ab") as log:
         return subprocess.Popen(

@@ -323,8 +323,8 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
 
 def _progress(status: JobStatus, run: RunFolder) -> Progress:
     """Find how far the log has come; of a run that is over a listing may have read it before."""
-    kept = status.history.seen.row if status.history.seen is not None else None
-    if kept is not None and kept.log is not None and status.final and is_kept(run, kept):
+    kept = kept_row(run, status.history.seen) if status.final else None
+    if kept is not None and kept.log is not None:
         return kept_progress(kept)
     if not status.history.attempts:
         return Progress()
@@ -394,7 +394,7 @@ def remember(status: JobStatus) -> None:
 
 
 def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
-    """Make the record of a row; ``is_kept`` says for how long it holds."""
+    """Make the record of a row; ``kept_row`` says for how long it holds."""
     ended_at = status.end.ended_at if status.end else None
     if ended_at is None and status.source == "squeue":
         ended_at = time.time()
@@ -415,9 +415,12 @@ def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
     )
 
 
-def is_kept(run: RunFolder, kept: SeenRow) -> bool:
-    """Return whether a row that is remembered is this run's, with all its attempts."""
-    return kept.run_id in (None, run.run_id) and kept.stamp == stamp_of(run.attempts)
+def kept_row(run: RunFolder, seen: Seen | None) -> SeenRow | None:
+    """Return the row that is remembered of a run; None where it is not of all its attempts."""
+    row = seen.row if seen is not None else None
+    if row is None or row.run_id not in (None, run.run_id):
+        return None
+    return row if row.stamp == stamp_of(run.attempts) else None
 
 
 def kept_progress(kept: SeenRow) -> Progress:

@@ -25,8 +25,8 @@ _SKIP = frozenset(
 _OURS = ".hpcrun"
 
 
-def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> tuple[int, int]:
-    """Copy the project to ``code``; return the number of files and bytes copied.
+def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> None:
+    """Copy the project to ``code``.
 
     In a git checkout: what git tracks and what it does not ignore. Else: everything but caches
     and environments. ``leave_out`` is the folder of the runs. Raises InputError for a project too
@@ -50,7 +50,6 @@ def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> tuple[int, i
                 fix="run hpcrun in the folder of your code, put data into .gitignore, "
                 "or set snapshot: false to run the code in place",
             )
-    return files, size
 
 
 def _copy(source: Path, target: Path, project: Path) -> int:
