@@ -91,7 +91,8 @@ _STEPS = (
     "training_step optimizer_step opt_step _step global_steps update_step iteration iter iters "
     "iterations it itr niter train_iter train_iteration training_iteration total_timesteps "
     "timesteps timestep time_total_timesteps num_timesteps updates batch batches minibatch "
-    "mini_batch micro_step episode round global_round communication_round update n_iter n_step i"
+    "mini_batch micro_step episode round global_round communication_round update generation n_iter "
+    "n_step i"
 )
 _EPOCHS = "epoch train_epoch ep trainer_epoch end_of_epoch epoch_loaded"
 # A counter may say that it counts: batch_id, cur_iter, "Epoch no. 3".

@@ -154,13 +154,24 @@ _ELSEWHERES = (
     r"|thresh|should|must|memory|question|using|early"
 )
 _ELSEWHERE = pattern_of(_ELSEWHERES, re.IGNORECASE)
-_PLACE = r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|batch|round|episode))"
+_PLACE = (
+    r"((?:global[ _])?(?:step|iter(?:ation)?|update|epoch|ep|(?:mini-?)?batch|round|episode"
+    r"|generation))"
+)
+_TWO_SIDES = r"train(?:ing)? ?[/&,|+-] ?(val|valid|validation|test|dev|eval)"
+_TWO_VALUES = rf"[:= ]{{1,3}}({NUMBER}) ?[/,|] ?(?={NUMBER})"
 # What is first put as a name and its value.
 _PLAINER = {
     # A number of a library: tensor(2.5, device='cuda:0').
     rf"(?<![\w.]){WRAPPED}": r"\g<wrapped>",
+    # A dict without quotes: "Train {loss: 2.5, acc: 0.5}".
+    r"\{([a-z_][\w/ ]{0,30}[:=][^{}\"']{1,400})\}": r"  \1 ",
+    # "[3,  2000] loss: 2.5".
+    r"\A([\s=>#*-]{0,20})\[ ?(\d{1,9}), {0,8}(\d{1,15})(?= ?[/\]])": r"\1[\2] [\3",
     # Abbreviations: "Avg. loss", "Ep. 3".
-    r"(?<!\w)(val|valid|avg|tr|no|ep)\. (?=\w)": r"\1 ",
+    r"(?<!\w)(val|valid|avg|tr|ep)\. (?=\w)": r"\1 ",
+    r"(?<= )no\. ?(?=\d)": "",
+    r"(?<=\d) out of (?=\d)": " of ",
     # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
     rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
     # Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
@@ -172,12 +183,21 @@ _PLAINER = {
     r"(?=:?\s|[,;|\])]|\Z)": r"\1 \2",
     r"(?<!\w)(?:after|processed) (\d{1,15}) (?:training )?"
     r"(step|iter(?:ation)?|epoch|update|batch)(?:es|s)?(?=[\s:,.;|]|\Z)": r"\2 \1",
+    # What was measured is no place: "loss per 100 training steps: 2.5", "Loss Epoch: 2.5".
+    r"(?<=loss) (?:per|every|(?:of|over|for|in)(?: the)? (?:last|past|previous)) \d{1,9} "
+    r"(?:\w{1,20} )?(?:step|batch|iter|epoch|sample)\w{0,8}(?= ?[:=])": "",
+    r"(?<!\w)(loss|accuracy) (epoch|step)(?=: \d{1,9}\.\d)": r"\2 \1",
+    # Two values behind both their names: "train/val loss: 2.5/2.6", "Loss (train/val): 2.5 / 2.6".
+    rf"{_TWO_SIDES} (\w{{0,20}}loss|acc\w{{0,5}}){_TWO_VALUES}": r"train \2: \3, \1 \2: ",
+    rf"(\w{{0,20}}loss|acc\w{{0,5}}) ?[(\[]?{_TWO_SIDES}[)\]]?"
+    rf"{_TWO_VALUES}": r"train \1: \3, \2 \1: ",
     # A loss in front of its place, its value behind: "Loss (of one batch) at step 200: 1.5".
     r"(?<!\w)score(?= at iteration \d)": "loss",
     r"(?<!\w)(?:the )?((?:\w{1,20} ){0,3}?(?:loss|cost))(?: \([a-z0-9 ]{1,30}\))? {1,4}"
     r"[(\[]?(?:(?:at|after|of|for|in|over|on|@) {1,4})?(?:the end of )?"
-    rf"(?:{_PLACE} {{0,4}}[:=#]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}s?)"
-    rf"( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]|is|was)? {{0,4}}(?={NUMBER})": r"\2\5 \3\4\6, \1: ",
+    rf"(?:{_PLACE} {{0,4}}[:=#]? {{0,4}}(\d{{1,15}})|(\d{{1,15}}) {_PLACE}(?:es|s)?)"
+    rf"(?![\d.])( ?/ ?\d{{1,15}})?[)\]]? {{0,4}}(?:[:=,]|is|was)? {{0,4}}"
+    rf"(?={NUMBER})": r"\2\5 \3\4\6, \1: ",
 }
 _PLAIN = [(pattern_of(pattern, re.IGNORECASE), plain) for pattern, plain in _PLAINER.items()]
 _UNITS = ("unit", "unit2", "unit3", "unit4")
