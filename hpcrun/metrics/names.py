@@ -54,20 +54,6 @@ LOSSES = frozenset({LOSS, EVAL_LOSS, TEST_LOSS})
 # What a run has but once: an evaluation's lr is the run's.
 OF_THE_RUN = frozenset({LR, MEMORY_BYTES, LOSS_SCALE, EPOCH})
 
-SPLITS = {
-    spelling: split
-    for split, spellings in (
-        ("train", "train training trn train_inner"),
-        ("eval", "eval evl evaluation evaluating evaluate"),
-        ("eval", "val vali valid validation validating validate dev"),
-        ("test", "test testing"),
-    )
-    for spelling in spellings.split()
-}
-
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
-_NOT_WORD = re.compile(r"[^\w@+]+|_+")
-
 
 def words(text: str) -> frozenset[str]:
     """Part a list of words.
@@ -76,6 +62,17 @@ def words(text: str) -> frozenset[str]:
     ['loss', 'lr']
     """
     return frozenset(text.split())
+
+
+SPLITS = {
+    **dict.fromkeys(words("train training trn train_inner"), "train"),
+    **dict.fromkeys(words("eval evl evaluation evaluating evaluate val vali valid"), "eval"),
+    **dict.fromkeys(words("validation validating validate dev"), "eval"),
+    **dict.fromkeys(words("test testing"), "test"),
+}
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
+_NOT_WORD = re.compile(r"[^\w@+]+|_+")
 
 
 # All as ``fold`` gives them.

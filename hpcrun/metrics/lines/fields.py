@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
 from operator import itemgetter
 
 from msgspec import Struct, structs
@@ -222,11 +223,8 @@ def number_or_word(text: str) -> float | str:
     (1500.0, 'mse', '1_0')
     """
     number = text.removesuffix("%")
-    if len(text) < 48 and _WHOLE_NUMBER.fullmatch(number):
-        try:
-            return finite(number)
-        except ValueError:
-            return text
+    with suppress(ValueError):
+        return finite(number) if _WHOLE_NUMBER.fullmatch(number) else text
     return text
 
 
@@ -299,20 +297,21 @@ def _find_place(found: Found) -> Row | None:
     split, rank = found.split, None
     steps: list[tuple[int, bool, Field]] = []
     epochs: list[tuple[int, float]] = []
+    totals: list[int | None] = []
     for field in found.fields:
-        key = fold(field.key)
+        key, value, count = fold(field.key), field.value, to_count(field.value)
         if _is_step(field):
-            is_none = bool(field.unit) or to_count(field.value) is None
-            steps.append((STEP_RANK[key], is_none, field))
-            split = split or field.split
+            steps.append((STEP_RANK[key], bool(field.unit) or count is None, field))
         elif key in EPOCH_RANK and not field.unit:
-            if isinstance(field.value, float):
-                epochs.append((EPOCH_RANK[key], field.value))
-            split = split or field.split
-        elif key in RANK_SPELLINGS:
-            rank = to_count(field.value)
-        elif key in SPLIT_SPELLINGS and isinstance(field.value, str):
-            split = SPLITS.get(field.value.lower(), split)
+            epochs += [] if isinstance(value, str) else [(EPOCH_RANK[key], value)]
+        elif key in SPLIT_SPELLINGS and isinstance(value, str):
+            split = SPLITS.get(value.lower(), split)
+            continue
+        else:
+            rank = count if key in RANK_SPELLINGS else rank
+            totals += [count] if key in TOTAL_SPELLINGS else []
+            continue
+        split = split or field.split
     step = total = epoch = None
     of_training = split in ("", "train")
     if steps:
@@ -330,11 +329,8 @@ def _find_place(found: Found) -> Row | None:
         epoch = float(counters[0][0])  # "[1/100] batch 50/646"
     if counters and step is None and of_training:
         step, total = counters[-1]
-    if step is not None and total is None:
-        totals = (
-            to_count(each.value) for each in found.fields if fold(each.key) in TOTAL_SPELLINGS
-        )
-        total = next(totals, None)
+    if step is not None and total is None and totals:
+        total = totals[0]
     return Row(step, epoch, split, rank, total=total, bar=found.bar)
 
 
@@ -359,9 +355,7 @@ def _name_values(fields: list[Field], split: str, verbatim: bool) -> dict[str, f
         else:
             name = name_in(known.split or field.split or split, known.name)
             named.append((name, known.rank, field.key, known.scale(value)))
-    plainest: dict[str, int] = {}
-    for name, rank, _, _ in named:
-        plainest[name] = min(rank, plainest.get(name, rank))
+    plainest = {name: rank for name, rank, *_ in sorted(named, key=itemgetter(1), reverse=True)}
     values: dict[str, float] = {}
     for name, rank, key, value in named:
         own = name if rank == plainest[name] and name not in values else key
@@ -424,15 +418,9 @@ def is_known(key: str, unit: str = "") -> bool:
     """
     folded = fold(key)
     return (
-        folded in STEP_RANK
-        or folded in EPOCH_RANK
-        or folded in RANK_SPELLINGS
-        or folded in SPLIT_SPELLINGS
-        or folded in _TIMES
+        folded in _NAMED
         or (folded.endswith("_time") and folded.count("_") < 3)
-        or metric_of(key, unit) is not None
-        or metric_of(key, "ms") is not None
-        or metric_of(key, "GB") is not None
+        or any(metric_of(key, each) is not None for each in (unit, "ms", "GB"))
         or (like_a_score(key) and folded.count("_") < 4)
     )
 
@@ -444,3 +432,4 @@ _NO_VALUES = (
     | words("nan inf total_time total_used_time elapsed elapsed_time eta remaining")
 )
 _TIMES = words("time eta elapsed remaining mfu tflops flops duration ppl")
+_NAMED = {*STEP_RANK, *EPOCH_RANK} | RANK_SPELLINGS | SPLIT_SPELLINGS | _TIMES

@@ -244,10 +244,6 @@ class _Items(Found):
         self.has_loss = self.has_loss or name_of(key) in LOSSES
         return True
 
-    def count(self, number: str, total: str | None) -> None:
-        """Add a counter without a name."""
-        self.counters.append((int(number), int(total) if total else None))
-
     def take_dict(self, text: str, place: int, key: str = "") -> int | None:
         """Take the fields of a dict; return what comes behind it, None if there is none."""
         if self.has_dict or (read := read_dict(text, place)) is None:
@@ -299,12 +295,11 @@ def _hold_side(fields: list[Field]) -> None:
 
     That is, for all behind it, if none of these names a side.
     """
-    first = next((n for n, field in enumerate(fields) if not is_place(field.key)), len(fields))
-    named = fields[first].key.partition(" ")[0].lower() if first < len(fields) else ""
-    if SPLITS.get(named) in ("eval", "test") and not any(
-        split_of(field.key) or field.split for field in fields[first + 1 :]
-    ):
-        fields[first + 1 :] = [replace(each, split=SPLITS[named]) for each in fields[first + 1 :]]
+    behind = 1 + next((n for n, field in enumerate(fields) if not is_place(field.key)), 0)
+    side = SPLITS.get(fields[behind - 1].key.partition(" ")[0].lower()) if fields else ""
+    named = (split_of(field.key) or field.split for field in fields[behind:])
+    if side in ("eval", "test") and not any(named):
+        fields[behind:] = [replace(field, split=side) for field in fields[behind:]]
 
 
 def scan(text: str) -> Found | None:
@@ -364,7 +359,8 @@ def _read_item(text: str, place: int, found: _Items) -> int | None:
     if char == "{":
         return found.take_dict(text, place)
     if counter := _COUNTER.match(text, place):
-        found.count(counter["count"] or counter["lone"], counter["total"])
+        count, total = counter["count"] or counter["lone"], counter["total"]
+        found.counters.append((int(count), int(total) if total else None))
         return counter.end()
     if alone := _ALONE.match(text, place):
         if alone["number"] and "/" in alone["unit"]:
@@ -383,7 +379,13 @@ def _read_named(text: str, place: int, found: _Items) -> int | None:
         if moved := found.take_dict(text, group.end(), group["key"]):
             return moved
     pair = _PAIR.match(text, place)
-    if pair and "/" in (pair["unit2"] or "") and _is_next_key(text, pair):
+    if (
+        pair
+        and "/" in (pair["unit2"] or "")
+        and _NUMBER_NEXT.match(text, pair.end())
+        and is_known(pair["key"])
+        and not name_of(pair["key"]).endswith("_per_second")
+    ):  # the rate behind the number is the next pair's key: "loss 2.5 tok/s 1234"
         pair = _PAIR.match(text, place, pair.start("unit2"))
     if pair and _read_pair(text, pair, found):
         return pair.end()
@@ -394,12 +396,6 @@ def _read_named(text: str, place: int, found: _Items) -> int | None:
     return None
 
 
-def _is_next_key(text: str, pair: re.Match[str]) -> bool:
-    """Whether the rate behind a number is the next pair's key: "loss 2.5 tok/s 1234"."""
-    is_rate = name_of(pair["key"]).endswith("_per_second")
-    return not is_rate and is_known(pair["key"]) and bool(_NUMBER_NEXT.match(text, pair.end()))
-
-
 def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
     """Take a pair; False if it is none."""
     number = pair["number"] or pair["listed"]
@@ -408,7 +404,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         split = SPLITS[pair["key"].lower()]
         if pair["listed"]:  # Test: [10/90]
             found.split = split
-            found.count(number, pair["listed_of"])
+            found.counters.append((int(number), int(of) if of else None))
             return True
         last = metric_of(found.fields[-1].key) if found.fields else None
         if last and last.name == LOSS and last.split and not unit:
