@@ -102,7 +102,9 @@ def read_at(values: Sequence[float], index: float) -> float:
     >>> read_at([10.0, 20.0], 0.5), read_at([10.0, 20.0], 1.0)
     (15.0, 20.0)
     """
-    return float(np.interp(index, np.arange(len(values)), values))
+    below = min(int(index), len(values) - 1)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (index - below) * (values[above] - values[below])
 
 
 def common_window(tracks: Sequence[Track]) -> Window | None:
