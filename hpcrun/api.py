@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.targets import list_runs, only_run
+from hpcrun.controller.targets import Targets, list_runs, only_run, resolve
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import read_history, read_plan, read_task, runs_of
@@ -295,8 +295,6 @@ def find(
 
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
-    from hpcrun.controller.targets import resolve
-
     context = _context(cluster, cwd)
     return Run(only_run(resolve(context, str(word)), str(word)), context)
 
@@ -305,8 +303,6 @@ def find_sweep(
     word: str | int, *, cluster: str | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
-    from hpcrun.controller.targets import resolve
-
     context = _context(cluster, cwd)
     found = resolve(context, str(word))
     if not isinstance(found, SweepFolder):
@@ -493,7 +489,6 @@ def _cancel(
     context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
 ) -> bool:
     from hpcrun.controller.orders import cancel_all
-    from hpcrun.controller.targets import Targets
 
     outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
     for each in outcomes:

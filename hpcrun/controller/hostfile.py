@@ -42,12 +42,6 @@ def find_hosts(
     A number is a Slurm job id, a run id its job, a file a hostfile (of this ``form``), all else a
     node list; None is the job that hpcrun is called in. Raises InputError, OutOfReach.
     """
-    found = _find(context, word, form)
-    hosts = [Host(host.name, host.slots if slots is None else slots) for host in found.hosts]
-    return structs.replace(found, hosts=hosts)
-
-
-def _find(context: Context, word: str | None, form: Form | None) -> FoundHosts:
     if word is None:
         word = context.environ.get("SLURM_JOB_ID")
         if word is None:
@@ -57,17 +51,20 @@ def _find(context: Context, word: str | None, form: Form | None) -> FoundHosts:
             )
     if not word:
         raise InputError("no hosts are named", fix="name some, as in node[01-04,07]")
-    if _JOB.fullmatch(word) or RUN_ID.fullmatch(word):
-        return _of_job(context, word)
-    path = context.cwd / word
-    mode = _mode(path)
+    is_job = _JOB.fullmatch(word) or RUN_ID.fullmatch(word)
+    mode = None if is_job else _mode(context.cwd / word)
     if mode is not None and S_ISDIR(mode):
         raise InputError(f"{word}: a folder", fix="name a hostfile in it")
-    if mode is not None:
-        return FoundHosts(word, parse_hostfile(read_text(path), word, form))
-    if _LIKE_A_FILE.fullmatch(word):
+    if is_job:
+        found = _of_job(context, word)
+    elif mode is not None:
+        found = FoundHosts(word, parse_hostfile(read_text(context.cwd / word), word, form))
+    elif _LIKE_A_FILE.fullmatch(word):
         raise InputError(f"{word}: no such file", fix="name a hostfile, a job, or a node list")
-    return FoundHosts(word, [Host(name) for name in expand(word)])
+    else:
+        found = FoundHosts(word, [Host(name) for name in expand(word)])
+    hosts = [Host(host.name, host.slots if slots is None else slots) for host in found.hosts]
+    return structs.replace(found, hosts=hosts)
 
 
 def _mode(path: Path) -> int | None:

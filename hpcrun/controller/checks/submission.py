@@ -97,8 +97,8 @@ class Checks:
     def compare_runs(self) -> list[str]:
         """Note what the runs would share, though each needs its own."""
         programs = {id(program): program for program, _ in self._given}
-        script = _script(next(iter(programs.values()))) if len(programs) == 1 else None
-        if script is None:
+        script = next(iter(programs.values())).script
+        if len(programs) > 1 or script is None:
             return []
         return script_notes.shared_folder_notes(script, [args for _, args in self._given])
 
@@ -151,11 +151,6 @@ def _makes_files(plan: Plan) -> bool:
     return bool(plan.setup.commands or plan.setup.node_commands or plan.setup.stage)
 
 
-def _script(program: Program) -> script_notes.Script | None:
-    facts = program.reading.facts if program.reading else None
-    return script_notes.Script(program.name, facts, program.reads_variables) if facts else None
-
-
 def _argument_notes(
     context: Context,
     spec: JobSpec,
@@ -167,7 +162,7 @@ def _argument_notes(
     """Compare what the program is given with what it takes and what there is."""
     notes: list[str] = []
     typed = [*spec.args, *extra_args]
-    script = _script(program)
+    script = program.script
     if script is not None:
         notes += script_notes.argument_notes(script, given)
     if script is not None and spec.command is None:
@@ -240,8 +235,7 @@ class Program(Findings):
 
     path: Path | None = None
     name: str = ""
-    reading: Reading | None = None
-    reads_variables: bool = False
+    script: script_notes.Script | None = None
 
 
 def find_program(context: Context, spec: JobSpec, *, inside: bool) -> Program:
@@ -361,9 +355,10 @@ def read_program(context: Context, spec: JobSpec, found: Interpreter, program: P
         program.refuse(key, f"{path}: a script for {shell}; write command: [{shell}, {path.name}]")
         return
     reading = parse_script(data, version if _UNKNOWN_VERSION < version < ours else ours)
-    program.reading = reading
     if not reading.fault:
-        program.reads_variables = _reads_variables(context, path, reading)
+        if (facts := reading.facts) is not None:
+            reads_variables = _reads_variables(context, path, facts)
+            program.script = script_notes.Script(program.name, facts, reads_variables)
         return
     where = f"{path}:{reading.line}" if reading.line else str(path)
     if _UNKNOWN_VERSION < version <= ours:
@@ -431,16 +426,16 @@ def python_version(python: str) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else _UNKNOWN_VERSION
 
 
-def _reads_variables(context: Context, path: Path, reading: Reading) -> bool:
+def _reads_variables(context: Context, path: Path, facts: ScriptFacts) -> bool:
     """Return whether the script, or a module of the project that it imports, names HPCRUN_*."""
-    if reading.facts is None or reading.facts.variables:
+    if facts.variables:
         return True
     texts: dict[Path, bytes] = {}
 
     def imports_of(file: Path) -> Iterator[str]:
         return _imported(texts[file])
 
-    for file in modules_of(context.project, path, reading.facts.imports, imports_of):
+    for file in modules_of(context.project, path, facts.imports, imports_of):
         texts[file] = content_of(file) or b""
         if b"HPCRUN_" in texts[file]:
             return True
