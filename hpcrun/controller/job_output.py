@@ -90,9 +90,7 @@ class JobOutput(Jobs):
         """Wait for the last lines."""
         return status if time.monotonic() >= since + LINES_LATE else None
 
-    def _answer(
-        self, context: Context, job_ids: Sequence[str], *, is_first: bool
-    ) -> dict[str, list[JobStatus]]:
+    def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
         (job_id,) = job_ids
         self._may_be_over = False
         jobs = scheduler.show_jobs(slurm_transport(context), job_id)

@@ -407,7 +407,7 @@ class Jobs(Watched):
         return [status for known in self.known.values() for status in known]
 
     def _find(self, context: Context, job_ids: Sequence[str], pace: Pace) -> None:
-        answer = self._answer(context, job_ids, is_first=self._is_first)
+        answer = self._answer(context, job_ids)
         if not self._is_first and any(_gone(self.known[each], answer[each]) for each in job_ids):
             answer = status_of_jobs(context, job_ids, ended=True)
         for job_id in job_ids:
@@ -427,11 +427,9 @@ class Jobs(Watched):
                 pace.hurry(AFTER_CHANGE)
         self._is_first = False
 
-    def _answer(
-        self, context: Context, job_ids: Sequence[str], *, is_first: bool
-    ) -> dict[str, list[JobStatus]]:
+    def _answer(self, context: Context, job_ids: Sequence[str]) -> dict[str, list[JobStatus]]:
         """Ask Slurm; of a job that it does not know an empty list. Raises OutOfReach."""
-        return status_of_jobs(context, job_ids, ended=is_first)
+        return status_of_jobs(context, job_ids, ended=self._is_first)
 
     def _note_silence(self, silence: OutOfReach, job_ids: Sequence[str]) -> None:
         unknown = Verdict(state=UNKNOWN, source="squeue", reason=silence.message)

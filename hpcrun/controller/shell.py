@@ -17,6 +17,7 @@ from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs.status import JobStatus
 from hpcrun.slurm.commands import shares_gpus, shell_argv
 from hpcrun.slurm.hosts import expand
+from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import ACTIVE
 
 
@@ -49,31 +50,24 @@ def prepare_shell(
             fix=f"name one, as {statuses[0].job_id}",
         )
     status = statuses[0]
-    job_id, node_list = _running(status)
+    job = _running(status)
     if status.plan is not None:
         folder = status.plan.project_dir
         container = status.plan.setup.container
         if container is not None:
             notes.append(f"outside of the job's container {container.image}")
-    host = _choose(node_list, node, job_id)
-    transport = slurm_transport(context, status.slurm_conf)
-    number: str | None = job_id
-    if not job_id.isdigit():
-        jobs = scheduler.show_jobs(transport, job_id)
-        number = jobs[0].number if jobs else None
-    if number is None:
-        raise InputError(f"job {job_id} has ended a moment ago")
-    version = scheduler.version(transport)
+    host = _choose(job, node)
+    version = scheduler.version(slurm_transport(context, status.slurm_conf))
     if not shares_gpus(version):
         notes.append("before Slurm 22.05 a second step cannot use the job's GPUs")
     script = (shipped("templates") / "shell.sh").read_text(encoding="utf-8")
     inside = ["bash", "-c", script, "hpcrun", folder, *command]
-    argv = shell_argv(number, host, inside, terminal=not command, version=version)
+    argv = shell_argv(job.number, host, inside, terminal=not command, version=version)
     return Shell(argv=argv, env=slurm_environment(context, status.slurm_conf), notes=notes)
 
 
-def _running(status: JobStatus) -> tuple[str, str]:
-    """The job's id and nodes. Raises InputError for a job that has none."""
+def _running(status: JobStatus) -> SlurmJob:
+    """The job as squeue shows it. Raises InputError for one that does not run."""
     submitted, name = status.history.submitted, status.label
     if submitted is not None and status.is_local and not status.final:
         raise InputError(f"{name} is no Slurm job", fix=f"it runs on {submitted.host}: go there")
@@ -87,13 +81,13 @@ def _running(status: JobStatus) -> tuple[str, str]:
         if status.state in ("PENDING", "CONFIGURING"):
             fix = "a shell needs a running job; hpcrun status shows what it waits for"
         raise InputError(text, fix=fix)
-    return job.job_id, job.node_list
+    return job
 
 
-def _choose(node_list: str, node: str | None, job_id: str) -> str:
-    nodes = expand(node_list) if node_list else []
+def _choose(job: SlurmJob, node: str | None) -> str:
+    nodes = expand(job.node_list) if job.node_list else []
     if not nodes:
-        raise InputError(f"job {job_id}: Slurm shows no nodes of it yet", fix="try again")
+        raise InputError(f"job {job.job_id}: Slurm shows no nodes of it yet", fix="try again")
     if node is None:
         return nodes[0]
     if node in nodes:
@@ -101,7 +95,8 @@ def _choose(node_list: str, node: str | None, job_id: str) -> str:
     if node.isdigit() and int(node) < len(nodes):
         return nodes[int(node)]
     raise InputError(
-        f"--node {node}: job {job_id} is on {node_list}", fix=f"a name, or 0 to {len(nodes) - 1}"
+        f"--node {node}: job {job.job_id} is on {job.node_list}",
+        fix=f"a name, or 0 to {len(nodes) - 1}",
     )
 
 
