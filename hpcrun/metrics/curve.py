@@ -101,6 +101,7 @@ def _thin(column: Floats, most: int) -> tuple[NDArray[np.intp], int]:
     stride = even
     while len(kept) > most:
         stride *= 2
+        # The last bucket is filled with its last value, of which the first one counts.
         buckets = np.pad(column, (0, -len(column) % stride), mode="edge").reshape(-1, stride)
         begins, is_nan = np.arange(0, len(column), stride), np.isnan(buckets)
         parts = [
