@@ -68,10 +68,8 @@ _NAMED = 6
 _ALIKE = 1.5
 # So few losses with a step, and such a share of all, do not decide what the others mean.
 _FEW, _SHARE = 10, 0.1
-_LARGEST = (1 << 63) - 1
-# A run, an epoch of it and a step.
-_Place = tuple[int, int, int]
-_NEVER: _Place = (_LARGEST, 0, 0)
+# The number of a pass, and a step.
+_Place = tuple[int, int]
 _ANOTHER = "taken as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "at which steps is not known, their order counts"
@@ -217,14 +215,15 @@ class _Axis:
                 within = self.within_epochs
                 track.turns = follow(track.counted, marks, track.counter, within_epochs=within)
             self.counter = self.leads[number].counter
-        # Runs and epochs: a step stands in each at most once.
+        # The runs and their epochs, numbered: a step stands in each at most once.
         tracks = [*chain.from_iterable(self.attempts)]
         begun = {(turn.run, turn.at.epoch) for track in tracks for turn in track.turns}
-        self.passes = sorted({*begun, *(track.begins for track in tracks)})
+        begun.update(track.begins for track in tracks)
+        self.passes = {each: number for number, each in enumerate(sorted(begun))}
         # Of each attempt the first place that later ones do again.
-        self.cuts = [_NEVER]
+        self.cuts: list[_Place] = [(len(begun), 0)]
         for lead in reversed(self.leads[1:]):
-            self.cuts.insert(0, _cuts(lead.turns, self.cuts[0])[0])
+            self.cuts.insert(0, self._cuts(lead.turns, self.cuts[0])[0])
         # Other trainings in the same file: their lengths, how many losses they have, their runs.
         self.length, self.others, self.left_out = self._find_trainings()
 
@@ -382,7 +381,7 @@ class _Axis:
             ]
             for attempt in self.attempts
         ]
-        rows = [each for attempt in speakers for _, known in attempt for each in known]
+        rows = [each for _, known in chain.from_iterable(speakers) for each in known]
         if rows != self._rows:
             self._rows, self._points = rows, self._place(speakers)
         points = self._points
@@ -421,13 +420,14 @@ class _Axis:
         if self.in_order:
             steps = np.arange(len(numbers))  # each point counts
         last = _last_of_each(passes, steps)
-        others = [number for number, (run, _) in enumerate(self.passes) if run in self.left_out]
+        others = [number for (run, _), number in self.passes.items() if run in self.left_out]
         is_shown = ~np.isin(passes[last], others)
         if is_shown.any():
             last = last[is_shown]
         numbers = numbers[last]
         times = join(filled(each.times, len(each)) for each in rows)[numbers]
-        epochs = [self.passes[number][1] for number in np.unique(passes[last])]
+        begun = [*self.passes]
+        epochs = [begun[number][1] for number in np.unique(passes[last])]
         return _Points(rows, numbers, steps[last], times, epochs) if numbers.size else None
 
     def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints, Ints]:
@@ -438,29 +438,26 @@ class _Axis:
         offsets = join(each.offsets for each in rows)
         order = np.argsort(offsets, kind="stable")
         if self.in_order:
-            return order, np.full(len(order), self.passes.index(track.begins)), order
+            return order, np.full(len(order), self.passes[track.begins]), order
         steps = join(each.steps for each in rows if each.steps is not None)[order]
         turns = np.searchsorted([turn.offset for turn in track.turns], offsets[order], "right")
         begins = [track.begins, *((turn.run, turn.at.epoch) for turn in track.turns)]
-        # Each pass counts up to the step at which it is done again.
-        ends = [
-            again[2] if place == again[:2] else _LARGEST if place < again[:2] else -_LARGEST
-            for place, again in zip(begins, _cuts(track.turns, cut), strict=True)
-        ]
-        numbers = {each: number for number, each in enumerate(self.passes)}
-        is_kept = steps < np.array(ends)[turns]
-        order, steps = order[is_kept], steps[is_kept]
-        passes = np.array([numbers[each] for each in begins])[turns[is_kept]]
+        passes = np.array([self.passes[each] for each in begins])[turns]
+        cuts = self._cuts(track.turns, cut)
+        if cuts[0] < (len(self.passes), 0):
+            last, end = np.array(cuts)[turns].T
+            is_kept = (passes < last) | ((passes == last) & (steps < end))
+            order, passes, steps = order[is_kept], passes[is_kept], steps[is_kept]
         last = _last_of_each(passes, steps)
         return order[last], passes[last], steps[last]
 
-
-def _cuts(turns: Sequence[Turn], cut: _Place) -> list[_Place]:
-    """Return the place from which on the run is done again later: at first, and after each turn."""
-    cuts = [cut]
-    for turn in reversed(turns):
-        cuts.append(min(cuts[-1], (turn.run, *turn.at)) if turn.is_again else cuts[-1])
-    return cuts[::-1]
+    def _cuts(self, turns: Sequence[Turn], cut: _Place) -> list[_Place]:
+        """Return from which place on the run is done again later: at first, after each turn."""
+        cuts = [cut]
+        for turn in reversed(turns):
+            place = (self.passes[turn.run, turn.at.epoch], turn.at.step)
+            cuts.append(min(cuts[-1], place) if turn.is_again else cuts[-1])
+        return cuts[::-1]
 
 
 def _last_of_each(passes: Ints, steps: Ints) -> Ints:

@@ -198,20 +198,20 @@ def follow(
     """
     offsets, steps = counted.offsets, counted.steps
     before = counter.highest
-    epoch = before.epoch if within_epochs and before is not None else 0
-    epochs = None
-    if within_epochs and counted.epochs is not None:
-        epochs = _floors(counted.epochs)
+    epochs = _floors(counted.epochs) if within_epochs and counted.epochs is not None else None
+    begins: set[int] = set()
+    if epochs is None:
+        epochs = np.full(len(steps), before.epoch if within_epochs and before else 0)
+        if before is None and not counted.is_bar:
+            begins = {*_beginnings(steps).tolist()}
 
     def place(index: int) -> At:
-        return At(epoch if epochs is None else int(epochs[index]), int(steps[index]))
+        return At(int(epochs[index]), int(steps[index]))
 
     marked = {*np.searchsorted(offsets, marks).tolist()}
-    begins: set[int] = set()
-    if before is None and not counted.is_bar and epochs is None:
-        begins = {*_beginnings(steps).tolist()}
     ends = sorted({*marked, *begins, len(steps)})
-    falls = [*(np.flatnonzero(steps[1:] < steps[:-1]) + 1).tolist(), len(steps)]
+    falls = np.flatnonzero((steps[1:] < steps[:-1]) | (epochs[1:] != epochs[:-1])) + 1
+    turning = [*falls.tolist(), len(steps)]
     turns: list[Turn] = []
     index = 0
     while index < len(steps):
@@ -229,13 +229,11 @@ def follow(
         elif at > highest and at.epoch > highest.epoch:
             counter.start(at)
             turns.append(Turn(offset, counter.run, at))
-        elif at > highest and epochs is not None:
-            counter.climb(at)
         elif at > highest:
-            stop = min(each[bisect_left(each, index)] for each in (ends, falls))
+            stop = min(each[bisect_left(each, index)] for each in (ends, turning))
             passed = np.unique(steps[max(index - 1, stop - _PATIENCE) : stop])
             for step in passed[-3:].tolist():
-                counter.climb(At(epoch, step))
+                counter.climb(At(at.epoch, step))
             index = stop
         elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):
             if _is_another(counted, index - 1, highest, begun):
