@@ -293,7 +293,7 @@ class _Axis:
         epochs = epochs[np.isfinite(epochs)]
         # Beside whole epochs it may be that of each, until the counter is seen to count on.
         is_whole = epochs.size > 0 and epochs[-1] % 1 == 0
-        if is_whole and (self.within_epochs or len(np.unique(np.floor(epochs))) < 2):
+        if is_whole and (self.within_epochs or (np.floor(epochs) == epochs[-1]).all()):
             return None
         totals = (each.total for each in reversed(self.counted))
         return next((total for total in totals if total is not None), None)
@@ -426,8 +426,8 @@ class _Axis:
             last = last[is_shown]
         numbers = numbers[last]
         times = join(filled(each.times, len(each)) for each in rows)[numbers]
-        begun = [*self.passes]
-        epochs = [begun[number][1] for number in np.unique(passes[last])]
+        begun, passes = [*self.passes], passes[last]
+        epochs = [begun[number][1] for number in passes[changes(passes)]]
         return _Points(rows, numbers, steps[last], times, epochs) if numbers.size else None
 
     def _places(self, track: _Track, rows: Sequence[Rows], cut: _Place) -> tuple[Ints, Ints, Ints]:

@@ -231,8 +231,8 @@ def follow(
             turns.append(Turn(offset, counter.run, at))
         elif at > highest:
             stop = min(each[bisect_left(each, index)] for each in (ends, turning))
-            passed = np.unique(steps[max(index - 1, stop - _PATIENCE) : stop])
-            for step in passed[-3:].tolist():
+            passed = {*steps[max(index - 1, stop - _PATIENCE) : stop].tolist()}
+            for step in sorted(passed)[-3:]:
                 counter.climb(At(at.epoch, step))
             index = stop
         elif at < highest and (at.epoch < highest.epoch or at.step < counter.recent[0]):

@@ -239,8 +239,8 @@ def training_bars(
         offsets = counted.offsets
         # The gaps between rows of the training in which it is drawn.
         gaps = np.searchsorted(trained, offsets)
-        gaps = offsets if showing else np.unique(gaps[gaps < len(trained)])
-        votes.append((len(gaps), number, offsets[0], offsets[-1]))
+        count = changes(gaps[gaps < len(trained)]).sum()
+        votes.append((len(offsets) if showing else count, number, offsets[0], offsets[-1]))
     found: list[tuple[int, int, int, int]] = []
     for vote in sorted(votes, reverse=True):
         count, _, first, last = vote
@@ -471,7 +471,7 @@ def find_scale(lines: Sequence[Rows], counts: Counts, total: int | None) -> Scal
         ahead = (epochs - coarse) / np.maximum(after, 1)
         number = max(1, math.ceil(total * ahead.max()))
         lengths = [total / each for each in range(number, number + _TRIED)]
-    elif len(np.unique(before)) < _ENOUGH * len(before):
+    elif changes(np.sort(before)).sum() < _ENOUGH * len(before):
         return None
     else:
         last = before[-1].item()
