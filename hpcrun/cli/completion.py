@@ -200,11 +200,11 @@ def runs(current: str) -> list[tuple[str, str]]:
         return []
     items = []
     if not current or current[0].isdigit():
-        items = [
-            (job_id, _what(runs_dir / name))
-            for name, job_id in _job_ids(runs_dir, islice(_newest(names, ""), _OPENED))
-            if job_id.startswith(current)
-        ]
+        for name in islice(_newest(names, ""), _OPENED):
+            record = _read(runs_dir / name / "submitted.json")
+            found = re.search(rb'"job_id": ?"([0-9_]+)"', record)
+            if found and found[1].startswith(current.encode()):
+                items.append((found[1].decode(), _what(runs_dir / name)))
     # The whole id once its date is being typed; else what follows the date.
     by_date = bool(re.match(r"\d{5}", current))
     if not items or by_date:
@@ -222,13 +222,6 @@ def _newest(names: Sequence[str], current: str) -> Iterator[str]:
         is_meant = name.startswith(current) or name.startswith(current, _STAMP)
         if is_meant and RUN_ID.fullmatch(name.removesuffix(ARRAY)) and array_of(name) not in there:
             yield name
-
-
-def _job_ids(runs_dir: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for name in names:
-        found = re.search(rb'"job_id": ?"([0-9_]+)"', _read(runs_dir / name / "submitted.json"))
-        if found:
-            yield name, found[1].decode()
 
 
 def _what(folder: Path) -> str:

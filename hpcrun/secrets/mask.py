@@ -37,9 +37,6 @@ def _table(letters: bytes) -> bytes:
 _ALPHANUMERIC = _table(_LETTERS)
 _WORDS = _table(_LETTERS + b"_-.")
 _BASE64 = _table(_LETTERS + b"+/")
-# Tokens have such a run; few words of a log do.
-_TOKEN_RUN = b"x" * kinds.TOKEN_RUN
-_KEY_RUN = b"x" * kinds.KEY_RUN
 _RETURNS = bytes(10 if char == 13 else char for char in range(256))
 _DIGITS = b"0123456789"
 _BLANKS = b" \t\"'\\]"
@@ -206,7 +203,7 @@ def _is_clean(block: bytes) -> bool:
     shapes = b"\n".join(set(block.translate(_RETURNS, _DIGITS).split(b"\n")))
     if len(shapes) * 4 > len(block) or kinds.START.search(shapes):
         return False
-    if _KEY_RUN in shapes.translate(_BASE64):
+    if b"x" * kinds.KEY_RUN in shapes.translate(_BASE64):
         return False
     return not _roots_in(shapes.lower())
 
@@ -226,30 +223,26 @@ def _roots_in(low: bytes) -> list[bytes]:
 
 def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
     """Find tokens in the words that have a long run of letters and digits."""
-    runs = block.translate(_ALPHANUMERIC)
-    at = runs.find(_TOKEN_RUN)
-    words = block.translate(_WORDS) if at >= 0 else b""
-    while at >= 0:
-        first = words.rfind(b" ", 0, at) + 1
-        end = words.find(b" ", at)
-        end = len(words) if end < 0 else end
+    words, end = b"", 0
+    for at, _ in _runs_in(block, _ALPHANUMERIC, kinds.TOKEN_RUN):
+        if at < end:
+            continue  # in the word before
+        words = words or block.translate(_WORDS) + b" "
+        first, end = words.rfind(b" ", 0, at) + 1, words.find(b" ", at)
         word = block[first:end]
         if not word.islower() or any(start in word for start in kinds.LOW_STARTS):
             for found in kinds.TOKEN.finditer(word):
                 yield first + found.start(), first + found.end()
-        at = runs.find(_TOKEN_RUN, end)
 
 
 def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
     """Find the lines of private keys whose BEGIN and END are not there."""
-    runs, at = block.translate(_BASE64), -1
-    while (at := runs.find(_KEY_RUN, at + 1)) >= 0:
+    for at, stop in _runs_in(block, _BASE64, kinds.KEY_RUN):
         first = block.rfind(b"\n", 0, at) + 1
-        end = block.find(b"\n", at)
+        end = block.find(b"\n", stop)
         end = len(block) if end < 0 else end
         if end - first < 200 and kinds.is_private_key_line(block[first:end]):
             yield first, end
-        at = end
 
 
 def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
@@ -266,17 +259,23 @@ def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
 
 def _marked_in(text: bytes, mark: SecretMark, table: bytes) -> Iterator[tuple[int, int]]:
     """Find a secret by its digest: all words of its characters that are long enough are tried."""
-    runs, needle = text.translate(table), b"x" * mark.length
-    at = runs.find(needle)
-    while at >= 0:
-        end = runs.find(b" ", at)
-        end = len(runs) if end < 0 else end
+    for at, end in _runs_in(text, table, mark.length):
         # A ruler of dashes is no secret; nor is a block of kilobytes, in which none stands alone.
         if end - at <= mark.length + CONTEXT:
             for start in range(at, end - mark.length + 1):
                 word = text[start : start + mark.length]
                 if len(set(word)) > 4 and mark.fits(word):
                     yield start, start + mark.length
+
+
+def _runs_in(text: bytes, table: bytes, shortest: int) -> Iterator[tuple[int, int]]:
+    """Find runs of a table's characters that are long enough: begin and end of each."""
+    runs, needle = text.translate(table), b"x" * shortest
+    at = runs.find(needle)
+    while at >= 0:
+        end = runs.find(b" ", at)
+        end = len(runs) if end < 0 else end
+        yield at, end
         at = runs.find(needle, end)
 
 
