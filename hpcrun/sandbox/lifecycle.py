@@ -371,24 +371,22 @@ def start(
 
     The daemons outlive the caller and its terminal.
     """
-    commands = [
-        ("munged", munged_argv(layout, programs["munged"]), 0),
-        ("slurmctld", [programs["slurmctld"]], port),
-    ]
-    commands += [(node, [programs["slurmd"], "-N", node], 0) for node in node_names(nodes)]
-    request = {
-        "pid_file": str(layout.pid("keeper")),
-        "daemons": [
-            {
-                "name": name,
-                "argv": argv,
-                "output": str(layout.output(name)),
-                "pid_file": str(layout.pid(name)),
-                "port": listens,
-            }
-            for name, argv, listens in commands
-        ],
+    commands = {
+        "munged": munged_argv(layout, programs["munged"]),
+        "slurmctld": [programs["slurmctld"]],
+        **{node: [programs["slurmd"], "-N", node] for node in node_names(nodes)},
     }
+    daemons = [
+        {
+            "name": name,
+            "argv": argv,
+            "output": str(layout.output(name)),
+            "pid_file": str(layout.pid(name)),
+            "port": port if name == "slurmctld" else 0,
+        }
+        for name, argv in commands.items()
+    ]
+    request = {"pid_file": str(layout.pid("keeper")), "daemons": daemons}
     try:
         answer = subprocess.run(
             [sys.executable, "-I", "-S", keeper.__file__],

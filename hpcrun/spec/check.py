@@ -108,8 +108,14 @@ def unknown_key(root: mi.StructType, section: mi.StructType, key: str) -> str:
         return "not built yet"
     legal = [field.encode_name for field in section.fields]
     word = key.lower().replace("-", "_")
-    elsewhere = [place for place in _paths(root) if place.rpartition(".")[2] == word]
-    for meant in ([word] if word in legal else elsewhere, _close(word, legal), _far(word, root)):
+    names = {path: path.rpartition(".")[2] for path in _paths(root)}
+    elsewhere = [path for path, name in names.items() if name == word]
+    far = [
+        path
+        for path, name in names.items()
+        if name.startswith(f"{word}_") or _close(word, [name], 0.8)
+    ]
+    for meant in ([word] if word in legal else elsewhere, _close(word, legal), far):
         if meant:
             return f"unknown key; did you mean {' or '.join(meant)}?"
     return f"unknown key; expected one of {', '.join(legal)}"
@@ -134,16 +140,6 @@ def _close(word: str, legal: Iterable[str], cutoff: float = 0.6) -> list[str]:
     import difflib  # here: only a mistake needs it
 
     return difflib.get_close_matches(word, list(legal), 1, cutoff)
-
-
-def _far(word: str, root: mi.StructType) -> list[str]:
-    """Look for a key of another section that is nearly, or begins with, this word."""
-    return [
-        path
-        for path in _paths(root)
-        for name in [path.rpartition(".")[2]]
-        if name.startswith(f"{word}_") or _close(word, [name], 0.8)
-    ]
 
 
 class _Conversion:

@@ -116,11 +116,6 @@ def fail(how: str) -> NoReturn:
     raise RuntimeError("this failure was asked for by --fail-at")
 
 
-def count_parameters(strategy: Strategy) -> int:
-    """Count the model's parameters; ZeRO-3 leaves each rank a shard and the count in ds_numel."""
-    return sum(getattr(p, "ds_numel", p.numel()) for p in strategy.module.parameters())
-
-
 def parameter_hash(strategy: Strategy) -> str:
     """Return the SHA-256 over the names and bytes of all parameters, as this rank sees them."""
     digest = hashlib.sha256()
@@ -153,7 +148,9 @@ def train(
         done, next_sample = load_checkpoint(strategy, resume_from)
         facts = {**facts, "resumed_from_step": done}
     if world.rank == 0:
-        emit(stdout, config={**facts, "parameters": count_parameters(strategy)})
+        # ZeRO-3 leaves each rank a shard, and the count in ds_numel.
+        counts = [getattr(p, "ds_numel", p.numel()) for p in strategy.module.parameters()]
+        emit(stdout, config={**facts, "parameters": sum(counts)})
     for step in range(done + 1, arguments.steps + 1):
         if arguments.fail_at and not resume_from and arguments.fail_at[:2] == (step, world.rank):
             fail(arguments.fail_at[2])
