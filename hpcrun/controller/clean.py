@@ -19,17 +19,8 @@ from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.orders import is_alive_here
 from hpcrun.controller.status import Memory, status_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
-from hpcrun.runs import layout
+from hpcrun.runs import layout, records
 from hpcrun.runs.layout import RunFolder, SweepFolder
-from hpcrun.runs.records import (
-    Seen,
-    attempt_indices,
-    read_if_there,
-    read_submitted,
-    read_task,
-    stamp_of,
-    successors_of,
-)
 from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import is_over
 from hpcrun.slurm.states import is_final
@@ -176,14 +167,14 @@ def _find_ends(context: Context, units: Sequence[Unit]) -> None:
 
 def _remembered(run: RunFolder) -> _Past | None:
     """A final state that was seen; None where there is none of the last attempt."""
-    seen, attempts = read_if_there(run.seen, Seen), attempt_indices(run)
+    seen, attempts = records.read_if_there(run.seen, records.Seen), records.attempt_indices(run)
     if seen is None or seen.attempts != len(attempts) or not is_over(seen.state):
         return None
     ended_at = seen.row.ended_at if seen.row is not None else None
     # Else when the run's own last record was written; where it left none, this one.
     last = run.attempts / str(max(attempts, default=0))
     for path in (last / "end.json", last / "beat", last / "begin.json", run.seen):
-        ended_at = ended_at or stamp_of(path) / 1e9
+        ended_at = ended_at or records.stamp_of(path) / 1e9
     return _Past(seen.state, ended_at or 0.0)
 
 
@@ -213,7 +204,7 @@ def _keep_used(units: Sequence[Unit]) -> None:
 
 def _user_of(unit: Unit, going: set[Path]) -> Path | None:
     """A later run that uses a unit's checkpoints and stays."""
-    users = (path for run in unit.runs for path in successors_of(run))
+    users = (path for run in unit.runs for path in records.successors_of(run))
     return next((path for path in users if path not in going), None)
 
 
@@ -278,7 +269,7 @@ def _remove_leftovers(transport: Transport, runs_dir: Path) -> None:
 def check_named(named: Sequence[RunFolder]) -> None:
     """Refuse single runs of a sweep: it goes as a whole. Raises InputError."""
     for run in named:
-        if (task := read_task(run)) is not None:
+        if (task := records.read_task(run)) is not None:
             raise InputError(
                 f"{run.run_id}: a run of a sweep goes with its sweep",
                 fix=f"hpcrun clean {task.sweep_id}",
@@ -297,8 +288,8 @@ class LiveJobs:
 
     def reason(self, run: RunFolder) -> tuple[str, bool]:
         """Say why a run may not be over after all, else ""; and whether that is Slurm's silence."""
-        task = read_task(run)
-        submitted = read_submitted(run, task)
+        task = records.read_task(run)
+        submitted = records.read_submitted(run, task)
         if submitted is None or submitted.job_id is None:
             return "", False
         conf = submitted.slurm_conf

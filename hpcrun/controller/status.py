@@ -21,18 +21,9 @@ from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
 from hpcrun.controller.targets import unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
+from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import (
-    History,
-    Seen,
-    SeenRow,
-    Submitted,
-    forget_end,
-    read_history,
-    read_plan,
-    stamp_of,
-    write_seen,
-)
+from hpcrun.runs.records import History, Seen, SeenRow, Submitted
 from hpcrun.runs.status import JobStatus, Level, Progress
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible
@@ -94,7 +85,7 @@ def status_of(
     memory = Memory() if memory is None else memory
     by_conf: dict[str | None, list[tuple[RunFolder, History]]] = {}
     for run in runs:
-        history = read_history(run)
+        history = records.read_history(run)
         by_conf.setdefault(conf_of(context, history), []).append((run, history))
     found: dict[Path, JobStatus] = {}
     for conf, group in by_conf.items():
@@ -104,10 +95,10 @@ def status_of(
             memory[conf] = ask(context, conf, group)
         for run, _ in group:
             # Read again: the job may have ended while Slurm was asked.
-            status = judge(memory[conf], run, read_history(run))
+            status = judge(memory[conf], run, records.read_history(run))
             if is_news:
                 remember(status)
-            found[run.path] = complete(structs.replace(status, plan=read_plan(run)), level)
+            found[run.path] = complete(structs.replace(status, plan=records.read_plan(run)), level)
     return [found[run.path] for run in runs]
 
 
@@ -145,7 +136,7 @@ def ask(
         conf=conf,
         conf_is_gone=conf is not None and not Path(conf).exists(),
         asked=frozenset(asked),
-        secrets={run.path: stamp for run, _ in runs if (stamp := stamp_of(run.secrets))},
+        secrets={run.path: stamp for run, _ in runs if (stamp := records.stamp_of(run.secrets))},
     )
     if answers.conf_is_gone or not job_ids:
         return answers
@@ -220,7 +211,7 @@ def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
     # The job could not remove its secrets itself. Those that came while Slurm was asked, or later,
     # are the next attempt's.
     by_slurm = verdict.final and verdict.source in ("squeue", "sacct")
-    stamp = stamp_of(run.secrets) if by_slurm else 0
+    stamp = records.stamp_of(run.secrets) if by_slurm else 0
     if stamp and (missing_from_array or answers.secrets.get(run.path) == stamp):
         with contextlib.suppress(OSError):
             run.secrets.unlink()
@@ -271,7 +262,7 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
     is_open = history.end is not None and history.end.stopped_by and history.cancelled is None
     if not is_open or history.is_local:
         return None
-    plan = read_plan(run)
+    plan = records.read_plan(run)
     limit = dict(plan.directives).get("time") if plan is not None else None
     if not limit:
         return None
@@ -295,11 +286,11 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
     failed, failure = status, status.end.first_failure if status.end else None
     if failure is not None and failure.rank is None and status.plan is None:
         # Only the plan knows a launcher from a bare command.
-        failed = structs.replace(status, plan=read_plan(run))
+        failed = structs.replace(status, plan=records.read_plan(run))
     if submitted is not None and submitted.name is not None:
         shape: Submitted | Plan | None = submitted
     else:
-        shape = status.plan or read_plan(run)
+        shape = status.plan or records.read_plan(run)
     nodes, gpus = (shape.nodes, shape.gpus_per_node) if shape is not None else (None, None)
     # Seconds that the run has held its GPUs for, times their number.
     held, elapsed = None, _elapsed(status)
@@ -370,7 +361,7 @@ def remember(status: JobStatus) -> None:
     if run is None or history.copy_of is not None:  # what it shows is another's
         return
     if verdict.source == "squeue" and not verdict.final and history.seen is not None:
-        forget_end(run)
+        records.forget_end(run)
     by_slurm = verdict.source in ("squeue", "sacct")
     has_row = status.level != "state" and not status.out_of_reach
     # Where a run's own record of its end leaves something open, the accounting may yet have it.
@@ -390,7 +381,7 @@ def remember(status: JobStatus) -> None:
     if old is not None and not has_row:
         old = structs.replace(old, row=None)  # what a listing has kept stays
     if seen != old:
-        write_seen(run.seen, seen)
+        records.write_seen(run.seen, seen)
 
 
 def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
@@ -401,7 +392,7 @@ def _kept_row(status: JobStatus, run: RunFolder) -> SeenRow:
     seconds = None if status.gpu_hours is None else status.gpu_hours * 3600
     return SeenRow(
         **{name: getattr(status, name) for name in KEPT},
-        stamp=stamp_of(run.attempts),
+        stamp=records.stamp_of(run.attempts),
         run_id=run.run_id,
         name=status.name,
         nodes=status.node_count,
@@ -420,7 +411,7 @@ def kept_row(run: RunFolder, seen: Seen | None) -> SeenRow | None:
     row = seen.row if seen is not None else None
     if row is None or row.run_id not in (None, run.run_id):
         return None
-    return row if row.stamp == stamp_of(run.attempts) else None
+    return row if row.stamp == records.stamp_of(run.attempts) else None
 
 
 def kept_progress(kept: SeenRow) -> Progress:

@@ -18,16 +18,8 @@ from msgspec import Struct, field, structs
 
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan.types import Plan
-from hpcrun.runs.layout import (
-    ARRAY,
-    RUN_ID,
-    TASK_ID,
-    RunFolder,
-    SweepFolder,
-    created_at,
-    sweep_folder,
-    task_run_id,
-)
+from hpcrun.runs import layout
+from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.structs import decodable
 
 T = TypeVar("T")
@@ -247,7 +239,7 @@ class History(Struct, frozen=True, kw_only=True):
     @property
     def tag(self) -> str:
         """The last part of the job's WorkDir: the run's folder, or that of its sweep."""
-        return self.run_id if self.task is None else f"{self.task.sweep_id}{ARRAY}"
+        return self.run_id if self.task is None else f"{self.task.sweep_id}{layout.ARRAY}"
 
     @property
     def last(self) -> Attempt | None:
@@ -269,7 +261,7 @@ class History(Struct, frozen=True, kw_only=True):
         if self.submitted is not None:
             return self.submitted.submitted_at
         try:
-            return created_at(self.run_id)
+            return layout.created_at(self.run_id)
         except ValueError:  # a folder that is only named like a run's
             return 0.0
 
@@ -472,7 +464,7 @@ def read_plan(folder: RunFolder) -> Plan | None:
 def read_task(folder: RunFolder) -> Task | None:
     """Read which task of which sweep a run is; None for a run of its own."""
     # The id alone shows it for nearly all others, without a look at the disk.
-    if not TASK_ID.fullmatch(folder.run_id):
+    if not layout.TASK_ID.fullmatch(folder.run_id):
         return None
     return read_record(folder.task, Task)
 
@@ -481,7 +473,7 @@ def read_submitted(folder: RunFolder, task: Task | None) -> Submitted | None:
     """Read the run's own record, or its task's part of the record of its sweep's one sbatch."""
     if task is None:
         return own_record(read_record(folder.submitted, Submitted), folder.run_id)
-    whole = read_record(sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
+    whole = read_record(layout.sweep_folder(folder.path.parent, task.sweep_id).submitted, Submitted)
     return own_record(whole and record_of_task(whole, task.index), folder.run_id)
 
 
@@ -490,7 +482,7 @@ def record_of_task(whole: Submitted, index: int) -> Submitted:
     return structs.replace(
         whole,
         job_id=whole.job_id and f"{whole.job_id}_{index}",
-        run_id=whole.run_id and task_run_id(whole.run_id, index),
+        run_id=whole.run_id and layout.task_run_id(whole.run_id, index),
     )
 
 
@@ -519,7 +511,7 @@ def runs_of(found: RunFolder | SweepFolder) -> list[RunFolder]:
 def owner_run(checkpoint_dir: Path) -> RunFolder | None:
     """Return the run in whose folder checkpoints lie; None where they lie elsewhere."""
     for folder in checkpoint_dir.parents:
-        if RUN_ID.fullmatch(folder.name):
+        if layout.RUN_ID.fullmatch(folder.name):
             return RunFolder(folder)
     return None
 

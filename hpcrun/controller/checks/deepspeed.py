@@ -15,15 +15,7 @@ from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.checks.submission import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
 from hpcrun.errors import HpcrunError, InputError
-from hpcrun.plan.deepspeed import (
-    BATCH_KEYS,
-    CPU_ADAM,
-    Answer,
-    Given,
-    Training,
-    compose_deepspeed_config,
-    given_precision,
-)
+from hpcrun.plan import deepspeed
 from hpcrun.plan.launchers import decide_framework
 from hpcrun.runs.records import write_file
 from hpcrun.spec.deepspeed_json import parse_hjson
@@ -43,7 +35,7 @@ except importlib.metadata.PackageNotFoundError:
 """
 
 
-def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
+def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> deepspeed.Given:
     """Read the user's own JSON and ask the DeepSpeed that will train about it.
 
     For a job without keys of its own nothing is asked. ``python`` is the interpreter that trains;
@@ -52,11 +44,12 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
     """
     section = spec.deepspeed
     if section is None:
-        return Given()
+        return deepspeed.Given()
     script = find_program(context, spec, inside=False).path
-    own_optimizer = script is not None and CPU_ADAM.encode() in (content_of(script) or b"")
+    text = content_of(script) if script is not None else None
+    own_optimizer = deepspeed.CPU_ADAM.encode() in (text or b"")
     if not (section.config_file or section.config):
-        return Given(own_optimizer=own_optimizer)
+        return deepspeed.Given(own_optimizer=own_optimizer)
     file = None
     if section.config_file:
         where = "deepspeed.config_file"
@@ -68,21 +61,21 @@ def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> Given:
             )
         file = parse_hjson(read_text(path), section.config_file)
     if "/" not in python or spec.setup.container is not None:
-        return Given(file=file, own_optimizer=own_optimizer)
-    training = Training(
+        return deepspeed.Given(file=file, own_optimizer=own_optimizer)
+    training = deepspeed.Training(
         framework=decide_framework(spec),
-        precision=spec.precision or given_precision(section, file) or "bf16",
-        batch=dict.fromkeys(BATCH_KEYS, 1),
+        precision=spec.precision or deepspeed.given_precision(section, file) or "bf16",
+        batch=dict.fromkeys(deepspeed.BATCH_KEYS, 1),
         nvme_path="/tmp",
     )
-    config = compose_deepspeed_config(section, training, file=file)
+    config = deepspeed.compose_deepspeed_config(section, training, file=file)
     answer, note = ask_deepspeed(python, config, context.cache_dir, context.environ)
-    return Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
+    return deepspeed.Given(file=file, answer=answer, note=note, own_optimizer=own_optimizer)
 
 
 def ask_deepspeed(
     python: str, config: Mapping[str, Any], cache_dir: Path, environ: Mapping[str, str]
-) -> tuple[Answer | None, str]:
+) -> tuple[deepspeed.Answer | None, str]:
     """Ask an interpreter's DeepSpeed about a configuration, or use its cached answer.
 
     No answer where it has no DeepSpeed; with a note, the second value, where it cannot be asked.
@@ -101,11 +94,11 @@ def ask_deepspeed(
     key = hashlib.sha256("\0".join((python, version, probe, text)).encode()).hexdigest()[:32]
     kept = cache_dir / "deepspeed-answers" / f"{key}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(kept.read_bytes(), type=decodable(Answer)), ""
+        return msgspec.json.decode(kept.read_bytes(), type=decodable(deepspeed.Answer)), ""
     code, output, fault = answer_of([python, "-c", probe], environ, PATIENCE, text)
     if not fault:
         try:
-            answer = msgspec.json.decode(output, type=decodable(Answer))
+            answer = msgspec.json.decode(output, type=decodable(deepspeed.Answer))
         except msgspec.DecodeError:
             fault = f"it ended with code {code} while it loaded DeepSpeed {version}"
     if fault:
