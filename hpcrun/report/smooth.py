@@ -3,22 +3,23 @@
 A smoothed value is that of the straight line fitted by least squares to the points around it
 (Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
 lag behind a curve that falls, nor at its end. Training falls fastest at its start, so the window
-grows with the distance from there: half of it, up to a twentieth of the points.
+grows with the distance from there: half of it, up to a twentieth of the points, 1,000 at most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from hpcrun.views.numbers import LARGEST
 
 FEWEST = 20
 SMALLEST_WINDOW = 3
+_LARGEST_WINDOW = 1000
 # Of the height of a drawing: below this scatter a curve is as good as its smoothed one.
 NOISE = 0.015
 _FEWEST_OF_TREND = 30
@@ -30,78 +31,33 @@ def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
     >>> smooth([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 5.0, 7.0])
     [1.0, 3.0, 5.0, 7.0]
     """
-    known = [index for index, value in enumerate(y) if math.isfinite(value)]
-    if len(known) < SMALLEST_WINDOW:
+    smoothed = np.array(y, float)
+    known = np.flatnonzero(np.isfinite(smoothed))
+    count = len(known)
+    if count < SMALLEST_WINDOW:
         return list(y)
-    xs, ys = [x[index] for index in known], [y[index] for index in known]
-    smoothed = list(y)
-    for place, (index, sums) in enumerate(zip(known, _window_sums(xs, ys), strict=True)):
-        value = sums.line_at(xs[place])
-        smoothed[index] = min(sums.high, max(sums.low, value))
-    return smoothed
+    xs, ys = np.array(x, float)[known] - x[known[0]], smoothed[known]
+    place = np.arange(count)
+    half = np.clip(place // 2, SMALLEST_WINDOW, min(max(5, count // 20), _LARGEST_WINDOW)) // 2
+    size = 2 * half + 1
+    begin = np.clip(place - half, 0, count - size)
+    borders = np.column_stack([begin, begin + size]).ravel()
 
+    def each_window(function: np.ufunc, values: Any) -> Any:
+        # Each is summed on its own: a wild value leaves no trace in windows without it.
+        return function.reduceat(np.append(values, 0.0), borders)[::2]
 
-class _Sums(NamedTuple):
-    """What a straight line through some points is made of; ``x`` is counted from ``origin``."""
-
-    origin: float
-    size: int
-    x: float
-    y: float
-    xx: float
-    xy: float
-    low: float
-    high: float
-
-    def line_at(self, place: float) -> float:
-        """Return the line's value; the mean where the points stand at one place."""
-        spread = self.xx - self.x * self.x / self.size
-        slope = (self.xy - self.x * self.y / self.size) / spread if spread > 1e-12 * self.xx else 0
-        return self.y / self.size + slope * (place - self.origin - self.x / self.size)
-
-
-def _joined(a: _Sums, b: _Sums) -> _Sums:
-    """Return the sums over the points of both, which have one origin."""
-    low, high = min(a.low, b.low), max(a.high, b.high)
-    return _Sums(
-        a.origin, a.size + b.size, a.x + b.x, a.y + b.y, a.xx + b.xx, a.xy + b.xy, low, high
-    )
-
-
-def _window_sums(xs: Sequence[float], ys: Sequence[float]) -> Iterator[_Sums]:
-    """Yield the sums over the window of each point, in time that grows with the points alone.
-
-    A window is the end of one stretch of points and the beginning of the next: the sums from each
-    point to its stretch's end are made once, those from there on grow. Nothing is subtracted, so
-    that a wild value leaves no trace once the window has passed it.
-    """
-    end = border = 0
-    to_border: list[_Sums] = []  # of the points before the border, the last first
-    beyond: _Sums | None = None
-
-    def one(place: int, origin: float) -> _Sums:
-        dx, y = xs[place] - origin, ys[place]
-        return _Sums(origin, 1, dx, y, dx * dx, dx * y, y, y)
-
-    for place in range(len(xs)):
-        before, (begin, end) = end, _window(place, len(xs))
-        if not border - len(to_border) <= begin < border:
-            border, beyond = end, None
-            points = (one(each, xs[end - 1]) for each in range(end - 1, begin - 1, -1))
-            to_border = list(accumulate(points, _joined))
-        else:
-            for each in range(before, end):
-                new = one(each, xs[border - 1])
-                beyond = new if beyond is None else _joined(beyond, new)
-        inside = to_border[border - begin - 1]
-        yield inside if beyond is None else _joined(inside, beyond)
-
-
-def _window(place: int, count: int) -> tuple[int, int]:
-    """Return the first point around one of ``count`` that counts for its line, and the end."""
-    half = max(SMALLEST_WINDOW, min(max(5, count // 20), place // 2)) // 2
-    begin = min(max(0, place - half), count - 2 * half - 1)
-    return begin, begin + 2 * half + 1
+    with np.errstate(all="ignore"):  # products of the largest values are no numbers
+        mean_x, mean_y, mean_xx, mean_xy = (
+            each_window(np.add, values) / size for values in (xs, ys, xs * xs, xs * ys)
+        )
+        spread = mean_xx - mean_x * mean_x
+        slope = (mean_xy - mean_x * mean_y) / spread
+        slope[spread <= 1e-12 * mean_xx] = 0.0  # the points stand at one place: their mean
+        line = mean_y + slope * (xs - mean_x)
+    low, high = each_window(np.minimum, ys), each_window(np.maximum, ys)
+    smoothed[known] = np.fmin(high, np.fmax(low, line))
+    return list(smoothed.tolist())
 
 
 def is_noisy(y: Sequence[float], smoothed: Sequence[float]) -> bool:
@@ -147,12 +103,10 @@ def fit_trend(y: Sequence[float]) -> Trend | None:
     size = max(10, len(finite) // 5)
     if len(finite) < _FEWEST_OF_TREND:
         return None
-    last = finite[-size:]
-    mean_x, mean_y = (size - 1) / 2, sum(last) / size
-    spread = sum((x - mean_x) ** 2 for x in range(size))
-    slope = sum((x - mean_x) * (value - mean_y) for x, value in enumerate(last)) / spread
-    rest = sum((value - mean_y - slope * (x - mean_x)) ** 2 for x, value in enumerate(last))
-    error = math.sqrt(rest / (size - 2) / spread)
-    low, high = min(last), max(last)
-    begin, end = (min(high, max(low, mean_y + slope * x)) for x in (-mean_x, mean_x))
-    return Trend(size, begin, end, is_level=abs(slope) <= 2 * error)
+    last, x = np.array(finite[-size:]), np.arange(size) - (size - 1) / 2
+    mean, spread = last.mean(), x @ x
+    slope = x @ (last - mean) / spread
+    rest = last - mean - slope * x
+    error = math.sqrt(rest @ rest / (size - 2) / spread)
+    begin, end = np.clip(mean + slope * x[[0, -1]], last.min(), last.max()).tolist()
+    return Trend(size, begin, end, is_level=bool(abs(slope) <= 2 * error))
