@@ -16,20 +16,22 @@ give is None, and the caller falls back on the next one.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, TypeAlias
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from hpcrun.metrics.curve import Curve, Series
 from hpcrun.metrics.names import LR, STEP_SECONDS, TOKENS_PER_SECOND
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.smooth import smooth
+from hpcrun.report.smooth import is_noisy, smooth
 from hpcrun.views.numbers import format_value
 
 By = Literal["step", "tokens", "time", "order"]
+Floats: TypeAlias = NDArray[np.float64]
 
 DECADES = 100.0
 CROWDED = 20.0
@@ -209,11 +211,14 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
     series = curve.metrics.get(name)
     if series is None or not series.values:
         return None
+    found: Floats | None
     if by == "order":
-        return _order(series)
-    if by == "step":
-        return _rising_steps(series)
-    return _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
+        found = np.linspace(1, series.summary.count, len(series.values))
+    elif by == "step":
+        found = _rising_steps(series)
+    else:
+        found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
+    return None if found is None else list(found.tolist())
 
 
 def shared_axis(curves: Sequence[Curve], name: str, by: By = "step") -> By:
@@ -235,18 +240,11 @@ def time_unit(longest: float) -> tuple[float, str]:
     return next((unit for unit in units if longest >= 3 * unit[0]), (1.0, "seconds"))
 
 
-def _order(series: Series) -> list[float]:
-    kept, count = len(series.values), series.summary.count
-    if kept < 2 or kept == count:
-        return [float(index + 1) for index in range(kept)]
-    return [1 + index * (count - 1) / (kept - 1) for index in range(kept)]
-
-
-def _rising_steps(series: Series) -> list[float] | None:
-    steps = [float(step) for step in series.steps if step is not None]
-    if len(steps) < len(series.values) or any(after < before for before, after in pairwise(steps)):
+def _rising_steps(series: Series) -> Floats | None:
+    if None in series.steps:
         return None
-    return steps
+    steps = np.array(series.steps, float)
+    return steps if (np.diff(steps) >= 0).all() else None
 
 
 def is_token_counter(name: str) -> bool:
@@ -254,114 +252,82 @@ def is_token_counter(name: str) -> bool:
     return name.lower().rpartition("/")[2] in TOKEN_COUNTERS
 
 
-def _tokens(curve: Curve, series: Series) -> list[float] | None:
+def _tokens(curve: Curve, series: Series) -> Floats | None:
     for name, counter in curve.metrics.items():
-        if is_token_counter(name) and _rises(counter.values):
-            return _carried(counter, counter.values, series)
+        if is_token_counter(name) and counter.values[-1] > counter.values[0] >= 0:
+            counted = np.array(counter.values)
+            if (np.diff(counted) >= 0).all():
+                return _carried(counter, counted, series)
     rate, seconds = curve.metrics.get(TOKENS_PER_SECOND), curve.metrics.get(STEP_SECONDS)
     if rate is None or seconds is None or rate.steps != seconds.steps:
         return None
-    per_step = [a * b for a, b in zip(rate.values, seconds.values, strict=True)]
-    even = [a * b for a, b in zip(rate.sample or (), seconds.sample or (), strict=False)]
-    return _carried(rate, _summed(rate, per_step, even), series)
+    even = np.array(rate.sample or ()) * np.array(seconds.sample or ())
+    return _carried(rate, _summed(rate, np.array(rate.values) * seconds.values, even), series)
 
 
-def _seconds(curve: Curve, series: Series) -> list[float] | None:
+def _seconds(curve: Curve, series: Series) -> Floats | None:
     if series.times is not None:
-        if any(b < a - _CLOCKS_DIFFER_SECONDS for a, b in pairwise(series.times)):
+        if (np.diff(series.times) < -_CLOCKS_DIFFER_SECONDS).any():
             return None
         begun = min(other.times[0] for other in curve.metrics.values() if other.times)
-        return [max(0.0, at - begun) for at in accumulate(series.times, max)]
+        return np.fmax(0.0, np.maximum.accumulate(series.times) - begun)
     per_step = curve.metrics.get(STEP_SECONDS)
     if per_step is None:
         return None
-    return _carried(per_step, _summed(per_step, per_step.values, per_step.sample), series)
+    summed = _summed(per_step, np.array(per_step.values), np.array(per_step.sample or ()))
+    return _carried(per_step, summed, series)
 
 
-def _rises(values: Sequence[float]) -> bool:
-    """Return whether a metric counts up; one that stands still or has nan does not."""
-    return values[-1] > values[0] >= 0 and all(b >= a for a, b in pairwise(values))
-
-
-def _summed(
-    series: Series, per_step: Sequence[float], even: Sequence[float] | None = None
-) -> list[float] | None:
+def _summed(series: Series, per_step: Floats, even: Floats) -> Floats | None:
     """Sum what each step took; a value stands for the steps since the one before it.
 
     Of a thinned series lows and highs were kept on purpose, so that their sum is not the whole's:
     then each step takes the mean of ``even``, which are evenly spaced.
     """
     steps = _rising_steps(series)
-    if steps is None or not all(0 <= value < float("inf") for value in per_step):
+    if steps is None or not ((per_step >= 0) & (per_step < np.inf)).all():
         return None
     # The first value stands for as many steps as the second, but for none before the first step.
     first = min(steps[1] - steps[0] if len(steps) > 1 else 1.0, steps[0]) or 1.0
     if series.thinned:
-        mean = sum(even) / len(even) if even else None
-        return None if mean is None else [mean * (step - steps[0] + first) for step in steps]
-    spans = [first, *(b - a for a, b in pairwise(steps))]
-    return list(accumulate(span * value for span, value in zip(spans, per_step, strict=True)))
+        return even.mean() * (steps - steps[0] + first) if len(even) else None
+    return np.cumsum(np.diff(steps, prepend=steps[0] - first) * per_step)
 
 
-def _carried(
-    counter: Series, counted: Sequence[float] | None, series: Series
-) -> list[float] | None:
-    """Read a counter at the steps of another series, in a straight line between its own."""
-    if counted is None:
-        return None
-    if counter.steps == series.steps:
-        return list(counted)
-    at, wanted = _rising_steps(counter), _rising_steps(series)
-    if at is None or wanted is None or len(at) < 2 or at[0] == at[-1]:
-        return None
-    return [_read(at, counted, step) for step in wanted]
+def _carried(counter: Series, counted: Floats | None, series: Series) -> Floats | None:
+    """Read a counter at the steps of another series, in a straight line between its own.
 
-
-def _read(at: Sequence[float], counted: Sequence[float], step: float) -> float:
-    """Interpolate, or carry on the nearest piece's slope, never below zero.
-
-    >>> [_read([10, 20], [100, 300], step) for step in (0, 15, 20, 30)]
-    [0.0, 200.0, 300.0, 500.0]
+    Before and after them the slope of the nearest piece is carried on, never below zero.
     """
-    above = min(max(bisect_left(at, step), 1), len(at) - 1)
-    below = above - 1
-    while below > 0 and at[below] == at[above]:
-        below -= 1
-    while above < len(at) - 1 and at[below] == at[above]:
-        above += 1
-    slope = (counted[above] - counted[below]) / (at[above] - at[below])
-    return max(0.0, counted[below] + (step - at[below]) * slope)
+    if counted is None or counter.steps == series.steps:
+        return counted
+    at, wanted = _rising_steps(counter), _rising_steps(series)
+    if at is None or wanted is None or at[0] == at[-1]:
+        return None
+    at, own = np.unique(at, return_index=True)
+    counted = counted[own]
+    below = np.clip(np.searchsorted(at, wanted) - 1, 0, len(at) - 2)
+    slopes = np.diff(counted) / np.diff(at)
+    return np.fmax(0.0, counted[below] + (wanted - at[below]) * slopes[below])
 
 
 def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, int]:
-    """Choose one axis for metrics of some runs, and count the values that lie beyond it."""
+    """Choose one axis for metrics of some runs, and count the values that lie beyond it.
+
+    It is ``value_axis``, but linear for learning rates: a schedule that ends near zero is read by
+    its shape. Without a value: from 0 to 1.
+    """
     values = [value for run in runs for name in names for value in run.curve.values(name)]
     finite = [value for value in values if math.isfinite(value)]
-    scale = panel_axis(names[0], finite)
+    scale = value_axis(finite) if finite else Axis(0.0, 1.0)
+    if names[0] == LR and scale.is_log:
+        margin = 0.02 * max(finite)
+        scale = Axis(min(finite) - margin, max(finite) + margin)
     return scale, sum(not scale.holds(value) for value in finite)
-
-
-def panel_axis(name: str, values: Sequence[float]) -> Axis:
-    """Choose the axis for finite values of a metric: ``value_axis``, but linear for learning rates.
-
-    A schedule that ends near zero is read by its shape. Without a value: from 0 to 1.
-
-    >>> panel_axis("lr", [1.0, 1e-6]).is_log, panel_axis("loss", [1.0, 1e-6]).is_log
-    (False, True)
-    """
-    if not values:
-        return Axis(0.0, 1.0)
-    axis = value_axis(values)
-    if name == LR and axis.is_log:
-        margin = 0.02 * max(values)
-        return Axis(min(values) - margin, max(values) + margin)
-    return axis
 
 
 def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) -> bool:
     """Return whether at least 60 values scatter about their trend by a 250th of the axis.
-
-    That is the root mean square; values that are not finite are passed over.
 
     >>> steps = [float(step) for step in range(200)]
     >>> is_visibly_noisy(steps, [2 - step / 200 for step in steps], Axis(1.0, 2.0))
@@ -369,7 +335,5 @@ def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) ->
     >>> is_visibly_noisy(steps, [1.5 + 0.01 * (-1) ** step for step in range(200)], Axis(1.0, 2.0))
     True
     """
-    finite = [value if math.isfinite(value) else math.nan for value in values]
-    pairs = zip(finite, smooth(x, finite), strict=True)
-    squares = [(axis.place(a) - axis.place(b)) ** 2 for a, b in pairs if math.isfinite(a)]
-    return len(squares) >= FEWEST and sum(squares) / len(squares) > VISIBLE**2
+    places = [[axis.place(value) for value in each] for each in (values, smooth(x, values))]
+    return is_noisy(*places, fewest=FEWEST, noise=VISIBLE)

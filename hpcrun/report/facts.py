@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from hpcrun.metrics.curve import Curve, Point, Series, Summary, quantile
 from hpcrun.metrics.names import (
     EVAL_LOSS,
@@ -110,9 +112,8 @@ def _is_counter(values: Sequence[float]) -> bool:
     """
     if len(values) < 4 or not all(map(math.isfinite, values)):
         return False
-    slope = (values[-1] - values[0]) / (len(values) - 1)
-    most = 0.01 * abs(values[-1] - values[0])
-    return all(abs(values[0] + slope * i - value) <= most for i, value in enumerate(values))
+    line = np.linspace(values[0], values[-1], len(values))
+    return bool(np.all(abs(line - values) <= 0.01 * abs(values[-1] - values[0])))
 
 
 def learning_facts(run: ParsedRun, main: str) -> Iterator[Fact]:

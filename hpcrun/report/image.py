@@ -2,7 +2,7 @@
 
 Above the losses, below in small what else was logged of learning rate, gradient norm and speed. A
 noisy curve is drawn faintly, its trend over it (``smooth.smooth``); an axis is logarithmic where
-``axes.panel_axis`` says so. The same runs give the same bytes, with the same matplotlib.
+``axes.panel_scale`` says so. The same runs give the same bytes, with the same matplotlib.
 """
 
 from __future__ import annotations

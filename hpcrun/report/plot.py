@@ -7,8 +7,10 @@ the smoothed ones are drawn alone. Without colours curves differ by their marks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 
+import numpy as np
 from msgspec import Struct, structs
 
 from hpcrun.report.axes import Axis, step_axis, tick_labels, value_axis
@@ -148,22 +150,17 @@ def thin(x: Sequence[float], y: Sequence[float], columns: int) -> list[tuple[flo
     >>> thin([0.0, 0.1, 0.2, 0.3, 1.0], [1.0, 9.0, 5.0, 2.0, 3.0], 2)
     [(0.0, 1.0), (0.1, 9.0), (0.3, 2.0), (1.0, 3.0)]
     """
+    column = np.minimum(np.array(x) * columns, columns - 1).astype(int)
+    starts = np.flatnonzero(np.diff(column, prepend=-1)).tolist()
     kept: list[tuple[float, float]] = []
-    start = 0
-    while start < len(x):
-        column = min(int(x[start] * columns), columns - 1)
-        end = start
-        while end < len(x) and min(int(x[end] * columns), columns - 1) == column:
-            end += 1
-        inside = range(start, end)
-        finite = [index for index in inside if math.isfinite(y[index])]
+    for start, end in pairwise([*starts, len(x)]):
+        finite = [index for index in range(start, end) if math.isfinite(y[index])]
         chosen = {start, end - 1}
         if finite:
             chosen |= {min(finite, key=y.__getitem__), max(finite, key=y.__getitem__)}
-        if len(finite) < len(inside):
-            chosen.add(next(index for index in inside if not math.isfinite(y[index])))
+        if len(finite) < end - start:
+            chosen.add(next(i for i in range(start, end) if not math.isfinite(y[i])))
         kept += [(x[i], y[i] if math.isfinite(y[i]) else math.nan) for i in sorted(chosen)]
-        start = end
     return kept
 
 
@@ -226,7 +223,7 @@ def _framed(
     width = look.width - margin - 2
     canvas = Canvas(width, rows)
     for place in restarts:
-        canvas.vertical(x_axis.place(place), Style("┊", "2"))
+        canvas.mark(x_axis.place(place), Style("┊", "2"), rows)
     for index, line in enumerate(drawn):
         if line.raw:
             style = Style("." if look.ascii_only else "", f"2;{line_sgr(index)}", is_faint=True)
@@ -235,7 +232,7 @@ def _framed(
         canvas.curve(line.places, line.style)
     for line in drawn:
         for x in line.broken:
-            canvas.mark(x, 0.0, Style("!", "31"))
+            canvas.mark(x, Style("!", "31"))
     at_row = {
         round((1 - y_axis.place(tick)) * (rows - 1)): label
         for tick, label in zip(y_ticks, labels, strict=True)
@@ -291,16 +288,11 @@ class Canvas:
                 mask |= 0 if below.mark or below.is_faint else ord(char) - _BLANK
             self.cells[cell] = (style, style.mark or chr(_BLANK + mask))
 
-    def vertical(self, x: float, style: Style) -> None:
-        """Draw a line from the top to the bottom."""
+    def mark(self, x: float, style: Style, height: int = 1) -> None:
+        """Draw a character at the bottom, or a line of it from there up."""
         column = round(x * (self.width - 1))
-        for row in range(self.height):
+        for row in range(self.height - height, self.height):
             self.cells[row * self.width + column] = (style, style.mark)
-
-    def mark(self, x: float, y: float, style: Style) -> None:
-        """Draw a single character."""
-        column, row = round(x * (self.width - 1)), round((1 - y) * (self.height - 1))
-        self.cells[row * self.width + column] = (style, style.mark)
 
     def rows(self, *, colour: bool) -> list[str]:
         """Return the rows from the top, without blanks at their ends."""
@@ -333,31 +325,20 @@ def _spans(
     [(0, 0, 2), (2, 2, 2)]
     """
     found: list[tuple[int, int, int]] = []
-    spans: dict[int, tuple[int, int]] = {}
-    last: tuple[float, float] | None = None
-    for x, y in points:
-        if math.isnan(y):
-            found += [(column, *span) for column, span in spans.items()]
-            spans, last = {}, None
+    for is_gap, stretch in groupby(points, key=lambda point: math.isnan(point[1])):
+        if is_gap:
             continue
-        place = (x * (columns - 1), (1 - y) * (rows - 1))
-        for column, top, bottom in _pieces(last or place, place):
-            before = spans.get(column, (top, bottom))
-            spans[column] = min(top, before[0]), max(bottom, before[1])
-        last = place
-    return found + [(column, *span) for column, span in spans.items()]
-
-
-def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[int, int, int]]:
-    """Cut the line between two places by columns: column, highest and lowest row of each piece."""
-    (x0, y0), (x1, y1) = begin, end
-    first, last = round(x0), round(x1)
-    slope = (y1 - y0) / (x1 - x0) if last > first else 0.0
-    for column in range(first, last + 1):
-        a, b = y0, y1
-        if last > first:
-            a = y0 + slope * (max(x0, column - 0.5) - x0)
-            b = y0 + slope * (min(x1, column + 0.5) - x0)
-        # A border between two rows belongs to the one that the line comes from.
-        top, bottom = math.floor(min(a, b) + 0.5), math.ceil(max(a, b) - 0.5)
-        yield column, min(top, bottom), max(top, bottom)
+        places = np.array(list(stretch))
+        x, y = places[:, 0] * (columns - 1), (1 - places[:, 1]) * (rows - 1)
+        column = np.rint(x).astype(int)
+        # Where the curve passes from one column to the next it belongs to both.
+        border = np.arange(column[0] + 1, column[-1] + 1)
+        at_border = np.interp(border - 0.5, x, y)
+        column = np.concatenate([column, border - 1, border])
+        height = np.concatenate([y, at_border, at_border])
+        for each in np.unique(column):
+            inside = height[column == each]
+            # A border between two rows belongs to the one that the line comes from.
+            top, bottom = math.floor(inside.min() + 0.5), math.ceil(inside.max() - 0.5)
+            found.append((int(each), min(top, bottom), max(top, bottom)))
+    return found

@@ -28,8 +28,8 @@ _FEWEST_OF_TREND = 30
 def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
     """Smooth a curve over its growing ``x``; values that are not finite stay as they are.
 
-    >>> smooth([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 5.0, 7.0])
-    [1.0, 3.0, 5.0, 7.0]
+    >>> smooth([0.0, 1.0, 2.0, 3.0], [3.0, 3.0, 6.0, 3.0])
+    [3.0, 4.0, 4.0, 4.0]
     """
     smoothed = np.array(y, float)
     known = np.flatnonzero(np.isfinite(smoothed))
@@ -60,14 +60,22 @@ def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
     return list(smoothed.tolist())
 
 
-def is_noisy(y: Sequence[float], smoothed: Sequence[float]) -> bool:
+def is_noisy(
+    y: Sequence[float],
+    smoothed: Sequence[float],
+    *,
+    fewest: int = FEWEST,
+    noise: float = NOISE,
+) -> bool:
     """Return whether values between 0 and 1 (of a drawing's height) scatter visibly.
+
+    That is the root mean square, of at least ``fewest`` values; what is not finite is passed over.
 
     >>> is_noisy([0.4, 0.6] * 20, [0.5] * 40), is_noisy([0.5, 0.501] * 20, [0.5] * 40)
     (True, False)
     """
     squares = [(a - b) ** 2 for a, b in zip(y, smoothed, strict=True) if math.isfinite(a)]
-    return len(squares) >= FEWEST and math.sqrt(sum(squares) / len(squares)) > NOISE
+    return len(squares) >= fewest and math.sqrt(sum(squares) / len(squares)) > noise
 
 
 class Trend(Struct, frozen=True):

@@ -157,6 +157,15 @@ def test_what_tells_most_has_the_open_panels() -> None:
     assert panels[-1]["metrics"] == ["epoch"] and len(panels) == len(names)
 
 
+def test_a_schedule_is_read_by_its_shape_on_a_linear_axis() -> None:
+    falling = build_series([1, 2, 3], [1.0, 1e-3, 1e-6])
+    panels = page_data([made(curve=Curve({"loss": falling, "lr": falling}, ()))])["panels"]
+    assert [(panel["title"], panel["log"]) for panel in panels] == [
+        ("Training loss", True),
+        ("Learning rate", False),
+    ]
+
+
 def test_what_was_logged_once_is_a_fact_and_no_curve() -> None:
     once = {
         "train_runtime": build_series([6], [61.234]),
