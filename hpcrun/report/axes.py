@@ -18,20 +18,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from hpcrun.metrics.curve import Curve, Series
+from hpcrun.metrics.curve import Curve, Floats, Series
 from hpcrun.metrics.names import LR, STEP_SECONDS, TOKENS_PER_SECOND
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.smooth import is_noisy, smooth
 from hpcrun.views.numbers import format_value
 
 By = Literal["step", "tokens", "time", "order"]
-Floats: TypeAlias = NDArray[np.float64]
 
 DECADES = 100.0
 CROWDED = 20.0
@@ -241,10 +239,8 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 
 def _rising_steps(series: Series) -> Floats | None:
-    if None in series.steps:
-        return None
-    steps = np.array(series.steps, float)
-    return steps if (np.diff(steps) >= 0).all() else None
+    steps = np.array(series.steps, float)  # one that is not known is nan
+    return steps if (np.diff(steps, prepend=-np.inf) >= 0).all() else None
 
 
 def is_token_counter(name: str) -> bool:

@@ -309,38 +309,31 @@ def _remarks(
 
 def comparison_json(runs: Sequence[ParsedRun], compared: Comparison) -> dict[str, Any]:
     """Return the comparison as plain dicts, lists, strings and numbers."""
-    scaling = to_builtins(compared.scaling)
-    speeds = scaling.pop("speeds")
-    return {
-        "metric": compared.metric,
-        "falls": compared.falls,
-        "runs": [
-            {
-                "source": run.source,
-                **summary_json(run.curve.summary(compared.metric) if compared.metric else None),
-                **speed,
-                "seconds": seconds_of(run),
-                "gpu_hours": gpu_hours(run),
-                "warnings": list(run.warnings),
-            }
-            for run, speed in zip(runs, speeds, strict=True)
-        ],
-        "equal": [
-            {
-                "by": equal.by,
-                "from": equal.window.begin,
-                "to": equal.window.end,
-                "levels": list(equal.levels),
-                "best": equal.best,
-                "behind": [
-                    gap and {"value": gap.value, "error": gap.error, "clear": gap.is_clear}
-                    for gap in equal.behind
-                ],
-            }
-            for equal in compared.equal
-        ],
-        "target": to_builtins(compared.target),
-        "scaling": scaling,
-        "settings": to_builtins(compared.settings),
-        "notes": list(compared.notes),
-    }
+    found = to_builtins(compared)
+    speeds = found["scaling"].pop("speeds")
+    found["equal"] = [
+        {
+            "by": equal.by,
+            "from": equal.window.begin,
+            "to": equal.window.end,
+            "levels": list(equal.levels),
+            "best": equal.best,
+            "behind": [
+                gap and {"value": gap.value, "error": gap.error, "clear": gap.is_clear}
+                for gap in equal.behind
+            ],
+        }
+        for equal in compared.equal
+    ]
+    shown = [
+        {
+            "source": run.source,
+            **summary_json(run.curve.summary(compared.metric) if compared.metric else None),
+            **speed,
+            "seconds": seconds_of(run),
+            "gpu_hours": gpu_hours(run),
+            "warnings": list(run.warnings),
+        }
+        for run, speed in zip(runs, speeds, strict=True)
+    ]
+    return {"metric": compared.metric, "falls": compared.falls, "runs": shown, **found}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct, field
 
 from hpcrun.metrics.compare import (
@@ -172,16 +173,14 @@ def _falls(runs: Sequence[ParsedRun], name: str) -> bool:
 class _Learned(Struct):
     """How a run learned: values that fall where they get better, and their places by measure.
 
-    ``y`` is empty where its log lacks the metric.
+    ``y`` is empty where its log lacks the metric. ``tracks``: the curve over each axis that the
+    log gives.
     """
 
     source: str
     y: list[float]
     axes: dict[Measure, list[float]]
-
-    def track(self, by: Measure) -> Track | None:
-        """Return the curve over an axis; None where the log does not give the axis."""
-        return build_track(self.axes[by], self.y) if by in self.axes else None
+    tracks: dict[Measure, Track | None]
 
 
 def _learned(
@@ -189,17 +188,15 @@ def _learned(
 ) -> _Learned:
     series = run.curve.metrics.get(name)
     if series is None:
-        return _Learned(run.source, [], {})
+        return _Learned(run.source, [], {}, {})
     points = even_points(series)
     if points is None:
         notes.append(f"of {run.source} only lows and highs are kept, and its means may be off")
         points = list(map(float, range(len(series.values)))), series.values
-    axes = {by: axis_of(run, name, by, batch, per_gpu=per_gpu) for by in MEASURES}
-    return _Learned(
-        run.source,
-        [value if falls else -value for value in points[1]],
-        {by: [read_at(x, index) for index in points[0]] for by, x in axes.items() if x},
-    )
+    y = [value if falls else -value for value in points[1]]
+    found = {by: axis_of(run, name, by, batch, per_gpu=per_gpu) for by in MEASURES}
+    axes = {by: np.interp(points[0], range(len(x)), x).tolist() for by, x in found.items() if x}
+    return _Learned(run.source, y, axes, {by: build_track(x, y) for by, x in axes.items()})
 
 
 def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
@@ -210,7 +207,7 @@ def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equa
         return False
     # An axis may be the steps' in another unit, the same for all runs.
     ratios = []
-    for step, other in ((each.track("step"), each.track(by)) for each in learned):
+    for step, other in ((each.tracks.get("step"), each.tracks.get(by)) for each in learned):
         if (step is None) != (other is None):
             return False
         if step is not None and other is not None and step.x[-1] > 0:
@@ -220,7 +217,7 @@ def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equa
 
 def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | None:
     """Compare the runs where the first of them ends; None if fewer than two can be."""
-    tracks = [each.track(by) for each in learned]
+    tracks = [each.tracks.get(by) for each in learned]
     longest = max((track.x[-1] for track in tracks if track), default=0.0)
     long = [track if track and track.x[-1] >= _SHORT * longest else None for track in tracks]
     kept = long if len(long) - long.count(None) > 1 else tracks
@@ -242,8 +239,8 @@ def _equal(by: Measure, learned: Sequence[_Learned], *, falls: bool) -> Equal | 
 def _left_out(learned: Sequence[_Learned], equal: Equal) -> list[str]:
     """Return which runs could not be compared at an equal place, and why."""
     left = [each for each, level in zip(learned, equal.levels, strict=True) if level is None]
-    short = ", ".join(each.source for each in left if each.track(equal.by))
-    unknown = ", ".join(each.source for each in left if each.y and not each.track(equal.by))
+    short = ", ".join(each.source for each in left if each.tracks.get(equal.by))
+    unknown = ", ".join(each.source for each in left if each.y and not each.tracks.get(equal.by))
     what = "steps" if equal.by == "step" else equal.by
     return [
         f"not compared at equal {what} ({why}): {sources}"

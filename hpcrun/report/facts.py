@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcrun.metrics.curve import Curve, Point, Series, Summary, quantile
 from hpcrun.metrics.names import (
+    EPOCH,
     EVAL_LOSS,
     GRAD_NORM,
     LOSS,
@@ -34,7 +35,6 @@ from hpcrun.views.numbers import (
 
 Fact = tuple[str, str]
 
-EPOCH = "epoch"
 # How a training runs, not what it learns.
 _SETTINGS = {LR, EPOCH, GRAD_NORM, TOKENS_PER_SECOND, SAMPLES_PER_SECOND, STEP_SECONDS}
 _SETTINGS |= {MEMORY_BYTES}

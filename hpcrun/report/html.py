@@ -24,6 +24,7 @@ from typing import Any
 
 from hpcrun.metrics.curve import Curve, Point, Restart
 from hpcrun.metrics.names import (
+    EPOCH,
     EVAL_LOSS,
     GRAD_NORM,
     LOSS,
@@ -36,7 +37,6 @@ from hpcrun.metrics.names import (
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import By, is_visibly_noisy, panel_scale, x_axis
 from hpcrun.report.facts import (
-    EPOCH,
     columns_of,
     further_metrics,
     has_curve,

@@ -20,13 +20,15 @@ its steps, with start and end. All runs are measured in the same way, or not at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 
-from hpcrun.metrics.curve import Curve, quantile
+from hpcrun.metrics.curve import Curve, Floats, quantile
 from hpcrun.metrics.names import SAMPLES_PER_SECOND, STEP_SECONDS, TOKENS_PER_SECOND, fold
 from hpcrun.metrics.parse import ParsedRun
 from hpcrun.report.axes import TOKEN_COUNTERS
@@ -87,33 +89,55 @@ class _Measured(Struct, frozen=True):
 
     unit: str
     how: str
-    values: list[float | None]
+    values: Floats
     is_rate: bool = False
 
 
 def build_scaling(runs: Sequence[ParsedRun], *, per_gpu: bool = False) -> Scaling:
     """Measure the speeds of runs. ``per_gpu``: rates in the logs are one GPU's."""
-    gpus, counted = _gpus(runs)
+    counts, counted = _gpus(runs)
+    gpus, batches = _column(counts), _column(map(_batch, runs))
     seconds, by = _step_seconds(runs)
-    work = _work(runs, gpus, seconds, by, per_gpu=per_gpu)
-    if work is None:
-        speeds = [Speed(n, _batch(run), s) for run, n, s in zip(runs, gpus, seconds, strict=True)]
-        return Scaling(tuple(speeds), counted=counted)
-    how = ", ".join(part for part in (work.how, "" if work.is_rate else by) if part)
-    several = None not in gpus and len(set(gpus)) > 1
-    measured = [index for index, value in enumerate(work.values) if value is not None]
-    baseline = measured[0] if None in gpus else min(measured, key=lambda index: gpus[index] or 0)
-    speeds = []
-    for run, n, each, done in zip(runs, gpus, seconds, work.values, strict=True):
-        speedup = efficiency = None
-        if done is not None:
-            speedup = done / (work.values[baseline] or 1.0)
-            if several and n:
-                efficiency = speedup * (gpus[baseline] or 0) / n
-        speeds.append(Speed(n, _batch(run), each, done, speedup, efficiency))
-    kind = _kind(work, speeds) if several else None
-    notes = [f"{work.unit} {how}", *_doubts(runs, work, speeds, several=several, per_gpu=per_gpu)]
-    return Scaling(tuple(speeds), work.unit, counted, baseline, kind, tuple(notes))
+    work = _work(runs, gpus, batches / seconds, seconds, by, per_gpu=per_gpu)
+    values = speedup = efficiency = np.full(len(runs), math.nan)
+    baseline, kind, notes = None, None, []
+    if work is not None:
+        values, measured = work.values, np.flatnonzero(np.isfinite(work.values))
+        are_known = bool(np.isfinite(gpus).all())
+        baseline = int(measured[gpus[measured].argmin() if are_known else 0])
+        speedup = values / values[baseline]
+        how = ", ".join(part for part in (work.how, "" if work.is_rate else by) if part)
+        notes = [f"{work.unit} {how}", *_doubts(runs, work)]
+        if are_known and len(set(counts)) > 1:
+            efficiency = speedup * gpus[baseline] / gpus
+            kind = _kind(work, gpus, batches, seconds)
+            types = {run.facts.get("resources.gpu_type") for run in runs} - {None}
+            if len(types) > 1:
+                names = ", ".join(sorted(map(str, types)))
+                notes.append(f"the runs use different types of GPUs ({names})")
+            hardly = (gpus >= 2 * gpus.min()) & (speedup < _HARDLY)
+            if work.is_rate and not per_gpu and hardly.any():
+                notes.append(
+                    f"{work.unit} hardly grow with the GPUs; "
+                    "if the logs print them per GPU, use --per-gpu"
+                )
+    rows = np.transpose([batches, seconds, values, speedup, efficiency]).tolist()
+    speeds = [
+        Speed(count, *(None if math.isnan(value) else value for value in row))
+        for count, row in zip(counts, rows, strict=True)
+    ]
+    unit = None if work is None else work.unit
+    return Scaling(tuple(speeds), unit, counted, baseline, kind, tuple(notes))
+
+
+def _column(values: Iterable[float | None]) -> Floats:
+    """Return numbers; nan for none, and for what nothing real has: 0, or what may overflow."""
+    column = np.array([*values], float)
+    return np.where((column > 1e-50) & (column < 1e50), column, math.nan)
+
+
+def _count(column: Floats) -> int:
+    return int(np.isfinite(column).sum())
 
 
 def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
@@ -125,16 +149,16 @@ def _gpus(runs: Sequence[ParsedRun]) -> tuple[list[int | None], str]:
     return gpus, "GPUs"
 
 
-def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[list[float | None], str]:
+def _step_seconds(runs: Sequence[ParsedRun]) -> tuple[Floats, str]:
     """Measure how long a step takes; return also how: by the way that the most runs allow."""
     ways: tuple[tuple[str, Callable[[ParsedRun], float | None]], ...] = (
         ("by the median step time", lambda run: run.curve.quantile(STEP_SECONDS, 0.5)),
         ("by the log's time stamps", lambda run: seconds_by_stamps(run.curve)),
         (_BY_WHOLE_RUN, _seconds_by_record),
     )
-    found = [(how, [_sensible(way(run)) for run in runs]) for how, way in ways]
+    found = [(how, _column(map(way, runs))) for how, way in ways]
     how, seconds = max(found, key=lambda each: _count(each[1]))
-    return (seconds, how) if _count(seconds) > 1 else ([None] * len(runs), "")
+    return (seconds, how) if _count(seconds) > 1 else (np.full(len(runs), math.nan), "")
 
 
 def seconds_by_stamps(curve: Curve) -> float | None:
@@ -149,19 +173,14 @@ def seconds_by_stamps(curve: Curve) -> float | None:
     series = max(timed, key=lambda each: len(each.values), default=None)
     if series is None or series.times is None:
         return None
-    known = [
-        (step, time)
-        for step, time in zip(series.steps, series.times, strict=True)
-        if step is not None
-    ]
-    parts = min(_PARTS, len(known) - 1)
-    cuts = [round(part * (len(known) - 1) / parts) for part in range(parts + 1)] if parts else []
-    paces = [
-        (known[b][1] - known[a][1]) / (known[b][0] - known[a][0])
-        for a, b in pairwise(cuts)
-        if known[b][0] > known[a][0] and known[b][1] > known[a][1]
-    ]
-    return quantile(paces, 0.5)
+    steps, times = np.array(series.steps, float), np.array(series.times)
+    steps, times = steps[known := ~np.isnan(steps)], times[known]
+    if len(steps) < 2:
+        return None
+    cuts = np.linspace(0, len(steps) - 1, min(_PARTS, len(steps) - 1) + 1).round().astype(int)
+    passed, took = np.diff(steps[cuts]), np.diff(times[cuts])
+    counts = (passed > 0) & (took > 0)
+    return quantile(took[counts] / passed[counts], 0.5)
 
 
 def _seconds_by_record(run: ParsedRun) -> float | None:
@@ -173,45 +192,29 @@ def _seconds_by_record(run: ParsedRun) -> float | None:
 
 def _work(
     runs: Sequence[ParsedRun],
-    gpus: Sequence[int | None],
-    seconds: Sequence[float | None],
+    gpus: Floats,
+    samples: Floats,
+    seconds: Floats,
     by: str,
     *,
     per_gpu: bool,
 ) -> _Measured | None:
     """Find the work that at least two runs can be measured by, all of them if possible."""
-    counted, printed = [], []
-    tokens = [_per_step(run.curve, TOKEN_COUNTERS) for run in runs]
-    for unit, how, per_step in (
-        ("tokens/s", "by the log's token counters", tokens),
-        ("samples/s", _source_of_batches(runs), [_batch(run) for run in runs]),
-    ):
-        pairs = zip(per_step, seconds, strict=True)
-        values = [_sensible(amount / each) if amount and each else None for amount, each in pairs]
-        counted.append(_Measured(unit, how, values))
+    tokens = _column(_per_step(run.curve, TOKEN_COUNTERS) for run in runs) / seconds
+    counted = [
+        _Measured("tokens/s", "by the log's token counters", _column(tokens)),
+        _Measured("samples/s", _source_of_batches(runs), _column(samples)),
+    ]
+    how = "as the logs print them" + (", times the GPUs" if per_gpu else "")
+    printed = []
     for unit, name in (("samples/s", SAMPLES_PER_SECOND), ("tokens/s", TOKENS_PER_SECOND)):
-        rates = [
-            _sensible((run.curve.quantile(name, 0.5) or 0) * ((n or 0) if per_gpu else 1))
-            for run, n in zip(runs, gpus, strict=True)
-        ]
-        how = "as the logs print them" + (", times the GPUs" if per_gpu else "")
-        printed.append(_Measured(unit, how, rates, is_rate=True))
+        rates = _column(run.curve.quantile(name, 0.5) for run in runs)
+        printed.append(_Measured(unit, how, rates * gpus if per_gpu else rates, is_rate=True))
     # The whole run's time has the start and every evaluation in it; a printed rate has not.
     found = [*printed, *counted] if by == _BY_WHOLE_RUN else [*counted, *printed]
-    steps = _Measured("steps/s", "", [1 / s if s else None for s in seconds])
-    for choice in (max(found, key=lambda each: _count(each.values)), steps):
-        if _count(choice.values) > 1:
-            return choice
-    return None
-
-
-def _count(values: Sequence[float | None]) -> int:
-    return len(values) - values.count(None)
-
-
-def _sensible(value: float | None) -> float | None:
-    """Drop a value that nothing real has: 0, nan, one that overflows when divided by."""
-    return value if value is not None and 1e-50 < value < 1e50 else None
+    best = max(found, key=lambda each: _count(each.values))
+    steps = _Measured("steps/s", "", 1 / seconds)
+    return next((choice for choice in (best, steps) if _count(choice.values) > 1), None)
 
 
 def _batch(run: ParsedRun) -> float | None:
@@ -224,7 +227,7 @@ def _batch(run: ParsedRun) -> float | None:
 def _batch_of_log(curve: Curve) -> float | None:
     for name in curve.metrics:
         if fold(name.rpartition("/")[2]) in BATCH_SIZES:
-            return _sensible(curve.quantile(name, 0.5))
+            return curve.quantile(name, 0.5)
     return _per_step(curve, SAMPLE_COUNTERS)
 
 
@@ -244,58 +247,35 @@ def _per_step(curve: Curve, counters: frozenset[str]) -> float | None:
             and None not in (first.step, last.step)
             and (steps := (last.step or 0) - (first.step or 0)) > 0
             and not any(b < a for a, b in pairwise(series.values))
-            and (slope := _sensible((last.value - first.value) / steps))
+            and last.value > first.value
         ):
-            return slope
+            return (last.value - first.value) / steps
     return None
 
 
-def _kind(work: _Measured, speeds: Sequence[Speed]) -> Kind | None:
+def _kind(work: _Measured, gpus: Floats, batches: Floats, seconds: Floats) -> Kind | None:
     """Return what stays the same while the GPUs grow: the batch, or the batch of each."""
     if work.unit == "steps/s":
         return None
-    batches = [speed.batch for speed in speeds]
-    if not work.is_rate or None in batches:
-        pairs = [(speed.work or 0, speed.step_seconds or 0) for speed in speeds]
-        batches = [amount * seconds for amount, seconds in pairs]
-    known = [(b, speed.gpus) for b, speed in zip(batches, speeds, strict=True) if b and speed.gpus]
-    if len(known) < len(speeds):
+    if not work.is_rate or _count(batches) < len(batches):
+        batches = work.values * seconds
+    if _count(batches) < len(batches):
         return None
-    if _alike([batch for batch, _ in known]):
+    if _are_alike(batches):
         return "strong"
-    return "weak" if _alike([batch / gpus for batch, gpus in known]) else "mixed"
+    return "weak" if _are_alike(batches / gpus) else "mixed"
 
 
-def _alike(values: Sequence[float]) -> bool:
-    return max(values) - min(values) <= _ALIKE * max(values)
+def _are_alike(column: Floats) -> bool:
+    return bool(np.ptp(column) <= _ALIKE * column.max())
 
 
-def _doubts(
-    runs: Sequence[ParsedRun],
-    work: _Measured,
-    speeds: Sequence[Speed],
-    *,
-    several: bool,
-    per_gpu: bool,
-) -> list[str]:
+def _doubts(runs: Sequence[ParsedRun], work: _Measured) -> list[str]:
     """Return notes on what the numbers may not mean."""
     notes = []
     if work.unit == "steps/s":
         notes.append("every step counts as the same work: the batch sizes are not known")
-    left = [run.source for run, speed in zip(runs, speeds, strict=True) if speed.work is None]
+    left = [run.source for run, value in zip(runs, work.values, strict=True) if math.isnan(value)]
     if left:
         notes.append(f"no {work.unit} known for {', '.join(left)}")
-    types = {run.facts.get("resources.gpu_type") for run in runs} - {None}
-    if several and len(types) > 1:
-        notes.append(f"the runs use different types of GPUs ({', '.join(sorted(map(str, types)))})")
-    fewest = min((speed.gpus or 0 for speed in speeds), default=0)
-    hardly = [
-        speed
-        for speed in speeds
-        if speed.gpus and speed.speedup and speed.gpus >= 2 * fewest and speed.speedup < _HARDLY
-    ]
-    if several and work.is_rate and not per_gpu and hardly:
-        notes.append(
-            f"{work.unit} hardly grow with the GPUs; if the logs print them per GPU, use --per-gpu"
-        )
     return notes
