@@ -7,8 +7,8 @@ the smoothed ones are drawn alone. Without colours curves differ by their marks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct, structs
@@ -325,20 +325,31 @@ def _spans(
     [(0, 0, 2), (2, 2, 2)]
     """
     found: list[tuple[int, int, int]] = []
-    for is_gap, stretch in groupby(points, key=lambda point: math.isnan(point[1])):
-        if is_gap:
+    spans: dict[int, tuple[int, int]] = {}
+    last: tuple[float, float] | None = None
+    for x, y in points:
+        if math.isnan(y):
+            found += [(column, *span) for column, span in spans.items()]
+            spans, last = {}, None
             continue
-        places = np.array(list(stretch))
-        x, y = places[:, 0] * (columns - 1), (1 - places[:, 1]) * (rows - 1)
-        column = np.rint(x).astype(int)
-        # Where the curve passes from one column to the next it belongs to both.
-        border = np.arange(column[0] + 1, column[-1] + 1)
-        at_border = np.interp(border - 0.5, x, y)
-        column = np.concatenate([column, border - 1, border])
-        height = np.concatenate([y, at_border, at_border])
-        for each in np.unique(column):
-            inside = height[column == each]
-            # A border between two rows belongs to the one that the line comes from.
-            top, bottom = math.floor(inside.min() + 0.5), math.ceil(inside.max() - 0.5)
-            found.append((int(each), min(top, bottom), max(top, bottom)))
-    return found
+        place = (x * (columns - 1), (1 - y) * (rows - 1))
+        for column, top, bottom in _pieces(last or place, place):
+            before = spans.get(column, (top, bottom))
+            spans[column] = min(top, before[0]), max(bottom, before[1])
+        last = place
+    return found + [(column, *span) for column, span in spans.items()]
+
+
+def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[int, int, int]]:
+    """Cut the line between two places by columns: column, highest and lowest row of each piece."""
+    (x0, y0), (x1, y1) = begin, end
+    first, last = round(x0), round(x1)
+    slope = (y1 - y0) / (x1 - x0) if last > first else 0.0
+    for column in range(first, last + 1):
+        a, b = y0, y1
+        if last > first:
+            a = y0 + slope * (max(x0, column - 0.5) - x0)
+            b = y0 + slope * (min(x1, column + 0.5) - x0)
+        # A border between two rows belongs to the one that the line comes from.
+        top, bottom = math.floor(min(a, b) + 0.5), math.ceil(max(a, b) - 0.5)
+        yield column, min(top, bottom), max(top, bottom)

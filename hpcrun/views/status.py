@@ -14,7 +14,7 @@ from hpcrun.runs.status import JobStatus, WhyWaiting
 from hpcrun.runs.verdict import Verdict
 from hpcrun.slurm.reasons import explain
 from hpcrun.slurm.states import parse_exit_code, say_exit_code, say_limit
-from hpcrun.views.numbers import number, sweep_size
+from hpcrun.views.numbers import count_of, number, sweep_size
 from hpcrun.views.table import (
     BOLD,
     Column,
@@ -143,8 +143,7 @@ def listing_lines(rows: Sequence[JobStatus], older: int, look: Look) -> list[str
     cells = [_cells(row, look) for row in rows]
     lines = Table(_LISTING, cells, look).lines()
     if older:
-        count = f"{older:,} older run{'s' if older > 1 else ''}"
-        lines.append(dim(f"{count}: hpcrun status --all, or -n N", look))
+        lines.append(dim(f"{count_of(older, 'older run')}: hpcrun status --all, or -n N", look))
     return lines
 
 

@@ -11,6 +11,7 @@ from msgspec import to_builtins
 from hpcrun.runs.status import GpuUse, JobStatus, NodeUse
 from hpcrun.slurm.reasons import explain
 from hpcrun.views.numbers import (
+    GIB,
     count_of,
     format_duration,
     format_rate,
@@ -43,7 +44,6 @@ _WIDE = 110
 _NODE_ROWS = 4
 # A GPU that works less, percent, is worth a look.
 _IDLE = 20
-_GIB = 1 << 30
 _COLUMNS = (
     Column("JOB"),
     Column("NAME", least=8),
@@ -55,6 +55,7 @@ _COLUMNS = (
     Column("LEFT"),
 )
 _NARROW = 6  # columns where SPEED and LEFT stand below
+_CURVE = 5
 
 
 def top_json(
@@ -105,19 +106,19 @@ def top_blocks(jobs: Sequence[JobStatus], look: Look) -> list[list[str]]:
     if not jobs:
         return []
     columns = _COLUMNS if look.width >= _WIDE else _COLUMNS[:_NARROW]
-    texts, blank = [_texts(job) for job in jobs], [""] * (len(columns) - 3)
-    rows = [
-        [*own[:3], *blank] if _reason(job) else own[: len(columns)]
-        for job, own in zip(jobs, texts, strict=True)
-    ]
-    table = Table(columns, rows, look)
+    texts = [_texts(job, look) for job in jobs]
+    table = Table(columns, [own[: len(columns)] for own in texts], look)
     blocks = [table.head()]
-    for job, own, row in zip(jobs, texts, rows, strict=True):
+    for job, own in zip(jobs, texts, strict=True):
         if reason := _reason(job):
-            text = f"{table.row(row)[0].rstrip()}: {printable(reason)}"
+            text = f"{table.row(own)[0].rstrip()}: {printable(reason)}"
             block = [paint(clip(text, look.width, look), YELLOW, look)]
         else:
-            block = table.row(_row(job, row, table, look))
+            if job.progress.value is None or math.isfinite(job.progress.value):
+                curve = sparkline(job.progress.recent, table.widths[_CURVE])
+                curve = curve.translate(_TO_ASCII) if look.ascii_only else curve
+                own[_CURVE] = paint(curve, CYAN, look)
+            block = table.row(own)
             below = ", ".join(text for text in own[len(columns) :] if text)
             if below:
                 block.append(dim(clip(f"  {below}", look.width, look), look))
@@ -125,8 +126,8 @@ def top_blocks(jobs: Sequence[JobStatus], look: Look) -> list[list[str]]:
     return blocks
 
 
-def _texts(job: JobStatus) -> list[str]:
-    """What stands in the columns, the curve aside."""
+def _texts(job: JobStatus, look: Look) -> list[str]:
+    """What stands in the columns, the curve aside; of a job that waits only the first ones."""
     progress = job.progress
     step = "" if progress.step is None else str(progress.step)
     if step and progress.total_steps:
@@ -134,19 +135,14 @@ def _texts(job: JobStatus) -> list[str]:
     value = "" if progress.value is None else format_value(progress.value)
     left = "" if progress.seconds_left is None else f"{format_duration(progress.seconds_left)} left"
     texts = (job.job_id or "", job.name, _time(job), step, value, "", _speed(job), left)
-    return [printable(text) for text in texts]
-
-
-def _row(job: JobStatus, own: Sequence[str], table: Table, look: Look) -> list[str]:
-    texts = list(own)
-    width = table.widths.get(5, 0)
-    curve = sparkline(job.progress.recent, width) if width else ""
-    texts[5] = paint(curve.translate(_TO_ASCII) if look.ascii_only else curve, CYAN, look)
-    if job.progress.value is not None and not math.isfinite(job.progress.value):
-        texts[4], texts[5] = paint(texts[4], RED, look), ""
+    own = [printable(text) for text in texts]
+    if _reason(job):
+        return own[:3] + [""] * 5
+    if progress.value is not None and not math.isfinite(progress.value):
+        own[4] = paint(own[4], RED, look)
     if job.end is not None:
-        texts[2] = paint(texts[2], GREEN if job.end.exit_code == 0 else RED, look)
-    return texts
+        own[2] = paint(own[2], GREEN if job.end.exit_code == 0 else RED, look)
+    return own
 
 
 def _time(job: JobStatus) -> str:
@@ -199,61 +195,52 @@ def _use_rows(job: JobStatus, look: Look) -> list[str]:
 
 
 def _node(use: NodeUse, width: int, look: Look) -> str:
-    parts = [f"  {pad(clip(printable(use.node), width, look), width)}"]
+    parts = [pad(clip(printable(use.node), width, look), width)]
     known = [gpu.utilization for gpu in use.gpus]
     if use.gpus:
         shares = ("?" if share is None else f"{share:.0f}" for share in known)
         parts.append(f"GPU {' '.join(shares)}%")
-        parts.append(_gpu_memory(use.gpus))
+        parts.append(_memory(use.gpus))
     if use.cpus_busy is not None and use.cpus:
         parts.append(f"CPU {use.cpus_busy:.1f}/{use.cpus}")
-    if use.memory_used is not None and use.memory_total:
-        parts.append(f"mem {_gib(use.memory_used)}/{_gib(use.memory_total)} GiB")
+    if memory := _memory([use]):
+        parts.append(f"mem {memory}")
     if "node" in (use.cpu_of, use.memory_of):
         parts.append("(whole node)")
-    text = clip("  ".join(part for part in parts if part), look.width, look)
-    is_idle = any(share is not None and share < _IDLE for share in known)
-    return paint(text, YELLOW, look) if is_idle else dim(text, look)
+    return _use_row(parts, known, look)
 
 
 def _all_nodes(uses: Sequence[NodeUse], look: Look) -> str:
     """One line for many nodes: the mean, and where it is lowest or highest."""
-    parts = [f"  {count_of(len(uses), 'node')}"]
-    shares = [
-        (gpu.utilization, use.node)
-        for use in uses
-        for gpu in use.gpus
-        if gpu.utilization is not None
-    ]
-    is_idle = False
-    if shares:
-        low, where = min(shares)
-        is_idle = low < _IDLE
-        mean = sum(share for share, _ in shares) / len(shares)
+    parts = [count_of(len(uses), "node")]
+    gpus = [(gpu.utilization, use.node) for use in uses for gpu in use.gpus]
+    known = [(share, node) for share, node in gpus if share is not None]
+    if known:
+        low, where = min(known)
+        mean = sum(share for share, _ in known) / len(known)
         parts.append(f"GPU {mean:.0f}%, lowest {low:.0f}% on {where}")
-    parts.append(_gpu_memory([gpu for use in uses for gpu in use.gpus]))
+    parts.append(_memory([gpu for use in uses for gpu in use.gpus]))
     busy = [use.cpus_busy / use.cpus for use in uses if use.cpus_busy is not None and use.cpus]
     if busy:
         parts.append(f"CPU {100 * sum(busy) / len(busy):.0f}%")
-    fullest = max(
-        (use for use in uses if use.memory_used is not None and use.memory_total),
-        key=lambda use: (use.memory_used or 0) / (use.memory_total or 1),
-        default=None,
-    )
-    if fullest is not None:
-        used, total = fullest.memory_used or 0, fullest.memory_total or 0
-        parts.append(f"mem up to {_gib(used)}/{_gib(total)} GiB")
-    text = printable("  ".join(part for part in parts if part))
-    text = clip(text, look.width, look)
+    if memory := _memory(uses):
+        parts.append(f"mem up to {memory}")
+    return _use_row(parts, [share for share, _ in known], look)
+
+
+def _use_row(parts: Sequence[str], shares: Sequence[float | None], look: Look) -> str:
+    """Lay out what is known of one node or of all; a GPU that idles is worth a look."""
+    text = clip("  " + printable("  ".join(part for part in parts if part)), look.width, look)
+    is_idle = any(share is not None and share < _IDLE for share in shares)
     return paint(text, YELLOW, look) if is_idle else dim(text, look)
 
 
-def _gpu_memory(gpus: Sequence[GpuUse]) -> str:
-    """The memory of the GPU that has most of its own in use."""
+def _memory(uses: Sequence[GpuUse | NodeUse]) -> str:
+    """The memory of the GPU, or the node, that has most of its own in use."""
     known = [
-        (gpu.memory_used / gpu.memory_total, gpu.memory_used, gpu.memory_total)
-        for gpu in gpus
-        if gpu.memory_used is not None and gpu.memory_total
+        (use.memory_used / use.memory_total, use.memory_used, use.memory_total)
+        for use in uses
+        if use.memory_used is not None and use.memory_total
     ]
     return f"{_gib(max(known)[1])}/{_gib(max(known)[2])} GiB" if known else ""
 
@@ -264,4 +251,4 @@ def _gib(size: int) -> str:
     >>> _gib(1 << 30), _gib(81559 << 20), _gib(512 << 30)
     ('1.0', '79.6', '512')
     """
-    return f"{size / _GIB:.1f}" if size < 100 * _GIB else f"{size / _GIB:.0f}"
+    return f"{size / GIB:.1f}" if size < 100 * GIB else f"{size / GIB:.0f}"
