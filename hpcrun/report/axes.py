@@ -1,4 +1,4 @@
-"""Axes: what a curve is drawn over, which range of it is shown, on which scale, with which ticks.
+"""How a curve is drawn: over what, which range of it, on which scale, with which ticks; smoothed.
 
 The rule for a logarithmic axis: every value is positive, and the highest is at least ``DECADES``
 times one that only a hundredth of the values are below. So a loss that falls from 11 to 2 is drawn
@@ -11,6 +11,11 @@ margin, and the drawing counts the values that lie beyond.
 Where a log does not print an x axis, it is derived from what the log does print: tokens from a rate
 and step times, time from step times. Nothing is guessed beyond that: an axis that the log cannot
 give is None, and the caller falls back on the next one.
+
+A smoothed value is that of the straight line fitted by least squares to the points around it
+(Savitzky and Golay, Analytical Chemistry 36, 1964; order 1): unlike a moving average it does not
+lag behind a curve that falls, nor at its end. Training falls fastest at its start, so the window
+grows with the distance from there: half of it, up to a twentieth of the points, 1,000 at most.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -26,7 +31,6 @@ from msgspec import Struct
 from hpcrun.metrics.curve import Curve, Floats, Series
 from hpcrun.metrics.names import LR, STEP_SECONDS, TOKENS_PER_SECOND
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.smooth import is_noisy, smooth
 from hpcrun.views.numbers import format_value
 
 By = Literal["step", "tokens", "time", "order"]
@@ -35,10 +39,9 @@ DECADES = 100.0
 CROWDED = 20.0
 # The width of a larger range may be no number, nor the logarithm of a smaller value.
 _LARGEST, _SMALLEST = 1e290, 1e-300
+_SMALLEST_WINDOW, _LARGEST_WINDOW = 3, 1000
 # A panel of a picture with fewer points shows all it has.
 FEWEST = 60
-# Visible scatter, of the height of the picture. A terminal's rows are coarser: see smooth.NOISE.
-VISIBLE = 0.004
 
 # Metrics that count the tokens seen so far, as loggers spell them (HF Trainer, TRL, torchtune,
 # Megatron, OLMo, lit-gpt ...); compared in lower case, by what follows the last slash.
@@ -96,16 +99,15 @@ def value_axis(values: Sequence[float]) -> Axis:
     >>> value_axis([-1.0, 1.0] * 50 + [-1e6]).low > -3
     True
     """
-    ordered = sorted(_capped(value) for value in values if math.isfinite(value))
-    low, high = ordered[0], ordered[-1]
-    if low > _SMALLEST and high >= DECADES * _at(ordered, 0.01):
+    ordered = np.sort([value for value in values if math.isfinite(value)])
+    places = np.rint(np.array([0, 0.01, 0.02, 0.98, 1]) * (len(ordered) - 1)).astype(int)
+    low, least, inner_low, inner_high, high = np.clip(ordered[places], -_LARGEST, _LARGEST).tolist()
+    if low > _SMALLEST and high >= DECADES * least:
         margin = math.exp(0.02 * (math.log(high) - math.log(low)))
         return Axis(low / margin, high * margin, is_log=True)
-    if len(ordered) >= 50:
-        inner_low, inner_high = _at(ordered, 0.02), _at(ordered, 0.98)
-        inner = inner_high - inner_low
-        if 0 < inner * CROWDED < high - low:
-            low, high = max(low, inner_low - 0.1 * inner), min(high, inner_high + 0.1 * inner)
+    inner = inner_high - inner_low
+    if len(ordered) >= 50 and 0 < inner * CROWDED < high - low:
+        low, high = max(low, inner_low - 0.1 * inner), min(high, inner_high + 0.1 * inner)
     return Axis(*_widen(low, high, 0.02))
 
 
@@ -115,15 +117,8 @@ def step_axis(steps: Sequence[float]) -> Axis:
     >>> step_axis([1.0, 200.0])
     Axis(low=1.0, high=200.0, is_log=False)
     """
-    return Axis(*_widen(_capped(min(steps)), _capped(max(steps)), 0.0))
-
-
-def _capped(value: float) -> float:
-    return min(_LARGEST, max(-_LARGEST, value))
-
-
-def _at(ordered: Sequence[float], share: float) -> float:
-    return ordered[round(share * (len(ordered) - 1))]
+    low, high = np.clip([min(steps), max(steps)], -_LARGEST, _LARGEST).tolist()
+    return Axis(*_widen(low, high, 0.0))
 
 
 def _widen(low: float, high: float, share: float) -> tuple[float, float]:
@@ -210,12 +205,13 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
     if series is None or not series.values:
         return None
     found: Floats | None
-    if by == "order":
-        found = np.linspace(1, series.summary.count, len(series.values))
-    elif by == "step":
-        found = _rising_steps(series)
-    else:
-        found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
+    with np.errstate(all="ignore"):  # a log may have infinities
+        if by == "order":
+            found = np.linspace(1, series.summary.count, len(series.values))
+        elif by == "step":
+            found = _rising_steps(series)
+        else:
+            found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
     return None if found is None else list(found.tolist())
 
 
@@ -256,6 +252,8 @@ def _tokens(curve: Curve, series: Series) -> Floats | None:
                 return _carried(counter, counted, series)
     rate, seconds = curve.metrics.get(TOKENS_PER_SECOND), curve.metrics.get(STEP_SECONDS)
     if rate is None or seconds is None or rate.steps != seconds.steps:
+        return None
+    if rate.sample_steps != seconds.sample_steps:
         return None
     even = np.array(rate.sample or ()) * np.array(seconds.sample or ())
     return _carried(rate, _summed(rate, np.array(rate.values) * seconds.values, even), series)
@@ -322,6 +320,56 @@ def panel_scale(runs: Sequence[ParsedRun], names: Sequence[str]) -> tuple[Axis, 
     return scale, sum(not scale.holds(value) for value in finite)
 
 
+def smooth(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """Smooth a curve over its growing ``x``; values that are not finite stay as they are.
+
+    >>> smooth([0.0, 1.0, 2.0, 3.0], [3.0, 3.0, 6.0, 3.0])
+    [3.0, 4.0, 4.0, 4.0]
+    """
+    smoothed = np.array(y, float)
+    known = np.flatnonzero(np.isfinite(smoothed))
+    count = len(known)
+    if count < _SMALLEST_WINDOW:
+        return list(y)
+    xs, ys = np.array(x, float)[known] - x[known[0]], smoothed[known]
+    place = np.arange(count)
+    half = np.clip(place // 2, _SMALLEST_WINDOW, min(max(5, count // 20), _LARGEST_WINDOW)) // 2
+    size = 2 * half + 1
+    begin = np.clip(place - half, 0, count - size)
+    borders = np.column_stack([begin, begin + size]).ravel()
+
+    def each_window(function: np.ufunc, values: Any) -> Any:
+        # Each is summed on its own: a wild value leaves no trace in windows without it.
+        return function.reduceat(np.append(values, 0.0), borders)[::2]
+
+    with np.errstate(all="ignore"):  # products of the largest values are no numbers
+        mean_x, mean_y, mean_xx, mean_xy = (
+            each_window(np.add, values) / size for values in (xs, ys, xs * xs, xs * ys)
+        )
+        spread = mean_xx - mean_x * mean_x
+        slope = (mean_xy - mean_x * mean_y) / spread
+        slope[spread <= 1e-12 * mean_xx] = 0.0  # the points stand at one place: their mean
+        line = mean_y + slope * (xs - mean_x)
+    low, high = each_window(np.minimum, ys), each_window(np.maximum, ys)
+    smoothed[known] = np.fmin(high, np.fmax(low, line))
+    return list(smoothed.tolist())
+
+
+def is_noisy(
+    y: Sequence[float], smoothed: Sequence[float], *, fewest: int = 20, noise: float = 0.015
+) -> bool:
+    """Return whether values between 0 and 1 (of a drawing's height) scatter visibly.
+
+    That is the root mean square, of at least ``fewest`` values; what is not finite is passed over.
+    ``noise`` is that of a terminal, whose rows are coarse.
+
+    >>> is_noisy([0.4, 0.6] * 20, [0.5] * 40), is_noisy([0.5, 0.501] * 20, [0.5] * 40)
+    (True, False)
+    """
+    squares = [(a - b) ** 2 for a, b in zip(y, smoothed, strict=True) if math.isfinite(a)]
+    return len(squares) >= fewest and math.sqrt(sum(squares) / len(squares)) > noise
+
+
 def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) -> bool:
     """Return whether at least 60 values scatter about their trend by a 250th of the axis.
 
@@ -332,4 +380,4 @@ def is_visibly_noisy(x: Sequence[float], values: Sequence[float], axis: Axis) ->
     True
     """
     places = [[axis.place(value) for value in each] for each in (values, smooth(x, values))]
-    return is_noisy(*places, fewest=FEWEST, noise=VISIBLE)
+    return is_noisy(*places, fewest=FEWEST, noise=0.004)

@@ -16,7 +16,7 @@ from msgspec import structs, to_builtins
 
 from hpcrun.metrics.compare import Difference
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.axes import time_unit, x_axis
+from hpcrun.report.axes import time_unit
 from hpcrun.report.comparison import Comparison, Equal, Measure, axis_of
 from hpcrun.report.data import summary_json
 from hpcrun.report.facts import gpu_hours, seconds_of
@@ -94,26 +94,24 @@ def _plot(
 ) -> str:
     """Draw the metric of all runs over one axis: ``by``, else steps, else the points' order."""
     name = compared.metric
-    shown = [n for n, run in enumerate(runs) if name is not None and name in run.curve.metrics]
-    if name is None or not shown:
+    if name is None:
         return ""
-    batches = [speed.batch for speed in compared.scaling.speeds]
-    axes, label = [x_axis(runs[n].curve, name, "order") for n in shown], "point"
-    for measure in (by, "step"):
-        found = [axis_of(runs[n], name, measure, batches[n], per_gpu=per_gpu) for n in shown]
-        if all(found):
-            axes, label = found, measure
-            break
-    if label == "time":
-        size, label = time_unit(max(max(x or [0.0]) for x in axes))
-        axes = [[place / size for place in x or []] for x in axes]
     # A run without the metric keeps its mark: the tables have a row for it.
-    lines = [Line(run.source, [], []) for run in runs]
-    for n, x in zip(shown, axes, strict=True):
-        lines[n] = Line(runs[n].source, x or [], runs[n].curve.values(name))
-    return plot_lines(
-        lines, structs.replace(look, height=rows), title=name, x_label=label, legend=False
-    )
+    values = [run.curve.values(name) for run in runs]
+    for measure in (by, "step", "order"):
+        axes = [
+            axis_of(run, name, measure, speed.batch, per_gpu=per_gpu) or []
+            for run, speed in zip(runs, compared.scaling.speeds, strict=True)
+        ]
+        if [*map(len, axes)] == [*map(len, values)]:
+            break
+    label = "point" if measure == "order" else str(measure)
+    if measure == "time":
+        size, label = time_unit(max(map(max, filter(None, axes)), default=0.0))
+        axes = [[place / size for place in x] for x in axes]
+    lines = [Line(run.source, x, y) for run, x, y in zip(runs, axes, values, strict=True)]
+    look = structs.replace(look, height=rows)
+    return plot_lines(lines, look, title=name, x_label=label, legend=False)
 
 
 def _learning(run: ParsedRun, compared: Comparison, number: int) -> Iterator[tuple[str, str]]:

@@ -31,10 +31,9 @@ from hpcrun.metrics.compare import (
 )
 from hpcrun.metrics.names import EVAL_LOSS, LOSS
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.axes import is_token_counter, x_axis
+from hpcrun.report.axes import By, is_token_counter, smooth, x_axis
 from hpcrun.report.facts import main_metric
 from hpcrun.report.scaling import Scaling, build_scaling
-from hpcrun.report.smooth import smooth
 
 Measure = Literal["step", "samples", "tokens", "time"]
 MEASURES: tuple[Measure, ...] = ("step", "tokens", "samples", "time")
@@ -149,7 +148,7 @@ def differing(facts: Sequence[dict[str, str]]) -> dict[str, tuple[str | None, ..
 
 
 def axis_of(
-    run: ParsedRun, name: str, by: Measure, batch: float | None, *, per_gpu: bool
+    run: ParsedRun, name: str, by: By | Measure, batch: float | None, *, per_gpu: bool
 ) -> list[float] | None:
     """Return where each point of a metric stands; tokens and samples are those of all GPUs."""
     if by == "samples":
@@ -201,17 +200,15 @@ def _learned(
 
 def _is_redundant(by: Measure, learned: Sequence[_Learned], equal: Sequence[Equal]) -> bool:
     """Return whether a comparison would only repeat one before it."""
+    if by in ("step", "time"):
+        return False
     if by == "samples" and any(each.by == "tokens" for each in equal):
         return True
-    if by not in ("tokens", "samples"):
-        return False
     # An axis may be the steps' in another unit, the same for all runs.
-    ratios = []
-    for step, other in ((each.tracks.get("step"), each.tracks.get(by)) for each in learned):
-        if (step is None) != (other is None):
-            return False
-        if step is not None and other is not None and step.x[-1] > 0:
-            ratios.append(other.x[-1] / step.x[-1])
+    pairs = [(each.tracks.get("step"), each.tracks.get(by)) for each in learned]
+    if any((step is None) != (other is None) for step, other in pairs):
+        return False
+    ratios = [a.x[-1] / b.x[-1] for b, a in pairs if a and b and b.x[-1] > 0]
     return bool(ratios) and max(ratios) - min(ratios) <= _ALIKE * max(ratios)
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from hpcrun.metrics.curve import Curve, Point, Series, Summary, quantile
 from hpcrun.metrics.names import (
@@ -23,8 +24,8 @@ from hpcrun.metrics.names import (
     like_a_loss,
 )
 from hpcrun.metrics.parse import ParsedRun
-from hpcrun.report.smooth import fit_trend
 from hpcrun.views.numbers import (
+    LARGEST,
     count_of,
     format_bytes,
     format_duration,
@@ -110,7 +111,7 @@ def _is_counter(values: Sequence[float]) -> bool:
     >>> _is_counter([10.0, 20.0, 30.0, 40.0]), _is_counter([10.0, 20.0, 25.0, 40.0])
     (True, False)
     """
-    if len(values) < 4 or not all(map(math.isfinite, values)):
+    if len(values) < 4 or not all(abs(value) < LARGEST for value in values):
         return False
     line = np.linspace(values[0], values[-1], len(values))
     return bool(np.all(abs(line - values) <= 0.01 * abs(values[-1] - values[0])))
@@ -216,6 +217,48 @@ def _evenly(series: Series) -> Sequence[float]:
     return series.values if series.sample is None else series.sample
 
 
+class Trend(Struct, frozen=True):
+    """The straight line through the end of a curve.
+
+    ``points``: how many it is fitted to; ``begin`` and ``end``: its value at the first and the last
+    of them; ``is_level``: the difference is within the scatter (two standard errors).
+    """
+
+    points: int
+    begin: float
+    end: float
+    is_level: bool
+
+    @property
+    def now(self) -> float:
+        """Return where the curve stands at its end."""
+        return (self.begin + self.end) / 2 if self.is_level else self.end
+
+
+def fit_trend(y: Sequence[float]) -> Trend | None:
+    """Fit a line to the last fifth of the points, at least 10; None of fewer than 30 points.
+
+    A line through more than a third of a curve that falls steeply would end far below it. No end
+    lies beyond the points.
+
+    >>> fit_trend([float(100 - i) for i in range(100)])
+    Trend(points=20, begin=20.0, end=1.0, is_level=False)
+    >>> fit_trend([1.0, 2.0, 1.0, 2.0] * 10).is_level
+    True
+    """
+    finite = [value for value in y if abs(value) < LARGEST]
+    size = max(10, len(finite) // 5)
+    if len(finite) < 30:
+        return None
+    last, x = np.array(finite[-size:]), np.arange(size) - (size - 1) / 2
+    mean, spread = last.mean(), x @ x
+    slope = x @ (last - mean) / spread
+    rest = last - mean - slope * x
+    error = math.sqrt(rest @ rest / (size - 2) / spread)
+    begin, end = np.clip(mean + slope * x[[0, -1]], last.min(), last.max()).tolist()
+    return Trend(size, begin, end, is_level=bool(abs(slope) <= 2 * error))
+
+
 def trend_text(series: Series) -> str:
     """Return where a curve is heading, by the line through its last fifth; "" if too short."""
     values = _evenly(series)
@@ -248,19 +291,14 @@ def seconds_per_step(curve: Curve) -> float | None:
     That is with evaluations and checkpoints; without time stamps the median of the last step times.
     """
     resumed = curve.restarts[-1].resumed_at if curve.restarts else None
-    for series in sorted(curve.metrics.values(), key=lambda each: -each.summary.count):
-        if series.times is None:
-            continue
-        known = [
-            (step, time)
-            for step, time in zip(series.steps, series.times, strict=True)
-            if step is not None and step >= (resumed or 0)
-        ]
-        recent = known[-max(2, len(known) // 4) :]
+    for name in sorted(curve.metrics, key=lambda name: -curve.metrics[name].summary.count):
+        steps, _, times = curve.arrays(name)
+        known = steps[: len(times)] >= (resumed or 0)  # one that is not known is nan
+        recent = np.flatnonzero(known)[-max(2, known.sum() // 4) :]
         if len(recent) > 1:
-            steps, seconds = (recent[-1][at] - recent[0][at] for at in (0, 1))
-            if steps > 0 and seconds > 0:
-                return seconds / steps
+            passed, took = (column[recent[-1]] - column[recent[0]] for column in (steps, times))
+            if passed > 0 and took > 0:
+                return float(took / passed)
     values = curve.values(STEP_SECONDS)
     return quantile(values[-max(5, len(values) // 4) :], 0.5)
 

@@ -1,7 +1,7 @@
 """The curves of runs as a picture: PNG, SVG or PDF.
 
 Above the losses, below in small what else was logged of learning rate, gradient norm and speed. A
-noisy curve is drawn faintly, its trend over it (``smooth.smooth``); an axis is logarithmic where
+noisy curve is drawn faintly, its trend over it (``axes.smooth``); an axis is logarithmic where
 ``axes.panel_scale`` says so. The same runs give the same bytes, with the same matplotlib.
 """
 
@@ -31,13 +31,13 @@ from hpcrun.report.axes import (
     is_visibly_noisy,
     panel_scale,
     shared_axis,
+    smooth,
     tick_labels,
     time_unit,
     x_axis,
 )
 from hpcrun.report.facts import has_curve, main_metric, point_text
 from hpcrun.report.files import checked_suffix, package_of, whole_file
-from hpcrun.report.smooth import smooth
 from hpcrun.views.numbers import count_of, format_value
 from hpcrun.views.table import shorten
 

@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct, structs
 
-from hpcrun.report.axes import Axis, step_axis, tick_labels, value_axis
-from hpcrun.report.smooth import is_noisy, smooth
+from hpcrun.report.axes import Axis, is_noisy, smooth, step_axis, tick_labels, value_axis
 from hpcrun.views.table import Look, cells, shorten
 
 # Below this there is no room for a line between the axes; the caller gets no plot.
@@ -324,20 +323,18 @@ def _spans(
     >>> _spans([(0.0, 1.0), (0.0, 0.0), (0.5, math.nan), (1.0, 0.0)], 3, 3)
     [(0, 0, 2), (2, 2, 2)]
     """
-    found: list[tuple[int, int, int]] = []
-    spans: dict[int, tuple[int, int]] = {}
-    last: tuple[float, float] | None = None
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    last, gaps = None, 0
     for x, y in points:
         if math.isnan(y):
-            found += [(column, *span) for column, span in spans.items()]
-            spans, last = {}, None
+            last, gaps = None, gaps + 1
             continue
         place = (x * (columns - 1), (1 - y) * (rows - 1))
         for column, top, bottom in _pieces(last or place, place):
-            before = spans.get(column, (top, bottom))
-            spans[column] = min(top, before[0]), max(bottom, before[1])
+            before = spans.get((gaps, column), (top, bottom))
+            spans[gaps, column] = min(top, before[0]), max(bottom, before[1])
         last = place
-    return found + [(column, *span) for column, span in spans.items()]
+    return [(column, *span) for (_, column), span in spans.items()]
 
 
 def _pieces(begin: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[int, int, int]]:

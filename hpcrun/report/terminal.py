@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from msgspec import structs
 
@@ -182,8 +182,7 @@ def facts_table(runs: Sequence[ParsedRun], main: str, look: Look) -> list[str]:
         ]
         both = zip_longest(_dimmed(left, look), _dimmed(right, look), fillvalue=("", ""))
         cells = [[name, f"{text} ", other, value] for (name, text), (other, value) in both]
-        table = Table([Column()] * 4, cells, look)
-        return [line for row in cells for line in table.row(row)]
+        return Table([Column()] * 4, cells, look).lines()[1:]
     rows = []
     name_width = min(max(names), max(8, look.width // 3))
     for fact in [*left, *right]:
@@ -328,10 +327,11 @@ def distinct(names: Sequence[str], width: int, look: Look) -> list[str]:
 def _without_common(names: Sequence[str], separator: str) -> list[str]:
     """Take away the parts that all names begin or end with; one stays of each."""
     parts = [re.split(separator, name) for name in names]
-    while all(len(each) > 2 for each in parts) and len({tuple(each[:2]) for each in parts}) == 1:
-        parts = [each[2:] for each in parts]
-    while all(len(each) > 2 for each in parts) and len({tuple(each[-2:]) for each in parts}) == 1:
-        parts = [each[:-2] for each in parts]
+    for _ in ("begin", "end"):
+        # Every second part is a separator, and goes with the one before it.
+        alike = [*takewhile(lambda each: len(set(each)) == 1, zip(*parts, strict=False))]
+        shared = min(len(alike), *(len(each) - 1 for each in parts)) // 2 * 2
+        parts = [each[shared:][::-1] for each in parts]
     return ["".join(each) for each in parts]
 
 

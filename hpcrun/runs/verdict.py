@@ -50,9 +50,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     state: str
     final: bool = False
-    source: str = "record"
     reason: str = ""
     exit_code: int | None = None
+    source: str = "record"
     notes: list[str] = field(default_factory=list)
 
     @property

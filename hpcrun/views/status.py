@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -140,8 +140,7 @@ _LISTING = (
 
 def listing_lines(rows: Sequence[JobStatus], older: int, look: Look) -> list[str]:
     """Lay out a line a run; what it waits for or how it failed stands behind or below it."""
-    cells = [_cells(row, look) for row in rows]
-    lines = Table(_LISTING, cells, look).lines()
+    lines = Table(_LISTING, [_cells(row, look) for row in rows], look).lines()
     if older:
         lines.append(dim(f"{count_of(older, 'older run')}: hpcrun status --all, or -n N", look))
     return lines
@@ -171,18 +170,18 @@ def _cells(row: JobStatus, look: Look) -> list[str]:
 
 
 def _remark(row: JobStatus) -> str:
-    parts = [label(row.values)] if row.values else []
-    if row.states is not None:
-        counts = sorted(row.states.items(), key=lambda item: -item[1])
-        text = ", ".join(f"{count} {state}" for state, count in counts)
-        if len(counts) == 1:  # the state itself stands in its column
-            text = f"{counts[0][1]} run{'s' if counts[0][1] > 1 else ''}"
-        parts += [text] if text else []
-    if row.why is not None:
-        parts.append(row.why.line())
-    elif row.reason or row.remark:
-        parts.append(row.remark or reason_text(row.verdict))
-    return "; ".join([*parts, *row.notes])
+    states = _counts_text(row.states or {})
+    if row.states is not None and len(row.states) == 1:  # the state itself stands in its column
+        (count,) = row.states.values()
+        states = f"{count} run{'s' if count > 1 else ''}"
+    why = row.remark or (reason_text(row.verdict) if row.reason else "")
+    parts = [label(row.values), states, row.why.line() if row.why else why]
+    return "; ".join([*filter(None, parts), *row.notes])
+
+
+def _counts_text(states: Mapping[str, int]) -> str:
+    """Count runs by their states, the most frequent first."""
+    return ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
 
 
 # ---- one run
@@ -201,40 +200,42 @@ def run_lines(
     from which a new run would go on.
     """
     plan, history, last = status.plan, status.history, status.last
-    rows = [("state", _state_text(status, look)), *_why_rows(status.why)]
-    rows.append(("run", status.run_id))
-    if status.job_id:
-        on = f" on {history.submitted.cluster}" if history.submitted else ""
-        rows.append(("job", f"{status.job_id}{on}"))
-    if history.task is not None:
-        rows.append(("sweep", label(history.task.values)))
+    cluster = f" on {history.submitted.cluster}" if history.submitted else ""
+    rows = [
+        ("state", _state_text(status, look)),
+        *_why_rows(status.why),
+        ("run", status.run_id),
+        ("job", f"{status.job_id}{cluster}" if status.job_id else ""),
+        ("sweep", label(history.task.values) if history.task else ""),
+    ]
     if plan is not None:
         how = plan.launcher if status.trains else "a command on each node"
         rows.append(("shape", f"{plan.nodes} × {plan.gpus_per_node} GPUs, {how}"))
-        if status.trains:
-            rows.append(("batch", f"{plan.effective_batch} effective"))
-    if status.loss is not None:
-        at = "" if status.step is None else f"step {status.step}, "
-        rows.append(("progress", f"{at}loss {status.loss:.6g}"))
-    rows.append(("time", _time_text(status)))
-    if last is not None and last.begin is not None:
-        rows.append(("nodes", last.begin.nodes))
-    if status.end is not None:
-        rows.append(("exit code", _end_text(status.end)))
-    if text := failure_text(status):
-        rows.append(("failed", text))
+        rows.append(("batch", f"{plan.effective_batch} effective" if status.trains else ""))
+    at = "" if status.step is None else f"step {status.step}, "
+    rows += [
+        ("progress", "" if status.loss is None else f"{at}loss {status.loss:.6g}"),
+        ("time", _time_text(status)),
+        ("nodes", last.begin.nodes if last and last.begin else ""),
+        ("exit code", _end_text(status.end) if status.end else ""),
+        ("failed", failure_text(status)),
+    ]
     if status.attempts > 1:
         texts = [_attempt_text(status, each, local_time) for each in history.attempts]
         rows += [("attempt", text) for text in texts]
     if status.run is not None:
-        rows.append(("folder", str(status.run.path)))
-        if history.attempts:
-            rows.append(("log", str(status.progress.log or status.run.logs)))
-    if plan is not None and status.trains and plan.checkpoint_dir:
-        rows.append(("saves to", plan.checkpoint_dir))
+        log = str(status.progress.log or status.run.logs) if history.attempts else ""
+        rows += [("folder", str(status.run.path)), ("log", log)]
+    if plan is not None and status.trains:
+        rows.append(("saves to", plan.checkpoint_dir or ""))
     rows += [("note", text) for text in status.notes]
     name = paint(plan.name if plan else status.run_id, BOLD, look)
-    return [name, *pairs(rows, look), *_next_of_run(status, look, has_checkpoints)]
+    return [name, *_known(rows, look), *_next_of_run(status, look, has_checkpoints)]
+
+
+def _known(rows: Iterable[tuple[str, str]], look: Look) -> Iterator[str]:
+    """Lay out what is known of a job, in two columns; what is not has no text."""
+    return pairs([(name, text) for name, text in rows if text], look)
 
 
 def _time_text(status: JobStatus) -> str:
@@ -256,10 +257,7 @@ def _state_text(status: JobStatus, look: Look) -> str:
 
 
 def _why_rows(why: WhyWaiting | None) -> list[tuple[str, str]]:
-    if why is None:
-        return []
-    lines = [("why", why.line(with_fix=False))]
-    return [*lines, ("fix", why.fix)] if why.fix else lines
+    return [("why", why.line(with_fix=False)), ("fix", why.fix)] if why else []
 
 
 def _end_text(end: End) -> str:
@@ -308,8 +306,7 @@ def _next_of_run(status: JobStatus, look: Look, has_checkpoints: bool) -> list[s
 
 def sweep_lines(sweep: Sweep, statuses: Sequence[JobStatus], look: Look) -> list[str]:
     """Lay out a line for each run of a sweep."""
-    counts = Counter(status.state for status in statuses)
-    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    states = _counts_text(Counter(status.state for status in statuses))
     head = f"{paint(sweep.name, BOLD, look)}: {sweep_size(sweep.tasks, sweep.limit)}: {states}"
     keys = list(dict.fromkeys(key for status in statuses for key in status.values))
     rows = [
@@ -357,7 +354,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
     rows.append(("exit code", say_exit_code(_exit_code(status)).removeprefix("exit code ")))
     if job is not None:
         rows += [("folder", job.work_dir), ("script", job.command), ("output", job.stdout)]
-        rows += [("errors", job.stderr)] * (job.stderr != job.stdout)
+        rows.append(("errors", job.stderr if job.stderr != job.stdout else ""))
     rows += [("note", text) for text in status.notes]
     verbs = [(f"logs {status.job_id}", "its output")]
     if not status.final:
@@ -365,7 +362,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
     name = f" {paint(job.name, BOLD, look)}" if job else ""
     return [
         f"job {status.job_id}{name}, not submitted by hpcrun",
-        *pairs([(key, text) for key, text in rows if text], look),
+        *_known(rows, look),
         *next_lines(*verbs, look=look),
     ]
 
@@ -474,23 +471,15 @@ def ended_json(status: JobStatus) -> dict[str, Any]:
 
 
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "state": verdict.state,
-        "final": verdict.final,
-        "reason": verdict.reason or None,
-        "exit_code": verdict.exit_code,
-        "source": verdict.source,
-        "notes": verdict.notes,
-    }
+    found: dict[str, Any] = msgspec.to_builtins(verdict)
+    return found | {"reason": verdict.reason or None}
 
 
 def _why_json(why: WhyWaiting | None) -> dict[str, Any]:
-    return {
-        "why": why.text if why else None,
-        "fix": (why.fix or None) if why else None,
-        "expected_start": why.start if why else None,
-        "ahead": why.ahead if why else None,
-    }
+    if why is None:
+        return dict.fromkeys(("why", "fix", "expected_start", "ahead"))
+    found = {"why": why.text, "fix": why.fix or None}
+    return found | {"expected_start": why.start, "ahead": why.ahead}
 
 
 def _rounded(value: float | None) -> float | None:

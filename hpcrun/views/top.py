@@ -72,9 +72,7 @@ def top_json(
 
 def _job_json(job: JobStatus) -> dict[str, Any]:
     progress, slurm = job.progress, job.job
-    elapsed = None
-    if job.elapsed is not None and job.state != "PENDING":
-        elapsed = round(job.elapsed)
+    elapsed = None if job.elapsed is None or job.state == "PENDING" else round(job.elapsed)
     points = zip(progress.steps, progress.recent, strict=True)
     left = progress.seconds_left
     return {

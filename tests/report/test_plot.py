@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.report.axes import log_ticks, ticks, value_axis
+from hpcrun.report.axes import log_ticks, smooth, ticks, value_axis
+from hpcrun.report.facts import fit_trend
 from hpcrun.report.plot import Line, plot_lines, thin
-from hpcrun.report.smooth import fit_trend, smooth
 from hpcrun.views.numbers import sparkline
 from hpcrun.views.table import Look
 
