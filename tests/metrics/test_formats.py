@@ -1,6 +1,12 @@
-"""The table of formats: each entry with its example and its look-alike."""
+"""The table of formats: each entry with its example and its look-alike.
+
+look_alikes.txt has a line for each entry, in the order of the table: near it, and no measurement.
+A tab is drawn as ␉, a blank at the end of a line as ␠.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +14,11 @@ from hpcrun.metrics.lines.formats import Format, own_format
 from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_line
 from hpcrun.metrics.row import Row
 
+LOOK_ALIKES = [
+    line.replace("␉", "\t").replace("␠", " ")
+    for line in (Path(__file__).parent / "look_alikes.txt").read_text("utf-8").splitlines()
+]
+PAIRS = [*zip(FORMATS, LOOK_ALIKES, strict=True)]
 IDS = [f"{form.name} {place}" for place, form in enumerate(FORMATS)]
 # What a line may get in front on its way to a log.
 PREFIXES = (
@@ -34,17 +45,17 @@ def test_example_is_read(form: Format) -> None:
         assert isinstance(row, Row) and (row.values or row.step is not None), prefix
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=IDS)
-def test_look_alike_yields_nothing(form: Format) -> None:
+@pytest.mark.parametrize("look_alike", LOOK_ALIKES, ids=IDS)
+def test_look_alike_yields_nothing(look_alike: str) -> None:
     for prefix in PREFIXES:
-        told = read_line(prefix + form.look_alike)
+        told = read_line(prefix + look_alike)
         assert told is None or not (isinstance(told[1], Row) and told[1].is_sure), prefix
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=IDS)
-def test_look_alike_is_near(form: Format) -> None:
+@pytest.mark.parametrize(("form", "look_alike"), PAIRS, ids=IDS)
+def test_look_alike_is_near(form: Format, look_alike: str) -> None:
     """A look-alike that lacks the needle shows nothing."""
-    assert form.needle in form.example and form.needle in form.look_alike
+    assert form.needle in form.example and form.needle in look_alike
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=IDS)

@@ -7,6 +7,7 @@ counter (``[10/90]``, ``[Epoch 3]``) stays where it is.
 from __future__ import annotations
 
 import re
+from datetime import date
 
 from msgspec import Struct
 
@@ -258,27 +259,17 @@ def _days(text: str, year_behind: str | None) -> int | None:
         month, day = day, month
     if rest:
         year = rest[0] + (2000 if rest[0] < 100 else 0)
-    if not (1 <= month <= 12 and 1 <= day <= 31):
+    begin = date(_LEAP_YEAR, 1, 1) if year is None else date(1970, 1, 1)
+    try:
+        return (date(year or _LEAP_YEAR, month, day) - begin).days
+    except ValueError:
         return None
-    begin = _day(_LEAP_YEAR, 1, 1) if year is None else _day(1970, 1, 1)
-    return _day(year or _LEAP_YEAR, month, day) - begin
-
-
-def _day(year: int, month: int, day: int) -> int:
-    """Count the days of the Gregorian calendar, whose years begin in March for this.
-
-    That is days_from_civil of Howard Hinnant, chrono-Compatible Low-Level Date Algorithms
-    (https://howardhinnant.github.io/date_algorithms.html).
-    """
-    year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)
-    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day
 
 
 def _seconds(clock: str, half: str = "") -> float | None:
     """Return the seconds since midnight."""
     hours, minutes, *rest = clock.replace(",", ".").split(":")
-    seconds = float(rest[0]) if rest else 0.0
-    hour = int(hours)
+    hour, seconds = int(hours), float(rest[0]) if rest else 0.0
     if half:
         hour = hour % 12 + (12 if half == "PM" else 0)
     if hour > 24 or int(minutes) > 59 or seconds >= 61:

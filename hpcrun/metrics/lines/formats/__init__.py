@@ -1,11 +1,12 @@
 """Format: one form of a line that the generic reader would miss, or misread.
 
-An entry is a pattern with what its parts mean, beside an example and a look-alike that must yield
-nothing. Named groups of the pattern are fields of the line: ``step``, ``total``, ``epoch`` and
-``rank`` say where it stands, ``rounded`` is a step that is printed in few digits, ``split`` is of
-what the line is; ``number`` is the metric that ``key`` names, every other group is a metric of that
-name. They are read as pairs of a line of the generic reader, with the group ``rest`` behind them. A
-job's own pattern (``own_format``) is an entry like any other.
+An entry is a pattern with what its parts mean, beside an example; tests/metrics/look_alikes.txt has
+a line near it that must yield nothing. Named groups of the pattern are fields of the line:
+``step``, ``total``, ``epoch`` and ``rank`` say where it stands, ``rounded`` is a step that is
+printed in few digits, ``split`` is of what the line is; ``number`` is the metric that ``key``
+names, every other group is a metric of that name. They are read as pairs of a line of the generic
+reader, with the group ``rest`` behind them. A job's own pattern (``own_format``) is an entry like
+any other.
 
 A progress bar (tqdm/std.py, ``format_meter``) shows by itself what it is, ``12/100 [00:10<01:20,
 1.10it/s, loss=0.5]``: so text behind it (a warning that another process printed into the line)
@@ -35,19 +36,17 @@ class Format(Struct, frozen=True):
     """One form of a line.
 
     ``needle``: a part of every line in this form, as printed. ``pattern`` is matched from the begin
-    of the line without its prefixes, as far as it goes. ``example`` yields a row, ``look_alike``
-    none. ``names`` gives keys, folded, another name, with a unit for numbers that have none; an
-    empty one drops the key. ``split``: what the line is of, where the pattern alone tells.
-    ``sure``: the pattern alone shows that something was measured. ``verbatim``: its metrics keep
-    the names that the line gives them, as a summary is no point of a curve. ``read`` replaces all
-    this by a function of the match and the line.
+    of the line without its prefixes, as far as it goes. ``names`` gives keys, folded, another name,
+    with a unit for numbers that have none; an empty one drops the key. ``split``: what the line is
+    of, where the pattern alone tells. ``sure``: the pattern alone shows that something was
+    measured. ``verbatim``: its metrics keep the names that the line gives them, as a summary is no
+    point of a curve. ``read`` replaces all this by a function of the match and the line.
     """
 
     name: str
     needle: str
     pattern: re.Pattern[str]
-    example: str
-    look_alike: str
+    example: str = ""
     names: dict[str, str] = {}
     split: str = ""
     sure: bool = False
@@ -107,19 +106,17 @@ def own_format(name: str, pattern: str) -> Format:
     if not _GROUP.search(pattern):
         raise ValueError("the pattern has no named group, such as (?P<loss>[0-9.]+)")
     whole = re.compile(rf".*?(?:{pattern})", re.DOTALL)
-    return Format(name=name, needle="", pattern=whole, example="", look_alike="", sure=True)
+    return Format(name, "", whole, sure=True)
 
 
-def form(
-    name: str, needle: str, pattern: str, example: str, look_alike: str, **options: Any
-) -> Format:
-    """Make an entry of the table; in its pattern ⟨N⟩ is a number and ⟨I⟩ a count.
+def form(name: str, needle: str, pattern: str, example: str, **options: Any) -> Format:
+    """Make an entry of the table; in its pattern ⟨N⟩ is a number.
 
-    >>> form("mine", "loss ", "loss (?P<loss>⟨N⟩)", "", "", sure=True).answer(Line("loss 2")).values
+    >>> form("mine", "loss ", "loss (?P<loss>⟨N⟩)", "", sure=True).answer(Line("loss 2")).values
     (('loss', 2.0),)
     """
-    pattern = pattern.replace("⟨N⟩", f"(?:{NUMBER})").replace("⟨I⟩", r"[ ]{0,12}\d{1,15}")
-    return Format(name, needle, pattern_of(pattern), example, look_alike, **options)
+    pattern = pattern.replace("⟨N⟩", f"(?:{NUMBER})")
+    return Format(name, needle, pattern_of(pattern), example, **options)
 
 
 # The progress bars of tqdm; with unit_scale they count in three digits, "1.00/171", "1.71k/17.1k".
@@ -142,7 +139,7 @@ _DRAWN_BAR = pattern_of(
     r"(?:[ ]{0,3}\d{1,3}%)?\|[^|]{0,4000}\|[ ]{0,9}\Z|[ ]{0,3}\d{1,3}%[ ]{0,9}\Z"
 )
 # torchtune's description: epoch|step|Loss: 2.3 (pbar.set_description in its recipes).
-_TORCHTUNE = pattern_of(r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?=[A-Za-z])")
+_TORCHTUNE = pattern_of(r"(\d{1,9})\|(\d{1,15})\|(?=[A-Za-z])")
 _BAR_NUMBERS = pattern_of(r"[\d.,/]*\d[\d.,/]*")
 _LONGEST_TITLE = 60
 _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -211,14 +208,11 @@ def _scaled(text: str | None) -> float | None:
 def _read_description(text: str) -> tuple[str, list[Field]]:
     """Read a bar's description: its split, and what it measures."""
     tune = _TORCHTUNE.match(text)
-    found = scan(text[tune.end() :] if tune else text)
-    if tune:
-        places = [Field(key, float(number)) for key, number in tune.groupdict().items()]
-        return "", places + (found.fields if found else [])
+    found = scan(f"epoch {tune[1]}, step {tune[2]}, {text[tune.end() :]}" if tune else text)
     if found is None:
         return SPLITS.get(text.split(" ", 1)[0].lower().strip(":"), ""), []
     # The bar counts the steps; what its description counts are epochs.
-    fields = [field for field in found.fields if fold(field.key) not in STEP_RANK]
+    fields = [field for field in found.fields if tune or fold(field.key) not in STEP_RANK]
     if found.counters and not any(fold(field.key) in EPOCH_RANK for field in fields):
         fields.append(Field("epoch", float(found.counters[0][0])))
     return found.split, fields
