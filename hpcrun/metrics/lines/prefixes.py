@@ -7,7 +7,7 @@ counter (``[10/90]``, ``[Epoch 3]``) stays where it is.
 from __future__ import annotations
 
 import re
-from datetime import date
+from calendar import timegm
 
 from msgspec import Struct
 
@@ -209,7 +209,7 @@ def find_time(text: str) -> tuple[int, int] | None:
 
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_LEAP_YEAR = 4  # the first one, for stamps that lack the year
+_LEAP_YEAR = 1972  # for stamps that lack the year
 
 
 def read_time(text: str) -> float | None:
@@ -259,11 +259,10 @@ def _days(text: str, year_behind: str | None) -> int | None:
         month, day = day, month
     if rest:
         year = rest[0] + (2000 if rest[0] < 100 else 0)
-    begin = date(_LEAP_YEAR, 1, 1) if year is None else date(1970, 1, 1)
-    try:
-        return (date(year or _LEAP_YEAR, month, day) - begin).days
-    except ValueError:
+    if not (1 <= month <= 12 and 1 <= day <= 31):
         return None
+    begin = timegm((_LEAP_YEAR, 1, 1, 0, 0, 0)) if year is None else 0
+    return (timegm((year or _LEAP_YEAR, month, day, 0, 0, 0)) - begin) // 86400
 
 
 def _seconds(clock: str, half: str = "") -> float | None:
