@@ -174,11 +174,24 @@ class _Track(Struct, eq=False):
 
     log: Steps
     rows: list[Rows]
-    of_name: dict[str, list[Rows]]
     counted: Counted | None
+    of_name: dict[str, list[Rows]] = {}
     counter: Counter = field(default_factory=Counter)
     begins: tuple[int, int] = (0, 0)
     turns: list[Turn] = []
+
+    def __post_init__(self) -> None:
+        for each in self.rows:
+            for name in dict.fromkeys(each.names):
+                self.of_name.setdefault(name, []).append(each)
+
+    def by_rank(self, name: str, side: str | None) -> list[list[Rows]]:
+        """Part the rows of a metric and side by the ranks that print them, lowest first."""
+        of_rank: dict[int, list[Rows]] = {}
+        for each in self.of_name.get(name, ()):
+            if side in (None, each.side):
+                of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
+        return [of_rank[rank] for rank in sorted(of_rank)]
 
 
 class _Axis:
@@ -193,7 +206,7 @@ class _Axis:
         rows = chain.from_iterable(getattr(log, kind) for log in logs)
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
         self.attempts = [
-            [self._track(log) for log in each]
+            [_Track(log, rows := getattr(log, kind), self._count(rows)) for log in each]
             for _, each in groupby(logs, key=lambda log: log.log.attempt)
         ]
         leads = [next((track for track in each if track.counted), None) for each in self.attempts]
@@ -226,14 +239,6 @@ class _Axis:
             self.cuts.insert(0, self._cuts(lead.turns, self.cuts[0])[0])
         # Other trainings in the same file: their lengths, how many losses they have, their runs.
         self.length, self.others, self.left_out = self._find_trainings()
-
-    def _track(self, log: Steps) -> _Track:
-        rows: list[Rows] = getattr(log, self.kind)
-        of_name: dict[str, list[Rows]] = {}
-        for each in rows:
-            for name in dict.fromkeys(each.names):
-                of_name.setdefault(name, []).append(each)
-        return _Track(log, rows, of_name, self._count(rows))
 
     def _count(self, rows: Sequence[Rows]) -> Counted | None:
         """Join the rows that tell the progress, of the first who prints them.
@@ -373,12 +378,9 @@ class _Axis:
 
     def column(self, name: str, side: str = OWN) -> _Column | None:
         """Return the points of a metric that found their steps in one way, None without any."""
+        any_side = None if self.in_order else side
         speakers = [
-            [
-                (track, rows)
-                for track in attempt
-                for rows in self._by_rank(track.of_name.get(name, ()), side)
-            ]
+            [(track, rows) for track in attempt for rows in track.by_rank(name, any_side)]
             for attempt in self.attempts
         ]
         rows = [each for _, known in chain.from_iterable(speakers) for each in known]
@@ -389,14 +391,6 @@ class _Axis:
             return None
         values = join(each.column(name) for each in points.rows)[points.which]
         return _Column(self, side, points, values)
-
-    def _by_rank(self, rows: Sequence[Rows], side: str) -> list[list[Rows]]:
-        """Part the rows of a side by the ranks that print them, lowest first."""
-        of_rank: dict[int, list[Rows]] = {}
-        for each in rows:
-            if self.in_order or each.side == side:
-                of_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
-        return [of_rank[rank] for rank in sorted(of_rank)]
 
     def _place(self, speakers: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
         """Choose for each attempt the log and rank that speaks, and of each step the last point.
@@ -477,9 +471,9 @@ class _View:
             _Axis(kind, logs) for kind in ("by_step", "by_epoch", "loose")
         )
         self.training = next((log.training for log in reversed(logs) if log.training), None)
-        self.within_epoch = self.by_step.within_epochs or (
-            self.training is not None and self.training.counts_within_epoch
-        )
+        # A bar that is called an epoch begins again with each.
+        description = self.training.description if self.training else ""
+        self.within_epoch = self.by_step.within_epochs or "epoch" in description.lower()
 
     def names(self) -> list[str]:
         """List the metrics."""

@@ -56,11 +56,6 @@ class Bar(NamedTuple):
     total: int | None
 
     @property
-    def counts_within_epoch(self) -> bool:
-        """Whether it begins again with each epoch, as its description says."""
-        return "epoch" in self.description.lower()
-
-    @property
     def may_train(self) -> bool:
         """Whether its description leaves open that it counts the training.
 

@@ -143,12 +143,16 @@ def find_steps(log: Log) -> Steps:
         if each.names and each.bar and (each.has_losses or each.bar.may_train):
             by_step.append(replace(each, side=each.bar.side, level=0))
     through_epochs = any(each.length for each in own)
-    losses = [each for each in lines if each.has_losses]
+    scale, losses = None, [each for each in lines if each.has_losses]
     by_lines, by_bars = [x for x in own if x.level], [x for x in bars if x.bar in counting]
-    counts = _choose_counts([join_steps(by_lines), join_steps(by_bars)], losses)
-    scale = None
+    known = [Counts(join_steps(each)) for each in (by_lines, by_bars) if each]
+    counts = max(known, key=lambda each: each.apart(losses), default=None)
     if counts is None:
-        lines = _with_epochs_above(lines)
+        # Lines that name no epoch are of that of the last loss above them.
+        above = join_epochs(losses)
+        for each in lines:
+            if each.epochs is None:
+                each.epochs = epochs_above(each.offsets, *above)
     else:
         scale = find_scale(lines, counts, training.total if training else None)
         kinds: dict[object, list[Rows]] = {}
@@ -272,25 +276,6 @@ def _resumptions(bar: Bar, drawn: Counted) -> Iterator[int]:
             begins_again = False
 
 
-def _choose_counts(candidates: Sequence[Counted], losses: Sequence[Rows]) -> Counts | None:
-    """Choose the steps that count: those that distinguish more losses without a step."""
-
-    def apart(counts: Counts) -> int:
-        return sum(int(changes(counts.above(each.offsets)).sum()) for each in losses)
-
-    known = [Counts(counted) for counted in candidates if counted.steps.size]
-    return max(known, key=apart, default=None)
-
-
-def _with_epochs_above(lines: Sequence[Rows]) -> list[Rows]:
-    """Give lines that name no epoch that of the last loss above them."""
-    above = join_epochs([each for each in lines if each.has_losses])
-    return [
-        replace(each, epochs=epochs_above(each.offsets, *above)) if each.epochs is None else each
-        for each in lines
-    ]
-
-
 def _fresh(drawn: Sequence[Rows]) -> list[Rows]:
     """Leave out what a bar of the training still shows from before.
 
@@ -354,6 +339,10 @@ class Counts:
         """Return which line stands before each place in the log."""
         return np.maximum(self.above(offsets) - 1, 0)
 
+    def apart(self, losses: Sequence[Rows]) -> int:
+        """Return how many losses stand between different lines."""
+        return sum(int(changes(self.above(each.offsets)).sum()) for each in losses)
+
     def different(self, lines: Ints) -> Ints:
         """Return the steps of the different places at which some lines stand."""
         return self.steps[lines[changes(self._places[lines])]]
@@ -374,13 +363,6 @@ class Counts:
             places=len(self.different(lines)),
         )
 
-    def _stand_below(self, rows: Sequence[Rows]) -> bool:
-        """Whether each row stands above the line with its step, the first and the last one too."""
-        first, last = min(each.offsets[0] for each in rows), max(each.offsets[-1] for each in rows)
-        if first > self.offsets[0] or last > self.offsets[-1]:
-            return False
-        return bool(_ENOUGH <= sum(map(len, rows)) / self._places[-2] <= 1 / _ENOUGH)
-
     def choose(self, rows: Sequence[Rows], *, through_epochs: bool) -> list[Rows]:
         """Choose for rows of one kind the steps before them or after them."""
         before = [self.before(each.offsets) for each in rows]
@@ -391,7 +373,13 @@ class Counts:
         # What stands between two epochs is of the one that ends.
         if len(second) >= enough and not (len(first) >= enough and through_epochs):
             is_regular = max(first) > first[0] and _regularity(second) > _regularity(first) + 0.25
-            if len(first) < enough or is_regular or self._stand_below(rows):
+            # Each stands above the line with its step, the first and the last one too.
+            stand_above = (
+                min(each.offsets[0] for each in rows) <= self.offsets[0]
+                and max(each.offsets[-1] for each in rows) <= self.offsets[-1]
+                and _ENOUGH <= sum(map(len, rows)) / self._places[-2] <= 1 / _ENOUGH
+            )
+            if len(first) < enough or is_regular or stand_above:
                 lines = after
         return [*map(self.place, rows, lines)]
 

@@ -251,10 +251,7 @@ def called_loss(logs: list[Log]) -> tuple[list[Log], str]:
     chosen = ranked[0][1] if ranked else only[0]
 
     def renamed(form: Form) -> Form:
-        own = form.layout.names
-        if chosen not in own:
-            return form
-        known = tuple(LOSS if name == chosen else name for name in own)
+        known = tuple(LOSS if name == chosen else name for name in form.layout.names)
         return replace(form, layout=replace(form.layout, names=known))
 
     logs = [
