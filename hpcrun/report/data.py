@@ -78,13 +78,11 @@ def _metric(series: Series, full: bool) -> dict[str, Any]:
 
 def summary_json(summary: Summary | None) -> dict[str, Any]:
     """Return how many points a metric has, and the most telling; nothing where there is none."""
-    if summary is None:
-        return {"count": 0, "first": None, "last": None, "min": None, "max": None}
-    points = {name: getattr(summary, name) for name in ("first", "last", "min", "max")}
-    return {"count": summary.count} | {
-        name: point and {"step": point.step, "value": number(point.value)}
-        for name, point in points.items()
-    }
+    found: dict[str, Any] = {"count": summary.count if summary else 0}
+    for name in ("first", "last", "min", "max"):
+        point = getattr(summary, name, None)
+        found[name] = point and {"step": point.step, "value": number(point.value)}
+    return found
 
 
 def _encode(value: Any, indent: str = "") -> str:

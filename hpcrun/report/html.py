@@ -285,20 +285,12 @@ def _panels(runs: Sequence[ParsedRun]) -> list[dict[str, Any]]:
     further = [name for run in runs for name, _ in further_metrics(run, main)]
     rest = (name for name in (*further, *there) if name not in _LAST)
     order = [main, *_FIRST, *rest, *_LAST]
-    names = [name for name in dict.fromkeys(order) if name is not None and name in there]
-    beside: list[str] = []
+    shown = [[name] for name in dict.fromkeys(order) if name is not None and name in there]
     # A run's evaluations stand beside its losses where their places are known to be the same.
-    if (
-        len(runs) == 1
-        and LOSS in there
-        and all(x_axis(runs[0].curve, name) for name in (LOSS, EVAL_LOSS))
-    ):
-        beside = [EVAL_LOSS]
-        names = [name for name in names if name != EVAL_LOSS]
-    return [
-        _panel(runs, [name, *(beside if name == LOSS else [])], shown=place < _OPEN)
-        for place, name in enumerate(names)
-    ]
+    losses = [LOSS, EVAL_LOSS]
+    if len(runs) == 1 and LOSS in there and all(x_axis(runs[0].curve, name) for name in losses):
+        shown = [losses if names == [LOSS] else names for names in shown if names != [EVAL_LOSS]]
+    return [_panel(runs, names, shown=place < _OPEN) for place, names in enumerate(shown)]
 
 
 def _panel(runs: Sequence[ParsedRun], names: list[str], *, shown: bool) -> dict[str, Any]:

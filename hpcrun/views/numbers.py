@@ -117,11 +117,8 @@ def number(value: float) -> float | str:
     >>> number(2.5), number(float("nan")), number(float("-inf"))
     (2.5, 'NaN', '-Infinity')
     """
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+    return value if math.isfinite(value) else names[str(value)]
 
 
 def sparkline(y: Sequence[float], width: int) -> str:

@@ -147,10 +147,8 @@ def listing_lines(rows: Sequence[JobStatus], older: int, look: Look) -> list[str
 
 
 def _cells(row: JobStatus, look: Look) -> list[str]:
-    nodes = ""
-    if row.node_count:
-        gpus = f"x{row.gpus_per_node}" if row.gpus_per_node else ""
-        nodes = f"{row.node_count}{gpus}"
+    gpus = f"x{row.gpus_per_node}" if row.gpus_per_node else ""
+    nodes = f"{row.node_count}{gpus}" if row.node_count else ""
     state = row.state
     if row.states is not None and len(row.states) != 1:
         state = f"{sum(row.states.values())} RUNS"
@@ -344,8 +342,7 @@ def _job_lines(status: JobStatus, look: Look) -> list[str]:
     job = status.job
     rows = [("state", _state_text(status, look)), *_why_rows(status.why)]
     if job is not None:
-        rows += [("user", job.user), ("partition", job.partition)]
-        rows += [("account", job.account), ("qos", job.qos)]
+        rows += [(key, getattr(job, key)) for key in ("user", "partition", "account", "qos")]
         gpus = "" if job.gpus is None else f", {job.gpus} GPU{'s' if job.gpus != 1 else ''}"
         size = f"{_count(job.nodes, 'node')}, {_count(job.cpus, 'CPU')}{gpus}"
         rows.append(("asks for", size if job.nodes and job.cpus else ""))
