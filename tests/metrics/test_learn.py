@@ -25,8 +25,9 @@ def agrees(shape: Shape, line: str) -> bool:
     told = read_line(line)
     if told is None or not isinstance(told[1], Row):
         return False
-    same_layout = shape.keys is not None or (
-        layout_of(shape.format, shape.row) == layout_of(told[0], told[1])
+    same_layout = shape.key is not None or (
+        shape.rows[None] is not None
+        and layout_of(shape.format, shape.rows[None]) == layout_of(told[0], told[1])
     )
     return same_layout and shape.explains(found.groups(), told[1])
 

@@ -17,7 +17,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from operator import add, itemgetter
+from operator import add, methodcaller
 from typing import Literal
 
 import msgspec
@@ -38,6 +38,8 @@ _INTEGER = rb"[0-9]{1,15}"
 # itself.
 _WHOLE, _DECIMAL = rb"[-+]?[0-9]{1,40}", rb"[-+]?[0-9]{1,40}\.[0-9]{0,40}"
 _EXPONENT = rb"[eE][-+]?[0-9]{1,2}"
+# How many keys of a shape are remembered.
+_MOST_KEYS = 1 << 12
 _LINE_END = rb"(?![^\n\r\0])"
 
 _SIGN = rb"(?:(?<![\w.+-])[-+])?"  # where none can be a dash
@@ -92,51 +94,63 @@ class Slot(Struct, frozen=True):
 class Shape(Struct, eq=False):
     """One shape of lines: ``pattern`` fits a whole line, alone or among others.
 
-    ``slots`` take values out of the groups, ``keys`` are the groups on which the layout depends
-    or the frame (the rank of ``[rank3]``, the total of a bar), ``time`` is that of the time
-    stamp, up to its seconds where they have a group of their own. ``row`` is what the line it was
-    learned from says: what no slot feeds is as there.
+    ``slots`` take values out of the groups; ``key`` picks those on which the layout depends or the
+    frame (the rank of ``[rank3]``, the total of a bar). The group ``time`` is the time stamp, up to
+    its ``seconds`` where they have a group of their own. ``read`` reads the first line of each key:
+    what no slot feeds is as there.
 
-    The reader keeps here which ``needles`` such a line can be found by; the matches in the block
-    at hand, and the ``scan`` in which a needle found one; the shapes that followed last; and what
-    lines with certain keys say, None where each is read by itself.
+    The reader keeps here what it ``found`` in the block at hand; in which ``range`` of the file it
+    looked for such a line last; and the shapes of the lines that followed last.
     """
 
     pattern: re.Pattern[bytes]
     slots: tuple[Slot, ...]
-    keys: Callable[[tuple[bytes, ...]], object] | None
-    time: int | None
-    seconds: int | None
+    key: Callable[[re.Match[bytes]], object] | None
     format: str
-    row: Row
-    needles: Sequence[bytes] = ()
-    found: list[re.Match[bytes]] = []
-    scan: int = 0
-    followers: tuple[Shape, ...] = ()
+    read: ReadLine
     rows: dict[object, Row | None] = {}
+    found: list[re.Match[bytes]] = []
+    range: int = -1
+    followers: tuple[Shape, ...] = ()
+
+    def take(self) -> list[tuple[Row | None, list[re.Match[bytes]]]]:
+        """Part what was found by what the lines say but for their slots, and forget it.
+
+        None for lines that are to be read by themselves.
+        """
+        by_key: dict[object, list[re.Match[bytes]]] = {None: self.found} if self.found else {}
+        if self.key is not None:
+            by_key = {}
+            for found in self.found:
+                by_key.setdefault(self.key(found), []).append(found)
+        self.found = []
+        if len(self.rows) > _MOST_KEYS:
+            self.rows.clear()
+        for key, lines in by_key.items():
+            if key not in self.rows:
+                _, row = self.read(decode(lines[0].group())) or ("", None)
+                self.rows[key] = None
+                if isinstance(row, Row) and self.explains(lines[0].groups(), row):
+                    self.rows[key] = row
+        return [(self.rows[key], lines) for key, lines in by_key.items()]
 
     def explains(self, groups: Sequence[bytes], row: Row) -> bool:
-        """Tell whether the slots give what the reader of lines says of a line with these groups."""
+        """Whether the slots give what the reader of lines says of a line with these groups."""
         found = {slot.role: slot.convert([groups[slot.group]])[0] for slot in self.slots}
-        return not _differences(_outputs_of(row), _outputs_of(self.row) | found)
+        return not _differences(_outputs_of(row), _outputs_of(row) | found)
 
-    def frame(self, row: Row, offsets: Sequence[int], groups: Sequence[Sequence[bytes]]) -> Frame:
+    def frame(self, row: Row, offsets: Sequence[int], lines: Sequence[re.Match[bytes]]) -> Frame:
         """Make the frame of lines that say what ``row`` says but for their own numbers."""
-        texts = [*zip(*groups, strict=True)]
+        texts = [*zip(*[found.groups() for found in lines], strict=True)]
         numbers = {slot.role: slot.convert(texts[slot.group]) for slot in self.slots}
-        return frame_of(self.format, row, offsets, self._times(texts), numbers)
-
-    def _times(self, texts: Sequence[Sequence[bytes]]) -> list[float] | None:
-        if self.time is None:
-            return None
-        moments = [*map(_moment, texts[self.time])]
-        times = [moment for moment in moments if moment is not None]
-        if len(times) < len(moments):
-            return None
-        if self.seconds is None:
-            return times
-        seconds = b" ".join(texts[self.seconds]).replace(b",", b".").split()
-        return [*map(add, times, map(float, seconds))]
+        groups = self.pattern.groupindex
+        times: Sequence[float | None] = ()
+        if "time" in groups:
+            times = [*map(_moment, texts[groups["time"] - 1])]
+        if "seconds" in groups and None not in times:
+            seconds = b" ".join(texts[groups["seconds"] - 1]).replace(b",", b".").split()
+            times = [*map(add, times, map(float, seconds))]
+        return frame_of(self.format, row, offsets, times, numbers)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -158,17 +172,22 @@ def frame_of(
     form: str,
     row: Row,
     offsets: Sequence[int],
-    times: Sequence[float] | None,
-    numbers: dict[Role, list[float]],
+    times: Sequence[float | None],
+    numbers: dict[Role, list[float]] | None = None,
 ) -> Frame:
-    """Make the frame of lines that say what ``row`` says but for these numbers."""
-    columns = {role: [value] * len(offsets) for role, value in _outputs_of(row).items()} | numbers
+    """Make the frame of lines that say what ``row`` says but for these numbers.
+
+    Unless each line has a time, there are none.
+    """
+    columns = {role: [value] * len(offsets) for role, value in _outputs_of(row).items()}
+    columns |= numbers or {}
+    known_times = [time for time in times if time is not None]
     return Frame(
         layout_of(form, row),
         array("q", offsets),
         array("q", [*map(int, columns["step"])]) if "step" in columns else None,
         array("d", columns["epoch"]) if "epoch" in columns else None,
-        None if times is None else array("d", times),
+        array("d", known_times) if len(known_times) == len(offsets) else None,
         tuple(array("d", columns[index]) for index in range(len(row.values))),
         int(max(columns["total"])) if "total" in columns else None,
     )
@@ -202,12 +221,9 @@ def is_noise(line: bytes, read: ReadLine) -> bool:
 
 def learn(line: bytes, read: ReadLine) -> Shape | None:
     """Learn the shape of a line that ``read`` takes for a row; None if it cannot be learned."""
-    time_span = find_time(line.decode("latin-1"))  # in which each byte has a place
-    for pattern in (_GROUPED_NUMBERS, _NUMBERS):
-        if learned := _Experiment(line, pattern, read, time_span).learn():
-            return learned
-        if b"," not in line:
-            break
+    for numbers in (_GROUPED_NUMBERS, _NUMBERS) if b"," in line else (_NUMBERS,):
+        if shape := _Experiment(line, numbers, read).learn():
+            return shape
     return None
 
 
@@ -233,11 +249,10 @@ def _with_others(line: bytes, spans: Iterable[Span], others: bytes) -> tuple[byt
 class _Experiment:
     """A line, the numbers in it that may change, and what ``read`` says of it."""
 
-    def __init__(
-        self, line: bytes, numbers: re.Pattern[bytes], read: ReadLine, time_span: Span | None
-    ) -> None:
-        self.line, self.read, self.time_span = line, read, time_span
-        begin, end = time_span or (len(line), len(line))
+    def __init__(self, line: bytes, numbers: re.Pattern[bytes], read: ReadLine) -> None:
+        self.line, self.read = line, read
+        self.time_span = find_time(line.decode("latin-1"))  # in which each byte has a place
+        begin, end = self.time_span or (len(line), len(line))
         found = (each.span() for each in numbers.finditer(line))
         self.spans = [span for span in found if span[0] >= end or span[1] <= begin]
         self.answer = read(decode(line))
@@ -278,7 +293,7 @@ class _Experiment:
             keys.add(slots["total"].group)  # their totals tell them apart
         shape = self._shape(row, slots, keys)
         text, _ = _with_others(self.line, others, _OTHER_LATER)
-        reread, found = self.ask(text), shape.pattern.match(text)
+        reread, found = self.ask(text), shape.pattern.fullmatch(text)
         if reread is None or found is None or layout_of("", reread) != layout:
             return None
         return shape if shape.explains(found.groups(), reread) else None
@@ -316,37 +331,34 @@ class _Experiment:
 
     def _shape(self, row: Row, slots: dict[Role, Slot], keys: set[int]) -> Shape:
         """Write the regular expression: numbers as groups where they matter, all else as it is."""
-        # Where a piece stands, its expression, and by what its group is known.
-        pieces: list[tuple[int, int, bytes, object]] = [
-            (start, end, b" {1,99}" if start else b" {0,99}", None)
-            for start, end in self._paddings(row)
+        pieces = [
+            (start, end, b" {1,99}" if start else b" {0,99}") for start, end in self._paddings(row)
         ]
         for index, (start, end) in enumerate(self.spans):
             roles = [slot.role for slot in slots.values() if slot.group == index]
             form = _form(self.line[start:end], roles)
-            pieces.append((start, end, form, index if roles or index in keys else None))
+            matters = roles or index in keys
+            pieces.append((start, end, b"(?P<n%d>%s)" % (index, form) if matters else form))
         if self.time_span:
             start, end = self.time_span
             if found := _SECONDS.search(self.line[start:end]):
                 end = start + found.start()
-                pieces.append((end, self.time_span[1], _any_digits(found.group()), "seconds"))
-            pieces.append((start, end, _any_digits(self.line[start:end]), "time"))
-        pattern, place = b"", 0
-        groups: dict[object, int] = {}
-        for start, end, form, known in sorted(pieces, key=itemgetter(0)):
-            if known is not None:
-                groups[known] = len(groups)
-                form = b"(" + form + b")"
-            pattern += _literal(self.line[place:start]) + form
+                seconds = _any_digits(found.group())
+                pieces.append((end, self.time_span[1], b"(?P<seconds>%s)" % seconds))
+            pieces.append((start, end, b"(?P<time>%s)" % _any_digits(self.line[start:end])))
+        expression, place = b"", 0
+        for start, end, form in sorted(pieces):
+            expression += _literal(self.line[place:start]) + form
             place = end
+        pattern = re.compile(expression + _literal(self.line[place:]) + _LINE_END)
+        groups = pattern.groupindex
         return Shape(
-            re.compile(pattern + _literal(self.line[place:]) + _LINE_END),
-            tuple(structs.replace(slot, group=groups[slot.group]) for slot in slots.values()),
-            itemgetter(*sorted(groups[key] for key in keys)) if keys else None,
-            groups.get("time"),
-            groups.get("seconds"),
+            pattern,
+            tuple(structs.replace(s, group=groups[f"n{s.group}"] - 1) for s in slots.values()),
+            methodcaller("group", *(groups[f"n{key}"] for key in keys)) if keys else None,
             self.answer[0] if self.answer else "",
-            row,
+            self.read,
+            {} if keys else {None: row},
         )
 
 

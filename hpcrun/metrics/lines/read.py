@@ -7,15 +7,15 @@ metric line and is passed over.
 
 Speed comes from looking at few lines, and from reading few of these. A line is looked at if it
 holds one of ``line.NEEDLES``, or stands below the head of a table. It is read by ``line.read_line``
-if its *shape* (the line without its digits) is new; a shape that comes again is learned, as a
-pattern or as noise. Lines come in the same order again and again: so the shape that followed last
-time is tried first. Beyond ``THOROUGH`` bytes only every ``SAMPLED``-th block is searched for the
-commonest needles (``line.COMMON``), the others for those by which metric lines of this log were
-found, ``line.ALWAYS`` among them: a form that begins late in a very long log, without the word loss
-and without anything that its other metric lines have, may be missed in part.
+unless a shape fits it that was learned from lines like it (``learn``), or lines like it are known
+to be noise. Beyond ``THOROUGH`` bytes only every ``SAMPLED``-th block is searched for the commonest
+needles (``line.COMMON``), the others for those by which metric lines of this log were found,
+``line.ALWAYS`` among them: a form that begins late in a very long log, without the word loss and
+without anything that its other metric lines have, may be missed in part.
 
-A log may be read in ranges of ``RANGE`` bytes, each from ``Reader.move`` on, side by side: unless a
-table is open at the end of one, the same rows are found.
+A log may be read in ranges of ``RANGE`` bytes, each from ``Reader.move`` on, side by side: a line
+belongs to the range in which it ends. Unless a table is open at the end of one, the same rows are
+found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain
 
 from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
 from hpcrun.metrics.lines.line import (
@@ -49,7 +49,7 @@ RANGE = 1 << 23
 THOROUGH = RANGE
 SAMPLED = 16
 
-# What is taken out of a line to leave its shape: digits and the blanks that pad them, and the
+# What is taken out of a line to look for its shapes: digits and the blanks that pad them, and the
 # blocks that bars are drawn with.
 _DIGITS = b" 0123456789#" + bytes(range(0x80, 0x100))
 # How many shapes are remembered; how often one is tried that could not be learned.
@@ -58,20 +58,19 @@ _TRIES = 4
 # A table is over when that many lines on end were none of its rows.
 _PATIENCE = 200
 _NUMBER = re.compile(rb"[0-9]+")
-# One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
-_FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
 _LINE_FEED = 0x0A
 _EVERY_LINE = (b"\n",)
-
-_MOST_KEYS = 1 << 12
+# One pass of bytes.translate folds case and makes every line end a line feed, keeping offsets.
+_FOLD = bytes(0x0A if i in (0x00, 0x0D) else i for i in range(256)).lower()
 
 
 class Reader:
     """Reads one log file.
 
-    ``formats`` are the forms of lines that it knows, a job's own among them. ``lines_read`` counts
-    the lines up to the first that measures something (``has_rows``: it was found); ``offset`` is
-    where the line begins that is read next; ``table`` is open, whose rows say nothing without it.
+    ``formats`` are the forms of lines that it knows, a job's own among them. ``offset`` is where in
+    the file the byte stands that comes next. ``lines_read`` counts the lines up to the first that
+    measures something (``has_rows``: it was found); ``table`` is open, whose rows say nothing
+    without it.
 
     >>> reader = Reader()
     >>> [(*f.offsets, *f.steps, *f.columns[0]) for f in reader.feed(b"step=1 loss=2.5\\nstep=2 lo")]
@@ -84,45 +83,42 @@ class Reader:
         """Begin at byte ``offset``, which must be where a line begins."""
         self.lines_read = 0
         self.offset = offset
-        # What was read of the line at ``offset``, nothing once it is too long; and its length.
-        self._rest, self._length = b"", 0
         self.has_rows = False
         self._formats = formats
+        self.table: Table | None = None
+        # How many lines on end were none of its rows.
+        self._misses = 0
+        # The line that has no end yet; of one that is too long only the last bytes.
+        self._rest = b""
+        # Where the block at hand begins.
+        self._base = offset
         # What lines were found by: in the thorough part; and in this range besides.
         self._needles = set(ALWAYS)
         self._range, self._range_needles = -1, self._needles
-        self.table: Table | None = None
-        self._misses = 0
-        # The block at hand and the offset of its first byte.
-        self._block, self._base = b"", offset
-        # Shape -> what reads its lines. Shapes that say nothing keep the places of their numbers:
-        # "step: 5" is no noise because "step:" is.
-        self._shapes: dict[bytes, Shape] = {}
+        # The shapes of lines that are alike but for their digits and blanks. Lines that say nothing
+        # keep the places of their numbers: "step: 5" is no noise because "step:" is.
+        self._shapes: dict[bytes, list[Shape]] = {}
         self._noise: set[bytes] = set()
-        # How often a line of a shape was read by itself: an experiment is worth it from the second.
+        # How often lines like this were read: an experiment is worth it from the second.
         self._seen: Counter[bytes] = Counter()
         self._last: Shape | None = None
-        self._scans = 0
-        # Every shape learned since the last table; lines of theirs wait to become frames.
-        self._learned: list[Shape] = []
-        # What rows have in common -> their frames.
-        self._frames: dict[object, list[Frame]] = {}
-        self._pieces: list[Frame | Placed] = []
+        self._frames: list[Frame] = []
+        self._marks: list[Placed] = []
 
     def move(self, offset: int) -> None:
         """Go on at byte ``offset`` of the file, where a line begins."""
-        self.offset, self._rest, self._length = offset, b"", 0
+        self.offset, self._rest = offset, b""
 
     def feed(self, data: bytes) -> list[Frame | Placed]:
         """Return the rows of the lines that ``data`` completes; a cut-off last line is kept.
 
-        Frames come in the order of their first line; a mark stands behind all before it.
+        Frames come in the order of their first line, behind the marks.
         """
         start = 0
         while start < len(data):
             # Blocks lie at whole multiples in the file, so that the pieces do not matter.
-            stop = start + BLOCK - (self.offset + self._length) % BLOCK
-            self._read_piece(data[start:stop])
+            stop = start + BLOCK - self.offset % BLOCK
+            self._read_block(data[start:stop])
             start = stop
         return self._take_pieces()
 
@@ -136,14 +132,14 @@ class Reader:
         >>> reader.feed(b"step=7 loss=2.5 lr=0.0001"), [f.layout.names for f in reader.finish()]
         ([], [('loss',)])
         """
-        if self._length and not self.has_rows:
+        if self._rest and not self.has_rows:
             self.lines_read += 1
         line = self._rest.rstrip()
         if not line.endswith((b"}", b"]", b")", b"|")):
             line = line[: max(line.rfind(mark) for mark in b" \t,;|") + 1]
-        self._block, self._base = line, self.offset
-        self._look_up(0, len(line))
-        self.move(self.offset + self._length)
+        self._base, self._rest = self.offset - len(self._rest), b""
+        self._look_at(line, 0, len(line))
+        self._take_learned()
         return self._take_pieces()
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:
@@ -164,43 +160,86 @@ class Reader:
         else:
             rows = read_document(b"".join(begun).decode("utf-8", "replace"))
             for place, row in enumerate(rows or ()):
-                self._add(place, "json document", row, "")
+                self._frames.append(frame_of("json document", row, [place], ()))
             if rows:
                 yield self._take_pieces()
                 return
         yield from map(self.feed, chain(begun, chunks))
         yield self.finish()
 
-    def _read_piece(self, piece: bytes) -> None:
-        """Read the lines that end in what comes next; what begins behind them is kept."""
-        folded = fold(piece)
+    def _read_block(self, block: bytes) -> None:
+        """Read the lines that end in a block or a part of one; what begins behind them is kept."""
+        folded = fold(block)
         first, end = folded.find(b"\n") + 1, folded.rfind(b"\n") + 1
         if not self.has_rows:
-            self.lines_read += piece.count(b"\n")
+            self.lines_read += block.count(b"\n")
         if first:
-            self._keep(piece[: first - 1])
-            line = self._rest + b"\n"
-            self._read_whole_lines(line, fold(line), 0, len(line), self.offset)
-            base = self.offset + self._length + 1 - first
-            self._read_whole_lines(piece, folded, first, end, base)
-            self.move(base + end)
-        self._keep(piece[end:])
+            line = self._rest + block[:first]
+            self._read_lines(line, fold(line), 0, len(line), self.offset - len(self._rest))
+            self._read_lines(block, folded, first, end, self.offset)
+            self._rest = b""
+        self.offset += len(block)
+        self._rest = (self._rest + block[end:])[-LONGEST_LINE - 1 :]
 
-    def _keep(self, piece: bytes) -> None:
-        self._length += len(piece)
-        self._rest = self._rest + piece if self._length <= LONGEST_LINE else b""
-
-    def _read_whole_lines(
-        self, block: bytes, folded: bytes, start: int, end: int, base: int
-    ) -> None:
-        """Read the lines of a block from ``start`` to ``end``, where lines begin and end."""
-        self._block, self._base = block, base
+    def _read_lines(self, text: bytes, folded: bytes, start: int, end: int, base: int) -> None:
+        """Read the lines from ``start`` to ``end``; in the file the text begins at ``base``."""
+        self._base = base
         while start < end:
-            start = self._scan(folded, start, end, self._needles_for(base + start))
-        self._flush()
+            start = self._scan(text, folded, start, end)
+        self._take_learned()
+
+    def _scan(self, text: bytes, folded: bytes, start: int, end: int) -> int:
+        """Read the lines that may say something; return where to go on.
+
+        That is ``end``, or behind a line at which all shapes were forgotten: where a table begins,
+        other lines matter. Jumping from needle to needle never looks at what stands between: so
+        noise is cheap. Lines come in the same order again and again: the shapes that followed last
+        time are tried first, and without a search where no noise stands between. For that a shape
+        must have been looked for in this range: so whatever fits it has a needle.
+        """
+        find, rfind, shapes, last = folded.find, folded.rfind, self._shapes, self._last
+        places = dict.fromkeys(self._needles_for(self.offset), -1)
+        follows = False  # whether the last line that was read stood right behind the one before it
+        while start < end:
+            if folded[start] == _LINE_FEED:
+                start += 1
+                continue
+            begin = start
+            if not follows:
+                nearest = end
+                for needle, place in places.items():
+                    if place < start:
+                        place = find(needle, start, end)
+                        places[needle] = place = end if place < 0 else place
+                    if place < nearest:
+                        nearest = place
+                if nearest == end:
+                    break
+                begin = rfind(b"\n", start, nearest) + 1 or start
+            known: Shape | None = None
+            for shape in () if last is None else last.followers:
+                if shape.range == self._range and (found := shape.pattern.match(text, begin)):
+                    shape.found.append(found)
+                    known, stop, self._misses = shape, found.end(), 0
+                    break
+            else:
+                if follows:
+                    follows = False
+                    continue
+                stop = find(b"\n", nearest)
+                known = self._look_at(text, begin, stop)
+                if known is not None and last is not None:
+                    last.followers = (known, *last.followers[:1])
+            if known is not None:
+                last = known
+            follows, start = begin == start, stop + 1
+            if self._shapes is not shapes:
+                return start
+        self._last = last
+        return end
 
     def _needles_for(self, offset: int) -> Collection[bytes]:
-        """What to look for in the block in which a line begins."""
+        """What to look for in the block that holds this byte of the file."""
         if self.table is not None or self._formats is not FORMATS:
             return _EVERY_LINE
         if offset < THOROUGH:
@@ -211,72 +250,20 @@ class Reader:
             return self._range_needles | COMMON
         return self._range_needles
 
-    def _scan(self, folded: bytes, start: int, end: int, needles: Collection[bytes]) -> int:
-        """Read each line that holds a needle; return where to go on.
-
-        That is ``end``, or behind a line at which all shapes were forgotten. Jumping from needle to
-        needle never looks at what stands between: this is what makes noise cheap. A line whose
-        shape was found by a needle in this scan needs no search: whatever fits it has that needle.
-        """
-        self._scans += 1
-        scan, block, last, shapes = self._scans, self._block, self._last, self._shapes
-        find, rfind = folded.find, folded.rfind
-        sought, places = [*needles], [-1] * len(needles)
-        follows = False  # whether the last line that was read stood right behind the one before it
-        while start < end:
-            if folded[start] == _LINE_FEED:
-                start += 1
-                continue
-            begin = start
-            if not follows:
-                nearest = end
-                for index, place in enumerate(places):
-                    if place < start:
-                        place = find(sought[index], start, end)
-                        places[index] = place = end if place < 0 else place
-                    if place < nearest:
-                        nearest = place
-                if nearest == end:
-                    break
-                begin = rfind(b"\n", start, nearest) + 1 or start
-            known: Shape | None = None
-            for shape in () if last is None else last.followers:
-                if shape.scan == scan or not follows:
-                    found = shape.pattern.match(block, begin)
-                    if found is not None:
-                        shape.found.append(found)
-                        known, stop = shape, found.end()
-                        break
-            else:
-                if follows:
-                    follows = False
-                    continue
-                stop = find(b"\n", nearest, end)
-                known = self._look_up(begin, stop)
-                if known is not None and last is not None:
-                    last.followers = (known, last.followers[0])
-            follows, start = begin == start, stop + 1
-            if known is not None:
-                if known.scan != scan:
-                    known.scan = scan
-                    self._note_needles(known.needles)
-                self._misses = 0
-                last = known
-            elif self._shapes is not shapes:
-                return start
-        self._last = last
-        return end
-
-    def _look_up(self, start: int, stop: int) -> Shape | None:
-        """Read a line or a record by its shape; return it, None if it was read otherwise."""
-        if stop - start > LONGEST_LINE:
+    def _look_at(self, text: bytes, begin: int, end: int) -> Shape | None:
+        """Take the numbers of a line or a record by its shape; read it by itself if none fits."""
+        if end - begin > LONGEST_LINE:
             return None
-        line = self._block[start:stop]
+        line = text[begin:end]
         key = line.translate(None, _DIGITS)
-        shape = self._shapes.get(key)
-        if shape is not None and (found := shape.pattern.match(self._block, start, stop)):
-            shape.found.append(found)
-            return shape
+        for shape in self._shapes.get(key, ()):
+            if found := shape.pattern.match(text, begin, end):
+                shape.found.append(found)
+                self._misses = 0
+                if shape.range != self._range:
+                    shape.range = self._range
+                    self._note_needles(line)
+                return shape
         numberless = _NUMBER.sub(b"0", line)
         if numberless in self._noise:
             self._miss()
@@ -284,13 +271,10 @@ class Reader:
         parts = records(line)
         if len(parts) > 1:
             for part in parts:
-                stop = start + len(part)
-                if shape := self._look_up(start, stop):
-                    self._note_needles(shape.needles)
-                    self._misses = 0
-                start = stop
+                self._look_at(text, begin, begin + len(part))
+                begin += len(part)
             return None
-        answer = self._read_line(line, self._base + start)
+        answer = self._read_line(line, self._base + begin)
         if len(self._seen) >= _MOST_SHAPES:
             self._seen.clear()
         if len(self._shapes) + len(self._noise) >= _MOST_SHAPES:
@@ -301,19 +285,9 @@ class Reader:
                 self._noise.add(numberless)
         elif isinstance(answer, Row):
             self._seen[key] += 1
-            if 1 < self._seen[key] <= _TRIES and (shape := learn(line, self._ask)):
-                shape.needles, shape.followers = _needles_in(line), (shape,)
-                self._shapes[key] = shape
-                self._learned.append(shape)
+            if 1 < self._seen[key] <= _TRIES and (learned := learn(line, self._ask)):
+                self._shapes.setdefault(key, []).append(learned)
         return None
-
-    def _forget_shapes(self) -> None:
-        self._flush()
-        self._learned.clear()
-        self._shapes = {}
-        self._noise.clear()
-        self._seen.clear()
-        self._last = None
 
     def _ask(self, text: str) -> tuple[str, Row | Mark | Table] | None:
         return read_line(text, self.table, self._formats)
@@ -326,83 +300,62 @@ class Reader:
             self._miss()
         elif isinstance(answer, Row):
             self.has_rows, self._misses = True, 0
-            self._add(offset, form, answer, text)
-            self._note_needles(_needles_in(line))
+            self._frames.append(frame_of(form, answer, [offset], [read_time(text)]))
+            self._note_needles(line)
         elif isinstance(answer, Mark):
-            self._flush()
-            self._pieces.append(Placed(offset, answer))
+            self._marks.append(Placed(offset, answer))
         elif answer != self.table:
             self._open(answer)
         return answer
+
+    def _note_needles(self, line: bytes) -> None:
+        """See to it that lines like this one are found in the rest of the range."""
+        needles = [needle for needle in NEEDLES if needle in fold(line)]
+        if needles and self._range_needles.isdisjoint(needles):
+            self._range_needles.add(needles[0])
+
+    def _miss(self) -> None:
+        """Count a line that is no row: a table is over some time."""
+        self._misses += 1
+        if self.table is not None and self._misses >= _PATIENCE:
+            self._open(None)
 
     def _open(self, table: Table | None) -> None:
         """Begin a table, or end it; shapes mean something else then."""
         self._forget_shapes()
         self.table, self._misses = table, 0
 
-    def _miss(self) -> None:
-        """Count a line that is no row: a table is over some time."""
-        if self.table is not None:
-            self._misses += 1
-            if self._misses >= _PATIENCE:
-                self._open(None)
+    def _forget_shapes(self) -> None:
+        self._take_learned()
+        self._shapes, self._last = {}, None
+        self._noise.clear()
+        self._seen.clear()
 
-    def _note_needles(self, needles: Sequence[bytes]) -> None:
-        """See to it that lines like one that holds these needles are found in this range."""
-        if needles and self._range_needles.isdisjoint(needles):
-            self._range_needles.add(needles[0])
+    def _take_learned(self) -> None:
+        """Make frames of the lines of this block that shapes fit."""
+        for shape in chain.from_iterable(self._shapes.values()):
+            for row, lines in shape.take():
+                offsets = [self._base + found.start() for found in lines]
+                if row is not None:
+                    self._frames.append(shape.frame(row, offsets, lines))
+                    continue
+                for found, offset in zip(lines, offsets, strict=True):
+                    self._read_line(found.group(), offset)
 
     def _take_pieces(self) -> list[Frame | Placed]:
-        self._flush()
-        pieces, self._pieces = self._pieces, []
+        """Return all that was read; rows of a kind are one frame: of bars, and beside epochs, those
+        of one total.
+        """
+        kinds: dict[object, list[Frame]] = {}
+        for frame in self._frames:
+            has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
+            by_total = frame.layout.bar is not None or frame.epochs is not None
+            kind = (frame.layout, has, frame.total if by_total else None)
+            kinds.setdefault(kind, []).append(frame)
+        frames = sorted(map(_joined, kinds.values()), key=lambda frame: frame.offsets[0])
+        pieces: list[Frame | Placed] = [*self._marks, *frames]
+        self._frames, self._marks = [], []
         return pieces
-
-    def _flush(self) -> None:
-        """Make frames of all that was read, ordered by their first line."""
-        for shape in self._learned:
-            if shape.found:
-                self._take(shape)
-        frames = [*map(_joined, self._frames.values())]
-        frames.sort(key=lambda frame: frame.offsets[0])
-        self._pieces += frames
-        self._frames = {}
-
-    def _take(self, shape: Shape) -> None:
-        """Make frames of the lines that a shape has matched."""
-        lines, shape.found = shape.found, []
-        groups = [found.groups() for found in lines]
-        by_key: dict[object, list[int]] = {}
-        keys = map(shape.keys, groups) if shape.keys else repeat(None, len(groups))
-        for index, key in enumerate(keys):
-            by_key.setdefault(key, []).append(index)
-        if len(shape.rows) > _MOST_KEYS:
-            shape.rows.clear()
-        for key, indices in by_key.items():
-            first = indices[0]
-            if key not in shape.rows:
-                _, answer = self._ask(decode(lines[first].group())) or ("", None)
-                shape.rows[key] = None
-                if isinstance(answer, Row) and shape.explains(groups[first], answer):
-                    shape.rows[key] = answer
-            row = shape.rows[key]
-            offsets = [self._base + lines[index].start() for index in indices]
-            if row is not None:
-                self._put(shape.frame(row, offsets, [groups[index] for index in indices]))
-                continue
-            for index, offset in zip(indices, offsets, strict=True):
-                self._read_line(lines[index].group(), offset)
-
-    def _add(self, offset: int, form: str, row: Row, text: str) -> None:
-        """Put down what one line says."""
-        moment = read_time(text)
-        self._put(frame_of(form, row, [offset], None if moment is None else [moment], {}))
-
-    def _put(self, frame: Frame) -> None:
-        """Add rows to those of their kind: of bars, and beside epochs, those of one total."""
-        has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
-        by_total = frame.layout.bar is not None or frame.epochs is not None
-        key = (frame.layout, has, frame.total if by_total else None)
-        self._frames.setdefault(key, []).append(frame)
 
 
 def fold(block: bytes) -> bytes:
@@ -410,11 +363,6 @@ def fold(block: bytes) -> bytes:
     if b"\r" in block or b"\0" in block:
         return block.translate(_FOLD)
     return block.lower()
-
-
-def _needles_in(line: bytes) -> list[bytes]:
-    folded = fold(line)
-    return [needle for needle in NEEDLES if needle in folded]
 
 
 def _joined(frames: Sequence[Frame]) -> Frame:
