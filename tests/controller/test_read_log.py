@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.controller.curves import read_log
-from hpcrun.controller.curves.read_log import LogFileReader, line_from
+from hpcrun.controller.curves.read_log import LogFileReader, line_at
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines import read as reader
 from hpcrun.metrics.row import Frame, Placed
@@ -283,12 +283,12 @@ def test_where_no_process_may_start_one_reads_all(
 
 
 @pytest.mark.parametrize("offset", range(12))
-def test_a_range_begins_with_its_first_line(tmp_path: Path, offset: int) -> None:
+def test_a_range_begins_with_the_line_that_ends_in_it_first(tmp_path: Path, offset: int) -> None:
     data = b"ab\r\ncd\n\0ef\n"
     path = tmp_path / "a.log"
     path.write_bytes(data)
     with path.open("rb") as file:
-        found = line_from(file, offset)
-    assert found >= offset
+        found = line_at(file, offset)
+    assert found <= offset
     assert found == 0 or data[found - 1] in b"\r\n\0"
-    assert not any(data[place - 1] in b"\r\n\0" for place in range(max(offset, 1), found))
+    assert not any(byte in b"\r\n\0" for byte in data[found:offset])

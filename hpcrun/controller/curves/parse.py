@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_from
+from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
 from hpcrun.controller.targets import find, find_target, no_runs_in
 from hpcrun.errors import InputError
@@ -257,7 +257,7 @@ class CurveLog:
             size, start = path.stat().st_size, 0
             if self._tail is not None and size > self._tail and path not in self._readers:
                 with path.open("rb") as file:
-                    start = line_from(file, size - self._tail)
+                    start = line_at(file, size - self._tail)
             if size and size > self._reader(path, start).bytes:
                 yield from self._readers[path].read_on()
         except FileNotFoundError:

@@ -9,7 +9,6 @@ import io
 import lzma
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from typing import IO
 
 from hpcrun.errors import InputError
 from hpcrun.metrics.lines.line import FORMATS, Format, may_be_document
-from hpcrun.metrics.lines.read import BLOCK, RANGE, THOROUGH, Reader
+from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
 from hpcrun.metrics.row import Frame, Placed
 
 Pieces = list[Frame | Placed]
@@ -32,7 +31,6 @@ _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 # Below this, the processes cost more than they save.
 _LONG = 4 * RANGE
 _MOST_PROCESSES = 4
-_LOOK_AHEAD = 1 << 16
 # How a compressed file begins, and what reads it; by name what Python lacks.
 _COMPRESSED: dict[bytes, Callable[[IO[bytes]], io.BufferedIOBase] | str] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
@@ -126,24 +124,23 @@ class LogFileReader:
         size = os.fstat(file.fileno()).st_size
         if self.bytes or size < _LONG or self._processes < 2 or not can_fork():
             return
-        thorough = line_from(file, THOROUGH)
-        file.seek(0)
-        yield from map(self.reader.feed, self._chunks(file, file, thorough))
+        yield from map(self.reader.feed, self._chunks(file, file, THOROUGH))
         if self.reader.table is not None:
             return
         numbers = range(THOROUGH // RANGE, size // RANGE)
         with contextlib.closing(self._answers(numbers)) as answers:
             for number, (pieces, lines) in zip(numbers, answers, strict=False):
-                self.bytes = self.position = line_from(file, (number + 1) * RANGE)
+                self.bytes = self.position = (number + 1) * RANGE
                 if not self.reader.has_rows:
                     self.reader.lines_read += lines
                     self.reader.has_rows = any(isinstance(piece, Frame) for piece in pieces)
                 yield pieces
+        self.bytes = line_at(file, self.bytes)
         file.seek(self.bytes)
         self.reader.move(self.bytes)
 
     def _answers(self, numbers: range) -> Generator[tuple[Pieces, int], None, None]:
-        """Yield the rows of the lines that begin in each range, and the lines before the first row.
+        """Yield the rows of the lines that end in each range, and the lines before the first row.
 
         Each process begins as our reader is now, and so knows the shapes that it knows. Stops early
         where a table is open, no process may start, or one was killed, for its memory perhaps.
@@ -179,13 +176,11 @@ class LogFileReader:
         reader = self.reader
         with contextlib.suppress(BrokenPipeError), self.path.open("rb") as file:
             for number in numbers:
-                place, end = (line_from(file, n * RANGE) for n in (number, number + 1))
-                reader.move(place)
-                file.seek(place)
+                reader.move(line_at(file, number * RANGE))
+                file.seek(reader.offset)
                 before, pieces = reader.lines_read, []
-                while block := file.read(min(end - place, BLOCK - place % BLOCK)):
+                while block := file.read(min(BLOCK, (number + 1) * RANGE - reader.offset)):
                     pieces += reader.feed(block)
-                    place += len(block)
                 if reader.table is not None:
                     return
                 answers.send((pieces, reader.lines_read - before))
@@ -213,22 +208,18 @@ def _open(path: Path) -> Iterator[tuple[_File, io.BufferedReader]]:
             yield inside, file
 
 
-def line_from(file: IO[bytes], offset: int) -> int:
-    """Return where the first line begins at ``offset`` or behind; the end of the file, if none.
+def line_at(file: IO[bytes], offset: int) -> int:
+    """Return where the line begins that byte ``offset`` is part of; of one too long, a part of it.
 
     >>> import io
-    >>> [line_from(io.BytesIO(b"ab\\ncd\\n"), offset) for offset in (0, 1, 3, 4)]
-    [0, 3, 3, 6]
+    >>> [line_at(io.BytesIO(b"ab\\ncd\\n"), offset) for offset in (0, 1, 3, 4, 6)]
+    [0, 0, 3, 3, 6]
     """
-    if offset == 0:
-        return 0
-    place = offset - 1
+    place = max(0, offset - LONGEST_LINE - 1)
     file.seek(place)
-    while data := file.read(_LOOK_AHEAD):
-        if end := re.search(rb"[\n\r\0]", data):
-            return place + end.end()
-        place += len(data)
-    return place
+    before = file.read(offset - place)
+    end = max(before.rfind(mark) for mark in (b"\n", b"\r", b"\0"))
+    return place + end + 1
 
 
 def can_fork() -> bool:

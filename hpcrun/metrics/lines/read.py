@@ -137,9 +137,11 @@ class Reader:
         line = self._rest.rstrip()
         if not line.endswith((b"}", b"]", b")", b"|")):
             line = line[: max(line.rfind(mark) for mark in b" \t,;|") + 1]
-        self._base, self._rest = self.offset - len(self._rest), b""
-        self._look_at(line, 0, len(line))
+        self._base = self.offset - len(self._rest)
+        if len(self._rest) <= LONGEST_LINE:
+            self._look_at(line, 0, len(line))
         self._take_learned()
+        self._rest = b""
         return self._take_pieces()
 
     def read(self, chunks: Iterable[bytes]) -> Iterator[list[Frame | Placed]]:
