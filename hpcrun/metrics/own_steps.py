@@ -231,13 +231,16 @@ def _without_means(rows: Sequence[Rows]) -> list[Rows]:
     batches = [each for each in lost if each not in means]
     count, of_means = sum(map(len, batches)), sum(map(len, means))
     has_steps = any(each.steps is not None for each in lost)
-    if not means or count < _BATCHES * of_means or has_steps:
+    one_each = all(each.is_mean for each in means) and abs(count - of_means) <= of_means // 10
+    if not means or has_steps or not (one_each or count >= _BATCHES * of_means):
         return rows
     shown, closed = _epochs_of(batches), _epochs_of(means)
     if shown.size and not np.isin(closed, shown).all():
         return rows  # a table may have both losses in some rows: those are of epochs of their own
+    # A loss of each epoch beside its mean is of its last batch.
+    left_out = batches if one_each else means
     return [
-        each.of([name for name in each.names if name != LOSS]) if each in means else each
+        each.of([name for name in each.names if name != LOSS]) if each in left_out else each
         for each in rows
     ]
 

@@ -374,6 +374,12 @@ def test_of_several_losses_one_is_that_of_the_whole() -> None:
     assert curve.notes == (f"nothing is called loss: predict_loss is taken; {draws}",)
 
 
+def test_the_mean_of_an_epoch_speaks_beside_its_last_loss() -> None:
+    text = "".join(f"Epoch {n}\navg. train_loss {9 - n}.5\nLoss {9 - n}.125\n" for n in range(1, 9))
+    curve = parse_chunks("x", [(0, [text.encode()])]).curve
+    assert curve.values("loss") == [9.5 - n for n in range(1, 9)]
+
+
 def test_a_second_loss_of_an_evaluation_is_no_loss_of_the_training() -> None:
     row = row_of('{"split": "val", "step": 3, "eval_loss": 0.5, "loss": 0.75}')
     assert row is not None and "loss" not in dict(row.values)
