@@ -357,9 +357,9 @@ def test_the_only_loss_is_the_loss_by_whatever_name(name: str) -> None:
     assert "loss" not in parse_chunks("x", [(0, [two.encode()])]).curve.metrics
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
-def test_lines_may_be_chinese(encoding: str) -> None:
-    text = "模型训练开始\n" + "".join(f"第{n}轮 损失：{5 - n / 4}\n" for n in range(1, 10))
+@pytest.mark.parametrize(("encoding", "epoch"), [("utf-8", "轮"), ("gb18030", "个epoch")])
+def test_lines_may_be_chinese(encoding: str, epoch: str) -> None:
+    text = "模型训练开始\n" + "".join(f"第{n}{epoch} 损失：{5 - n / 4}\n" for n in range(1, 10))
     curve = parse_chunks("x", [(0, [text.encode(encoding)])]).curve
     assert curve.values("loss") == [5 - n / 4 for n in range(1, 10)]
     assert curve.steps("loss") == [*range(1, 10)]

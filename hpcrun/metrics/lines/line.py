@@ -48,7 +48,6 @@ from hpcrun.metrics.names import (
     EPOCH_RANK,
     SPLITS,
     STEP_RANK,
-    decode,
     fold,
     in_english,
     like_a_loss,
@@ -73,9 +72,9 @@ NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
     *b"per_second,words/s,mllog,[batch=,max_ma ,]\ttrain,]\tvalid".split(b","),
     *b"requeu,due to,resum,restor".split(b","),
-    *("损失".encode(encoding) for encoding in ("utf-8", "gb18030")),
+    "损失".encode(),  # loss
 )
-_NEEDLES = tuple(map(decode, NEEDLES))
+_NEEDLES = tuple(needle.decode() for needle in NEEDLES)
 # Those that are looked for in every part of a very long log.
 ALWAYS: tuple[bytes, ...] = (b"loss",)
 # Those that are looked for here and there in one.
