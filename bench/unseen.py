@@ -24,6 +24,8 @@ from typing import Any
 
 import yaml
 
+from hpcrun.metrics.names import fold
+
 TRUTH = Path(__file__).parent.parent / "tests" / "metrics" / "unseen.yaml"
 CLOSE, COUNTED = 1e-3, 0.01
 RATES = {"step_seconds", "samples_per_second", "tokens_per_second"}  # a bar measures these
@@ -81,12 +83,12 @@ def differences(name: str, found: dict[str, Any] | None, truth: dict[str, Any]) 
 
 def compare(entry: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
     """Yield what is read otherwise than in the truth; of several readings the nearest one."""
-    metrics = run["metrics"]
+    metrics = {fold(name): metric for name, metric in run["metrics"].items()}
     if entry.get("nothing"):
         for name in metrics.keys() - RATES:
             yield f"{name}: {metrics[name]['count']} points invented"
         return
-    for name, other in (("loss", "loss"), ("eval_loss", entry.get("eval_name"))):
+    for name, other in (("loss", "loss"), ("eval_loss", fold(entry.get("eval_name", "")))):
         if name in entry:
             found = metrics.get(name, metrics.get(other))
             yield from min((list(differences(name, found, each)) for each in entry[name]), key=len)

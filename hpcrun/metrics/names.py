@@ -142,7 +142,7 @@ _ORDINAL = pattern_of(
 )
 _FULL_WIDTH = str.maketrans(
     {wide: f"{plain} " for wide, plain in zip("：，；、。", ":,;,.", strict=True)}
-    | dict(zip("（）｜％＝", "()|%=", strict=True))
+    | dict(zip("（）【】｜％＝", "()[]|%=", strict=True))
 )
 
 
@@ -152,9 +152,12 @@ def in_english(text: str) -> str:
     >>> in_english("第3轮 | 当前损失值：10.5，准确率：95％")
     'epoch 3 | current loss : 10.5, accuracy : 95%'
     """
-    if text.isascii() or not _CHINESE_WORD.search(text):
+    if text.isascii():
         return text
-    text = _ORDINAL.sub(r"\2 \1", text.translate(_FULL_WIDTH))
+    text = text.translate(_FULL_WIDTH)
+    if not _CHINESE_WORD.search(text):
+        return text
+    text = _ORDINAL.sub(r"\2 \1", text)
     return " ".join(_CHINESE_WORD.sub(lambda word: f" {_CHINESE[word.group()]} ", text).split())
 
 
@@ -308,7 +311,7 @@ _OPEN = _spell(
         STEP_SECONDS: "step_time iter_time iteration_time time_per_step time_per_iteration "
         "time_per_iter elapsed_time_per_iteration train_step_time train_step_timing step_timing "
         "time_step step_duration iteration_duration batch_time time_per_batch step dt time_iter "
-        "global_step_time optimizer_step_time duration_per_step step_avg per_step_time",
+        "global_step_time optimizer_step_time duration_per_step step_avg per_step_time batch iter",
         MEMORY_BYTES: "peak_memory max_memory max_memory_allocated peak_memory_allocated "
         "max_mem_allocated peak_mem max_mem peak_gpu_memory peak_gpu_mem max_gpu_mem gpu_mem_max "
         "peak_vram max_memory_usage memory mem memory_allocated mem_allocated allocated_memory "
@@ -341,7 +344,7 @@ _MODIFIERS = {
     )
     for word in listed.split()
 }
-_GLUED_LOSS = pattern_of(r"(train|trn|valid|vali|val|dev|eval|test)loss(?![a-z])")
+_GLUED_LOSS = pattern_of(r"(train|trn|tr|valid|vali|val|dev|eval|test|te)loss(?![a-z])")
 _SETS = words("set data dataset split")
 # An lr may be that of an optimizer's first group.
 _OPTIMIZERS = dict.fromkeys(

@@ -398,3 +398,27 @@ def test_what_another_process_prints_behind_a_bar_does_no_harm() -> None:
     log += bar.format(9, 9.5) + "[rank: 2] Received SIGTERM: 15\n"
     curve = parse_chunks("x", [(0, [log.encode()])]).curve
     assert (curve.steps("loss"), curve.values("loss")[-1]) == ([*range(1, 10)], 9.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "epoch", "values"),
+    [
+        # The time of a batch is no number of one; two parts of a loss stand behind it.
+        (
+            "(3/9) LR: 0.5 | Batch: 0.25s | ETA: 3min | Loss: 1.5 | Loss(map/edge): 1.25/0.25",
+            3,
+            None,
+            {"lr": 0.5, "step_seconds": 0.25, "loss": 1.5},
+        ),
+        ("【train】 epoch:2 3/9 loss:1.5", 3, 2.0, {"loss": 1.5}),
+        ("Epoch: 02, trloss: 1.5, valloss: 1.25", None, 2.0, {"loss": 1.5, "eval_loss": 1.25}),
+    ],
+)
+def test_further_lines_of_a_training(
+    line: str, step: int | None, epoch: float | None, values: dict[str, float]
+) -> None:
+    logged = f"2026-11-20 08:04:09,098 - INFO - main.py - fit - 58 - {line}"
+    for text in (line, logged):
+        row = row_of(text)
+        assert row is not None and (row.step, row.epoch, row.split) == (step, epoch, "train")
+        assert dict(row.values) == values

@@ -422,7 +422,8 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         if not missing and (is_loss or not _is_value(pair, key, word)):
             return False
     elif is_loss and (of or ("," in number and "." not in number)):
-        return False  # a comma of thousands or of decimals: no loss tells which
+        # A comma of thousands or of decimals: no loss tells which. Its parts may stand behind it.
+        return found.has_loss
     elif pair["sign"] is None:
         if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:
             return False  # "Train batches[100]" is how many

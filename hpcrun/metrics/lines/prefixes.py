@@ -74,7 +74,8 @@ _PREFIX = pattern_of(
         | [ ]{{0,4}} (?= \s | [|\[\]-] ) )
     | (?P<between> (?: [=*>-]{{1,4}} | \| (?! [ ]{{3}} ) ) [ \t]          # " - name - "
         (?: (?: [\w<>/-]{{1,60}} (?: \.[\w<>-]{{1,60}} ){{1,8}} (?: :[\w<>]{{1,60}} )? :\d{{1,6}}
-              | [A-Za-z_<] [\w.<>/-]{{0,100}} (?: :[\w<>]{{1,60}} :\d{{1,6}} )?
+              | [A-Za-z_<] [\w.<>/-]{{0,100}} (?: :[\w<>]{{1,60}} :\d{{1,6}}
+                  | (?<=[a-z_>])[ ]-[ ]\d{{1,6}} (?=[ ]-[ ]) )?     # a function and its line
               | [^|:=\n]{{1,60}}? (?= [ ] [-|][ ] {_LEVEL} [ ] ) )
             [ \t]+ (?= [-|][ \t] ) )? )
     | (?: [\w.-]{{1,60}} [ ] )? [\w./-]{{1,60}} \[\d{{1,8}}\] : (?=\s)               # syslog
@@ -159,7 +160,7 @@ def strip_prefixes(text: str) -> Line:
         elif kind == "time":
             stamped = True
         elif kind == "between":
-            name = found["between"].strip("-| \t").lower()
+            name = found["between"].strip("-| \t0123456789").lower()
             tag = name if name in SPLITS else tag
         elif kind == "label":
             label = int(found["label"])
