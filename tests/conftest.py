@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.order import long_first
 from tests.torch_extensions import clear_stale_locks
@@ -23,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/golden anew; look at the difference before it is committed",
     )
+
+
+# How long an example takes says more of what else the machine does than of hpcrun.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_configure() -> None:
