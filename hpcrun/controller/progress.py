@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpcrun.metrics.lines.formats import own_format
-from hpcrun.metrics.lines.line import FORMATS, NEEDLES, Format, read_line
+from hpcrun.metrics.lines.formats import Format, own_format
+from hpcrun.metrics.lines.formats.table import FORMATS
+from hpcrun.metrics.lines.line import NEEDLES, read_line
 from hpcrun.metrics.names import LOSS
 from hpcrun.metrics.row import Row
 from hpcrun.runs.layout import RunFolder

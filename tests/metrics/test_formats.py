@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.metrics.lines.formats import Format, own_format
-from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_line
+from hpcrun.metrics.lines.formats.table import FORMATS
+from hpcrun.metrics.lines.line import NEEDLES, read_line
 from hpcrun.metrics.row import Row
 
 LOOK_ALIKES = [

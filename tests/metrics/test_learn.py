@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.learn import Shape, Slot, is_noise, layout_of, learn
-from hpcrun.metrics.lines.line import FORMATS, read_line
+from hpcrun.metrics.lines.line import read_line
 from hpcrun.metrics.row import Mark, Row, Table
 
 Answer = tuple[str, Row | Mark | Table] | None

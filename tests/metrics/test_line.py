@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.metrics.lines.line import FORMATS, NEEDLES, read_document, read_line, records
+from hpcrun.metrics.lines.formats.table import FORMATS
+from hpcrun.metrics.lines.line import NEEDLES, read_document, read_line, records
 from hpcrun.metrics.row import Mark, Row, Table
 from tests.metrics.printed import PRINTED, PROSE, Printed
 
@@ -240,6 +241,10 @@ def test_two_records_on_a_line() -> None:
             None,
         ),
         ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-03-25T10:34:07 ***", None),
+        (
+            "so the end was: *** STEP 12.0 ON n CANCELLED AT 2026-03-25T10:34:07 DUE TO PREEMPTION",
+            Mark(restart=True),
+        ),
         ("Resuming training from checkpoint at step 500", Mark(restart=True, step=500)),
         ("Resuming training from /runs/a/checkpoint-500", Mark(restart=True, step=500)),
         ("  Continuing training from global step 500", Mark(restart=True, step=500)),

@@ -19,8 +19,8 @@ from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
 from hpcrun.metrics.derive import derive
-from hpcrun.metrics.lines.formats import own_format
-from hpcrun.metrics.lines.line import FORMATS, Format
+from hpcrun.metrics.lines.formats import Format, own_format
+from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.parse import ParsedRun, parse_stored
 from hpcrun.metrics.store import Store
 from hpcrun.runs.layout import RunFolder

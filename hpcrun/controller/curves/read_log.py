@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import IO
 
 from hpcrun.errors import InputError
-from hpcrun.metrics.lines.line import FORMATS, Format, may_be_document
+from hpcrun.metrics.lines.formats import Format
+from hpcrun.metrics.lines.formats.table import FORMATS
+from hpcrun.metrics.lines.line import may_be_document
 from hpcrun.metrics.lines.read import BLOCK, LONGEST_LINE, RANGE, THOROUGH, Reader
 from hpcrun.metrics.row import Frame, Placed
 

@@ -57,16 +57,6 @@ from hpcrun.metrics.names import (
 from hpcrun.metrics.row import Mark, Row, Table
 from hpcrun.patterns import pattern_of
 
-__all__ = [
-    "ALWAYS",
-    "COMMON",
-    "FORMATS",
-    "NEEDLES",
-    "Format",
-    "read_line",
-    "records",
-]
-
 # A line that is read without an open table holds one of these, in lower case.
 NEEDLES: tuple[bytes, ...] = (
     *b"loss,step,iter,epoch,it/s,s/it, train , val ,trl:,tel:,learning_rate,grad_norm".split(b","),
@@ -178,20 +168,16 @@ _HEADING = pattern_of(
     r"(?:, total (?:micro|generation) batches \d{1,9})?[\s.:=*#<>|~…-]{0,200}",
     re.IGNORECASE,
 )
-_SLURM = pattern_of(
-    r"\*\*\* (?:JOB|STEP) [\d._+\w]{1,40} ON \S{1,200} CANCELLED AT \S{10,40} DUE TO "
-    r"(?:PREEMPTION|JOB REQUEUE|NODE FAILURE)"
-)
-_REQUEUED = pattern_of(
-    r"(?:slurmstepd|srun|slurmd)?:? ?(?:error: )?(?:job \d{1,12} (?:has been )?requeued"
-    r"|requeu?e?ing (?:slurm )?job[ :]{1,2}\d{1,12}|requeued (?:slurm )?job[ :]{1,2}\d{1,12})\b"
-    r"|.{0,120}will restart worker group",
-    re.IGNORECASE,
-)
 _STEP = r"(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|updates?)[ :=#_-]{0,3}"
-_RESUMED = pattern_of(
+_RESTARTED = pattern_of(
     rf"""
-    [ \t]{{0,3}} (?: [=*>#-]{{1,40}} [ ]{{0,2}} )? (?:
+    (?:slurmstepd|srun|slurmd)? :?[ ]? (?:error:[ ])? (?:
+      job[ ]\d{{1,12}}[ ](?:has[ ]been[ ])?requeued\b
+    | (?:requeu?e?ing|requeued)[ ](?:slurm[ ])?job[ :]{{1,2}}\d{{1,12}}\b )
+    | [^*\n]{{0,200}} \*\*\*[ ](?:JOB|STEP)[ ]\S{{1,60}}[ ]ON[ ]\S{{1,200}}[ ]CANCELLED[ ]AT
+      [ ]\S{{10,40}}[ ]DUE[ ]TO[ ](?:PREEMPTION|JOB[ ]REQUEUE|NODE[ ]FAILURE)
+    | .{{0,120}} will[ ]restart[ ]worker[ ]group
+    | [ \t]{{0,3}} (?: [=*>#-]{{1,40}} [ ]{{0,2}} )? (?:
       (?:successfully[ ])? (?: resum(?:ed|ing) | continuing | restarting )
         [ ]{{1,2}} (?: (?:the[ ])? (?:model[ ])? (?:training|run|job)[ ] )? (?: from | at | of )\b
     | (?:successfully[ ])? loaded[ ]checkpoint[ ] [^\n]{{0,300}}?
@@ -221,8 +207,6 @@ def read_mark(text: str) -> Mark | Row | None:
     >>> read_mark("---- Iteration: 1000 ----").step
     1000
     """
-    if "***" in text and _SLURM.search(text):
-        return Mark(restart=True)
     if len(text) > 600:
         return None
     if begun := _HEADING.fullmatch(text):
@@ -230,11 +214,9 @@ def read_mark(text: str) -> Mark | Row | None:
             split = SPLITS[begun["split"].lower()] if begun["split"] else ""
             return Mark(epoch=float(begun["count"]), split=split)
         return Row(step=int(begun["count"]), total=int(begun["total"]) if begun["total"] else None)
-    if resumed := _RESUMED.match(text):
+    if resumed := _RESTARTED.match(text):
         at = _RESUMED_AT.search(text, resumed.end())
         return Mark(restart=True, step=int(at[1]) if at else None)
-    if _REQUEUED.match(text):
-        return Mark(restart=True)
     return None
 
 
@@ -335,7 +317,8 @@ def read_row(text: str, table: Table) -> Row | None:
         return None
     fields: list[Field] = []
     for column, cell in zip(columns, cells, strict=True):
-        if len(cell) > 40 or (like_a_loss(column) and cell[:1].isdigit() and not _is_number(cell)):
+        worded = cell[:1].isdigit() and isinstance(number_or_word(cell), str)
+        if len(cell) > 40 or (worded and like_a_loss(column)):
             return None
         if column == "total" and "loss" not in columns and table.kind in _BY_BLANKS:
             column = "loss"
@@ -355,10 +338,6 @@ def read_row(text: str, table: Table) -> Row | None:
         return row
     first = build_row(Found([each for each in fields if each.key not in second]), sure=True)
     return structs.replace(row, values=(*(first.values if first else ()), *numbers))
-
-
-def _is_number(cell: str) -> bool:
-    return isinstance(number_or_word(cell), float)
 
 
 @lru_cache(maxsize=64)

@@ -26,14 +26,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
+from hpcrun.metrics.lines.formats import Format
+from hpcrun.metrics.lines.formats.table import FORMATS
 from hpcrun.metrics.lines.learn import Shape, frame_of, is_noise, learn
 from hpcrun.metrics.lines.line import (
     ALWAYS,
     COMMON,
-    FORMATS,
     LARGEST_DOCUMENT,
     NEEDLES,
-    Format,
     may_be_document,
     read_document,
     read_line,
