@@ -118,9 +118,10 @@ class Shape(Struct, eq=False):
 
         None for lines that are to be read by themselves.
         """
-        by_key: dict[object, list[re.Match[bytes]]] = {None: self.found} if self.found else {}
-        if self.key is not None:
-            by_key = {}
+        by_key: dict[object, list[re.Match[bytes]]] = {}
+        if self.key is None and self.found:
+            by_key[None] = self.found
+        elif self.key is not None:
             for found in self.found:
                 by_key.setdefault(self.key(found), []).append(found)
         self.found = []
@@ -128,10 +129,10 @@ class Shape(Struct, eq=False):
             self.rows.clear()
         for key, lines in by_key.items():
             if key not in self.rows:
-                _, row = self.read(decode(lines[0].group())) or ("", None)
+                _, answer = self.read(decode(lines[0].group())) or ("", None)
                 self.rows[key] = None
-                if isinstance(row, Row) and self.explains(lines[0].groups(), row):
-                    self.rows[key] = row
+                if isinstance(answer, Row) and self.explains(lines[0].groups(), answer):
+                    self.rows[key] = answer
         return [(self.rows[key], lines) for key, lines in by_key.items()]
 
     def explains(self, groups: Sequence[bytes], row: Row) -> bool:

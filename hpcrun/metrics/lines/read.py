@@ -345,9 +345,7 @@ class Reader:
                     self._read_line(found.group(), offset)
 
     def _take_pieces(self) -> list[Frame | Placed]:
-        """Return all that was read; rows of a kind are one frame: of bars, and beside epochs, those
-        of one total.
-        """
+        """Return all that was read; a frame of bars, or beside epochs, has rows of one total."""
         kinds: dict[object, list[Frame]] = {}
         for frame in self._frames:
             has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
