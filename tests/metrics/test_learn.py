@@ -26,9 +26,9 @@ def agrees(shape: Shape, line: str) -> bool:
     told = read_line(line)
     if told is None or not isinstance(told[1], Row):
         return False
+    row = shape.rows[None] if shape.key is None else None
     same_layout = shape.key is not None or (
-        shape.rows[None] is not None
-        and layout_of(shape.format, shape.rows[None]) == layout_of(told[0], told[1])
+        row is not None and layout_of(shape.format, row) == layout_of(told[0], told[1])
     )
     return same_layout and shape.explains(found.groups(), told[1])
 
