@@ -344,7 +344,7 @@ def _through_epochs(rows: Sequence[Rows]) -> list[Rows]:
         or not starts_with_each_epoch([join_steps(lengths)])
     ):
         return [*rows]
-    base = 0 if float(epochs.min()) < 1 else 1
+    base = 0 if float(_epochs_of(own).min()) < 1 else 1
     found = []
     for each in rows:
         length = (each.total or 0) if each in lengths else usual

@@ -230,6 +230,12 @@ class TestOneLog:
         lines = [*losses(range(1, 9), total=100), at(0, 8, 1.0, name="eval_loss", total=5000)]
         assert build(lines).total_steps == 100
 
+    def test_the_first_epoch_of_all_rows_is_where_epochs_count_from(self) -> None:
+        lines = [at(0, step, 3.0, epoch=0.0) for step in (10, 20)]
+        for epoch in (1.0, 2.0):
+            lines += losses((10, 20, 30), epoch=epoch, total=30)
+        assert build(lines).steps("loss") == [10, 20, 40, 50, 60, 70, 80, 90]
+
     def test_a_total_beside_whole_epochs_may_be_that_of_each(self) -> None:
         first = losses(range(1, 9), epoch=0.0, total=100)
         assert build(first).total_steps is None
