@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from hpcrun.metrics.names import LOSS, MEASURED, like_a_loss, rank_for_loss, split_of
 from hpcrun.metrics.row import Frame, Layout, Placed
 
-MOST_BYTES = 2 << 30
+# Deriving a curve takes about as much again.
+MOST_BYTES = 1 << 30
 # Of more metrics only those that matter most are kept: a log whose lines name a metric of their own
 # each must not fill the memory.
 MOST_METRICS = 10_000
