@@ -72,16 +72,16 @@ def watch_status(context: Context, query: Query) -> int:
     keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
     asked = _Asked(query)
     monitor = Monitor(context, [asked], calmest=CALMEST)
-    monitor.poll()  # errors before the picture
+    snapshot = monitor.poll()  # errors before the picture
     # A word on the waiting would stand in it.
     monitor.context = structs.replace(context, waiting=nullcontext)
     with Screen(sys.stdout, keyboard) as screen:
-        while not monitor.is_over:
+        while not snapshot.is_over:
             screen.draw(_picture(asked.found, monitor.until_asked))
             until = time.monotonic() + _FILES_EVERY
             while time.monotonic() < until and not screen.is_stale:
                 time.sleep(_SLICE)
-            monitor.poll()
+            snapshot = monitor.poll()
     return print_found(asked.found)
 
 

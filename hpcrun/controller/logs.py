@@ -289,11 +289,11 @@ class JobLogs:
         While Slurm is out of reach the state is UNKNOWN and the following goes on.
         """
         while True:
-            changed, is_over = self.monitor.poll(), self.monitor.is_over
+            snapshot = self.monitor.poll()
             if with_lines:
-                yield from self._new_events(is_last=is_over)
-            yield from changed
-            if is_over:
+                yield from self._new_events(is_last=snapshot.is_over)
+            yield from snapshot.changed
+            if snapshot.is_over:
                 return
             sleep(LOOK_EVERY)
 

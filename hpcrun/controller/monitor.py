@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
 from hpcrun.controller.status import refresh, status_of, status_of_jobs
@@ -114,6 +114,17 @@ class Pace:
         return max(now, self._asked[-1] + APART)
 
 
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """What is known at one moment: all statuses, and those that are not as they were reported last.
+
+    ``is_over``: all have ended, and every end was reported.
+    """
+
+    statuses: list[JobStatus]
+    changed: list[JobStatus]
+    is_over: bool
+
+
 class Watched:
     """Some jobs that are watched: how Slurm is asked, and what shows that a question is worth it.
 
@@ -190,8 +201,8 @@ class Monitor:
         due = min([self._pace.next, *(each.next_look for each in self._watched)])
         return max(0.01, due - time.monotonic())
 
-    def poll(self, *, last: bool = False) -> list[JobStatus]:
-        """Look at the files, ask Slurm if it is time, and return what has changed.
+    def poll(self, *, last: bool = False) -> Snapshot:
+        """Look at the files, ask Slurm if it is time, and report what has changed.
 
         An end is reported once, when what the nodes write of it is there, or late; with ``last`` at
         once. Raises what their questions raise.
@@ -209,7 +220,7 @@ class Monitor:
                 self._known[name] = status
                 self._reported[name] = (status.state, status.reason)
                 changed.append(status)
-        return changed
+        return Snapshot(statuses=self.statuses, changed=changed, is_over=self.is_over)
 
     def ask(self) -> None:
         """Ask Slurm now, whether it is time or not; report nothing. Raises as poll() does."""
@@ -266,14 +277,14 @@ def poll_all(
     """
     while True:
         for monitor in monitors:
-            yield from monitor.poll()
+            yield from monitor.poll().changed
         live = [monitor for monitor in monitors if not monitor.is_over]
         left = None if deadline is None else deadline - time.monotonic()
         if not live:
             return
         if left is not None and left <= 0:
             for monitor in live:
-                yield from monitor.poll(last=True)
+                yield from monitor.poll(last=True).changed
             return
         pause = min(monitor.pause for monitor in live)
         sleep(pause if left is None else min(pause, left))

@@ -102,11 +102,11 @@ class Top(Watched):
 
         It is short: a thread waits for Slurm, and one log is read at a time.
         """
-        self._monitor.poll()
+        statuses = self._monitor.poll().statuses
         now = time.monotonic()
         news, self._has_news = self._has_news, False
         if news:
-            self._sort(self._monitor.statuses)
+            self._sort(statuses)
         for shown in self._shown.values():
             news |= shown.step is not None and shown.step.look(now)
         due = min(self._shown.values(), key=lambda each: each.next_look, default=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcrun.controller.context import load_context
 from hpcrun.controller.logs import JobLogs, Lines
-from hpcrun.controller.monitor import Monitor
+from hpcrun.controller.monitor import Monitor, Snapshot
 from hpcrun.logs.files import LogFile
 from hpcrun.runs.records import History
 from hpcrun.runs.status import JobStatus
@@ -19,16 +19,11 @@ class TwoLooks(Monitor):
 
     looks = 0
 
-    def poll(self, *, last: bool = False) -> list[JobStatus]:
+    def poll(self, *, last: bool = False) -> Snapshot:
         self.looks += 1
         verdict = Verdict(state="COMPLETED", final=self.looks > 1, source="squeue")
         status = JobStatus(job_id="7", history=History(run_id="7"), verdict=verdict)
-        return [status]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the second look has been."""
-        return self.looks > 1
+        return Snapshot(statuses=[status], changed=[status], is_over=self.looks > 1)
 
 
 class ManyRanks(JobLogs):

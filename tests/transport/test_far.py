@@ -235,8 +235,7 @@ def test_a_watcher_refreshes_once_for_each_question(
     cluster.begin()
     far.trips.clear()
     monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
-    monitor.poll()
-    (status,) = monitor.statuses
+    (status,) = monitor.poll().statuses
     assert (status.state, len(status.history.attempts)) == ("RUNNING", 1)
     monitor.poll()
     assert far.trips == ["refresh", "squeue"]
@@ -281,12 +280,10 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     assert (run / "logs/0/rank-0.log").read_text().endswith("step 2 loss 2.0\n")
     # The record of the end is fetched when Slurm calls the run over.
     cluster.state = "FAILED"
-    while monitor.statuses[0].state == "RUNNING":
-        monitor.poll()
+    while monitor.poll().statuses[0].state == "RUNNING":
         now += 0.1
     cluster.end()
-    while not monitor.is_over:
-        monitor.poll()
+    while not monitor.poll().is_over:
         now += 0.1
     assert monitor.statuses[0].exit_code == 3
 
@@ -302,8 +299,7 @@ def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(
     monkeypatch.setattr(far, "refresh", away)
     monkeypatch.setattr(far, "run", away)
     monitor = Monitor(context_of(hpcrun, far), [Runs([RunFolder(run)])])
-    monitor.poll()
-    (status,) = monitor.statuses
+    (status,) = monitor.poll().statuses
     assert (status.state, status.out_of_reach) == ("UNKNOWN", "no route to the cluster")
 
 

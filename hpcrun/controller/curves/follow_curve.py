@@ -74,7 +74,7 @@ class CurveFollower:
         logs = self._logs if every is not None or self.has_pipe else []
         while True:
             grew = sum(log.look() for log in logs)
-            changed = bool(self._monitor.poll())
+            changed = bool(self._monitor.poll().changed)
             if changed:
                 self._find_outputs()
             self._has_news |= bool(grew) or changed
