@@ -25,7 +25,7 @@ from hpcrun.cli.output import (
 from hpcrun.controller.context import find_project
 from hpcrun.controller.init import init
 from hpcrun.controller.init.init import Found, Options, Question
-from hpcrun.controller.init.job import JobFile, draft, find_script, read_program
+from hpcrun.controller.init.job import JobFile, draft, find_script, read_named_script
 from hpcrun.errors import InputError, OutOfReach
 from hpcrun.plan.profile import update
 from hpcrun.spec.job import Cluster, Partition
@@ -43,7 +43,7 @@ def run_init(
 ) -> int:
     """Ask Slurm, then the user, and write; return the exit code. Raises InputError, OutOfReach."""
     if script is not None:
-        read_program(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
+        read_named_script(find_project(Path.cwd()), script)  # before Slurm is asked, and the user
     with Patience().waiting():
         found = init.look(os.environ, Path.cwd(), name=cluster, for_user=for_user)
     dialog = _Dialog(found, is_quiet=yes, as_json=as_json)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.controller.init.job import find_script, read_program
+from hpcrun.controller.init.job import find_script, read_named_script
 from hpcrun.controller.init.survey import fabric_guess, pythons, scratch_folders
 from hpcrun.errors import InputError
 
@@ -105,6 +105,6 @@ def test_scripts_by_a_link_and_from_elsewhere(tmp_path: Path) -> None:
     project.mkdir()
     (tmp_path / "shared.py").write_text("import torch\n")
     (project / "mine.py").symlink_to(tmp_path / "shared.py")
-    assert read_program(project, "mine.py")[0] == project / "mine.py"
+    assert read_named_script(project, "mine.py")[0] == project / "mine.py"
     with pytest.raises(InputError, match="outside the project"):
-        read_program(project, str(tmp_path / "shared.py"))
+        read_named_script(project, str(tmp_path / "shared.py"))

@@ -12,8 +12,8 @@ import msgspec
 
 from hpcrun.assets import shipped
 from hpcrun.controller.checks.places import answer_of
-from hpcrun.controller.checks.submission import content_of, find_program
 from hpcrun.controller.context import Context, read_text, user_path
+from hpcrun.controller.program import content_of, find_program
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan import deepspeed
 from hpcrun.plan.launchers import decide_framework

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcrun.controller.checks.submission import Reading, content_of, modules_of, parse_script
 from hpcrun.controller.context import read_text
 from hpcrun.controller.init.init import SCHEMAS, Found, Options
+from hpcrun.controller.program import Reading, content_of, modules_of, parse_script
 from hpcrun.errors import InputError
 from hpcrun.plan.directives import parse_seconds
 from hpcrun.plan.gpus import is_mig
@@ -68,7 +68,7 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     ``script`` is a path from the current folder or from the project. Raises InputError for what is
     no Python file of the project.
     """
-    path, facts = read_program(found.project, script)
+    path, facts = read_named_script(found.project, script)
     name = path.relative_to(found.project).as_posix()
     modules: dict[Path, ScriptFacts] = {}
 
@@ -88,7 +88,7 @@ def draft(found: Found, cluster: Cluster, options: Options, script: str) -> JobF
     return JobFile(path=file, text=text, draft=made)
 
 
-def read_program(project: Path, script: str) -> tuple[Path, ScriptFacts]:
+def read_named_script(project: Path, script: str) -> tuple[Path, ScriptFacts]:
     """Read a script that the user named. Raises InputError for what is no Python of the project."""
     if _UNWRITABLE.search(script):
         raise InputError(
