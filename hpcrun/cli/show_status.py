@@ -12,11 +12,11 @@ from msgspec import Struct, structs
 
 from hpcrun.cli.output import emit_json, look, note, say_lines
 from hpcrun.controller.context import Context
-from hpcrun.controller.status import Memory, status_of, status_of_job
+from hpcrun.controller.status import Level, Memory, status_of, status_of_job
 from hpcrun.controller.targets import find_target, no_runs_in, no_such_run
 from hpcrun.runs.layout import SweepFolder
 from hpcrun.runs.records import Sweep, holds_any, read_sweep, runs_of
-from hpcrun.runs.status import JobStatus, Level
+from hpcrun.runs.status import JobStatus
 from hpcrun.scheduler import TIMEOUT
 from hpcrun.slurm.jobs import array_id
 from hpcrun.views.status import (

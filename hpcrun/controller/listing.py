@@ -16,8 +16,8 @@ from hpcrun.controller.context import Context
 from hpcrun.controller.status import (
     KEPT,
     LATE,
-    Answers,
     Memory,
+    SlurmAnswers,
     ask,
     complete,
     conf_of,
@@ -156,7 +156,7 @@ class _RunRow:
             return [(self.run, self.history)], []
         return [], [kept.job_id] if kept.job_id is not None and age < SETTLED else []
 
-    def row(self, answers: Answers | None, *, is_news: bool) -> JobStatus:
+    def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Make the row, which is remembered when the run is over. Raises OSError, HpcrunError."""
         if self.kept is not None and self.seen is not None:
             job_id = self.kept.job_id or ""
@@ -175,7 +175,7 @@ class _RunRow:
         assert answers is not None  # it was asked for
         status = complete(judge(answers, self.run, self.history), "row")
         if is_news:
-            remember(status)
+            remember(status, with_row=True)
         return status
 
     def _history_of(self, kept: SeenRow) -> History:
@@ -214,7 +214,6 @@ def _row(folder: Path, verdict: Verdict, **known: Any) -> JobStatus:
     """Make a row of what is known of a run or a sweep without a look at its records."""
     sweep_id = sweep_id_of(folder.name)
     return JobStatus(
-        level="row",
         history=History(run_id=sweep_id or folder.name),
         run=None if sweep_id else RunFolder(folder),
         sweep=SweepFolder(folder) if sweep_id else None,
@@ -268,7 +267,7 @@ class _SweepRow:
             return [], [job_id]  # squeue shows what a requeue would change
         return [(RunFolder(self.folder.path), self.history)], []
 
-    def row(self, answers: Answers | None, *, is_news: bool) -> JobStatus:
+    def row(self, answers: SlurmAnswers | None, *, is_news: bool) -> JobStatus:
         """Make the row, by what the sweep's Slurm answered (None: it was not asked).
 
         Raises OSError, HpcrunError where a run's folder cannot be read.
@@ -291,7 +290,9 @@ class _SweepRow:
             out_of_reach=silence,
         )
 
-    def _find_states(self, answers: Answers | None, *, is_news: bool) -> tuple[Counter[str], str]:
+    def _find_states(
+        self, answers: SlurmAnswers | None, *, is_news: bool
+    ) -> tuple[Counter[str], str]:
         """Count the runs by state, and keep the ends that are known.
 
         Also returns why Slurm was silent where it was needed, else "".
@@ -328,7 +329,7 @@ class _SweepRow:
             records.write_seen(self.folder.seen, seen)
         return states, silence
 
-    def _shown(self, answers: Answers) -> dict[int, str]:
+    def _shown(self, answers: SlurmAnswers) -> dict[int, str]:
         """The states that Slurm shows, by the numbers of the tasks; squeue's go first."""
         tag, array = self.folder.path.name, self.history.job_id
         over = [job for job in answers.accounts.values() if is_final(job.state)]
@@ -341,7 +342,7 @@ class _SweepRow:
         }
 
     def _look_at(
-        self, run: RunFolder, index: int, stamp: int, answers: Answers | None
+        self, run: RunFolder, index: int, stamp: int, answers: SlurmAnswers | None
     ) -> tuple[str, TaskEnd | None, str]:
         """Find out about a run that Slurm does not show: state, end, and why Slurm is silent."""
         if answers is None:

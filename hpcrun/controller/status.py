@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, structs
 
@@ -24,7 +24,7 @@ from hpcrun.plan.types import Plan
 from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted
-from hpcrun.runs.status import JobStatus, Level, Progress
+from hpcrun.runs.status import JobStatus, Progress
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
@@ -37,6 +37,9 @@ KEPT = ("job_id", "slurm_conf", "gpus_per_node", "submitted_at", "elapsed", "rem
 # Jobs that one command is asked about.
 _AT_ONCE = 1000
 
+# How much is found out about a run: its state, by Slurm and the records alone; also what a row of a
+# listing shows, its log's last step and loss among it; also whether its disk is full.
+Level = Literal["state", "row", "detail"]
 T = TypeVar("T")
 
 
@@ -54,7 +57,7 @@ class Memory(dict[object, Any]):
         return answer
 
 
-class Answers(Struct, kw_only=True):
+class SlurmAnswers(Struct, kw_only=True):
     """What one Slurm answered about some runs. ``silence`` is why squeue gave no answer, else "".
 
     ``rows`` are squeue's by the last part of their WorkDir and by job id, ``accounts`` sacct's by
@@ -125,14 +128,14 @@ def ask(
     conf: str | None,
     runs: Sequence[tuple[RunFolder, History]],
     also: Sequence[str] = (),
-) -> Answers:
+) -> SlurmAnswers:
     """Ask one Slurm about the runs that were submitted to it: squeue once, and sacct about what
     squeue does not show. ``also`` are other job ids that squeue alone is asked about."""
     transport = slurm_transport(context, conf)
     # Runs of this machine alone need no Slurm.
     job_ids = [history.job_id for _, history in runs if not history.is_local] + [*also]
     asked = _whole_arrays(job_ids)
-    answers = Answers(
+    answers = SlurmAnswers(
         conf=conf,
         conf_is_gone=conf is not None and not Path(conf).exists(),
         asked=frozenset(asked),
@@ -178,7 +181,7 @@ def _whole_arrays(job_ids: Sequence[str | None]) -> list[str]:
 # ---- judging
 
 
-def judge(answers: Answers, run: RunFolder, history: History) -> JobStatus:
+def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
     """Decide a run's state by what Slurm answered and its own records; its plan is not read."""
     row = _row_of(history, answers.rows)
     job_id = history.job_id or (row.job_id if row else None)
@@ -244,7 +247,7 @@ def _own(job: SlurmJob | None, tag: str) -> SlurmJob | None:
     return job if job is not None and (job.folder or tag) == tag else None
 
 
-def _is_left_over(job_id: str | None, tag: str, answers: Answers) -> bool:
+def _is_left_over(job_id: str | None, tag: str, answers: SlurmAnswers) -> bool:
     """Return whether Slurm shows the array of a task, but not the task itself.
 
     In the accounting each task that began has a row. In the queue a row without a task, as 7, is
@@ -278,8 +281,8 @@ def _limit_of(run: RunFolder, history: History) -> float | None:
 
 
 def complete(status: JobStatus, level: Level) -> JobStatus:
-    """Bring the status of a run to a level: reads the end of its log, its plan if it must, and
-    for "detail" how full its disk is."""
+    """Add to the status of a run what its level asks for; the log's end is read, and the plan if
+    it must be."""
     run, submitted = status.run, status.history.submitted
     if level == "state" or run is None:
         return status
@@ -299,7 +302,6 @@ def complete(status: JobStatus, level: Level) -> JobStatus:
         held = sum(seconds or 0.0 for seconds in (*before, elapsed)) * nodes * gpus
     return structs.replace(
         _with_disk(status) if level == "detail" else status,
-        level=level,
         name=(shape.name if shape is not None else None) or run.run_id,
         submitted_at=submitted.submitted_at if submitted else None,
         elapsed=elapsed,
@@ -352,8 +354,8 @@ def _with_disk(status: JobStatus) -> JobStatus:
 # ---- what is kept of a run that is over
 
 
-def remember(status: JobStatus) -> None:
-    """Keep a final state that Slurm will forget, with its row where the status has that level.
+def remember(status: JobStatus, *, with_row: bool = False) -> None:
+    """Keep a final state that Slurm will forget; ``with_row``: with the row of a listing, too.
 
     What a requeue has made untrue is forgotten; a run of somebody else's stays as it is.
     """
@@ -363,7 +365,7 @@ def remember(status: JobStatus) -> None:
     if verdict.source == "squeue" and not verdict.final and history.seen is not None:
         records.forget_end(run)
     by_slurm = verdict.source in ("squeue", "sacct")
-    has_row = status.level != "state" and not status.out_of_reach
+    has_row = with_row and not status.out_of_reach
     # Where a run's own record of its end leaves something open, the accounting may yet have it.
     end = status.end
     is_whole = end is not None and (not status.notes or time.time() - end.ended_at > LATE)

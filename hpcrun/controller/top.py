@@ -216,6 +216,7 @@ def _status(job: SlurmJob) -> JobStatus:
     task = read_task(run) if run is not None else None
     return JobStatus(
         verdict=Verdict(state=job.state, source=job.source, reason=job.reason),
+        # Of a run, until its records are read (_Shown.look_at_files); other jobs have none.
         history=History(run_id=run.run_id if run is not None else job.job_id),
         job_id=job.job_id,
         run=run,

@@ -60,7 +60,7 @@ def report(
     below: list[str] = []
     for part in (
         run_rows(names, [dict(_learning(run, compared, n)) for n, run in enumerate(runs)], look),
-        _wrapped((_verdict(compared, equal, short, look) for equal in compared.equal), look),
+        _wrapped((_who_leads(compared, equal, short, look) for equal in compared.equal), look),
         run_rows(names, _speeds(runs, compared), look),
         _wrapped(_scaling(compared.scaling, short), look),
         _settings(compared, names, look),
@@ -175,7 +175,7 @@ def _wrapped(notes: Iterable[str], look: Look) -> list[str]:
     return [row for note in notes for row in wrap(printable(note, look), look.width, 2)]
 
 
-def _verdict(compared: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
+def _who_leads(compared: Comparison, equal: Equal, names: Sequence[str], look: Look) -> str:
     """Return which run is ahead at an equal place, by how much, and how much of it is noise."""
     best, others = ("lowest", "higher") if compared.falls else ("highest", "lower")
 

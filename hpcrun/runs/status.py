@@ -15,7 +15,6 @@ from hpcrun.slurm.jobs import SlurmJob
 from hpcrun.slurm.states import WAITING
 
 Scope = Literal["job", "node"]
-Level = Literal["state", "row", "detail"]
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -92,10 +91,6 @@ class WhyWaiting(Struct, frozen=True):
 class JobStatus(Struct, frozen=True, kw_only=True):
     """A run or another Slurm job at one moment; a listing has one for a whole sweep, too.
 
-    ``level`` is how much of a run is known: "state" is by Slurm and the records alone; "row" has
-    also what a listing shows, its log's last step and loss among it; "detail" looked for a full
-    disk too. A watcher's statuses have the level "state".
-
     ``state`` is Slurm's (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY
     ...), LOST (it died without a trace), NOT_SUBMITTED (Slurm never took it) or UNKNOWN (ask again
     later: Slurm does not answer). ``final``: it will not change any more.
@@ -110,7 +105,6 @@ class JobStatus(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     history: History
-    level: Level = "state"
     job_id: str | None = None
     run: RunFolder | None = None
     sweep: SweepFolder | None = None
@@ -119,7 +113,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     out_of_reach: str = ""
     slurm_conf: str | None = None
     values: dict[str, str] = field(default_factory=dict)
-    # From the level "row" on.
+    # What a listing shows: of a run by ``controller.status.complete``, of other jobs by Slurm.
     name: str = ""
     submitted_at: float | None = None
     elapsed: float | None = None

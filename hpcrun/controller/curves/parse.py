@@ -46,7 +46,7 @@ _STREAM = re.compile(
 
 
 # Called with a file and how many of its bytes were read.
-Progress = Callable[[Path, int], None]
+OnProgress = Callable[[Path, int], None]
 _PiecesOf = Callable[[Path], Iterator[Pieces]]
 
 
@@ -69,7 +69,7 @@ def parse(
     patterns: Sequence[str] = (),
     full: bool = False,
     every: int = 1,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> list[ParsedRun]:
     """Read what the arguments name (``find_sources``), a run for each; without: the newest run.
 
@@ -128,7 +128,7 @@ class CurveLog:
         self._numbers = {path: number for number, path in enumerate(self.source.files)}
         self._known: ParsedRun | None = None
 
-    def read(self, progress: Progress | None = None) -> None:
+    def read(self, progress: OnProgress | None = None) -> None:
         """Read all of the logs, to the choice of files that has the loss."""
         self._read(lambda path: iter(self._reader(path)), progress)
 
@@ -211,7 +211,7 @@ class CurveLog:
     def _files(self) -> list[tuple[int, Path]]:
         return self._choices()[self._choice]
 
-    def _read(self, pieces_of: _PiecesOf, progress: Progress | None = None) -> None:
+    def _read(self, pieces_of: _PiecesOf, progress: OnProgress | None = None) -> None:
         """Read on, to the choice of files that has the loss, the last one if none has it yet."""
         self._read_files(pieces_of, progress)
         if self._is_decided or self._size < self._asked_at * _LONGER:
@@ -228,7 +228,7 @@ class CurveLog:
                 break
         self._asked_at = self._size
 
-    def _read_files(self, pieces_of: _PiecesOf, progress: Progress | None) -> None:
+    def _read_files(self, pieces_of: _PiecesOf, progress: OnProgress | None) -> None:
         for attempt, path in self._files():
             if attempt < self._attempt:
                 continue
