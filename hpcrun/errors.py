@@ -82,7 +82,7 @@ class SpecError(InputError):
 
 
 class SchedulerRefused(HpcrunError):
-    """Slurm answered and said no."""
+    """Slurm refused."""
 
     exit_code = 3
 

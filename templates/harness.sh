@@ -12,10 +12,11 @@
 # every 30 s), hostfile, failures/TIME-WHO.json, end.json. Exit code 93: a duplicate of a job that
 # has this attempt already.
 #
-# A function, here and in the files beside this one, hands back in one way: it prints its result,
-# which the caller captures; its status says whether it worked; error messages go to stderr. It sets
-# no variable of its caller. What a mode keeps beyond a function is listed here: attempt_dir, its
-# folder in the run; child and stopped, which traps read and set. Names in capitals are environment.
+# A function, here and in the files beside this one, returns a result in one way: it prints the
+# result, which the caller captures; its status says whether it worked; error messages go to
+# stderr. It sets no variable of its caller. What a mode keeps beyond a function is listed here:
+# attempt_dir, its folder in the run; child and stopped, which traps read and set. Names in
+# capitals are environment.
 set -u
 
 # Not $HOSTNAME: bash takes it over from the environment, which srun brings along from node 0.
@@ -190,7 +191,7 @@ launch() {
     if [ -z "${SLURM_JOB_ID-}" ]; then
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
     fi
-    # A job submitted with --export=NONE would hand its steps an empty environment.
+    # A job submitted with --export=NONE would give its steps an empty environment.
     export SLURM_EXPORT_ENV=ALL
     # From salloc --gpus-per-task and the like: each rank would see one GPU, and reach no other.
     unset SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_GPU_BIND SLURM_TRES_BIND \
@@ -264,7 +265,7 @@ show_node() {
 
 is_loopback() { [[ $1 == 127.* || $1 == ::1 ]]; }
 
-# free_port: the job id and the restart count tell jobs and attempts apart; below 32768, where the
+# free_port: the job id and the restart count distinguish jobs and attempts; below 32768, where the
 # kernel takes ports for outgoing connections (net.ipv4.ip_local_port_range).
 free_port() {
     local id=${SLURM_JOB_ID:-$RANDOM} try port

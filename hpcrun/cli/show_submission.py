@@ -129,7 +129,7 @@ def _show_values(sweep: Prepared) -> None:
     table([*header, ""], rows)
 
 
-def hand_in(
+def submit_and_watch(
     context: Context,
     made: Prepared,
     submit: Callable[[], str],

@@ -177,7 +177,7 @@ def resubmit(
     {checkpoint_dir}, so a script that can resume does. Arguments after -- are appended to the
     script's.
     """
-    from hpcrun.cli.show_submission import again_json, hand_in, show_files, show_origin
+    from hpcrun.cli.show_submission import again_json, show_files, show_origin, submit_and_watch
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.resubmit import prepare_again, submit_again
     from hpcrun.controller.targets import resolve
@@ -207,7 +207,7 @@ def resubmit(
             show_origin(again)
         return job_id
 
-    return hand_in(
+    return submit_and_watch(
         again.context,
         made,
         submit,

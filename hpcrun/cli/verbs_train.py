@@ -51,7 +51,12 @@ def submit(
     JOB is a name that `hpcrun jobs` lists, or a job file. Arguments after -- go to the script;
     without JOB they are the command to run: hpcrun submit -- hostname.
     """
-    from hpcrun.cli.show_submission import hand_in, show_estimate, show_files, submission_json
+    from hpcrun.cli.show_submission import (
+        show_estimate,
+        show_files,
+        submission_json,
+        submit_and_watch,
+    )
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import dependency_on, prepare_job
 
@@ -70,7 +75,7 @@ def submit(
     if test_only:
         show_estimate(made.plan, expected_start(where, made.plan, made.files), as_json=as_json)
         return 0
-    return hand_in(
+    return submit_and_watch(
         where,
         made,
         lambda: submit_job(where, made),

@@ -142,7 +142,7 @@ def _bottom(context: Context, top: Top, hidden: int) -> str:
 
 
 def _is_quit(keyboard: int | None) -> bool:
-    """Wait a moment; tell whether q was typed."""
+    """Wait a moment; return whether q was typed."""
     if keyboard is None:
         time.sleep(_LOOK)
         return False

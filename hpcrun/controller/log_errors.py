@@ -120,7 +120,7 @@ def _of_one(
 def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:
     """What a launcher's or a batch script's log says; and whether words on a failure are left out.
 
-    They are where the process itself was heard (``is_known``), or stands in the same log.
+    They are where the process's own error is shown already (``is_known``), or is in the same log.
     """
     trace, lines = last_traceback(text), error_lines(text, _LINES)
     is_noise = bool(trace) and is_launchers(trace)
@@ -131,7 +131,7 @@ def _of_launcher(text: bytes, *, is_known: bool) -> tuple[bytes, bool]:
 
 
 def _only_that(files: Sequence[LogFile]) -> str:
-    """Say that launchers tell what is known already."""
+    """Say that launchers report what is known already."""
     nodes = [str(file.node) for file in files if file.node is not None]
     if not nodes:
         return f"the launcher also reports that a process failed: {files[0].path}"

@@ -456,7 +456,7 @@ class _Stamps:
         return None
 
     def _time(self, line: str) -> float | None:
-        """The time of a line, in seconds since the epoch; what the stamp lacks the file tells."""
+        """The time of a line, in seconds since the epoch; what the stamp lacks is the file's."""
         from hpcrun.metrics.lines.prefixes import find_time, read_time  # here: seldom asked for
 
         span = find_time(line)

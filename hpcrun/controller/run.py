@@ -158,7 +158,7 @@ def check_place(context: Context, plan: Plan) -> None:
             )
     if context.hosts and launcher.remote == "pdsh" and not _PLAIN.fullmatch(plan.run_dir):
         raise InputError(
-            f"{plan.run_dir}: DeepSpeed's launcher hands this folder's name to shells as it is",
+            f"{plan.run_dir}: DeepSpeed's launcher passes this folder's name to shells unquoted",
             fix=f"runs_dir: a folder without spaces or quotes, or {other}",
         )
     if in_allocation(context):

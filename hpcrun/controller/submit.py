@@ -126,7 +126,7 @@ def submit_job(context: Context, made: Prepared) -> str:
     notes = linked(context, runs, [named_after(run.plan) for run in runs], reads=True)
     with notes, whole_or_nothing(context, made.path) as written:
         write(context, made, written)
-        return hand_over(context, made.plan, written)
+        return run_sbatch(context, made.plan, written)
 
 
 @contextlib.contextmanager
@@ -197,7 +197,7 @@ def named_after(plan: Plan) -> str | None:
 def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
     """Take away what the block has added to the list, if it does not end well.
 
-    hand_over() empties the list when Slurm has the job. ``folder`` has Slurm's answer then: the
+    run_sbatch() empties the list when Slurm has the job. ``folder`` has Slurm's answer then: the
     KeyboardInterrupt says which job it is that runs all the same.
     """
     written: list[Path] = []
@@ -218,8 +218,8 @@ def whole_or_nothing(context: Context, folder: Path) -> Iterator[list[Path]]:
         raise
 
 
-def hand_over(context: Context, plan: Plan, written: list[Path]) -> str:
-    """Hand what was written to Slurm, record the answer in its folder, return the job id.
+def run_sbatch(context: Context, plan: Plan, written: list[Path]) -> str:
+    """Submit what was written, record Slurm's answer in its folder, return the job id.
 
     ``written`` are that folder, with job.sbatch, and those of a sweep's runs; it is emptied where
     Slurm has the job, or may have it. Ctrl-C waits until that is known. Raises as submit_job().

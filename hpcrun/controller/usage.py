@@ -21,7 +21,7 @@ EVERY, SOON = 5.0, 1.0
 # A step that fails is begun again after these pauses, in seconds, and then given up.
 _AGAIN = (15.0, 60.0)
 _PIECE = 1 << 16
-# The end of a step's input ends it; one that cannot hear is asked by signals, seconds apart.
+# The end of a step's input ends it; one that does not notice is asked by signals, seconds apart.
 _PATIENCE = (2.0, 1.0)
 _MIB = 1 << 20
 _PARTS = re.compile(r"([0-9]+)")
@@ -36,7 +36,7 @@ _TICKS = 100
 class UsageStep:
     """A usage step of one job.
 
-    ``trouble`` says why it tells nothing, if it could not begin; ``is_over``: it was given up.
+    ``trouble`` says why it shows nothing, if it could not begin; ``is_over``: it was given up.
 
     It takes no resources, so the job does not notice. Its input is a pipe from this process: when
     this process dies, however it does, the pipe closes and the step ends. A step that nobody has
@@ -70,7 +70,7 @@ class UsageStep:
         return self.is_over or self._failures > 0
 
     def look(self, now: float) -> bool:
-        """Do what is due at a time of the monotonic clock; tell whether there is news."""
+        """Do what is due at a time of the monotonic clock; return whether there is news."""
         if self.is_over:
             return False
         if self._process is None:
@@ -302,7 +302,7 @@ def _gpus(reported: dict[str, list[str]]) -> tuple[GpuUse, ...]:
 
 
 def _nvidia(index: int, fields: Sequence[str]) -> GpuUse:
-    """Read a line of nvidia-smi; what a GPU does not tell is in brackets, as [N/A]."""
+    """Read a line of nvidia-smi; what a GPU does not report is in brackets, as [N/A]."""
     used, total = (_number(field) for field in fields[3:5])
     return GpuUse(
         index=index,

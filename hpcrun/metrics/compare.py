@@ -2,13 +2,13 @@
 
 The value of a noisy curve at a place is the mean over the window that ends there: the last tenth of
 what the curves have in common, or as much more as holds ``FEWEST`` points of each, up to half. To
-tell a difference from noise the window is cut into up to ten blocks of equal extent, and each curve
+part differences from noise the window is cut into up to ten blocks of equal extent, and each curve
 gives the mean of its points in each block. The mean of the blocks' differences has the error that
 Student's t gives, widened where a block is like the one before it (Law, Simulation Modeling and
 Analysis, chapter 9, batch means). What the curves have in common, a trend or the same batches of
 data in the same order, drops out of the differences.
 
-This noise is that within a run. Another seed may change more, and one run of each cannot tell. A
+This noise is that within a run. Another seed may change more, and one run of each cannot show it. A
 loss that is logged as a running mean over more than the window wanders more slowly than this sees.
 """
 
@@ -30,7 +30,7 @@ _SHARE = 0.1
 _MOST_SHARE = 0.5
 _MOST_BLOCKS = 10
 _LARGEST = 1e100  # its square is finite
-# Student's t by degrees of freedom, for 95% between -t and t; fewer blocks tell nothing.
+# Student's t by degrees of freedom, for 95% between -t and t; fewer blocks show nothing.
 _T = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
@@ -52,7 +52,7 @@ class Window(Struct, frozen=True):
 class Difference(Struct, frozen=True):
     """How much higher a curve is than another: the value lies within ± ``error`` by 95%.
 
-    ``error`` is None where there are too few points to tell.
+    ``error`` is None where there are too few points.
     """
 
     value: float
@@ -140,7 +140,7 @@ def block_means(track: Track, window: Window) -> list[float]:
 
 
 def compare_blocks(blocks: Sequence[float], other: Sequence[float]) -> Difference:
-    """Tell how much higher the first curve is.
+    """Return how much higher the first curve is.
 
     >>> compare_blocks([2.0, 2.2, 1.8, 2.0], [1.0, 1.2, 0.8, 1.0]).value
     1.0
@@ -172,7 +172,7 @@ def lowest_level(y: Sequence[float]) -> float:
 
 
 def first_at(y: Sequence[float], level: float) -> float | None:
-    """Tell where a curve first comes down to a level, as a broken index; None if it never does.
+    """Return where a curve first comes down to a level, as a broken index; None if it never does.
 
     >>> first_at([4.0, 3.0, 1.0], 2.0), first_at([1.0], 2.0), first_at([3.0, 2.5], 2.0)
     (1.5, 0.0, None)

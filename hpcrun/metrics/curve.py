@@ -38,7 +38,7 @@ class Series(Struct, frozen=True):
 
     ``steps``: all None where the log has none. ``times``: seconds since 1970 by the log's own time
     stamps, None where it has none. ``summary`` is of all points; of a very long log ``steps``,
-    ``values`` and ``times`` hold only so many, lows and highs among them, and ``sample`` evenly
+    ``values`` and ``times`` hold a limited number, lows and highs among them, and ``sample`` evenly
     spaced values, at ``sample_steps``, for what lows and highs would distort.
     """
 
@@ -133,7 +133,7 @@ class Restart(Struct, frozen=True):
 class Curve(Struct, frozen=True):
     """The metrics of a run by name, and its restarts.
 
-    ``total_steps``: how many steps the run will have, where the log tells. ``notes``: what was
+    ``total_steps``: how many steps the run will have, where the log shows it. ``notes``: what was
     decided where the log could be read in two ways, for people.
     """
 
@@ -195,7 +195,7 @@ def rises(steps: Sequence[int | None] | Floats) -> bool:
 # --- a curve as a table: a row per step, a column per metric
 #
 # Metrics are joined by step. Where a log has no steps, or its counter starts again, only metrics
-# logged at the same places share rows; the others have rows of their own, since nothing tells which
+# logged at the same places share rows; the others have rows of their own, since nothing shows which
 # belong together.
 
 _FIRST = (EPOCH, LOSS, EVAL_LOSS, LR, GRAD_NORM)
@@ -240,7 +240,7 @@ def column_name(name: str) -> str:
 
 
 def curve_rows(curve: Curve) -> Iterator[Row]:
-    """Yield a curve's rows: by step where steps tell places apart, else in blocks."""
+    """Yield a curve's rows: by step where steps distinguish places, else in blocks."""
     by_step: dict[Any, Row] = {}
     blocks: dict[object, list[Row]] = {}
     for name, series in curve.metrics.items():

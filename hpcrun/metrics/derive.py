@@ -5,15 +5,15 @@ What the logs say is stored (``store``); the curve is a view of it. What is deci
 1. *Which steps rows belong to*: those on their line (``own_steps``); else those of the rows around
    them, of which the lines with steps count or the drawings of the training bar, or those that
    follow from their epochs (``steps``).
-2. *Passes and restarts* (``passes``): the losses that tell the progress best guide through the log.
+2. *Passes and restarts* (``passes``): the losses that show the progress best guide through the log.
    Where their counter falls, another epoch or run begins, or the run does steps again. A later
    attempt, or a resumption, replaces what it does again: what was logged at its first step and
    after is gone, as the weights that it belonged to are.
 3. *How the rows without steps are placed*: before, after, by epoch, in their order (``steps``).
    Where some rows of a metric have a step, those without are left out (a closing summary), unless
    a few have one and many have none.
-4. *Who speaks for a metric.* Of several files or ranks the first file, and the lowest rank in it,
-   unless another has more than twice as many points. What a bar shows beside its counter speaks
+4. *Whose values count.* Of several files or ranks the first file, and the lowest rank in it,
+   unless another has more than twice as many points. What a bar shows beside its counter counts
    only if no lines do, or if it has more than twice as many points (a bar drawn at each step, and a
    line at the end of the epoch).
 5. *One value per step*: the last one in the log. Where the counter counts within the epoch and the
@@ -167,7 +167,7 @@ class _Column(NamedTuple):
 
 
 class _Track(Struct, eq=False):
-    """A log on one axis: the rows that tell the progress, and where their counter turns.
+    """A log on one axis: the rows that show the progress, and where their counter turns.
 
     ``counter``: what it has shown at its end; ``begins``: the run and the epoch at its beginning.
     """
@@ -202,7 +202,7 @@ class _Axis:
         # The points of the metric before: many metrics stand on the same rows.
         self._rows: list[Rows] = []
         self._points: _Points | None = None
-        # Which rows tell the progress, and the log of each attempt that counts it best.
+        # Which rows show the progress, and the log of each attempt that counts it best.
         rows = chain.from_iterable(getattr(log, kind) for log in logs)
         self.level = 0 if self.in_order else max((each.level for each in rows), default=0)
         self.attempts = [
@@ -241,11 +241,11 @@ class _Axis:
         self.length, self.others, self.left_out = self._find_trainings()
 
     def _count(self, rows: Sequence[Rows]) -> Counted | None:
-        """Join the rows that tell the progress, of the first who prints them.
+        """Join the rows that show the progress, of the first who prints them.
 
         In order these are the epochs of the training losses, taken for the steps of a counter: the
         dictionaries of the HF Trainer say how far the epoch is, and no step. Where that falls the
-        job was resumed, or another run begins; which points were done again nobody can tell, so all
+        job was resumed, or another run begins; which points were done again is not known, so all
         are kept in their order.
         """
         if self.in_order:
@@ -360,7 +360,7 @@ class _Axis:
             yield f"{count:,} losses that have no step are not shown"
 
     def _processes(self, rows: Sequence[Rows]) -> float:
-        """Return how many processes print the same steps, as far as the rows that count tell.
+        """Return how many processes print the same steps, as far as the rows that count show.
 
         What is drawn again all through an epoch, whose number is the step, is one process's.
         """
@@ -379,28 +379,28 @@ class _Axis:
     def column(self, name: str, side: str = OWN) -> _Column | None:
         """Return the points of a metric that found their steps in one way, None without any."""
         any_side = None if self.in_order else side
-        speakers = [
+        candidates = [
             [(track, rows) for track in attempt for rows in track.by_rank(name, any_side)]
             for attempt in self.attempts
         ]
-        rows = [each for _, known in chain.from_iterable(speakers) for each in known]
+        rows = [each for _, known in chain.from_iterable(candidates) for each in known]
         if rows != self._rows:
-            self._rows, self._points = rows, self._place(speakers)
+            self._rows, self._points = rows, self._place(candidates)
         points = self._points
         if points is None:
             return None
         values = join(each.column(name) for each in points.rows)[points.which]
         return _Column(self, side, points, values)
 
-    def _place(self, speakers: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
-        """Choose for each attempt the log and rank that speaks, and of each step the last point.
+    def _place(self, candidates: Sequence[Sequence[tuple[_Track, list[Rows]]]]) -> _Points | None:
+        """Choose for each attempt the log and rank that counts, and of each step the last point.
 
-        The first log speaks, and the lowest rank in it, unless another has more than twice as many
+        The first log counts, and the lowest rank in it, unless another has more than twice as many
         points: the first may print a single line of its own.
         """
         rows: list[Rows] = []
         chosen = []
-        for attempt, cut in zip(speakers, self.cuts, strict=True):
+        for attempt, cut in zip(candidates, self.cuts, strict=True):
             places = [self._places(*each, cut) for each in attempt]
             most = max((len(numbers) for numbers, *_ in places), default=0)
             for (_, known), (numbers, passes, steps) in zip(attempt, places, strict=True):
@@ -493,7 +493,7 @@ class _View:
             return lines
         if drawn is not None:
             return drawn
-        # The bar of the training speaks, or that of most work.
+        # The bar of the training counts, or that of most work.
         training = self.training.side if self.training else None
         bars = [self.by_step.column(name, side) for side in sides if side.startswith("bar ")]
         found = [column for column in bars if column is not None]
@@ -525,7 +525,7 @@ class _View:
         return losses is not None and losses.axis is self.in_order
 
     def is_one_an_epoch(self, column: _Column | None) -> bool:
-        """Whether the step of its one point in each epoch tells nothing."""
+        """Whether the step of its one point in each epoch shows nothing."""
         if column is None or not self.within_epoch or column.axis is not self.by_step:
             return False
         return len(column.values) == len(column.points.epochs) > 1

@@ -319,7 +319,7 @@ _OPEN = _spell(
         "cuda_memory cuda_mem vram gpu_mem_used memory_used",
     }
 )
-# A plain "time" is a step's only in units that nothing longer is told in.
+# A plain "time" is a step's only in units that nothing longer is given in.
 _RANK_OF_TIME = 40
 
 # What is the loss where nothing is called so: the first of these.
@@ -359,8 +359,7 @@ _UNIT_IN_KEY = pattern_of(
 _FACTOR = pattern_of(r"1[eE]-?\d{1,2}")
 
 # Unit as printed, in lower case -> metric whose unit it scales to, factor. GB is 10**9 bytes and
-# GiB 2**30: many programs print GB for GiB, and nothing in the log tells; the text is taken at its
-# word.
+# GiB 2**30: many programs print GB for GiB, which no log shows; the text is taken at its word.
 UNITS: dict[str, tuple[str, float]] = {
     **{unit: (STEP_SECONDS, factor) for unit, factor in _STEP_UNITS.items()},
     **dict.fromkeys(("msec", "msecs", "milliseconds"), (STEP_SECONDS, 1e-3)),

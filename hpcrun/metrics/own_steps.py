@@ -29,7 +29,7 @@ from hpcrun.metrics.store import Form, Log
 # How rows have found their steps: they have their own, stand beside a row that counts, or are drawn
 # on a bar.
 OWN, PLACED, DRAWN = "", "placed", "drawn"
-# How well rows tell the training's progress: any of the training, losses by the steps of other
+# How well rows show the training's progress: any of the training, losses by the steps of other
 # rows, losses drawn on a bar, losses with steps of their own.
 LEVEL_OF_TRAINING, LEVEL_OF_LOSS, LEVEL_OF_DRAWN_LOSS, LEVEL_OF_OWN_LOSS = 1, 2, 3, 4
 _TRAIN = "train"
@@ -74,8 +74,8 @@ class Rows(Struct, eq=False):
     """Rows of one form, in the order of the log: columns of one length.
 
     ``steps``, ``epochs`` and ``times``: None where the rows have none; nan is an epoch or a time
-    that one of them lacks. ``side`` is how they found their steps; ``level`` how well these tell
-    the training's progress, 0 not at all. ``total``: how many steps there will be, where they tell;
+    that one of them lacks. ``side`` is how they found their steps; ``level`` how well these show
+    the training's progress, 0 not at all. ``total``: how many steps there will be, if known;
     ``length``: how many an epoch has. ``is_mean``: their losses say that they are means.
     ``places``: how many different places rows without own steps were given.
     """
@@ -187,7 +187,7 @@ def _by_split(rows: Rows, headings: Ints, splits: Sequence[str]) -> list[Rows]:
 
 
 def unrounded(printed: Ints) -> Ints | None:
-    """Return the steps that were rounded to thousands, as the stride of the first ones tells.
+    """Return the steps that were rounded to thousands, as the stride of the first ones shows.
 
     Those below a thousand are exact. Where they fall the run was resumed, at the first step that
     leads to what was printed. None where the stride does not lead to it.
@@ -203,7 +203,7 @@ def unrounded(printed: Ints) -> Ints | None:
     stride = (exact[-1] - exact[-2] if len(exact) > 1 else exact[0]) or 1
     steps = []
     for part in np.split(printed, np.flatnonzero(printed[1:] < printed[:-1]) + 1):
-        # Where the run may have begun, as each of its steps tells.
+        # Where the run may have begun, as each of its steps shows.
         counted = np.arange(len(part)) * stride
         unit = np.select([part >= _THOUSAND**2, part >= _THOUSAND], [_THOUSAND**2, _THOUSAND], 0)
         low = max(0, int((np.maximum(part - unit // 2, unit) - counted).max()))
@@ -292,7 +292,7 @@ def _without_evaluations(rows: Sequence[Rows]) -> list[Rows]:
 
 
 def _turns(ends: Sequence[int]) -> int:
-    """Return how many phases take turns, as where their counters end tells; 0 if none do.
+    """Return how many phases take turns, as where their counters end shows; 0 if none do.
 
     >>> _turns([600, 80, 600, 80, 350]), _turns([600, 600, 600, 20]), _turns([100, 90, 80, 70])
     (2, 0, 0)
@@ -366,7 +366,7 @@ def without_summary(rows: Rows) -> Rows:
 
     That is the mean loss that closes a training, beside how long it ran, and how long the steps of
     a bar take that is not the training's. With a learning rate beside it the loss is that of a
-    step: a Trainer that counts tokens tells how long it has run at each.
+    step: a Trainer that counts tokens shows how long it has run at each.
     """
     sums_up = any(name.endswith("runtime") for name in rows.names) and LR not in rows.names
     return rows.of(

@@ -25,7 +25,7 @@ class ParsedRun(Struct, frozen=True):
     measured something.
 
     ``facts`` is what is known of the run beside its log: the settings of a run of hpcrun as its
-    job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be told apart; empty
+    job file names them ("batch.micro_batch_per_gpu": "4"), so that runs can be distinguished; empty
     for a plain log, as are ``gpus`` and ``seconds`` (of running, all attempts) None.
     """
 

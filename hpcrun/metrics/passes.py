@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# So many steps, one after the other, show that a counter climbs again.
+# This many steps, one after the other, show that a counter climbs again.
 _ENOUGH = 5
 _FEWEST = 3
 # A program that starts prints this many times as much as stands between two rows, at least.

@@ -17,7 +17,7 @@ class Row(Struct, frozen=True, gc=False):
     """What one line measured.
 
     ``step`` and ``epoch`` are what the line itself says, or None; ``total`` is how many steps the
-    run will have, where the line tells (the 100 of ``12/100``). ``split`` is "train", "eval" or
+    run will have, where the line shows it (the 100 of ``12/100``). ``split`` is "train", "eval" or
     "test"; ``rank`` the rank that printed the line, where it says so. ``values`` are (name, value)
     pairs, each name canonical where ``names`` knows it, else as the log has it.
 
@@ -46,7 +46,7 @@ class Mark(Struct, frozen=True, gc=False):
 
     ``epoch``: an epoch begins ("Epoch 3/20": 3), or its evaluation or test, as ``split`` says
     ("Eval epoch: 3"). ``restart``: the job was requeued here, or a
-    program says that it resumes; ``step`` is then the step it resumes at, where the line tells.
+    program says that it resumes; ``step`` is then the step it resumes at, where the line shows it.
     """
 
     epoch: float | None = None
@@ -82,7 +82,7 @@ class Frame(Struct, gc=False):
     have none. ``times``: seconds since 1970 by the lines' own time stamps (UTC assumed; since the
     year 1 where they lack the date), None without. ``columns``: one for each of ``layout.names``.
     ``total``: the largest total that the rows name; of a bar, and beside epochs, they all name one:
-    bars of one description are told apart by it, and it may be the length of the epoch. Integers
+    bars of one description differ by it, and it may be the length of the epoch. Integers
     are of type "q", the others "d".
     """
 

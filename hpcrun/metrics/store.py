@@ -182,7 +182,7 @@ class Store:
             if frame.epochs is None and (epoch := epoch_of(bar)) is not None:
                 frame = replace(frame, epochs=array("d", [epoch]) * len(frame))
         has = (frame.steps is not None, frame.epochs is not None, frame.times is not None)
-        # Bars are told apart by their descriptions without numbers, and their totals.
+        # Bars are distinguished by their descriptions without numbers, and their totals.
         # Beside an epoch the total may be its length.
         key = (layout, has, None if bar is None and frame.epochs is None else frame.total)
         form = log.forms.get(key)

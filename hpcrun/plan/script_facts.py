@@ -389,5 +389,5 @@ def _handed_on(nodes: _Nodes) -> set[_Scoped]:
 
 
 def _is_command_line(node: ast.expr) -> bool:
-    """Return whether parse_args() is handed what it takes anyway: None, or sys.argv[1:]."""
+    """Return whether parse_args() is given what it takes anyway: None, or sys.argv[1:]."""
     return ast.unparse(node) in ("None", "sys.argv[1:]")

@@ -77,7 +77,7 @@ def _metric(series: Series, full: bool) -> dict[str, Any]:
 
 
 def summary_json(summary: Summary | None) -> dict[str, Any]:
-    """Return how many points a metric has, and the most telling; nothing where there is none."""
+    """Return how many points a metric has, and the most useful one; nothing where there is none."""
     found: dict[str, Any] = {"count": summary.count if summary else 0}
     for name in ("first", "last", "min", "max"):
         point = getattr(summary, name, None)

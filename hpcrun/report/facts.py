@@ -50,9 +50,9 @@ _TELLING = (
 
 
 def main_metric(runs: Sequence[ParsedRun]) -> str | None:
-    """Choose what to draw: the training loss, else the evaluation's, else the most telling.
+    """Choose what to draw: the training loss, else the evaluation's, else the most useful.
 
-    That is a metric with a curve whose name speaks of a loss, then of a reward, then of a score
+    That is a metric with a curve whose name is that of a loss, then of a reward, then of a score
     such as accuracy; then any other but those of how the run goes (lr, throughput ...).
     """
     counts: dict[str, int] = {}
@@ -76,7 +76,7 @@ def _telling(name: str) -> tuple[bool, int]:
 
 
 def further_metrics(run: ParsedRun, main: str | None) -> list[tuple[str, Series]]:
-    """List the metrics that the table has no row for, the most telling first.
+    """List the metrics that the table has no row for, the most useful first.
 
     Then comes what only counts (consumed samples, a remaining time), and what never changed.
     """

@@ -119,7 +119,7 @@ def plot_lines(
 
 def _prepare(line: Line, index: int, axes: tuple[Axis, Axis], look: Look, several: bool) -> _Drawn:
     x, y = ([axis.place(v) for v in own] for axis, own in zip(axes, (line.x, line.y), strict=True))
-    if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees so many
+    if len(x) > 16 * look.width:  # smoothing is slow, and nobody sees that many
         x, y = map(list, zip(*thin(x, y, 4 * look.width), strict=True))
     smoothed = y if line.smoothed is False else smooth(x, y)
     is_smoothed = is_noisy(y, smoothed) if line.smoothed is None else line.smoothed

@@ -255,7 +255,7 @@ def gres_conf(layout: Layout, shape: Shape) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """Write cgroup.conf: from 24.11 on Slurm can be told to leave cgroups alone.
+    """Write cgroup.conf: from 24.11 on an option makes Slurm leave cgroups alone.
 
     Older releases refuse the key and want an empty file.
 

@@ -79,5 +79,5 @@ class Transport(Protocol):
 
 # Makes the transport to a cluster of the environment of its commands. ``deadline`` (by
 # time.monotonic): every command is cut off then, whatever its own limit. ``waiting``: each runs
-# inside it. A Context has one, so that a test can hand in its own.
+# inside it. A Context has one, so that a test can set its own.
 Connect = Callable[..., Transport]

@@ -248,7 +248,7 @@ def _time_text(status: JobStatus) -> str:
 
 def _state_text(status: JobStatus, look: Look) -> str:
     """The state with its reason, and where it comes from."""
-    by = {"seen": "as Slurm said before", "record": "by its own records"}
+    by = {"seen": "as Slurm reported earlier", "record": "by its own records"}
     source = by.get(status.source, f"by {status.source}")
     reason = f" ({reason_text(status.verdict)})" if status.reason else ""
     return f"{paint(status.state, state_colour(status.state), look)}{reason}, {source}"

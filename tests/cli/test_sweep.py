@@ -129,7 +129,7 @@ def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["words.yaml", "one.yaml"])
-@pytest.mark.parametrize("moment", ["create_run_folder", "write_secrets", "hand_over"])
+@pytest.mark.parametrize("moment", ["create_run_folder", "write_secrets", "run_sbatch"])
 def test_ctrl_c_leaves_nothing_whenever_it_comes(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, job: str, moment: str
 ) -> None:
@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_nothing_whenever_it_comes(
 
     def interrupted(*args: Any, **options: Any) -> Any:
         calls.append(args)
-        if moment == "hand_over":
+        if moment == "run_sbatch":
             raise KeyboardInterrupt
         done = real(*args, **options)
         if len(calls) == (3 if job == "words.yaml" else 1):

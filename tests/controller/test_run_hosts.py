@@ -92,5 +92,5 @@ def test_what_cannot_be_driven_by_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
     check_place(where, made)
     by_pdsh = structs.replace(made, launcher="pdsh")
     check_place(where, by_pdsh)
-    with pytest.raises(InputError, match="hands this folder's name to shells as it is"):
+    with pytest.raises(InputError, match="passes this folder's name to shells unquoted"):
         check_place(where, structs.replace(by_pdsh, run_dir="/scratch/my runs/x"))

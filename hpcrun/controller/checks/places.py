@@ -88,7 +88,7 @@ class Mount(Struct, frozen=True):
 
 
 def read_mounts() -> list[Mount]:
-    """List the file systems of this machine; none where /proc does not tell."""
+    """List the file systems of this machine; none where /proc does not show them."""
     try:
         return parse_mounts(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
     except OSError:

@@ -98,7 +98,7 @@ class CurveFollower:
         return Followed([log.run() for log in self._logs], self._statuses())
 
     def has_all(self) -> bool:
-        """Tell whether there is something to read of each; a job's output may never come."""
+        """Return whether there is something to read of each; a job's output may never come."""
         return not any(log.is_missing() for log in self._logs)
 
     def _find_outputs(self) -> None:

@@ -124,7 +124,7 @@ class CurveLog:
         self._store = Store(every=self._every)
         self._attempt = 0
         self._readers: dict[Path, LogFileReader] = {}
-        # Which file comes first is not which is written first: the first one speaks.
+        # Which file comes first is not which is written first: the first one counts.
         self._numbers = {path: number for number, path in enumerate(self.source.files)}
         self._known: ParsedRun | None = None
 

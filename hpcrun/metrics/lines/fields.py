@@ -60,7 +60,7 @@ LARGEST_COUNT = 2**53
 class Field(Struct, frozen=True, gc=False):
     """One key of a line with its value: a number (``unit`` as printed) or a word.
 
-    ``of`` is what stands behind a slash ("12/100"); ``split`` what the line said before ("Val -").
+    ``of`` is what stands behind a slash ("12/100"); ``split`` what stands before it ("Val -").
     """
 
     key: str

@@ -12,7 +12,7 @@ A line of items alone shows by itself that it is a measurement, if it says where
 unknown name (``fields.build_row``). What is *loose* on a line makes it unsure: words that belong to
 no item (``in static KGE``), and unknown names without a sign. Such a line counts if others like it
 stand in the log, with other values (``Store.proven``). Two things end the reading: a number that
-belongs to no item, and a word by which people speak of what was measured elsewhere (``best``,
+belongs to no item, and a word that people use for what was measured elsewhere (``best``,
 ``saved``, ``expected``). Behind a place and a loss such a remark is left out, ``| best 0.5 @ 3``.
 """
 
@@ -147,7 +147,7 @@ _FILLERS = _JOINTS | words(
     "set result results metrics metric stats summary step phase progress performance took now end "
     "avg currently ended completed complete completion done finish finished epoch log value"
 )
-# By these people speak of what was measured elsewhere, of settings and of failures.
+# Words for what was measured elsewhere, for settings and for failures.
 _ELSEWHERES = (
     r"\w*(?:error|exception)|best|final|last|low|high|min|max|top|save|saving|load|resum|restor"
     r"|warn|note|target|expect|example|usage|skip|check|arg|conf|param|namespace|improv|decreas|stop"
@@ -174,7 +174,7 @@ _PLAINER = {
     r"(?<=\d) out of (?=\d)": " of ",
     # A norm or a size: "|lvar| 56.69", "||g||: 1.5".
     rf"\|{{1,2}}([^\W\d]\w{{0,20}})\|{{1,2}} ?[:= ] ?(?={NUMBER}[ ,;|])": r"| \1: ",
-    # Who speaks: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
+    # Who prints the line: "trainer: step 5 ..", "Fold 1 Epoch 5 ..".
     rf"\A([\s\[=*#>|-]{{0,40}})(?!{_ELSEWHERES})(?:[a-z_][\w.-]{{0,40}}:|(?:fold|run|trial|seed|"
     r"task|stage|phase|client)[ :#_]{0,3}\d{1,4}[]),.:-]{0,2})"
     rf" (?={_PLACE}\w*\W{{0,3}}\d)": r"\1",
@@ -422,7 +422,7 @@ def _read_pair(text: str, pair: re.Match[str], found: _Items) -> bool:
         if not missing and (is_loss or not _is_value(pair, key, word)):
             return False
     elif is_loss and (of or ("," in number and "." not in number)):
-        # A comma of thousands or of decimals: no loss tells which. Its parts may stand behind it.
+        # A comma of thousands or of decimals: no loss shows which. Its parts may stand behind it.
         return found.has_loss
     elif pair["sign"] is None:
         if text[pair.end("key")] == "[" and key.endswith("s") and not is_loss:

@@ -1,7 +1,7 @@
 """Learn: how lines of one shape are read without reading them again.
 
 Lines of a log differ mostly in their digits. A shape is learned from one line by experiment: the
-reader of lines is asked again with one number changed at a time, and its answers tell which number
+reader of lines is asked again with one number changed at a time, and its answers show which number
 is the step, which feeds which metric with which factor, and which number means nothing; and with
 more blanks or fewer beside a number, as padded columns have them. From then on a regular expression
 takes the numbers out of lines of this shape. What the experiment cannot explain (a number that is
@@ -212,7 +212,7 @@ def _differences(before: dict[Role, float], after: dict[Role, float]) -> list[Ro
 
 
 def is_noise(line: bytes, read: ReadLine) -> bool:
-    """Tell whether lines of this shape, none of which says anything, would with other numbers."""
+    """Return whether lines of this shape, none of which says anything, would with other numbers."""
     spans = [found.span() for found in _GROUPED_NUMBERS.finditer(line)]
     return all(
         read(decode(_with_others(line, spans, others)[0])) is None
@@ -291,7 +291,7 @@ class _Experiment:
                 slots[role] = slot
         others = [span for index, span in enumerate(self.spans) if index not in keys]
         if "total" in slots and (row.bar is not None or row.epoch is not None):
-            keys.add(slots["total"].group)  # their totals tell them apart
+            keys.add(slots["total"].group)  # their totals distinguish them
         shape = self._shape(row, slots, keys)
         text, _ = _with_others(self.line, others, _OTHER_LATER)
         reread, found = self.ask(text), shape.pattern.fullmatch(text)

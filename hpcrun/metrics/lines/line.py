@@ -1,7 +1,7 @@
 """The reader of one line: what a line of a training log says, by itself.
 
 The text may hold anything that a terminal or a launcher put there. Its prefixes come off
-(``prefixes``); then the first that fits speaks: a format of the table, a row of the open table or a
+(``prefixes``); then the first that fits counts: a format of the table, a row of the open table or a
 head, a progress bar, a mark, and the generic reader. The answer depends on the text alone, and on
 its numbers only as far as they are copied: a line with other digits gives the same row with other
 values. The readers of whole logs build on that.
@@ -397,7 +397,7 @@ def _rows_of(objects: Sequence[object], split: str = "") -> list[Row]:
         if not isinstance(each, dict):
             return []
         # What the HF Trainer sums up at the end of a run is no point of its curve. Where it counts
-        # tokens it tells how long it has run at each step, too.
+        # tokens it shows how long it has run at each step, too.
         summary = "train_runtime" in each and "loss" not in each
         found = Found(fields_of(each), split=split, has_dict=True)
         rows.append(build_row(found, sure=summary, verbatim=summary))
@@ -443,7 +443,7 @@ LARGEST_DOCUMENT = 1 << 26
 
 
 def may_be_document(head: bytes) -> bool:
-    """Tell by its first bytes whether a file may be one JSON document, not JSON lines.
+    """Return by its first bytes whether a file may be one JSON document, not JSON lines.
 
     >>> [may_be_document(head) for head in (b'{\\n "a', b'[{"a"', b'{"a": 1}\\n{', b"[2026-11")]
     [True, True, False, False]

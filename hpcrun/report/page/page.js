@@ -112,7 +112,7 @@
         label: several ? run.name : panel.labels[panel.metrics.indexOf(name)],
       }))));
     const points = lines.reduce((sum, line) => sum + line.x.length, 0);
-    // Beside a line of other places, a value tells its own.
+    // Beside a line of other places, a value shows its own.
     const alike = lines.every((line) => line.x.every((at, index) => at === lines[0].x[index]));
     return lines.flatMap((line) => drawn(line, {
       weight: panel.smooth ? state.weight : 0,
@@ -128,7 +128,7 @@
     const own = weight ** (longest / values.length);
     const trend = own > 0.01 && !few ? ewma(values, own) : null;
     const look = { color: lineColour(index), dash: lineDash(index), width: 1.8, simplify };
-    const told = {
+    const hover = {
       name: plain(label), hovertemplate: "%{customdata}", hoverlabel: { namelength: -1 },
       customdata: values.map((value, at) => String(value)
         + (trend ? ` (smoothed ${Number(trend[at].toPrecision(5))})` : "")
@@ -136,8 +136,8 @@
     };
     const made = trend
       ? [{ x, y: values, mode: "lines", line: { ...look, width: 1 }, opacity: 0.35, hoverinfo: "skip" },
-        { ...told, x, y: trend, mode: "lines", line: look }]
-      : [{ ...told, x, y: values, mode: few ? "lines+markers" : "lines", line: look,
+        { ...hover, x, y: trend, mode: "lines", line: look }]
+      : [{ ...hover, x, y: values, mode: few ? "lines+markers" : "lines", line: look,
         marker: { color: look.color, size: 6 } }];
     const broken = brokenPoints(x, values);
     return broken.x.length ? [...made, { ...broken, name: plain(label) }] : made;

@@ -44,7 +44,7 @@ def save_checkpoint(
     if world.rank == 0:
         stale = directory / f"{final.name}.stale"
         shutil.rmtree(stale, ignore_errors=True)
-        if final.exists():  # from an earlier run, when this one was told not to resume
+        if final.exists():  # from an earlier run, where this one does not resume
             final.rename(stale)
         partial.rename(final)
         shutil.rmtree(stale, ignore_errors=True)

@@ -72,7 +72,7 @@ def learning_rate(step: int, arguments: argparse.Namespace) -> float:
 
 
 def is_due(step: int, every: int, last: int) -> bool:
-    """Say whether a step is one of every so many (0: none), or the last."""
+    """Return whether a step is one of every N (0: none), or the last."""
     return step == last or (every > 0 and step % every == 0)
 
 

@@ -38,7 +38,7 @@ class Format(Struct, frozen=True):
     ``needle``: a part of every line in this form, as printed. ``pattern`` is matched from the begin
     of the line without its prefixes, as far as it goes. ``names`` gives keys, folded, another name,
     with a unit for numbers that have none; an empty one drops the key. ``split``: what the line is
-    of, where the pattern alone tells. ``sure``: the pattern alone shows that something was
+    of, where the pattern alone shows it. ``sure``: the pattern alone shows that something was
     measured. ``verbatim``: its metrics keep the names that the line gives them, as a summary is no
     point of a curve. ``read`` replaces all this by a function of the match and the line.
     """
