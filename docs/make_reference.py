@@ -1,7 +1,8 @@
-"""Write docs/reference.md: all verbs, all keys, all variables, from the code that knows them."""
+"""Write docs/reference.md (verbs, keys, variables) and jobs/job.schema.json from the code."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from hpcrun.spec.job import Batch, Cluster, DeepSpeed, JobSpec
 from hpcrun.spec.schema import json_schema
 
 FILE = Path(__file__).with_name("reference.md")
+SCHEMA = Path(__file__).parent.parent / "jobs" / "job.schema.json"
 
 HEAD = """\
 # Reference
@@ -307,3 +309,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(reference(), encoding="utf-8")
+    SCHEMA.write_text(json.dumps(json_schema("job"), indent=2) + "\n", encoding="utf-8")

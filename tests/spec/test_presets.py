@@ -59,5 +59,5 @@ def test_overrides_reshape_any_preset(name: str) -> None:
 
 
 def test_schema_beside_the_presets_is_current() -> None:
-    """If not: hpcrun schema > jobs/job.schema.json."""
+    """If not: make docs."""
     assert json.loads((shipped("jobs") / "job.schema.json").read_text()) == json_schema("job")
