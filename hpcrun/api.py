@@ -20,6 +20,7 @@ from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import read_history, read_plan, read_task, runs_of
 from hpcrun.runs.status import JobStatus
+from hpcrun.slurm.jobs import array_id
 
 # What else is needed is imported where it is: a program that reads a log submits nothing.
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Sweep(Sequence[Run]):
     def job_id(self) -> str | None:
         """The array's id in Slurm; None while unknown."""
         first = self._runs[0].job_id if self._runs else None
-        return first.partition("_")[0] if first else None
+        return array_id(first) if first else None
 
     def status(self) -> list[Status]:
         """Ask for the state of all runs at once: see Run.status()."""

@@ -164,7 +164,7 @@ def test_a_job_by_name_and_by_path(project: Caller) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_told_and_nothing_is_left(
+def test_what_is_wrong_is_reported_and_nothing_is_left(
     project: Caller, job: str, options: dict[str, str], said: str
 ) -> None:
     for call in (hpcrun.submit, hpcrun.dry_run):
@@ -264,7 +264,7 @@ def test_numbers_and_lists_are_asked_for_by_name(project: Caller) -> None:
             hpcrun.newest(count)  # type: ignore[arg-type]
 
 
-def test_silence_is_told_and_not_raised(project: Caller) -> None:
+def test_silence_is_reported_and_not_raised(project: Caller) -> None:
     run = hpcrun.submit(JOB)
     status = run.status()  # there is no squeue here
     assert status.state == "UNKNOWN" and not status.final

@@ -44,7 +44,7 @@ COMMANDS = dict(all_commands())
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_help_tells_of_the_verb_and_of_each_option(words: str) -> None:
+def test_help_describes_the_verb_and_each_option(words: str) -> None:
     found = COMMANDS[words]
     assert found.help and len(found.help.splitlines()[0]) < 100
     text = found.get_help(click.Context(found, info_name=words, **hpcrun.context_settings))

@@ -91,7 +91,7 @@ def test_a_node_with_nothing_special_has_ethernet(node: Node) -> None:
         ("InfiniBand", "hfi1", "omni-path"),
     ],
 )
-def test_verbs_devices_tell_the_network(node: Node, layer: str, driver: str, fabric: str) -> None:
+def test_verbs_devices_show_the_network(node: Node, layer: str, driver: str, fabric: str) -> None:
     node.rdma("dev_0", layer, driver)
     node.rdma("dev_1", layer, driver)
     assert node.fabric() == (fabric, f"hpcrun: fabric: {fabric} (dev_0, dev_1)")
@@ -112,7 +112,7 @@ def test_the_fastest_of_several_networks_is_taken(node: Node) -> None:
     assert node.fabric() == ("infiniband", "hpcrun: fabric: infiniband (mlx5_0)")
 
 
-def test_slingshot_is_told_by_its_cards(node: Node) -> None:
+def test_slingshot_is_known_by_its_cards(node: Node) -> None:
     node.cxi("cxi0", "hsn0", "down")
     assert node.fabric()[0] == "ethernet"
     node.cxi("cxi1", "hsn1")
@@ -137,7 +137,7 @@ def test_elsewhere_nccl_chooses_its_interface(node: Node, fabric: str) -> None:
     assert "NCCL_SOCKET_IFNAME" not in env
 
 
-def test_a_node_without_a_port_that_is_up_is_told_before_nccl_stops(node: Node) -> None:
+def test_a_node_without_a_port_that_is_up_is_reported_before_nccl_stops(node: Node) -> None:
     call, env = 'set_nccl_devices "$1" eth1', {"HPCRUN_FABRIC": "infiniband", "NCCL_NET": "IB"}
     node.rdma("mlx5_0", "InfiniBand", "mlx5_core", "1: DOWN")
     assert node.check(call, **env)[0].startswith("no InfiniBand or RoCE port is up, and NCCL_NET")

@@ -48,7 +48,7 @@ def test_names_say_what_they_hold() -> None:
     assert [name(path) for path in PACKAGE.rglob("*.py") if path.stem in vague] == []
 
 
-def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
+def test_nothing_mentions_the_machine_it_was_written_on() -> None:
     files = [*modules(), *REFERENCE.glob("*.py"), *(ROOT / "templates").iterdir()]
     files += [*(ROOT / "jobs").iterdir(), *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     found = [

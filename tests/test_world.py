@@ -104,7 +104,7 @@ def test_a_port_that_listens_and_one_that_refuses_are_both_there() -> None:
         ("bash: connect: Connection timed out", "Connection timed out"),
     ],
 )
-def test_a_way_that_stays_barred_is_told(says: str, reason: str) -> None:
+def test_a_way_that_stays_barred_is_reported(says: str, reason: str) -> None:
     # The kernel's answers cannot be had from here; tests/cluster cuts a real link.
     command = f"sleep() {{ SECONDS=99; }}; timeout() {{ echo '{says}' >&2; return 1; }}; "
     code, out = ask(command + "reach 10.9.8.7 12345")
@@ -112,7 +112,7 @@ def test_a_way_that_stays_barred_is_told(says: str, reason: str) -> None:
     assert out == f"cannot reach rank 0's node at 10.9.8.7, port 12345: {reason}"
 
 
-def test_no_answer_at_all_is_told() -> None:
+def test_no_answer_at_all_is_reported() -> None:
     command = "sleep() { SECONDS=99; }; timeout() { return 124; }; reach 10.9.8.7 1"
     code, out = ask(command)
     assert (code, out) == (1, "cannot reach rank 0's node at 10.9.8.7, port 1: no answer")

@@ -26,7 +26,7 @@ from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted
 from hpcrun.runs.status import JobStatus, Progress
 from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
-from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible
+from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
 from hpcrun.views.status import failure_text
 
@@ -526,5 +526,5 @@ def _by_job(rows: Sequence[SlurmJob], job_ids: Sequence[str]) -> dict[str, dict[
 
 
 def _task_order(job_id: str) -> tuple[int, str]:
-    task = job_id.replace("+", "_").partition("_")[2]
+    _, task = split_id(job_id)
     return (int(task), "") if task.isdigit() else (-1, job_id)

@@ -140,7 +140,17 @@ def array_id(job_id: str) -> str:
     >>> array_id("7_3"), array_id("7_[4-9%2]"), array_id("6+1"), array_id("7")
     ('7', '7', '6', '7')
     """
-    return re.split(r"[_+]", job_id)[0]
+    return split_id(job_id)[0]
+
+
+def split_id(job_id: str) -> tuple[str, str]:
+    """Return the id of a job or an array, and that of its task or part.
+
+    >>> split_id("7_3"), split_id("6+1"), split_id("7")
+    (('7', '3'), ('6', '1'), ('7', ''))
+    """
+    number, _, task = job_id.replace("+", "_").partition("_")
+    return number, task
 
 
 def is_possible(job_id: str) -> bool:
@@ -149,7 +159,7 @@ def is_possible(job_id: str) -> bool:
     >>> [is_possible(word) for word in ("4711_3", "4711+1", "553038940000")]
     [True, True, False]
     """
-    number, _, task = job_id.replace("+", "_").partition("_")
+    number, task = split_id(job_id)
     return 0 < int(number) < 0xFFFFFFFE and int(task or 0) < 0xFFFFFFFE
 
 

@@ -72,7 +72,7 @@ def notes(hpcrun: Caller, text: str, *more: str) -> list[str]:
 GOOD = "script: train.py\n"
 
 
-def test_all_is_told_at_once_errors_first(hpcrun: Caller) -> None:
+def test_all_is_reported_at_once_errors_first(hpcrun: Caller) -> None:
     done = dry(
         hpcrun,
         "script: trian.py\nresources: {gpus_per_node: 8, time: 2-00}\n"
@@ -116,7 +116,7 @@ def test_every_way_to_submit_checks_alike(hpcrun: Caller, flag: str) -> None:
     assert not calls.exists() and not hpcrun.runs.exists()
 
 
-def test_a_submission_tells_its_notes_as_json(hpcrun: Caller) -> None:
+def test_a_submission_prints_its_notes_as_json(hpcrun: Caller) -> None:
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
     told = hpcrun("submit", "job.yaml", "--json").json
@@ -126,7 +126,7 @@ def test_a_submission_tells_its_notes_as_json(hpcrun: Caller) -> None:
     assert f"  note      {note}" in hpcrun("submit", "job.yaml").out.splitlines()
 
 
-def test_an_estimate_tells_its_notes_as_json(hpcrun: Caller) -> None:
+def test_an_estimate_prints_its_notes_as_json(hpcrun: Caller) -> None:
     said = "sbatch: Job 7 to start at 2026-11-22T00:00:00 using 4 processors on nodes n1 in "
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "", said + "partition gpu\n"))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
@@ -215,7 +215,7 @@ def test_files_that_are_no_python(hpcrun: Caller, data: bytes, said: str) -> Non
     ],
     ids=range(9),
 )
-def test_files_of_which_nothing_is_said(hpcrun: Caller, data: bytes) -> None:
+def test_files_of_which_nothing_is_reported(hpcrun: Caller, data: bytes) -> None:
     (hpcrun.project / "train.py").write_bytes(data)
     assert notes(hpcrun, GOOD) == []
 
@@ -266,7 +266,7 @@ def git(hpcrun: Caller, *words: str, cwd: Path | None = None) -> None:
     subprocess.run(command, cwd=cwd or hpcrun.project, check=True, capture_output=True)
 
 
-def test_a_script_that_git_ignores_is_told_before_anything_is_written(hpcrun: Caller) -> None:
+def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun: Caller) -> None:
     inner = hpcrun.project.parent / "inner"
     inner.mkdir()
     git(hpcrun, "init", "-q", cwd=inner)
@@ -361,7 +361,7 @@ def test_files_that_words_name(hpcrun: Caller, words: str, said: list[str]) -> N
     assert notes(hpcrun, job + "setup: {commands: [make data]}") == []  # not made yet
 
 
-def test_of_a_container_nothing_is_told(hpcrun: Caller) -> None:
+def test_of_a_container_nothing_is_reported(hpcrun: Caller) -> None:
     inside = "setup: {container: {image: 'docker://x', runtime: apptainer}}\n"
     assert notes(hpcrun, f"command: [/opt/none/x]\n{inside}resources: {{gpus_per_node: 0}}") == []
     assert notes(hpcrun, f"script: /opt/none/train.py\n{inside}") == []

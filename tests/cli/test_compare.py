@@ -53,7 +53,7 @@ def test_two_logs(logs: Caller) -> None:
     assert "settings" not in done.out
 
 
-def test_no_difference_is_said_where_there_is_none(logs: Caller) -> None:
+def test_no_difference_is_shown_where_there_is_none(logs: Caller) -> None:
     done = logs("compare", "a.log", "same.log")
     assert "loss at step 400: no difference beyond noise: " in done.out, done
 
@@ -167,7 +167,7 @@ def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_was_changed_between_is_told(scaling: Caller) -> None:
+def test_code_that_was_changed_between_is_reported(scaling: Caller) -> None:
     scaling.write("train.py", "print(2)\n")
     submitted(scaling, 4, 19)
     told = compared(scaling, "18", "19")

@@ -145,7 +145,7 @@ def test_all_verbs_and_their_meaning(site: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_runs_tell_what_they_are(site: Caller) -> None:
+def test_runs_show_what_they_are(site: Caller) -> None:
     assert asked(site, "fish", "status", "--", "z") == [
         "plain,zero2-7k3q\tzero2, exit code 3, 11-20 08:14 UTC",
     ]
@@ -156,7 +156,7 @@ def test_runs_tell_what_they_are(site: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_is_broken_nothing_is_said(site: Caller) -> None:
+def test_whatever_is_broken_nothing_is_printed(site: Caller) -> None:
     site.write("hpcrun.yaml", "runs_dir: [\n")
     assert as_a_process(site, "bash", "", "hpcrun status ") == []
     site.write("hpcrun.yaml", "runs_dir: $NO_SUCH_VARIABLE/runs\n")

@@ -49,7 +49,7 @@ def test_a_job_is_that_of_the_folder_it_was_submitted_from(hpcrun: Caller, tools
     assert hpcrun("cancel", "7").code == 0 and calls(ended)
 
 
-def test_a_copy_of_a_run_that_is_over_keeps_what_it_tells(hpcrun: Caller, tools: Path) -> None:
+def test_a_copy_of_a_run_that_is_over_keeps_what_it_shows(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", "FAILED"), ""))
     replay(tools, "sacct", (0, "", ""))

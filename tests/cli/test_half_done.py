@@ -187,7 +187,7 @@ def test_a_condition_that_nobody_can_judge_is_no_success(
     assert not (tools / "scancel.asked").exists() and not done.out
 
 
-def test_a_waiting_job_is_not_said_to_be_held(hpcrun: Caller, tools: Path) -> None:
+def test_a_waiting_job_is_not_reported_as_held(hpcrun: Caller, tools: Path) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     (run / "secrets.env").unlink()
     replay(tools, "squeue", (0, row(run, "7", "PENDING"), ""))

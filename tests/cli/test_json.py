@@ -52,7 +52,7 @@ def test_those_without_are_right() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_tells_of_everything(name: str) -> None:
+def test_a_schema_describes_everything(name: str) -> None:
     schema = load_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["title"] and schema["description"]

@@ -56,7 +56,7 @@ def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, s
     assert "loss" in call(project, environ, "parse", "train.log")
 
 
-def test_without_a_thread_to_spare_nothing_is_said_of_a_slow_slurm(
+def test_without_a_thread_to_spare_nothing_is_reported_of_a_slow_slurm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refused(thread: threading.Thread) -> None:

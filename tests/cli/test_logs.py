@@ -127,7 +127,7 @@ def test_lines_since(run: Run) -> None:
     assert len(run.json("--since", "2h30m", "-n", "1", "--rank", "0")) == 1
 
 
-def test_attempts_are_told_apart(run: Run) -> None:
+def test_attempts_are_distinguished(run: Run) -> None:
     run.write("attempts/0/begin.json", begun(0, "n[1-2]"))
     run.write("attempts/0/end.json", ended(0, exit_code=143, stopped_by="TERM"))
     run.write("attempts/1/begin.json", begun(1, "n[3-4]"))
@@ -260,7 +260,7 @@ def test_secrets_are_hidden_and_raw_shows_them(run: Run) -> None:
         (("--since", "noon"), "--since noon: no time"),
     ],
 )
-def test_what_is_wrong_is_said(run: Run, options: tuple[str, ...], words: str) -> None:
+def test_what_is_wrong_is_reported(run: Run, options: tuple[str, ...], words: str) -> None:
     done = run.hpcrun("logs", *options)
     assert (done.code, done.out) == (2, ""), done
     assert words in done.err and "Traceback" not in done.err

@@ -107,7 +107,7 @@ def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
 
 
 @pytest.mark.parametrize(("said", "code"), [("3:0", 3), ("0:9", 137)])
-def test_the_exit_code_is_told_without_accounting(
+def test_the_exit_code_is_known_without_accounting(
     hpcrun: Caller, tools: Path, said: str, code: int
 ) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))

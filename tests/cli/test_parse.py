@@ -107,7 +107,7 @@ def test_a_log_is_not_replaced_by_its_own_report(hpcrun: Caller, log: Path, verb
         (["--csv", "a.out", "--html", "a.out"], "--csv a.out: --html names the same file"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_a_log_is_followed(
+def test_what_cannot_be_written_is_reported_before_a_log_is_followed(
     hpcrun: Caller, log: Path, words: list[str], why: str
 ) -> None:
     (hpcrun.project / "other.log").touch()
@@ -120,7 +120,7 @@ def test_what_cannot_be_written_is_told_before_a_log_is_followed(
     ("option", "package"),
     [("--plot", "matplotlib"), ("--html", "plotly"), ("--tensorboard", "tensorboard")],
 )
-def test_a_package_that_is_missing_is_told_before_a_log_is_read(
+def test_a_package_that_is_missing_is_reported_before_a_log_is_read(
     hpcrun: Caller, log: Path, option: str, package: str
 ) -> None:
     code = (

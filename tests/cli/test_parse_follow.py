@@ -162,7 +162,7 @@ def test_the_picture_follows_the_size_of_the_window(
         assert ("loss by step" in text) == (height > 5)
 
 
-def test_a_file_that_begins_anew(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
+def test_a_file_that_begins_again(hpcrun: Caller, watch: Callable[..., Watched]) -> None:
     log = hpcrun.project / "train.log"
     append(log, LINES[:100])
     seen = watch("parse", "-f", "train.log")
@@ -190,7 +190,7 @@ def test_a_run_to_its_end(followed: Followed, watch: Callable[..., Watched]) -> 
 
 
 @pytest.mark.parametrize("name", ["node-0.log", "rank-3.log"])
-def test_whoever_tells_the_loss_is_heard(
+def test_whoever_prints_the_loss_counts(
     followed: Followed, watch: Callable[..., Watched], name: str
 ) -> None:
     """A bare command has no ranks; Megatron's last rank speaks, and its first only chats."""

@@ -168,7 +168,7 @@ def test_what_a_run_that_waits_can_do(several: Caller) -> None:
     assert several("status", "--json", "13").json["runs"][0]["why"].startswith("waits for job 12")
 
 
-def test_attempts_are_told_one_by_one(hpcrun: Caller, tools: Path) -> None:
+def test_attempts_are_shown_one_by_one(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW - 30, attempts=2)
     answers(tools, "squeue", rest=queued(run, "15", "COMPLETED"))
     done = hpcrun("status", "15")
@@ -363,7 +363,7 @@ def test_a_slow_slurm_is_mentioned(
         assert done.err.count("Slurm is slow to answer; still waiting ...") == 1, done
 
 
-def test_a_runs_folder_that_is_missing_is_told_from_an_empty_one(hpcrun: Caller) -> None:
+def test_a_runs_folder_that_is_missing_is_distinguished_from_an_empty_one(hpcrun: Caller) -> None:
     """It may be on a file system that is not mounted here."""
     missing = f"no runs yet in {hpcrun.runs}, which does not exist (is its file system mounted?)"
     done = hpcrun("status")

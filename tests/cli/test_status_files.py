@@ -76,7 +76,9 @@ def test_of_a_mixture_of_states_three_files_a_row_at_most(mixture: Caller) -> No
     assert len(warm) <= 4 * 3 + 4 + 12, warm  # those that run and wait, and a file for each other
 
 
-def test_what_the_records_say_is_remembered_until_slurm_tells(hpcrun: Caller, tools: Path) -> None:
+def test_what_the_records_say_is_remembered_until_slurm_answers(
+    hpcrun: Caller, tools: Path
+) -> None:
     """No accounting, or a late one: a row costs one file, and Slurm's word goes first."""
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", ended=NOW - 600, exit_code=1)
     answers(tools, "squeue", HEADED)
@@ -166,7 +168,7 @@ def test_a_sweep_of_500_that_slurm_has_forgotten_is_looked_at_once(
     assert row["states"] == over | ({"RUNNING": live} if live else {})
 
 
-def test_a_task_that_was_started_anew_is_looked_at_again(hpcrun: Caller, tools: Path) -> None:
+def test_a_task_that_was_started_again_is_looked_at_again(hpcrun: Caller, tools: Path) -> None:
     sweep_of(hpcrun, tools)
     assert "250 FAILED" in hpcrun("status").out
     run = RunFolder(hpcrun.runs / "20261121-000000-lr.1-7k3q")

@@ -37,7 +37,7 @@ def test_a_run_that_its_dependency_ended_says_so_in_words(hpcrun: Caller, tools:
 
 
 @pytest.mark.parametrize("state", ["FAILED", "RUNNING", "COMPLETED", "PENDING"])
-def test_a_full_disk_is_told_of_one_run(
+def test_a_full_disk_is_reported_of_one_run(
     hpcrun: Caller, tools: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     run = make_run(hpcrun, RUN, "15", log="step 1\n")
@@ -102,7 +102,7 @@ def test_a_name_in_a_c_locale(hpcrun: Caller, tools: Path, encoding: str, name: 
         ("DependencyNeverSatisfied", "it will never start", "submit it without this dependency"),
     ],
 )
-def test_other_jobs_are_not_told_of_hpcruns_options(
+def test_other_jobs_are_not_given_hpcruns_options(
     hpcrun: Caller, tools: Path, reason: str, words: str, fix: str
 ) -> None:
     elsewhere = RunFolder(Path("/elsewhere"))

@@ -172,7 +172,7 @@ def test_ctrl_c_that_comes_too_late_names_the_job(
 
 
 @pytest.mark.slow
-def test_secrets_are_each_runs_own_and_missing_ones_are_told_first(
+def test_secrets_are_each_runs_own_and_missing_ones_are_reported_first(
     hpcrun: Caller, tools: Path
 ) -> None:
     hpcrun.write("words.yaml", JOB + "secrets: [A_TOKEN]\n")
@@ -364,7 +364,7 @@ def test_every_problem_of_every_run_at_once(hpcrun: Caller, tools: Path) -> None
 
 
 @pytest.mark.slow
-def test_notes_of_the_runs_are_told_once_each(hpcrun: Caller, tools: Path) -> None:
+def test_notes_of_the_runs_are_reported_once_each(hpcrun: Caller, tools: Path) -> None:
     hpcrun.write("noted.yaml", JOB + "nccl: {env: {NCCL_TIMEOUT: 1800, NCCL_RINGS: x}}\n")
     submitted = hpcrun("submit", "noted.yaml")
     dry = hpcrun("submit", "noted.yaml", "--dry-run")

@@ -1,11 +1,11 @@
-"""Tells what a rank sees of its world; with --world it also proves that the world is one.
+"""Reports what a rank sees of its world; with --world it also proves that the world is one.
 
 A user's program for the tests, which imports nothing but the standard library (torch for gloo).
-Effects: writes $HPCRUN_RUN_DIR/probe/ATTEMPT-rank-R.json; opens sockets for --world.
+It writes $HPCRUN_RUN_DIR/probe/ATTEMPT-rank-R.json.
 
     probe.py [--world sockets|gloo] [--wait-for FILE] [--hold SECONDS] [WORDS ...]
 
---world: every rank hears from all others which run and attempt they belong to. ``sockets`` is what
+--world: every rank learns from all others which run and attempt they belong to. ``sockets`` is what
 torch's store does, in small: rank 0 listens on MASTER_PORT, the others connect to MASTER_ADDR.
 """
 

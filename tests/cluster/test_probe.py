@@ -53,7 +53,7 @@ def latin1(value: str) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_each_rank_is_told_its_place(bare_site: Site, nodes: int) -> None:
+def test_each_rank_is_given_its_place(bare_site: Site, nodes: int) -> None:
     """One job for each launcher, side by side on the same nodes."""
     runs = {}
     for launcher in LAUNCHERS:

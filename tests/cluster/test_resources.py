@@ -156,7 +156,7 @@ def test_the_network_is_found_on_the_first_node_and_debug_says_more(
     assert "fabric" not in (run.folder / "spec.yaml").read_text()
 
 
-def test_a_network_that_is_not_there_is_told_by_the_nodes_name(
+def test_a_network_that_is_not_there_is_reported_by_the_nodes_name(
     rig: Rig, site_with: MakeSite
 ) -> None:
     """A job for InfiniBand on nodes without it ends at once, and says on which."""

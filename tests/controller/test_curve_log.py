@@ -121,7 +121,7 @@ def test_the_other_files_of_the_curve_are_read_again_with_it(tmp_path: Path) -> 
     assert not log.look()
 
 
-def test_the_first_file_speaks_also_where_the_second_is_written_first(tmp_path: Path) -> None:
+def test_the_first_file_counts_also_where_the_second_is_written_first(tmp_path: Path) -> None:
     out, err = tmp_path / "a.out", tmp_path / "a.err"
     log = log_of(out, err)
     err.write_text("".join(f"step={n} loss=9.0\n" for n in range(20)))

@@ -211,7 +211,7 @@ def test_a_file_of_the_home_folder(project: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["zero_stage: 2", "config: {gradient_clipping: 0.5}"])
-def test_a_script_that_names_the_optimizer_of_offload_is_told_nothing(
+def test_a_script_that_names_the_optimizer_of_offload_has_no_note(
     project: Path, section: str
 ) -> None:
     job(project, f"deepspeed: {{offload: {{optimizer: cpu}}, {section}}}")

@@ -121,7 +121,7 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
         "env: {HUB: hf_sesamesesame}",
     ],
 )
-def test_secrets_in_a_job_file_are_not_told(context: Context, text: str) -> None:
+def test_secrets_in_a_job_file_are_not_shown(context: Context, text: str) -> None:
     assert "sesame" not in str(run_facts(written(context, f"script: train.py\n{text}\n")))
 
 
@@ -131,7 +131,7 @@ def test_every_kind_of_secret_is_left_out(context: Context) -> None:
     assert [value for value in values.values() if value in told] == []
 
 
-def test_what_only_sounds_like_a_secret_is_told(context: Context) -> None:
+def test_what_only_sounds_like_a_secret_is_shown(context: Context) -> None:
     words = "[--pad_token, <pad>, --sort-key, len, --max-tokens, 7, tokenizer=gpt2, data.key=text]"
     facts, _, _ = run_facts(written(context, f"script: train.py\nargs: {words}\n"))
     assert {key: value for key, value in facts.items() if key.startswith("args")} == {
@@ -160,7 +160,7 @@ def test_seconds_are_those_of_all_attempts(context: Context) -> None:
     assert run_facts(run)[2] == 360.5
 
 
-def test_a_folder_without_its_records_tells_nothing(context: Context) -> None:
+def test_a_folder_without_its_records_shows_nothing(context: Context) -> None:
     run = written(context, "script: train.py")
     (run.path / "plan.json").write_text("{")
     (run.path / "spec.yaml").write_text("script: [\n")
@@ -170,7 +170,7 @@ def test_a_folder_without_its_records_tells_nothing(context: Context) -> None:
     assert run_facts(run) == ({}, None, None)
 
 
-def test_settings_of_an_older_form_are_told_all_the_same(context: Context) -> None:
+def test_settings_of_an_older_form_are_shown_all_the_same(context: Context) -> None:
     run = written(context, "script: train.py")
     (run.path / "spec.yaml").write_text("script: old.py\nno_such_key: {a: [1, 2], b: null}\n")
     plan = json.loads(run.plan.read_text())
@@ -181,7 +181,7 @@ def test_settings_of_an_older_form_are_told_all_the_same(context: Context) -> No
     assert gpus is None
 
 
-def test_code_is_told_apart_by_its_files(context: Context) -> None:
+def test_code_is_distinguished_by_its_files(context: Context) -> None:
     first = written(context, "script: train.py")
     again = written(context, "script: train.py")
     (context.project / "train.py").write_text("print('changed')\n")
@@ -196,7 +196,7 @@ def test_code_is_told_apart_by_its_files(context: Context) -> None:
     assert code_digests(written(context, "script: train.py\nsnapshot: false")) == {}
 
 
-def test_which_files_of_the_code_differ_is_said(context: Context) -> None:
+def test_which_files_of_the_code_differ_is_shown(context: Context) -> None:
     folders = [written(context, "script: train.py") for _ in range(2)]
     for number in range(6):
         (context.project / f"part{number}.py").write_text("x")

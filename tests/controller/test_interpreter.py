@@ -105,7 +105,7 @@ def test_what_is_not_there(context: Context, setup: Setup, said: str) -> None:
         found(context, setup, Cluster(python="profile/python"))
 
 
-def test_a_venv_that_is_not_there_can_be_made_as_said(context: Context) -> None:
+def test_a_venv_that_is_not_there_can_be_made_as_the_fix_shows(context: Context) -> None:
     with pytest.raises(InputError) as caught:
         found(context, Setup(venv="none yet"))
     assert caught.value.fix == f"python3 -m venv '{context.project}/none yet'"
@@ -185,7 +185,7 @@ def test_copies_are_looked_for_where_they_can_be_seen(context: Context) -> None:
     ]
 
 
-def test_modules_beside_hpcruns_own_python_are_told(context: Context) -> None:
+def test_modules_beside_hpcruns_own_python_are_reported(context: Context) -> None:
     assert sys.executable in found(context, Setup(modules=["pytorch/2.9"])).note
     assert found(context, Setup(modules=["pytorch/2.9"], python="python")).note == ""
     assert found(context, Setup()).note == ""

@@ -171,7 +171,7 @@ def test_a_file_where_a_folder_should_be(context: Context) -> None:
     assert problems[1].startswith(f"cache_dir: {context.runs_dir}: ")
 
 
-def test_a_loop_of_links_is_told(context: Context) -> None:
+def test_a_loop_of_links_is_reported(context: Context) -> None:
     context.runs_dir.symlink_to(context.runs_dir.name)
     [problem] = look(context)[0]
     assert problem.startswith(f"runs_dir: {context.runs_dir}: Too many levels")
@@ -212,7 +212,7 @@ def test_room_that_is_little_is_a_note_and_none_a_problem(
     assert [note in text for text in notes] == [True] * bool(note)
 
 
-def test_a_file_system_that_tells_nothing_is_not_full(
+def test_a_file_system_that_shows_nothing_is_not_full(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = Room(0, 0)
@@ -272,7 +272,7 @@ def test_the_quota_is_asked_for_on_a_network_file_system(
         ("fuse.sshfs", 2, False, False),
     ],
 )
-def test_a_disk_of_this_machines_own_is_told_where_other_nodes_must_see_it(
+def test_a_disk_of_this_machines_own_is_reported_where_other_nodes_must_see_it(
     context: Context,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,

@@ -28,7 +28,7 @@ def gpus(*lines: str) -> tuple[GpuUse, ...]:
     return use.gpus
 
 
-def test_gpus_as_nvidia_smi_tells_them() -> None:
+def test_gpus_as_nvidia_smi_reports_them() -> None:
     full, part = gpus("visible ", f"gpu {A100}", f"gpu {MIG}", f"gpu {LOST}")
     assert full == GpuUse(
         index=0,
@@ -42,7 +42,7 @@ def test_gpus_as_nvidia_smi_tells_them() -> None:
     assert part.memory_total == 40960 * MIB
 
 
-def test_gpus_as_amds_driver_tells_them() -> None:
+def test_gpus_as_amds_driver_reports_them() -> None:
     (gpu,) = gpus("visible 1", "amd 0 99 1 2", "amd 1 42 68702699520 137438953472", "amd x y")
     assert (gpu.index, gpu.utilization, gpu.memory_total) == (1, 42, 137438953472)
     (unknown,) = gpus("amd 0 7 - -")

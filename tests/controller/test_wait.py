@@ -261,7 +261,7 @@ def test_a_question_that_is_cut_off_at_the_end_says_nothing(
 # ---- jobs that hpcrun did not submit
 
 
-def test_tasks_are_told_one_by_one_and_those_that_begin_no_longer_wait(
+def test_tasks_are_reported_one_by_one_and_those_that_begin_no_longer_wait(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(0)

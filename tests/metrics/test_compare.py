@@ -69,7 +69,7 @@ def test_the_same_noise_in_both_drops_out() -> None:
     assert gap.is_clear and gap.value == pytest.approx(0.001) and (gap.error or 0) < 1e-9
 
 
-def test_too_few_points_tell_no_noise() -> None:
+def test_too_few_points_show_no_noise() -> None:
     few = Track([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
     gap = difference(few, Track(few.x, [9.0, 9.0, 9.0]))
     assert gap.error is None and not gap.is_clear

@@ -243,13 +243,13 @@ class TestOneLog:
 
 
 class TestRanksAndFiles:
-    def test_the_lowest_rank_speaks(self) -> None:
+    def test_the_lowest_rank_counts(self) -> None:
         lines = [at(0, step, float(rank), rank=rank) for step in range(9) for rank in (3, 1, 2)]
         curve = build(lines)
         assert both(curve, "loss") == ([*range(9)], [1.0] * 9)
         assert curve.notes == ()
 
-    def test_ranks_that_log_different_metrics_each_speak_for_theirs(self) -> None:
+    def test_ranks_that_log_different_metrics_each_count_for_theirs(self) -> None:
         lines = []
         for step in range(9):
             lines += [at(0, step, 2.0, rank=7), at(0, step, 0.1, name="lr", rank=0)]
@@ -257,7 +257,7 @@ class TestRanksAndFiles:
         assert curve.values("loss") == [2.0] * 9
         assert curve.values("lr") == [0.1] * 9
 
-    def test_a_rank_that_prints_one_line_of_its_own_does_not_speak(self) -> None:
+    def test_a_rank_that_prints_one_line_of_its_own_does_not_count(self) -> None:
         lines = [at(0, 0, 9.0, rank=0)] + [at(0, step, 2.0, rank=63) for step in range(9)]
         assert build(lines).values("loss") == [2.0] * 9
 
@@ -266,14 +266,14 @@ class TestRanksAndFiles:
         lines += [at(0, step, 2.0, rank=63) for step in range(9)]
         assert build(lines).values("loss") == [2.0] * 9
 
-    def test_the_first_file_speaks_unless_another_has_more(self) -> None:
+    def test_the_first_file_counts_unless_another_has_more(self) -> None:
         lines = [at(0, step, float(file), file=file) for file in (0, 1) for step in range(9)]
         lines += [at(0, step, 0.1, name="lr", file=1) for step in range(9)]
         curve = build(lines)
         assert curve.values("loss") == [0.0] * 9
         assert curve.values("lr") == [0.1] * 9
 
-    def test_each_attempt_has_its_own_speaker(self) -> None:
+    def test_each_attempt_has_its_own_source(self) -> None:
         lines = [at(0, step, 1.0) for step in range(9)]
         lines += [at(1, 5, 0.1, name="lr"), *(at(1, step, 2.0, file=1) for step in (5, 6))]
         assert both(build(lines), "loss") == ([*range(7)], [1.0] * 5 + [2.0] * 2)

@@ -322,7 +322,7 @@ def test_prose_and_settings_are_not_proven_by_recurrence(line: str) -> None:
     assert parsed(line, [2.75, 2.5, 2.25, 2.125]) == []
 
 
-def test_surer_lines_speak_for_their_losses() -> None:
+def test_surer_lines_give_their_losses() -> None:
     lines = "".join(
         f"step: {n}, loss: {n}.5\n" + f"epoch {n} until now has loss: 0.{n}5\n" for n in range(1, 9)
     )
@@ -374,7 +374,7 @@ def test_of_several_losses_one_is_that_of_the_whole() -> None:
     assert curve.notes == (f"nothing is called loss: predict_loss is taken; {draws}",)
 
 
-def test_the_mean_of_an_epoch_speaks_beside_its_last_loss() -> None:
+def test_the_mean_of_an_epoch_counts_beside_its_last_loss() -> None:
     text = "".join(f"Epoch {n}\navg. train_loss {9 - n}.5\nLoss {9 - n}.125\n" for n in range(1, 9))
     curve = parse_chunks("x", [(0, [text.encode()])]).curve
     assert curve.values("loss") == [9.5 - n for n in range(1, 9)]

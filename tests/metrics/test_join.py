@@ -42,13 +42,13 @@ class TestBars:
         assert curve.total_steps == 100
         assert curve.steps("epoch") == curve.steps("loss")
 
-    def test_a_bar_that_lags_behind_is_drawn_anew_after_the_dictionary(self) -> None:
+    def test_a_bar_that_lags_behind_is_drawn_again_after_the_dictionary(self) -> None:
         lines = []
         for step in range(10, 90, 10):
             lines += [bar(step - step % 3 - 1), at(0, None, 1.0), bar(step)]
         assert build(lines).steps("loss") == [*range(10, 90, 10)]
 
-    def test_the_printed_epochs_tell_whether_the_bar_before_lags_behind(self) -> None:
+    def test_the_printed_epochs_show_whether_the_bar_before_lags_behind(self) -> None:
         """Steps too fast for the bar: it is drawn for the dictionaries alone, after each."""
         lines = [bar(0)]
         for step in range(1, 20):
@@ -141,7 +141,7 @@ class TestBars:
         assert curve.values("loss")[-1] == 50.0
         assert curve.values("train_runtime") == [9.0]
 
-    def test_a_step_that_tells_how_long_the_training_has_run_is_a_point(self) -> None:
+    def test_a_step_that_shows_how_long_the_training_has_run_is_a_point(self) -> None:
         lines = []
         for step in (10, 20, 30):
             values = (("loss", 40.0 - step), ("lr", 1e-4), ("train_runtime", step / 5))
@@ -150,7 +150,7 @@ class TestBars:
         assert curve.steps("loss") == [10, 20, 30]
         assert curve.steps("train_runtime") == [10, 20, 30]
 
-    def test_a_bar_without_any_rows_tells_its_pace(self) -> None:
+    def test_a_bar_without_any_rows_shows_its_pace(self) -> None:
         sampling = [Line((("step_seconds", 0.01),), n, bar="", total=400) for n in range(0, 400, 9)]
         curve = build([*sampling, *(bar(n, 500) for n in range(1, 261))])
         assert curve.steps("step_seconds") == [*range(1, 261)]
@@ -201,7 +201,7 @@ class TestWhatBarsShow:
     def test_what_it_still_shows_of_an_evaluation_is_not_measured_again(self) -> None:
         assert both(build(self.epochs(3)), "eval_loss") == ([4, 4, 4], [0.5, 0.4, 0.3])
 
-    def test_lines_speak_before_bars(self) -> None:
+    def test_lines_count_before_bars(self) -> None:
         lines = []
         for epoch in range(1, 6):
             lines += [self.drawn(4, 0.25, epoch), Line(mark=Mark(epoch=epoch))]
@@ -210,7 +210,7 @@ class TestWhatBarsShow:
         assert both(curve, "loss") == ([1, 2, 3, 4, 5], [9.0, 8.0, 7.0, 6.0, 5.0])
         assert curve.steps("eval_loss") == [1, 2, 3, 4, 5]
 
-    def test_a_bar_drawn_at_each_step_speaks_before_a_line_an_epoch(self) -> None:
+    def test_a_bar_drawn_at_each_step_counts_before_a_line_an_epoch(self) -> None:
         lines = []
         for epoch in range(3):
             lines += [self.drawn(step, float(step), epoch) for step in range(1, 5)]
@@ -247,7 +247,7 @@ class TestStepLines:
             [0.0, 25.0, 50.0, 75.0, 100.0],
         )
 
-    def test_what_is_told_of_a_step_on_the_next_line(self) -> None:
+    def test_what_is_printed_of_a_step_on_the_next_line(self) -> None:
         lines = []
         for step in range(9):
             lines += [at(0, step, 1.0), at(0, None, step / 2, name="reward")]

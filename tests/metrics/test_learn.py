@@ -67,7 +67,7 @@ def by_shape(learned_from: str, line: str) -> Row | None:
         ("step     9 loss  2.5000 lr 1e-05", "step 10009 loss 12.5000 lr 1e-05"),
     ],
 )
-def test_lines_of_one_shape_are_told_alike(first: str, second: str) -> None:
+def test_lines_of_one_shape_are_read_alike(first: str, second: str) -> None:
     assert by_shape(first, second) is not None
 
 

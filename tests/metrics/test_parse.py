@@ -14,7 +14,7 @@ def test_formats_are_named_most_frequent_first() -> None:
     assert (run.points, run.files, run.lines, run.bytes) == (3, 1, 3, len(data))
 
 
-def test_the_first_file_of_an_attempt_speaks_for_it() -> None:
+def test_the_first_file_of_an_attempt_counts_for_it() -> None:
     run = parse_chunks(
         "x",
         [(0, [b"step=1 loss=2\n"]), (0, [b"step=1 loss=9\nstep=1 eval_loss=3\n"])],
@@ -56,7 +56,7 @@ def test_nothing_to_read() -> None:
         assert (run.points, len(run.samples), run.formats, run.lines) == (0, 0, (), 0)
 
 
-def test_a_trainer_that_counts_tokens_tells_its_runtime_with_each_loss() -> None:
+def test_a_trainer_that_counts_tokens_prints_its_runtime_with_each_loss() -> None:
     state = b"""{"global_step": 2, "log_history": [
         {"loss": 3.0, "learning_rate": 1e-4, "train_runtime": 1.5, "step": 1},
         {"loss": 2.0, "learning_rate": 1e-4, "train_runtime": 3.0, "step": 2},

@@ -405,7 +405,7 @@ class TestTotals:
 
 
 class TestRanks:
-    def test_the_rank_of_a_line_is_told(self) -> None:
+    def test_the_rank_of_a_line_is_known(self) -> None:
         data = b"".join(b"[rank%d]: step=%d loss=2.5\n" % (i % 3, i // 3) for i in range(30))
         assert [row.layout.rank for row in in_one(data)] == [0, 1, 2] * 10
         assert in_one(data) == line_by_line(data)

@@ -108,7 +108,7 @@ def test_offload_to_disk_needs_stage_3() -> None:
             plan(f"script: a.py\ndeepspeed: {{offload: {{{section}}}}}")
 
 
-def test_offload_tells_which_optimizer_the_script_needs() -> None:
+def test_offload_shows_which_optimizer_the_script_needs() -> None:
     told = "DeepSpeedCPUAdam"
     section = "deepspeed: {offload: {optimizer: cpu}}"
     assert any(told in note for note in plan(f"script: a.py\n{section}").notes)

@@ -121,7 +121,7 @@ def test_a_site_that_forbids_tasks_gives_all_cpus_to_the_one_that_slurm_makes() 
 
 
 @pytest.mark.parametrize("option", ["mem", "mem-per-cpu", "mem-per-gpu"])
-def test_memory_is_said_once(option: str) -> None:
+def test_memory_is_specified_once(option: str) -> None:
     made = directives(f"{JOB}slurm: {{{option}: 7G}}")
     assert {name: value for name, value in made.items() if name.startswith("mem")} == {option: "7G"}
 

@@ -34,7 +34,7 @@ def test_names_of_many_sites(names: str, answer: bool | None) -> None:
     assert {name: has_bf16(name) for name in names.split()} == dict.fromkeys(names.split(), answer)
 
 
-def test_slices_are_told_from_memory_sizes() -> None:
+def test_slices_are_distinguished_from_memory_sizes() -> None:
     slices = "1g.5gb a100_3g.20gb nvidia_a100_1g.5gb 1g.10gb+me h100_2g.24gb mig a100-mig 4g.40gb"
     slices += " a100_1g5gb 1c.3g.20gb MIG-1g.5gb"
     assert [name for name in slices.split() if not is_mig(name)] == []

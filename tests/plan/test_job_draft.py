@@ -96,7 +96,7 @@ def test_the_option_that_says_the_most() -> None:
     assert found == [("--micro-batch-size", "micro_batch_per_gpu")]
 
 
-def test_a_script_that_takes_no_batch_is_told() -> None:
+def test_a_script_that_takes_no_batch_is_reported() -> None:
     assert any("HPCRUN_MICRO_BATCH_PER_GPU" in note for note in options("'--lr'").notes)
     assert not options("'--batch'").notes
 

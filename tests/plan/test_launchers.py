@@ -65,7 +65,7 @@ def test_what_cannot_work_is_refused(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
 @pytest.mark.parametrize("framework", ["accelerate", "transformers"])
-def test_accelerate_is_told_the_same_under_every_launcher(framework: str, launcher: str) -> None:
+def test_accelerate_is_given_the_same_under_every_launcher(framework: str, launcher: str) -> None:
     text = f"script: a.py\nframework: {framework}\nlauncher: {launcher}\nprecision: fp16\n"
     text += "batch: {gradient_accumulation_steps: 3}\n"
     env = variables(plan(text))
@@ -80,7 +80,7 @@ def test_accelerate_is_told_the_same_under_every_launcher(framework: str, launch
 
 
 @pytest.mark.parametrize("framework", ["torch", "deepspeed", "lightning"])
-def test_others_are_told_nothing_of_accelerate(framework: str) -> None:
+def test_others_are_given_nothing_of_accelerate(framework: str) -> None:
     env = variables(plan(f"script: a.py\nframework: {framework}"))
     assert not [name for name in env if name.startswith("ACCELERATE_")]
 
@@ -119,7 +119,7 @@ def test_hosts_of_a_hostfile() -> None:
         assert (made.launcher, made.tasks_per_node, made.hosts) == (starter, tasks, place.hosts)
 
 
-def test_ranks_that_the_trainer_takes_for_one_alone_are_told_of() -> None:
+def test_ranks_that_the_trainer_takes_for_one_alone_are_reported() -> None:
     text = "script: a.py\nframework: {}\nresources: {{gpus_per_node: 2}}\n"
     trainer, sharded, cpus = text.format("transformers"), "deepspeed: {}\n", "accelerator: cpu"
     assert any("ddp_backend" in note for note in plan(trainer + sharded, cpus).notes)
@@ -138,7 +138,7 @@ def test_ranks_that_the_trainer_takes_for_one_alone_are_told_of() -> None:
         assert not any("without GPUs" in note for note in plan(job_text, profile).notes)
 
 
-def test_a_switch_that_nothing_passes_on_is_told() -> None:
+def test_a_switch_that_nothing_passes_on_is_reported() -> None:
     on = "script: a.py\nactivation_checkpointing: true\n"
     passed = ["args: ['{activation_checkpointing}']", "env: {A: 'x{activation_checkpointing}'}"]
     assert any("activation_checkpointing: no arg" in note for note in plan(on).notes)

@@ -101,11 +101,11 @@ def limits(
         ),
     ],
 )
-def test_what_no_node_has_is_told_with_file_key_and_date(resources: str, said: str) -> None:
+def test_what_no_node_has_is_reported_with_file_key_and_date(resources: str, said: str) -> None:
     assert limits(resources) == [said]
 
 
-def test_all_that_cannot_be_is_told_at_once() -> None:
+def test_all_that_cannot_be_is_reported_at_once() -> None:
     found = limits("gpus_per_node: 9, nodes: 11, memory_per_node: 2T, time: UNLIMITED")
     fields = [text.partition(":")[0].removeprefix("resources.") for text in found]
     assert fields == ["gpus_per_node", "gpus_per_node", "nodes", "memory_per_node", "time"]

@@ -44,7 +44,7 @@ def test_fill(text: str, filled: str) -> None:
         ("{}", "a lone { in '{}'; write {{ for a brace"),
     ],
 )
-def test_a_mistake_is_told(text: str, said: str) -> None:
+def test_a_mistake_is_reported(text: str, said: str) -> None:
     found = Findings()
     fill(text, VALUES, "args[0]", found)
     assert str(found.problems[0]) == f"args[0]: {said}"

@@ -94,7 +94,7 @@ def test_an_option_that_is_not_always_there_is_not_required(text: str, said: lis
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
-def test_of_other_parsers_nothing_is_said(text: str) -> None:
+def test_of_other_parsers_nothing_is_reported(text: str) -> None:
     found = facts(f"{HEAD}{text}\n{TAIL}")
     assert not found.plain
     assert argument_notes(Script("a.py", found), ["--nonsense"]) == []
@@ -231,7 +231,7 @@ def test_what_argparse_stops_without() -> None:
         ("import os\nAccelerator(backend=os.environ['HPCRUN_BACKEND'])", False),
     ],
 )
-def test_a_script_that_chooses_no_backend_is_told_of(script: str, told: bool) -> None:
+def test_a_script_that_chooses_no_backend_is_reported(script: str, told: bool) -> None:
     def notes_of(text: str, **changed: object) -> list[str]:
         known = {"accelerator": "cpu", "world_size": 4, **changed}
         spec = job(f"script: a.py\nframework: accelerate\n{text}")
@@ -272,7 +272,7 @@ def test_a_batch_that_reaches_the_script_is_no_news(text: str) -> None:
     assert notes(text) == []
 
 
-def test_a_batch_that_does_not_reach_the_script_is_told() -> None:
+def test_a_batch_that_does_not_reach_the_script_is_reported() -> None:
     [note] = notes(BATCH + "args: [--epochs, 3]")
     assert note.startswith(
         "batch.micro_batch_per_gpu and batch.gradient_accumulation_steps: no argument passes it on "
@@ -295,7 +295,7 @@ def test_a_batch_that_the_script_itself_says() -> None:
     assert "which sets per_device_train_batch_size=8, not 4, and reads no HPCRUN_* " in note
 
 
-def test_deepspeeds_json_that_does_not_reach_the_script_is_told() -> None:
+def test_deepspeeds_json_that_does_not_reach_the_script_is_reported() -> None:
     [note] = notes("framework: deepspeed\nargs: [--deepspeed_config, mine.json]")
     assert note.startswith("deepspeed: no argument passes hpcrun's JSON on to a.py, ")
     assert notes("framework: deepspeed", reads=True) == []
@@ -317,7 +317,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
         ({}, ["--token", "hf_" + KEY], [], "args"),
     ],
 )
-def test_secrets_are_told_and_never_shown(
+def test_secrets_are_reported_and_never_shown(
     env: dict[str, str], words: list[str], commands: list[str], said: str
 ) -> None:
     [note] = secret_notes(env, words, commands, {})
@@ -337,11 +337,11 @@ def test_secrets_are_told_and_never_shown(
         ("MODEL", "risk-assessment-of-a-long-name"),
     ],
 )
-def test_what_is_no_secret_is_not_told(name: str, value: str) -> None:
+def test_what_is_no_secret_is_not_reported(name: str, value: str) -> None:
     assert secret_notes({name: value}, [value], [f"export {name}={value}"], {name: value}) == []
 
 
-def test_the_profiles_secrets_are_told_too() -> None:
+def test_the_profiles_secrets_are_reported_too() -> None:
     [note] = secret_notes({}, [], [], {"HF_TOKEN": "hf_" + KEY})
     assert note.startswith("the profile's env.HF_TOKEN: ")
 

@@ -61,7 +61,7 @@ def with_words(*words: str) -> list[list[str]]:
         ),
     ],
 )
-def test_one_folder_for_all_runs_is_told(
+def test_one_folder_for_all_runs_is_reported(
     options: str, given: list[list[str]], name: str, folder: str, own: str
 ) -> None:
     (said,) = notes(options, given)
@@ -101,7 +101,7 @@ DIR = "p.add_argument('--checkpoint-dir', default='checkpoints')"
         (f"{DIR}\nos.environ['HPCRUN_CHECKPOINT_DIR']", LR),
     ],
 )
-def test_what_may_be_well_is_not_told(options: str, given: list[list[str]]) -> None:
+def test_what_may_be_well_is_not_reported(options: str, given: list[list[str]]) -> None:
     assert notes(options, given) == []
 
 

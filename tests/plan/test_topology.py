@@ -134,7 +134,7 @@ def test_the_profiles_word_on_slices_wins() -> None:
     assert made.ranks_per_node == 2
 
 
-def test_a_type_that_is_told_by_its_partition_needs_that_partition() -> None:
+def test_a_type_that_is_known_by_its_partition_needs_that_partition() -> None:
     profile = "gpu_types: {h100: {partition: hopper}}"
     assert topology("gpu_type: h100", profile).partition == "hopper"
     assert topology("gpu_type: h100, partition: hopper", profile).partition == "hopper"

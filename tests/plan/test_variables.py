@@ -135,7 +135,7 @@ def test_loopback_leads_nowhere_but_on_one_node() -> None:
     assert plan(text.replace("nodes: 2", "nodes: 1")).nodes == 1
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     text = "script: a.py\nresources: {gpus_per_node: 2, gpu_type: 1g.5gb}\n"
     text += "env: {CUDA_VISIBLE_DEVICES: 0, X: '{nope}'}\nprecision: bf16"
     with pytest.raises(SpecError) as caught:
@@ -150,7 +150,7 @@ def inheriting(environ: dict[str, str], text: str = TWO_NODES, profile: str = ""
     return [note for note in notes if "of your shell" in note]
 
 
-def test_what_the_shell_brings_along_is_told() -> None:
+def test_what_the_shell_brings_along_is_reported() -> None:
     environ = {"NCCL_P2P_DISABLE": "1", "NCCL_NET": "Socket", "CUDA_VISIBLE_DEVICES": "0", "A": "b"}
     said = inheriting(environ)
     assert len(said) == 2

@@ -149,7 +149,7 @@ def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:
     assert words[-3:] == ["\udcff\udcfe", PLACE.run_id, "{other}"]
 
 
-def test_torchrun_is_told_the_world_and_starts_the_rank(hostile: Plan) -> None:
+def test_torchrun_is_given_the_world_and_starts_the_rank(hostile: Plan) -> None:
     run_dir = written(hostile)
     write_torchrun(hostile)
     words, _ = told(
@@ -245,7 +245,7 @@ def test_srun_argv() -> None:
         ("{% extends 'nowhere.j2' %}", "nowhere.j2"),
     ],
 )
-def test_a_wrong_template_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_template_is_reported(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(text)
     with pytest.raises(InputError) as caught:

@@ -33,7 +33,7 @@ def text_of(runs: Sequence[ParsedRun], width: int = 100, **more: Any) -> str:
     return report(runs, compare_runs(runs), look, **more)
 
 
-def test_settings_that_nobody_knows_are_told_quietly() -> None:
+def test_settings_that_nobody_knows_are_shown_quietly() -> None:
     runs = [
         run("a", loss(10, 2.0), facts={"args.--lr": "1e-4"}),
         run("b", loss(10, 2.0), facts={"args.--lr": "3e-4"}),
@@ -178,6 +178,6 @@ any_run = st.builds(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.lists(any_run, min_size=2, max_size=4), st.sampled_from(["step", "tokens", "time"]))
-def test_whatever_logs_hold_it_can_be_told(runs: list[ParsedRun], by: Any) -> None:
+def test_whatever_logs_hold_it_can_be_shown(runs: list[ParsedRun], by: Any) -> None:
     checked(runs)
     text_of(runs, 60, by=by)

@@ -51,7 +51,7 @@ def test_at_an_equal_time_the_faster_run_is_ahead() -> None:
     assert not any(gap.is_clear for gap in told_at(told, "step").behind if gap)
 
 
-def test_with_another_batch_equal_samples_are_told_too() -> None:
+def test_with_another_batch_equal_samples_are_shown_too() -> None:
     def batch(size: int) -> dict[str, str]:
         return {"effective_batch": str(size)}
 
@@ -197,7 +197,7 @@ def test_only_settings_that_differ() -> None:
     assert told.settings == {"args.--lr": ("1e-4", "3e-4", None), "args.-v": (None, "", None)}
 
 
-def test_waits_and_unlike_clocks_are_told() -> None:
+def test_waits_and_unlike_clocks_are_reported() -> None:
     series = timed(loss(100, 2.0), 1.0)
     waited = run("waited", series, curve={"restarts": (Restart(1, 50, 40, 11),)})
     summed = built(

@@ -36,7 +36,7 @@ def test_every_point_of_a_run_stands_at_its_step() -> None:
     assert list(table[0])[:4] == ["step", "loss", "eval_loss", "lr"]
 
 
-def test_several_runs_are_told_apart_by_their_source() -> None:
+def test_several_runs_are_distinguished_by_their_source() -> None:
     table = rows(runs.several())
     assert list(table[0])[:2] == ["source", "step"]
     counts = {
@@ -136,6 +136,6 @@ def test_bad_bytes_in_a_name_are_written_all_the_same(tmp_path: Path) -> None:
     assert b"\na?b,1,2.0" in (tmp_path / "a.csv").read_bytes()
 
 
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mkdir -p"):
         write_csv(runs.one(), tmp_path / "none" / "a.csv")

@@ -111,7 +111,7 @@ def test_every_value_is_in_the_page() -> None:
 
 
 @pytest.mark.slow
-def test_restarts_warnings_and_notes_are_told() -> None:
+def test_restarts_warnings_and_notes_are_shown() -> None:
     restarted = structs.replace(
         runs.restarted(),
         curve=structs.replace(runs.restarted().curve, notes=("read in two ways",)),
@@ -140,13 +140,13 @@ def test_the_configuration_stands_beside_and_what_differs_first() -> None:
     assert "Configuration" not in Page(html_text(runs.one())).texts
 
 
-def test_values_that_are_not_finite_are_told_as_such() -> None:
+def test_values_that_are_not_finite_are_shown_as_such() -> None:
     series = build_series([1, 2, 3], [math.nan, math.inf, -math.inf])
     page = Page(html_text([made(curve=Curve({"loss": series}, ()))]))
     assert page.data["runs"][0]["metrics"]["loss"]["values"] == ["NaN", "Infinity", "-Infinity"]
 
 
-def test_what_tells_most_has_the_open_panels() -> None:
+def test_what_shows_most_has_the_open_panels() -> None:
     names = ("consumed samples", "never changed", "time left", "reward", "kl_loss", "loss", "epoch")
     steps: list[int | None] = [*range(6)]
     falling = [9.0, 3.0, 2.5, 2.0, 1.9, 1.8]
@@ -263,7 +263,9 @@ def test_the_size_is_that_of_plotly_and_of_the_values(tmp_path: Path) -> None:
     assert 1e6 < (tmp_path / "a.html").stat().st_size < 2.2e6
 
 
-def test_without_plotly_the_fix_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_the_fix_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
@@ -278,6 +280,6 @@ def test_without_plotly_the_fix_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mkdir -p"):
         write_html(runs.one(), tmp_path / "none" / "a.html")

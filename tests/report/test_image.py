@@ -173,7 +173,7 @@ def test_what_is_not_finite_is_a_gap_and_a_cross(tmp_path: Path) -> None:
     assert path.get("d", "").count("M") == 2
 
 
-def test_several_runs_are_told_apart(tmp_path: Path) -> None:
+def test_several_runs_are_distinguished(tmp_path: Path) -> None:
     shown = [made(f"run {n}", loss=counted([4.0 + n, 3.0 + n, 2.0 + n])) for n in range(12)]
     root = drawn(shown, tmp_path)
     assert {f"run {n}" for n in range(12)} <= set(texts(root))
@@ -219,7 +219,7 @@ def test_any_values_can_be_drawn(tmp_path: Path, values: list[float]) -> None:
     write_image([made(reward=build_series([None] * len(values), values))], tmp_path / "b.png")
 
 
-def test_nothing_to_draw_is_told(tmp_path: Path) -> None:
+def test_nothing_to_draw_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no metric to draw"):
         write_image(runs.nothing(), tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
@@ -236,7 +236,7 @@ def test_the_users_settings_of_matplotlib_count_before_and_after_only(tmp_path: 
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_without_matplotlib_the_fix_is_told(
+def test_without_matplotlib_the_fix_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__
@@ -252,6 +252,6 @@ def test_without_matplotlib_the_fix_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mkdir -p"):
         write_image(runs.one(), tmp_path / "none" / "a.png")

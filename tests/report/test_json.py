@@ -79,7 +79,7 @@ def test_shape() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
-def test_the_schema_describes_all_that_is_told(full: bool) -> None:
+def test_the_schema_describes_all_that_is_printed(full: bool) -> None:
     every = [*runs.several(), *runs.running(), *runs.without_steps(), *runs.rewards()]
     told = load(json_text(every, full=full))
     assert len(told["runs"]) == len(every)
@@ -162,7 +162,7 @@ def test_a_log_without_loss_has_no_points() -> None:
     assert set(told["metrics"]) == {"eval_loss", "tokens_per_second"}
 
 
-def test_restarts_are_counted_and_told() -> None:
+def test_restarts_are_counted_and_reported() -> None:
     told = runs_json(runs.running())["runs"][0]
     assert told["restarts"] == 1
     assert told["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
@@ -176,7 +176,7 @@ def test_restarts_are_counted_and_told() -> None:
     st.booleans(),
 )
 @settings(max_examples=100)
-def test_whatever_a_log_holds_is_told(
+def test_whatever_a_log_holds_is_printed(
     source: str, logged: dict[str, list[float]], warnings: list[str], full: bool
 ) -> None:
     metrics = {name: build_series([None] * len(v), v) for name, v in logged.items()}

@@ -191,7 +191,7 @@ def test_ranks_stand_for_gpus_where_there_are_none() -> None:
     assert told.counted == "ranks" and efficiencies(told) == [1.0, 1.0]
 
 
-def test_unlike_gpus_are_told() -> None:
+def test_unlike_gpus_are_reported() -> None:
     runs = [
         built("a", {"step_seconds": constant(1.0)}, gpus=n, facts={"resources.gpu_type": kind})
         for n, kind in ((1, "v100"), (2, "h100"))

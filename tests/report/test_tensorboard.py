@@ -119,7 +119,7 @@ def test_every_run_has_a_folder_of_its_own() -> None:
     assert len({name.lower() for name in names}) == len(sources)
 
 
-def test_without_the_package_the_fix_is_told(
+def test_without_the_package_the_fix_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__
@@ -135,7 +135,7 @@ def test_without_the_package_the_fix_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file"):
         write_tensorboard(runs.one(), tmp_path / "file")

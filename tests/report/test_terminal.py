@@ -104,7 +104,7 @@ def test_a_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
     assert not further or "metric number 0" in text or f"also logged: {further} metric" in text
 
 
-def test_what_measures_nothing_is_not_told() -> None:
+def test_what_measures_nothing_is_not_shown() -> None:
     metrics = {"loss": build_series([1, 2], [3.0, 2.0], [10.0, 10.4])}
     text = told([runs.built("a.log", {**metrics, "memory_bytes": build_series([1], [0.0])})])
     assert "peak memory" not in text and "time" not in text
@@ -286,7 +286,7 @@ def test_the_table_has_what_matters() -> None:
     )
 
 
-def test_lost_steps_are_not_told_where_they_are_not_known() -> None:
+def test_lost_steps_are_not_shown_where_they_are_not_known() -> None:
     bare = {"loss": build_series([None, None], [3.0, 2.0])}
     restarts = (Restart(0, None, None, 0),)
     run = runs.built("a.log", bare, curve={"restarts": restarts})
@@ -304,7 +304,7 @@ def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
     assert text.count("1.072 @99") == 2 and "2.345" in text
 
 
-def test_time_to_go_is_not_told_where_it_is_not_known() -> None:
+def test_time_to_go_is_not_shown_where_it_is_not_known() -> None:
     (run,) = runs.running()
     assert "to go" not in told(
         [structs.replace(run, curve=structs.replace(run.curve, total_steps=None))]
@@ -334,7 +334,7 @@ def test_evaluation_alone_is_drawn() -> None:
         (["lr", "tokens_per_second"], "lr"),
     ],
 )
-def test_without_a_loss_what_tells_most_is_drawn(names: list[str], drawn: str) -> None:
+def test_without_a_loss_what_shows_most_is_drawn(names: list[str], drawn: str) -> None:
     metrics = {name: build_series([1, 2], [3.0, 2.0]) for name in names}
     run = runs.built("a.log", metrics)
     assert main_metric([run]) == drawn
@@ -347,7 +347,7 @@ def test_a_metric_can_be_asked_for() -> None:
     assert "\nlowest " in text and "\nhighest " in text and "\nbest " not in text
 
 
-def test_what_else_was_logged_is_told_as_far_as_there_is_room() -> None:
+def test_what_else_was_logged_is_shown_as_far_as_there_is_room() -> None:
     metrics = runs.rewards()[0].curve.metrics
     for height in (24, 30, 40, 50):
         text = report(runs.rewards(), Look(80, height))
@@ -375,7 +375,7 @@ def test_the_evaluation_goes_with_the_loss_if_the_axis_can_hold_both() -> None:
         assert ("eval_loss" in heading) == beside
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinguished() -> None:
     text = build("sweep-80")
     assert [f"lr-{index:02}" in text for index in range(14)] == [True] * 14
 

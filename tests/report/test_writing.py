@@ -49,7 +49,7 @@ def test_what_fails_halfway_leaves_what_was(tmp_path: Path) -> None:
     assert path.read_bytes() == b"before" and names(tmp_path) == ["a.csv"]
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     with pytest.raises(InputError, match="quota") as caught, whole_file(path) as file:
         file.write(b"half")
@@ -90,7 +90,7 @@ def test_standard_output_is_written_to_be_it_a_pipe_or_a_file(tmp_path: Path) ->
     assert (tmp_path / "out").read_bytes() == piped.stdout and names(tmp_path) == ["out"]
 
 
-def test_places_where_nothing_can_be_written_are_told(tmp_path: Path) -> None:
+def test_places_where_nothing_can_be_written_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such folder\n  fix: mkdir -p .*/none"):
         write(tmp_path / "none" / "a.csv", b"")
     with pytest.raises(InputError, match="name a file in it"):

@@ -108,7 +108,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(target.iterdir()) == [target / "kept"]
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(HpcrunError, match="nowhere/x: No such file or directory"):
         write_file(tmp_path / "nowhere" / "x", b"x")
 
@@ -153,7 +153,7 @@ def test_a_record_of_a_newer_hpcrun_can_be_read(tmp_path: Path) -> None:
     assert read_record(path, Begin) is not None
 
 
-def test_a_record_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_a_record_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "begin.json"
     path.mkdir()
     with pytest.raises(HpcrunError, match=r"begin\.json: Is a directory"):
@@ -218,7 +218,7 @@ def test_a_run_folder_is_made_once(tmp_path: Path) -> None:
         create_run_folder(run.path)
 
 
-def test_a_runs_dir_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_runs_dir_that_cannot_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError) as caught:
         create_run_folder(tmp_path / "file" / "r")

@@ -119,7 +119,9 @@ def test_what_a_failure_means(version: str) -> None:
 
 @every_version
 @pytest.mark.parametrize("case", ["no-controller", "no-munge"])
-def test_what_never_left_is_told_from_what_may_have_arrived(version: str, case: str) -> None:
+def test_what_never_left_is_distinguished_from_what_may_have_arrived(
+    version: str, case: str
+) -> None:
     assert was_never_sent(load(version, "sbatch", case)["stderr"])
 
 
@@ -385,7 +387,7 @@ def test_an_array_that_never_began_is_one_row_of_the_accounting(version: str) ->
 
 
 @every_version
-def test_cancelling_tells_little(version: str) -> None:
+def test_cancelling_reports_little(version: str) -> None:
     """What is over, unknown or cancelled: the answer is the same, and the queue has to tell."""
     for case in ("taken", "ended", "unknown", "array-taken-task", "array-ended-task"):
         captured = load(version, "scancel", case)

@@ -60,7 +60,7 @@ def test_each_state_has_one_meaning() -> None:
 
 @pytest.mark.slow
 @given(st.text())
-def test_an_unheard_of_state_is_never_final(text: str) -> None:
+def test_an_unknown_state_is_never_final(text: str) -> None:
     assert parse_state(text) in FINAL or not is_final(parse_state(text))
     assert not is_final(parse_state("X" + text))
 

@@ -40,13 +40,13 @@ def read(text: str, form: Form | None = None) -> list[tuple[str, int | None, int
         ("10.0.0.7:2\n", [("10.0.0.7", 2, None)]),
     ],
 )
-def test_forms_are_told_by_their_lines(
+def test_forms_are_known_by_their_lines(
     text: str, hosts: list[tuple[str, int | None, int | None]]
 ) -> None:
     assert read(text) == hosts
 
 
-def test_a_form_can_be_said() -> None:
+def test_a_form_can_be_named() -> None:
     assert read("n1 slots=4\nn1 slots=2\n", "openmpi") == [("n1", 6, None)]
     assert read("n1\nn2\n", "openmpi") == [("n1", 1, None), ("n2", 1, None)]
     assert read("n1\n", "mpich") == [("n1", 1, None)]
@@ -82,7 +82,7 @@ def test_a_form_can_be_said() -> None:
         ("n1:2\n", "plain", ["pool:1: n1: a line of mpich's form"]),
     ],
 )
-def test_all_problems_are_told(text: str, form: Form | None, problems: list[str]) -> None:
+def test_all_problems_are_reported(text: str, form: Form | None, problems: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         parse_hostfile(text, "pool", form)
     found = [str(problem) for problem in caught.value.problems]

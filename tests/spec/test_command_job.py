@@ -16,6 +16,6 @@ def test_it_is_what_yaml_makes_of_it(overrides: list[str]) -> None:
     assert command_job(overrides) == read("resources: {gpus_per_node: 0}", *overrides)
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_what_is_wrong_is_reported() -> None:
     with pytest.raises(SpecError, match=r"--set: resources.nods: unknown key"):
         command_job(["resources.nods=2"])

@@ -112,7 +112,7 @@ def test_a_byte_order_mark_is_passed_over() -> None:
     assert ours('\ufeff{"a": 1}') == {"a": 1}
 
 
-def test_two_duplicates_are_told_together() -> None:
+def test_two_duplicates_are_reported_together() -> None:
     with pytest.raises(SpecError) as caught:
         parse_hjson('{"a": 1, "a": 2,\n"b": 1,\n"b": 2}', "ds.json")
     assert len(caught.value.problems) == 2

@@ -146,7 +146,7 @@ def test_sbatch_options_that_fields_say(option: str, field: str) -> None:
     assert read(f"slurm: {{{option}: false}}").slurm == {option: False}
 
 
-def test_a_profile_renames_what_can_be_said_otherwise() -> None:
+def test_a_profile_renames_what_can_be_written_otherwise() -> None:
     text = "rename:\n  gres: gpus-per-node\n  mem: mem-per-gpu\n  cpus-per-task: cpus-per-gpu\n"
     assert load_cluster(text, source="c.yaml").rename["mem"] == "mem-per-gpu"
     wrong = "rename:\n  gres: gpus-per-task\n  mem: gpus\n  nodes: ntasks\n"

@@ -197,7 +197,7 @@ def test_one_clear_problem(text: str, message: str) -> None:
     assert wrong(text)[0] == message
 
 
-def test_duplicate_keys_are_all_told_with_both_lines() -> None:
+def test_duplicate_keys_are_all_reported_with_both_lines() -> None:
     assert wrong("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\na: 2\n'a': 3") == [
         "f.yaml:5: b.c: key given twice; first on line 3",
         "f.yaml:6: a: key given twice; first on line 1",

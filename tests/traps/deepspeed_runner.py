@@ -1,9 +1,8 @@
 """A stand-in for ``python -m deepspeed.launcher.runner --no_ssh``: what DeepSpeed's own does.
 
 Read from deepspeed/launcher/runner.py and launch.py of 0.19.8: without a hostfile it warns and
-trains on this node alone; with one it numbers the visible GPUs anew from 0; only positive exit
+trains on this node alone; with one it numbers the visible GPUs from 0 again; only positive exit
 codes are passed on, so a launcher that was killed ends with 0. tests/cluster runs the real one.
-Effects: processes.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ GUARDS = [
         HARNESS,
         "        *) [ $status -eq 124 ] || return 0 ;;\n",
         "        *) return 0 ;;\n",
-        "tests/test_world.py::test_no_answer_at_all_is_told",
+        "tests/test_world.py::test_no_answer_at_all_is_reported",
     ),
     guard(
         20,

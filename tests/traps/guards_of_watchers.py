@@ -24,7 +24,7 @@ GUARDS = [
         HARNESS,
         "    ) <&0 {beat}>&- &\n    child=$!\n",
         "    ) <&0 {beat}>&-\n    sh -c 'exit $0' $? &\n    child=$!\n",
-        f"{SIGNALS}::test_a_request_to_stop_is_heard_while_the_job_runs",
+        f"{SIGNALS}::test_a_request_to_stop_arrives_while_the_job_runs",
     ),
     guard(
         37,
@@ -168,7 +168,7 @@ GUARDS = [
         "return state if state in WAITING | ACTIVE | FINAL else UNKNOWN",
         'return state if state in WAITING | ACTIVE | FINAL else "COMPLETED"',
         f"{DIALECT}::test_states",
-        f"{DIALECT}::test_an_unheard_of_state_is_never_final",
+        f"{DIALECT}::test_an_unknown_state_is_never_final",
     ),
     guard(
         52,

@@ -1,7 +1,6 @@
 """A stand-in for the two questions that a job asks scontrol: host names, and a node's address.
 
 STAND_IN_ADDRESSES holds NAME=ADDRESS,...; like the real one, it is silent about unknown nodes.
-Effects: prints.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
 It makes the mutation run quick. That the real srun behaves so is proven on a real Slurm: see
 tests/cluster.
-Effects: processes.
 
 Each task gets SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURMD_NODENAME and its node's GPUs. As
 srun of Slurm 22.05 does it: a step's tasks have one CPU unless --cpus-per-task or
-SRUN_CPUS_PER_TASK says more (told as STAND_IN_CPUS); SLURM_EXPORT_ENV=NONE takes the environment
+SRUN_CPUS_PER_TASK says more (shown as STAND_IN_CPUS); SLURM_EXPORT_ENV=NONE takes the environment
 away; while another step has the CPUs (STAND_IN_STEP), a step without --overlap waits for ever
 (here: an error); TERM, which Slurm itself
 sends when it ends a job, ends no task before KillWait; without --kill-on-bad-exit the other tasks

@@ -2,7 +2,6 @@
 
 Quick enough to be run for every mutation of a guard. What a stand-in claims of Slurm is proven on
 a real one by tests/cluster.
-Effects: files, processes.
 """
 
 from __future__ import annotations

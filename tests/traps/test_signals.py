@@ -57,7 +57,7 @@ def test_a_rank_may_finish_what_it_began_when_slurm_stops_the_job(
     assert (end["exit_code"], end["stopped_by"], end["first_failure"]) == (143, "TERM", None)
 
 
-def test_a_request_to_stop_is_heard_while_the_job_runs(make_job: Maker, saves: Path) -> None:
+def test_a_request_to_stop_arrives_while_the_job_runs(make_job: Maker, saves: Path) -> None:
     """Bash runs a trap when the command in the foreground has ended: hours later."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 1}", script=saves)
     batch = job.start()

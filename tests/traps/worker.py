@@ -1,7 +1,7 @@
 """Runs named tests in a mutated copy of this repository, each time in a fork of one warm process.
 
 A program: reads requests as lines of JSON from its standard input and answers each with a line.
-Effects: processes; with ``--rig`` a real Slurm that all requests share.
+With ``--rig`` it starts a real Slurm that all requests share.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def in_three_ranks(example: Project) -> dict[str, list[str]]:
     return found
 
 
-def test_a_set_up_that_is_wrong_is_told_at_once_and_names_the_rank(example: Project) -> None:
+def test_a_set_up_that_is_wrong_is_reported_at_once_and_names_the_rank(example: Project) -> None:
     said = in_three_ranks(example)
     for each in said["well"]:
         assert each.startswith("3 ranks on 1 host agree: model ")
@@ -224,7 +224,7 @@ def test_a_chain_of_jobs_is_the_one_job(example: Project) -> None:
     assert not any((Path(run) / "checkpoints" / "wandb").exists() for run in logged)
 
 
-def test_what_a_stage_needs_is_told_before_it_waits(example: Project) -> None:
+def test_what_a_stage_needs_is_reported_before_it_waits(example: Project) -> None:
     refused = example.try_hpcrun("submit", "stage2", "--cluster", "sandbox")
     assert refused.returncode == 2
     assert "{after_checkpoint_dir}: there is one only with --after RUN" in refused.stderr

@@ -129,7 +129,7 @@ def test_a_corpus_of_weight_nought_is_not_learned(facts: dict[str, Any]) -> None
     assert facts["first_only"]["eval_talk_loss"] > NOTHING
 
 
-def test_activations_are_computed_again_only_where_the_trainer_is_told(
+def test_activations_are_computed_again_only_where_the_trainer_is_asked_to(
     facts: dict[str, Any],
 ) -> None:
     assert facts["passes"] == {"true": 2.0, "false": 1.0}
@@ -176,7 +176,7 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     assert f"partition {partition}\n" in told + "\n"
 
 
-def test_a_json_block_that_does_nothing_is_told(example: Project) -> None:
+def test_a_json_block_that_does_nothing_is_reported(example: Project) -> None:
     block = "deepspeed.config.activation_checkpointing.partition_activations=true"
     done = example.try_hpcrun("submit", "zero3-offload", "--set", block, "--dry-run")
     assert done.returncode == 0
