@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"metrics", "views"},
     "sandbox": {"transport", "slurm"},
     # Its types are those of the parts below; it does nothing that the controller does not.
-    "api": {"controller", "metrics", "runs", "plan", "spec", "logs", "secrets"},
+    "api": {"controller", "metrics", "runs", "plan", "spec", "logs", "secrets", "slurm"},
 }
 # What reaches out of the process, or gives another answer each time.
 EFFECTS = {
