@@ -76,6 +76,28 @@ def test_daily_verbs_import_light_libraries(tmp_path: Path, clean_environ: dict[
     assert libraries(found) <= {*LIGHT, "numpy"}
 
 
+def test_logs_of_a_run_import_nothing_of_its_state(
+    tmp_path: Path, clean_environ: dict[str, str]
+) -> None:
+    (tmp_path / "hpcrun.yaml").write_text("python: python3\nruns_dir: runs\n")
+    folder = tmp_path / "runs" / "20261121-081455-train-8m4r" / "logs" / "0"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_text("step 1 loss 2.5\n")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "hpcrun", "logs", "8m4r"],
+        cwd=tmp_path,
+        env=clean_environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "step 1 loss 2.5\n"
+    found = {line.rpartition("| ")[2].strip() for line in done.stderr.splitlines()}
+    assert "hpcrun.controller.logs" in found
+    states = ("hpcrun.slurm", "hpcrun.scheduler", "hpcrun.controller.status", "hpcrun.views.status")
+    assert not [module for module in found if module.startswith(states)]
+
+
 def test_ctrl_c_while_libraries_are_imported_is_no_traceback(
     tmp_path: Path, clean_environ: dict[str, str]
 ) -> None:

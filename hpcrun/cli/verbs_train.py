@@ -102,8 +102,8 @@ def run(
     Without Slurm the job runs on this machine, or on the hosts of a hostfile; inside an salloc it
     uses the allocation. Ctrl-C ends it on all hosts.
     """
-    from hpcrun.cli.show_logs import watch
     from hpcrun.cli.show_submission import describe
+    from hpcrun.cli.watch_logs import watch_run
     from hpcrun.controller.checks.submission import Checks
     from hpcrun.controller.prepare import prepare
     from hpcrun.controller.run import here, load_pool, on_pool, running, share_cpus, take_shape
@@ -129,7 +129,7 @@ def run(
         say(f"Running {prepared.plan.name} {'here' if pool is None else f'on {pool.source}'}")
         pairs(describe(prepared))
         try:
-            return watch(where, run, logs=True, process=process)
+            return watch_run(where, run, logs=True, process=process)
         except KeyboardInterrupt:
             note("stopping the run")
             raise
