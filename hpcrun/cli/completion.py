@@ -1,7 +1,7 @@
 """Completion: the words that could stand on a line that is being typed in bash, zsh or fish.
 
 click finds what the place on the line takes; here are the values that are hpcrun's own, and the
-scripts of the shells. Completion never asks Slurm and prints no error.
+scripts of the shells, and where these are put. Completion never asks Slurm and prints no error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
-from hpcrun.assets import shipped
+from hpcrun.assets import config_dir, home_dir, list_jobs, shipped
+from hpcrun.errors import InputError
 from hpcrun.runs.layout import ARRAY, RUN_ID, array_of
 
 
@@ -163,6 +164,60 @@ class FishComplete(_Complete):
 SHELLS = {shell.name: shell for shell in (BashComplete, ZshComplete, FishComplete)}
 
 
+# ---- a shell's start files -----------------------------------------------------------------------
+
+
+def install_script(shell: str, name: str, script: str) -> list[tuple[Path, bool]]:
+    """Put the script where the shell finds it; return each file, and whether it was changed.
+
+    fish reads a folder of its own; for bash and zsh a line is added to the user's own start file,
+    once. Raises InputError, HpcrunError.
+    """
+    home = Path(home_dir(os.environ))
+    if shell == "fish":
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        target = base / "fish" / "completions" / f"{name}.fish"
+        return [(target, _write(target, script))]
+    target = config_dir(os.environ) / f"completion-{name}.{shell}"
+    start = home / ".bashrc"
+    if shell == "zsh":
+        start = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
+    changed = _write(target, script)
+    place = shlex.quote(str(target))
+    line = f"[ ! -r {place} ] || . {place}  # completion of hpcrun"
+    return [(target, changed), (start, _add_line(start, line))]
+
+
+def _write(path: Path, text: str) -> bool:
+    from hpcrun.runs.records import write_file  # here: a word that is typed needs none
+
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        if path.is_file() and path.read_bytes() == data:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {error.strerror}") from error
+    write_file(path, data)
+    return True
+
+
+def _add_line(path: Path, line: str) -> bool:
+    """Add a line to a file of the user's, through links and with its rights as they are."""
+    data = line.encode("utf-8", "surrogateescape")
+    try:
+        before = path.read_bytes() if path.exists() else b""
+        if data in before.splitlines():
+            return False
+        with path.open("ab") as file:
+            file.write((b"" if not before or before.endswith(b"\n") else b"\n") + data + b"\n")
+    except OSError as error:
+        raise InputError(
+            f"{path}: {error.strerror}", fix=f"add this line where your shell starts: {line}"
+        ) from error
+    return True
+
+
 # ---- the values --------------------------------------------------------------------------------
 
 # Files and folders are left to the shell.
@@ -259,7 +314,6 @@ def _read(path: Path) -> bytes:
 
 def jobs(_: str) -> Iterable[tuple[str, str]]:
     """Jobs that can be submitted by their names."""
-    from hpcrun.assets import list_jobs
     from hpcrun.controller.context import find_project
 
     for name, (whose, path) in sorted(list_jobs(find_project(Path.cwd()), os.environ).items()):
@@ -268,7 +322,6 @@ def jobs(_: str) -> Iterable[tuple[str, str]]:
 
 def clusters(_: str) -> Iterable[tuple[str, str]]:
     """The user's profiles by name, the project's own, and the sandbox."""
-    from hpcrun.assets import config_dir
     from hpcrun.controller.context import PROFILE, find_project
 
     profiles = sorted((config_dir(os.environ) / "clusters").glob("*.yaml"))

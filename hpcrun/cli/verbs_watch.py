@@ -20,7 +20,7 @@ from hpcrun.cli.options import (
     parse_when,
     seconds,
 )
-from hpcrun.cli.output import is_terminal, note
+from hpcrun.cli.output import emit_json, is_terminal, note, say
 from hpcrun.errors import InputError
 
 if TYPE_CHECKING:
@@ -237,7 +237,6 @@ def wait(
     the timeout, and 4 if Slurm did not answer at the timeout. A requeued job is not over. Ctrl-C
     stops waiting, not the job.
     """
-    from hpcrun.cli.output import emit_json, note, say
     from hpcrun.controller.monitor import Jobs, Monitor, Runs, name_of, poll_all
     from hpcrun.controller.targets import find_targets
     from hpcrun.views.status import end_line, ended_json
@@ -283,7 +282,6 @@ def wait(
 
 def _show_progress(before: JobStatus | None, now: JobStatus) -> None:
     """Show people what goes on; in a pipe only that Slurm is silent, and that it is back."""
-    from hpcrun.cli.output import is_terminal, note
     from hpcrun.views.status import state_line
     from hpcrun.views.table import Look
 

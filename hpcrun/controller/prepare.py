@@ -29,7 +29,7 @@ from hpcrun.plan.types import Dependency, Place, Plan, SetupPlan
 from hpcrun.render.files import RenderedFile, render_array, render_files
 from hpcrun.render.quoting import quote_comment
 from hpcrun.runs.layout import make_run_id, sweep_folder, task_run_id
-from hpcrun.runs.records import Sweep, Task
+from hpcrun.runs.records import Sweep, Task, runs_of
 from hpcrun.slurm.jobs import array_id
 from hpcrun.spec.dump import dump_job
 from hpcrun.spec.job import JobSpec
@@ -407,7 +407,6 @@ def dependency_on(context: Context, word: str) -> Dependency:
     # Here: few jobs wait for another.
     from hpcrun.controller.status import status_of, status_of_job
     from hpcrun.controller.targets import find_target
-    from hpcrun.runs.records import runs_of
 
     if not word.strip():
         raise InputError("--after: no run is named", fix="name a run or a Slurm job id")

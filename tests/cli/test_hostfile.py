@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
 import pytest
 
+from hpcrun.cli import verbs_setup
+from hpcrun.slurm.hosts import FORMS
 from tests.cli.calling import Caller, replay
 from tests.slurm_answers import sacct_row
 
@@ -23,6 +26,13 @@ JobId=7 JobName=x
 def scontrol(hpcrun: Caller, state: str, nodes: str, reason: str = "None") -> Path:
     text = DETAILS.format(state=state, nodes=nodes, reason=reason)
     return replay(hpcrun.tools, "scontrol", (0, text, ""))
+
+
+def test_the_options_take_the_forms_that_there_are() -> None:
+    taken = {option.name: option.type for option in verbs_setup.hostfile.params}
+    for name in ("form", "source"):
+        choice = taken[name]
+        assert isinstance(choice, click.Choice) and tuple(choice.choices) == FORMS
 
 
 def test_a_node_list(hpcrun: Caller) -> None:
