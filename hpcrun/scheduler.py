@@ -14,7 +14,14 @@ from hpcrun.errors import CommandFailed, OutOfReach, SchedulerRefused
 from hpcrun.slurm import commands, jobs
 from hpcrun.slurm.commands import Estimate
 from hpcrun.slurm.jobs import SlurmJob
-from hpcrun.slurm.reasons import is_silence, is_unknown_job, refusal_fix, was_never_sent
+from hpcrun.slurm.reasons import (
+    is_denied,
+    is_job_over,
+    is_silence,
+    is_unknown_job,
+    refusal_fix,
+    was_never_sent,
+)
 from hpcrun.transport import Result, Transport
 
 # A reply may take long on a busy cluster (MessageTimeout is 10 s, and clients retry).
@@ -156,8 +163,8 @@ def cancel_all(transport: Transport, job_ids: Sequence[str], *, pending: bool = 
             commands.scancel_argv(*job_ids[start : start + 500], pending=pending),
             changes=True,
         )
-        is_over = is_unknown_job(result.stderr) or "already complet" in result.stderr
-        if "ermission" in result.stderr or "ccess" in result.stderr:
+        is_over = is_unknown_job(result.stderr) or is_job_over(result.stderr)
+        if is_denied(result.stderr):
             raise SchedulerRefused(f"scancel: {_last_line(result.stderr)}")
         if result.exit_code != 0 and not is_over:
             raise CommandFailed(result.argv, result.exit_code, result.stdout, result.stderr)

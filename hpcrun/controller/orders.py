@@ -26,7 +26,7 @@ from hpcrun.runs.status import JobStatus
 from hpcrun.runs.verdict import Verdict
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.jobs import array_id
-from hpcrun.slurm.reasons import explain
+from hpcrun.slurm.reasons import explain, is_job_finished, is_requeue_disabled
 from hpcrun.slurm.states import ACTIVE, UNKNOWN, WAITING
 from hpcrun.transport import Transport
 
@@ -381,7 +381,7 @@ def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str
     ``again`` has for each job what else its user can do.
     """
     refused = scheduler.requeue(transport, list(again), hold=hold)
-    forbidden = [job_id for job_id, message in refused.items() if "disabled" in message]
+    forbidden = [job_id for job_id, message in refused.items() if is_requeue_disabled(message)]
     errors: dict[str, HpcrunError] = {}
     if forbidden:
         try:
@@ -390,7 +390,7 @@ def _ask(transport: Transport, again: dict[str, str], *, hold: bool) -> dict[str
         except OutOfReach as silence:
             errors = dict.fromkeys(forbidden, silence)
     for job_id, message in refused.items():
-        if "already finished" in message:
+        if is_job_finished(message):
             errors.setdefault(job_id, _over_for_good(job_id, again[job_id]))
         elif message:
             text = f"scontrol requeue {job_id}: {message}"

@@ -388,6 +388,7 @@ _SILENCE = pattern_of(
     re.IGNORECASE,
 )
 _UNKNOWN_JOB = pattern_of(r"Invalid job id|Invalid job array", re.IGNORECASE)
+_DENIED = pattern_of(r"access|permission", re.IGNORECASE)
 
 # What to do about a refusal: the text of the answer -> the fix.
 _FIXES = [
@@ -458,6 +459,15 @@ def was_never_sent(stderr: str) -> bool:
     return any(cause in stderr for cause in causes)
 
 
+def has_no_configuration(stderr: str) -> bool:
+    """Return whether a command of Slurm's found no slurm.conf, so that it knows no cluster.
+
+    >>> has_no_configuration("sinfo: fatal: Could not establish a configuration source")
+    True
+    """
+    return "onfiguration source" in stderr or "onfiguration file" in stderr
+
+
 def is_unknown_job(stderr: str) -> bool:
     """Return whether Slurm answered that it knows no such job (any more).
 
@@ -465,6 +475,44 @@ def is_unknown_job(stderr: str) -> bool:
     True
     """
     return bool(_UNKNOWN_JOB.search(stderr))
+
+
+def is_job_over(stderr: str) -> bool:
+    """Return whether scancel was answered that a job is over, or about to be.
+
+    >>> is_job_over("Kill job error on job id 7: Job/step already completing or completed")
+    True
+    """
+    return "already complet" in stderr
+
+
+def is_job_finished(stderr: str) -> bool:
+    """Return whether scontrol requeue was answered that a job cannot start again: it is over.
+
+    >>> is_job_finished("Job has already finished for job 7")
+    True
+    """
+    return "already finished" in stderr
+
+
+def is_requeue_disabled(stderr: str) -> bool:
+    """Return whether scontrol requeue was answered that the job was submitted with --no-requeue.
+
+    >>> is_requeue_disabled("Requested operation is presently disabled for job 7")
+    True
+    """
+    return "disabled" in stderr
+
+
+def is_denied(stderr: str) -> bool:
+    """Return whether Slurm answered that the job is another user's.
+
+    >>> is_denied("scancel: error: Kill job error on job id 7: Access/permission denied")
+    True
+    >>> is_denied("scancel: error: Kill job error on job id 7: Invalid job id specified")
+    False
+    """
+    return bool(_DENIED.search(stderr))
 
 
 def refusal_fix(stderr: str) -> str:

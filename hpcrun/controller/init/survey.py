@@ -20,6 +20,7 @@ from hpcrun.errors import OutOfReach
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import ask
 from hpcrun.slurm import cluster
+from hpcrun.slurm.reasons import has_no_configuration
 from hpcrun.spec.job import Fabric
 from hpcrun.transport import Transport
 
@@ -78,7 +79,7 @@ def _config(transport: Transport) -> cluster.SlurmConfig:
     try:
         text = _answer(transport, cluster.SHOW_CONFIG)
     except OutOfReach as error:
-        if "onfiguration source" in error.message or "onfiguration file" in error.message:
+        if has_no_configuration(error.message):
             raise OutOfReach(
                 f"Slurm's commands are here, and know no cluster: {error.message}",
                 fix="call it on a login node, or set SLURM_CONF; without a cluster: "
