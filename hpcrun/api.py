@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec import structs
 
 from hpcrun.controller.context import Context, load_context
-from hpcrun.controller.targets import Targets, list_runs, only_run, resolve
+from hpcrun.controller.targets import Targets, list_runs, only_run, refresh, resolve
 from hpcrun.errors import HpcrunError, InputError, SpecError, WaitTimeout
 from hpcrun.runs.layout import RunFolder, SweepFolder
 from hpcrun.runs.records import read_history, read_plan, read_task, runs_of
@@ -124,6 +124,8 @@ class Run:
         """
         from hpcrun.controller.logs import JobLogs, LogQuery, masker_of
 
+        if not follow:  # the follower brings it himself
+            refresh(self._context, [self._folder])
         query = LogQuery(ranks=frozenset() if rank is None else frozenset({rank}))
         logs = JobLogs(self._context, [self._folder], query)
         if not follow:
@@ -137,6 +139,7 @@ class Run:
         from hpcrun.controller.curves.parse import CurveLog, Source, own_formats
 
         own = own_formats([patterns] if isinstance(patterns, str) else patterns, "patterns")
+        refresh(self._context, [self._folder])
         log = CurveLog(self._context, Source(self.id, run=self._folder), own)
         log.read()
         return log.run(full=True)
@@ -297,7 +300,7 @@ def find(
     Raises InputError for what is not there, fits several runs, or is a sweep.
     """
     context = _context(cluster, cwd)
-    return Run(only_run(resolve(context, str(word)), str(word)), context)
+    return Run(only_run(_resolved(context, str(word)), str(word)), context)
 
 
 def find_sweep(
@@ -305,7 +308,7 @@ def find_sweep(
 ) -> Sweep:
     """Find a sweep by its id, a part of that, or its array's Slurm id. Raises InputError."""
     context = _context(cluster, cwd)
-    found = resolve(context, str(word))
+    found = _resolved(context, str(word))
     if not isinstance(found, SweepFolder):
         raise InputError(f"{word}: a run, and no sweep", fix=f"hpcrun.find({word!r})")
     return Sweep(found, context)
@@ -406,6 +409,12 @@ def _context(cluster: str | None, cwd: str | os.PathLike[str] | None) -> Context
     if not folder.is_dir():
         raise InputError(f"cwd: {folder}: no such folder")
     return load_context(os.environ, folder, cluster)
+
+
+def _resolved(context: Context, word: str) -> RunFolder | SweepFolder:
+    found = resolve(context, word)
+    context.brought.clear()  # a look at it, much later maybe, brings it again
+    return found
 
 
 def _prepared(

@@ -48,7 +48,11 @@ class _Asked(Watched):
     def look(self, context: Context, pace: Pace) -> Sequence[JobStatus] | None:
         """Read the runs' files again, with Slurm's last answers."""
         now = time.monotonic()
-        return None if now < self.next_look or pace.is_due(now) else self._find(context, pace)
+        if now < self.next_look or pace.is_due(now):
+            return None
+        live = (each for each in self.found.statuses if not each.final)
+        pace.refresh(context, [each.run for each in live if each.run is not None])
+        return self._find(context, pace)
 
     def _find(self, context: Context, pace: Pace) -> Sequence[JobStatus]:
         before = self.found.states

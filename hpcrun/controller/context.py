@@ -56,6 +56,7 @@ class Context(Struct, frozen=True, kw_only=True):
     code, an earlier run's, and not the project's own of today. ``deadline`` (by time.monotonic):
     who asks Slurm waits no longer. Each of Slurm's commands runs inside ``waiting``, which may say
     so to a user who waits. ``connect`` makes the transport to the cluster, for transport() alone.
+    ``brought``: the runs that a word has just brought from there (``targets.refresh``).
     """
 
     environ: dict[str, str]
@@ -71,6 +72,7 @@ class Context(Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     connect: Connect = LocalTransport
+    brought: set[Path] = field(default_factory=set)
 
     def transport(self, slurm_conf: str | None = None) -> Transport:
         """Reach the cluster, and its Slurm or the one whose slurm.conf is named."""

@@ -24,10 +24,9 @@ from hpcrun.controller.status import (
     judge,
     kept_progress,
     kept_row,
-    refresh,
     remember,
 )
-from hpcrun.controller.targets import list_names
+from hpcrun.controller.targets import list_names, refresh
 from hpcrun.errors import HpcrunError
 from hpcrun.runs import records
 from hpcrun.runs.layout import ARRAY, RUN_ID, RunFolder, SweepFolder, array_of, sweep_id_of

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, structs
 
 from hpcrun.controller.context import Context
-from hpcrun.controller.status import refresh, status_of, status_of_jobs
-from hpcrun.controller.targets import unknown_job
+from hpcrun.controller.status import status_of, status_of_jobs
+from hpcrun.controller.targets import refresh, unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import expire_caches, read_history

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_conf_of, slurm_transport
-from hpcrun.controller.targets import unknown_job
+from hpcrun.controller.targets import refresh, unknown_job
 from hpcrun.errors import OutOfReach
 from hpcrun.plan.types import Plan
 from hpcrun.runs import records
@@ -110,14 +110,6 @@ def conf_of(context: Context, history: History) -> str | None:
     if history.submitted is not None:
         return history.submitted.slurm_conf
     return slurm_conf_of(context)
-
-
-def refresh(context: Context, runs: Sequence[RunFolder]) -> None:
-    """Bring what the jobs have written, in one trip, where the cluster is another machine."""
-    if runs:
-        transport = slurm_transport(context, slurm_conf_of(context))
-        with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
-            transport.refresh([run.path for run in runs])
 
 
 # ---- asking

@@ -1,4 +1,7 @@
-"""What words name: runs and sweeps, by an id or a part of it, and other jobs of Slurm's."""
+"""What words name: runs and sweeps, by an id or a part of it, and other jobs of Slurm's.
+
+A word that names runs brings what their jobs have written, so that no reader has to ask for it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -52,10 +55,15 @@ def find_target(context: Context, word: str | None) -> Target | None:
     A number that Slurm gave to a task of a run means that run; no word means the newest run, or its
     whole sweep. None: there is nothing of this name. Raises InputError as find() does.
     """
-    if word is None:
-        return find(context.runs_dir, None)
-    word = plain_id(word)
-    return _find_each(context, [word], Lookup(context.runs_dir))[word]
+    return find_each(context, [word])[word]
+
+
+def find_each(context: Context, words: Sequence[str | None]) -> dict[str | None, Target | None]:
+    """Find what each word names, as ``find_target`` does; one trip brings all that they name."""
+    plain = {word: plain_id(word) if word is not None else None for word in words}
+    found = _find_each(context, list(plain.values()), Lookup(context.runs_dir))
+    refresh(context, found.values(), by_word=True)
+    return {word: found[name] for word, name in plain.items()}
 
 
 def resolve(context: Context, word: str | None) -> RunFolder | SweepFolder:
@@ -94,6 +102,7 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
             raise no_such_run(context, word)
     if not words:
         found[resolve(context, None)] = None
+    refresh(context, found, by_word=True)
     return Targets(
         runs=[one for one in found if isinstance(one, RunFolder)],
         sweeps=[one for one in found if isinstance(one, SweepFolder)],
@@ -101,10 +110,36 @@ def find_targets(context: Context, words: Sequence[str]) -> Targets:
     )
 
 
-def _find_each(context: Context, words: Sequence[str], lookup: Lookup) -> dict[str, Target | None]:
+def refresh(context: Context, found: Iterable[Target | None], *, by_word: bool = False) -> None:
+    """Bring what the jobs of runs have written, in one trip, where the cluster is another machine.
+
+    What is found ``by_word`` is not brought again when its status is asked for first.
+    """
+
+    def stale() -> Iterator[Path]:
+        for one in found:
+            if one is None or isinstance(one, str):
+                continue
+            for run in records.runs_of(one):
+                if run.path not in context.brought:
+                    yield run.path
+                if by_word:
+                    context.brought.add(run.path)
+                else:
+                    context.brought.discard(run.path)
+
+    with contextlib.suppress(OutOfReach):  # then Slurm is silent too, and that is reported
+        context.transport().refresh(stale())
+
+
+def _find_each(
+    context: Context, words: Sequence[str | None], lookup: Lookup
+) -> dict[str | None, Target | None]:
     """Find words with one walk through the runs and at most one question to Slurm."""
-    found: dict[str, Target | None] = {word: find(context.runs_dir, word, lookup) for word in words}
-    unknown = [word for word, one in found.items() if one is None and is_job_id(word)]
+    found: dict[str | None, Target | None] = {
+        word: find(context.runs_dir, word, lookup) for word in words
+    }
+    unknown = [word for word, one in found.items() if one is None and word and is_job_id(word)]
     names = _names_of_tasks(context, unknown, lookup)
     for word in unknown:
         name = names.get(word, word)
@@ -168,7 +203,8 @@ def find(
 
     123 is the whole array, 123_4 one run of it. A Slurm id that two runs had (a cluster may count
     from 1 again) means the newer one. Pass one ``lookup`` to find many words. Raises InputError for
-    a word that fits several runs, and for an empty one.
+    a word that fits several runs, and for an empty one. Names are all that is looked at: what the
+    jobs have written is as it was brought last.
     """
     if word is None:
         newest = next(list_runs(runs_dir), None)

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from hpcrun import scheduler
 from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
-from hpcrun.controller.monitor import Monitor, Pace, Watched
+from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
 from hpcrun.controller.status import conf_of
-from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run
+from hpcrun.controller.targets import find, is_job_id, job_of_another, no_such_run, refresh
 from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile
@@ -55,8 +55,9 @@ _WINDOW, _LEAST = 120.0, 5.0
 class Top(Watched):
     """The jobs that wait or run, as Slurm lists them each time, and what is known of them.
 
-    Slurm is asked on a thread, for an answer may take a minute. ``out_of_reach``: why nothing new
-    is known of the states; empty while Slurm answers.
+    Slurm is asked on a thread, for an answer may take a minute, and on another one between its
+    questions what the runs write is fetched. ``out_of_reach``: why nothing new is known of the
+    states; empty while Slurm answers.
     """
 
     is_open = True
@@ -80,10 +81,12 @@ class Top(Watched):
         self.out_of_reach = ""
         self._answered_at: float | None = None
         self._has_news = False
-        self._thread: threading.Thread | None = None
+        self._asking: threading.Thread | None = None
+        self._trip: threading.Thread | None = None
         self._answer: list[JobStatus] | HpcrunError | None = None
         # Where the output goes of jobs that are not hpcrun's.
         self._outputs: dict[str, list[str]] = {}
+        self.next_look = 0.0
         self._monitor = Monitor(context, [self])
         self._shown: dict[str, _Shown] = {}
 
@@ -131,18 +134,17 @@ class Top(Watched):
 
     def ask(self, context: Context, pace: Pace) -> None:
         """Begin to ask; look() has the answer."""
-        if self._thread is not None and self._thread.is_alive():
-            return
-        transport = slurm_transport(context)
-        self._thread = threading.Thread(target=self._find, args=[transport], daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # as many threads run as are allowed here
-            self._thread = None
-            self._find(transport)
+        if not _is_alive(self._asking):
+            self._asking = _begin(self._find, slurm_transport(context), self._trip)
 
     def look(self, context: Context, pace: Pace) -> list[JobStatus] | None:
-        """Take the answer, if there is one."""
+        """Take the answer, if there is one; between the questions fetch what the runs write."""
+        now = time.monotonic()
+        is_busy = _is_alive(self._asking) or _is_alive(self._trip) or pace.is_due(now)
+        if now >= self.next_look and not is_busy:
+            self.next_look = now + FILES_EVERY
+            runs = [each.known.run for each in self._shown.values() if each.known.run is not None]
+            self._trip = _begin(pace.refresh, context, runs) if runs else None
         answer, self._answer = self._answer, None
         if answer is None:  # what was known holds
             return None
@@ -153,8 +155,11 @@ class Top(Watched):
         self._answered_at, self.out_of_reach = time.monotonic(), ""
         return answer
 
-    def _find(self, transport: Transport) -> None:
-        """Ask for the jobs, and where the output goes of those of which that is not known."""
+    def _find(self, transport: Transport, trip: threading.Thread | None) -> None:
+        """Ask for the jobs, and where the output goes of those of which that is not known.
+
+        What the runs have written is fetched when the last ``trip`` for it is over.
+        """
         try:
             jobs = scheduler.queue(transport, self._job_ids)
         except HpcrunError as error:
@@ -171,7 +176,11 @@ class Top(Watched):
         if unknown:
             found = {job.job_id: job.outputs for job in scheduler.show_each(transport, unknown)}
             self._outputs |= {job_id: found.get(job_id, []) for job_id in unknown}
-        self._answer = [_status(job) for job in live]
+        statuses = [_status(self._context, job) for job in live]
+        if trip is not None:
+            trip.join()
+        refresh(self._context, [status.run for status in statuses])
+        self._answer = statuses
 
     def _sort(self, statuses: Sequence[JobStatus]) -> None:
         """Follow Slurm's last answer."""
@@ -206,13 +215,34 @@ class Top(Watched):
             shown.step = UsageStep(job.number, int(job.nodes), self._env, self._version)
 
 
-def _status(job: SlurmJob) -> JobStatus:
-    # The run whose job this is, in whatever runs folder, by its WorkDir.
-    path = Path(job.work_dir)
-    if (sweep_id := sweep_id_of(path.name)) is not None:
-        number = int(job.task) if job.task.isdigit() else 0
-        path = sweep_folder(path.parent, sweep_id).run(number).path
-    run = RunFolder(path) if RUN_ID.fullmatch(path.name) and path.is_dir() else None
+def _is_alive(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+def _begin(work: Callable[..., None], *args: object) -> threading.Thread | None:
+    """Begin on a thread; None: it is done, for as many threads run as are allowed here."""
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work(*args)
+        return None
+    return thread
+
+
+def _run_of(context: Context, job: SlurmJob) -> RunFolder | None:
+    """Return the run whose job this is: one of the runs here, else in whatever folder it works."""
+    for path in (context.runs_dir / job.folder, Path(job.work_dir)):
+        if (sweep_id := sweep_id_of(path.name)) is not None:
+            number = int(job.task) if job.task.isdigit() else 0
+            path = sweep_folder(path.parent, sweep_id).run(number).path
+        if RUN_ID.fullmatch(path.name) and path.is_dir():
+            return RunFolder(path)
+    return None
+
+
+def _status(context: Context, job: SlurmJob) -> JobStatus:
+    run = _run_of(context, job)
     task = read_task(run) if run is not None else None
     return JobStatus(
         verdict=Verdict(state=job.state, source=job.source, reason=job.reason),

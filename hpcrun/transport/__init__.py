@@ -6,7 +6,7 @@ are a mirror there: each verb below is made to cost one trip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -44,10 +44,11 @@ class Transport(Protocol):
         Raises OutOfReach when it does not end in ``timeout`` seconds or is not there at all.
         """
 
-    def refresh(self, run_dirs: Sequence[Path]) -> None:
+    def refresh(self, run_dirs: Iterable[Path]) -> None:
         """Bring what is new of some runs' folders: records, and logs as far as they have grown.
 
-        Raises OutOfReach.
+        No trip where there are none; what lies elsewhere than the runs is left alone. Where the
+        cluster is here the folders are not even listed. Raises OutOfReach.
         """
 
     def deliver(

@@ -7,7 +7,7 @@ import errno
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -91,7 +91,7 @@ class LocalTransport:
             ) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
 
-    def refresh(self, run_dirs: Sequence[Path]) -> None:
+    def refresh(self, run_dirs: Iterable[Path]) -> None:
         """Do nothing: the folders are the cluster's own."""
 
     def deliver(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.transport import Result
@@ -36,10 +36,12 @@ class FarTransport:
         self.trips.append(argv[0])
         return self._answer(argv, cwd or "/")
 
-    def refresh(self, run_dirs: Sequence[Path]) -> None:
+    def refresh(self, run_dirs: Iterable[Path]) -> None:
         """Copy what the jobs have written."""
-        self.trips.append("refresh")
-        for run_dir in run_dirs:
+        named = [path for path in run_dirs if path.is_relative_to(self.mirror)]
+        if named:
+            self.trips.append("refresh")
+        for run_dir in named:
             for name in ("attempts", "logs"):
                 if (self._far(run_dir) / name).is_dir():
                     shutil.copytree(self._far(run_dir) / name, run_dir / name, dirs_exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.transport import Result
@@ -47,7 +47,7 @@ class ScriptedTransport:
             return answer(argv)
         return Result(list(argv), *answer)
 
-    def refresh(self, run_dirs: Sequence[Path]) -> None:
+    def refresh(self, run_dirs: Iterable[Path]) -> None:
         """Remember of which folders what is new was asked for."""
         self.refreshed.append(list(run_dirs))
 

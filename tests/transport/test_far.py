@@ -10,13 +10,24 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from hpcrun import api
+from hpcrun.cli.show_status import Query
+from hpcrun.cli.watch_status import _Asked
 from hpcrun.controller.context import Context, load_context
 from hpcrun.controller.monitor import Monitor, Runs
+from hpcrun.controller.top import Top
 from hpcrun.errors import OutOfReach
 from hpcrun.runs.layout import RunFolder
 from tests.cli.calling import Caller
 from tests.slurm_answers import squeue_row
 from tests.transport.far import FarTransport
+
+SWEEP = """\
+command: [hostname]
+env: {A: '{a}'}
+resources: {gpus_per_node: 0}
+sweep: {a: [1, 2, 3]}
+"""
 
 
 class Cluster:
@@ -88,6 +99,13 @@ def submitted(hpcrun: Caller) -> Path:
     done = hpcrun("submit", "job.yaml", "--json")
     assert done.code == 0, done
     return Path(done.json["run_dir"])
+
+
+def parsed(hpcrun: Caller, *words: str) -> list[float]:
+    """The last losses of what words name."""
+    done = hpcrun("parse", *words, "--json")
+    assert done.code == 0, done
+    return [run["metrics"]["loss"]["last"]["value"] for run in done.json["runs"]]
 
 
 def test_a_run_is_delivered_in_one_trip(
@@ -175,22 +193,81 @@ def test_a_lost_reply_is_settled_by_the_folder_on_the_cluster(
     assert far.trips == ["deliver", "squeue"]
 
 
-def test_records_and_logs_are_those_of_the_last_refresh(
+def test_a_word_brings_what_its_run_has_written(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    """Whoever reads it, and in one trip."""
+    submitted(hpcrun)
+    cluster.begin()
+    far.trips.clear()
+    assert hpcrun("logs", "7").out == "step 1 loss 2.5\n"
+    cluster.write('Traceback (most recent call last):\n  File "a.py"\nMemoryError: no room\n')
+    assert "no room" in hpcrun("logs", "7", "--err").out
+    cluster.write("step 2 loss 2.0\n")
+    assert parsed(hpcrun, "7") == [2.0]
+    cluster.write("step 3 loss 1.5\n")
+    assert hpcrun("logs").out.endswith("step 3 loss 1.5\n")
+    cluster.end()
+    assert "attempts/0/end.json" in hpcrun("show", "7", "--json").json["files"]
+    assert far.trips == ["refresh"] * 5
+
+
+def test_all_that_words_name_is_brought_in_one_trip(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster
+) -> None:
+    hpcrun.write("sweep.yaml", SWEEP)
+    first = submitted(hpcrun)
+    cluster.begin()
+    assert hpcrun("submit", "sweep.yaml", "--name", "many").code == 0
+    for run in sorted(cluster.folder.glob("*-many.[0-9]-*")):
+        cluster.work_dir = run
+        cluster.begin()
+    far.trips.clear()
+    sweep = run.name.replace(".2-", "-")
+    assert parsed(hpcrun, first.name, sweep, first.name) == [2.5] * 5
+    assert far.trips == ["refresh"]
+    assert hpcrun("logs", sweep, "--rank", "0").out.count("step 1 loss 2.5") == 3
+    assert hpcrun("compare", first.name, run.name).code == 0
+    assert far.trips == ["refresh"] * 3
+
+
+def test_a_program_looks_at_the_cluster_each_time(
+    hpcrun: Caller, far: FarTransport, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "load_context", lambda *_: context_of(hpcrun, far))
+    submitted(hpcrun)
+    cluster.begin()
+    run = api.find("7")
+    assert [*run.logs()] == ["step 1 loss 2.5"]
+    cluster.write("step 2 loss 2.0\n")
+    assert run.metrics().curve.values("loss") == [2.5, 2.0]
+    cluster.write("step 3 loss 1.5\n")
+    assert api.parse("7").curve.values("loss") == [2.5, 2.0, 1.5]
+    run = api.find("7")
+    cluster.end()
+    status = run.status()
+    assert (status.state, status.exit_code) == ("FAILED", 3)
+
+
+def test_top_shows_the_runs_of_the_cluster_as_they_go_on(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
     run = submitted(hpcrun)
     cluster.begin()
-    assert hpcrun("logs", "7").out == ""
     far.trips.clear()
-    far.refresh([run])
-    assert far.trips == ["refresh"]
-    assert hpcrun("logs", "7").out == "step 1 loss 2.5\n"
-    (shown,) = hpcrun("status", "7", "--json").json["runs"]
-    assert (shown["state"], len(shown["attempts"])) == ("RUNNING", 1)
+    (job,) = hpcrun("top", "--no-usage", "--json").json["jobs"]
+    assert (job["run_id"], job["step"], job["value"]) == (run.name, 1, 2.5)
+    assert far.trips == ["squeue", "refresh"]
+    top = Top(context_of(hpcrun, far), usage=False)
+    while not top.has_all():
+        top.poll()
     cluster.write("step 2 loss 2.0\n")
-    assert hpcrun("logs", "7").out == "step 1 loss 2.5\n"
-    far.refresh([run])
-    assert hpcrun("logs", "7").out == "step 1 loss 2.5\nstep 2 loss 2.0\n"
+    limit = time.monotonic() + 20
+    while top.jobs()[0].progress.step != 2 and time.monotonic() < limit:
+        top.poll()
+        time.sleep(0.01)
+    assert top.jobs()[0].progress.value == 2.0
+    assert far.trips.count("squeue") == 2
 
 
 @pytest.mark.parametrize("word", [(), ("7",)])
@@ -212,8 +289,7 @@ def test_status_reads_what_a_refresh_brings(
 def test_the_runs_of_a_sweep_are_refreshed_in_one_trip_where_slurm_shows_none(
     hpcrun: Caller, far: FarTransport, cluster: Cluster
 ) -> None:
-    sweep = "resources: {gpus_per_node: 0}\nsweep: {a: [1, 2, 3]}\n"
-    hpcrun.write("job.yaml", "command: [hostname]\nenv: {A: '{a}'}\n" + sweep)
+    hpcrun.write("job.yaml", SWEEP)
     done = hpcrun("submit", "job.yaml")
     assert done.code == 0, done
     for run in cluster.folder.glob("*.[0-9]-*"):
@@ -286,6 +362,27 @@ def test_a_watcher_fetches_what_a_run_writes_between_its_questions(
     while not monitor.poll().is_over:
         now += 0.1
     assert monitor.statuses[0].exit_code == 3
+
+
+@pytest.mark.parametrize("word", [None, "7"])
+def test_a_watched_status_shows_what_a_run_writes_between_its_questions(
+    hpcrun: Caller,
+    far: FarTransport,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str | None,
+) -> None:
+    submitted(hpcrun)
+    cluster.begin()
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monitor = Monitor(context_of(hpcrun, far), [_Asked(Query(word))])
+    far.trips.clear()
+    assert monitor.poll().statuses[0].progress.step == 1
+    cluster.write("step 2 loss 2.0\n")
+    now += 3
+    assert monitor.poll().statuses[0].progress.step == 2
+    assert far.trips == ["refresh", "squeue", "refresh"]
 
 
 def test_a_watcher_outlives_a_cluster_that_is_out_of_reach(

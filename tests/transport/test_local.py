@@ -96,7 +96,9 @@ def test_folders_lie_where_the_cluster_is(tmp_path: Path) -> None:
     script = 'echo "$PWD $NAME"'
     done = transport.deliver([first, second], ["sh", "-c", script], env={**ENV, "NAME": "other"})
     assert done.stdout == f"{first} other\n"
-    transport.refresh([first, second])
+    unlisted = iter([first, second])
+    transport.refresh(unlisted)
+    assert [*unlisted] == [first, second]
     (first / "locked").mkdir()
     (first / "locked" / "file").touch()
     (first / "locked").chmod(0o500)

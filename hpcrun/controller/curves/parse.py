@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.curves.read_log import LogFileReader, Pieces, line_at
 from hpcrun.controller.logs import masker_of
-from hpcrun.controller.targets import find, find_target, no_runs_in
+from hpcrun.controller.targets import Target, find, find_each, no_runs_in
 from hpcrun.errors import InputError
 from hpcrun.logs.files import log_files
 from hpcrun.metrics.curve import Curve
@@ -306,22 +306,31 @@ def find_sources(
     .out and .err, or stdout and stderr. ``is_awaited``: the output of a Slurm job may be yet to
     come. Raises InputError when there is no such thing.
     """
+    names: Sequence[str | None] = arguments or (None,)
+    files = {name: _file_source(context, name) for name in arguments}
+    targets = find_each(context, [name for name in names if name is None or not files[name]])
     sources: list[Source] = []
-    for name in arguments or (None,):
-        sources += _sources_of(context, name, is_awaited=is_awaited)
+    for name in names:
+        if name is not None and (file := files[name]) is not None:
+            sources.append(file)
+        else:
+            sources += _sources_of(context, name, targets[name], is_awaited=is_awaited)
     return _with_twins(sources)
 
 
-def _sources_of(context: Context, name: str | None, *, is_awaited: bool) -> list[Source]:
+def _file_source(context: Context, name: str) -> Source | None:
+    """The source of a log file or a pipe; None: the name may be a run's or a job's."""
     if name == "-":
-        return [Source("standard input", (STDIN,))]
-    if name is not None:
-        path = context.cwd / name
-        if path.is_dir() and find(context.runs_dir, name) is None:
-            raise InputError(f"{name}: a folder", fix="name the log files in it")
-        if path.exists() and not path.is_dir():
-            return [Source(name, (path,))]
-    target = find_target(context, name)
+        return Source("standard input", (STDIN,))
+    path = context.cwd / name
+    if path.is_dir() and find(context.runs_dir, name) is None:
+        raise InputError(f"{name}: a folder", fix="name the log files in it")
+    return Source(name, (path,)) if path.exists() and not path.is_dir() else None
+
+
+def _sources_of(
+    context: Context, name: str | None, target: Target | None, *, is_awaited: bool
+) -> list[Source]:
     if name is None and target is None:
         raise InputError(no_runs_in(context.runs_dir), fix="hpcrun parse FILE")
     if isinstance(target, str):
