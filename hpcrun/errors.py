@@ -103,11 +103,9 @@ class OutOfReach(HpcrunError):
 class CommandFailed(HpcrunError):
     """A command ended with a code other than 0; carries what it printed."""
 
-    def __init__(
-        self, argv: Sequence[str], exit_code: int, stdout: str, stderr: str, *, fix: str = ""
-    ) -> None:
+    def __init__(self, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> None:
         tail = "\n".join((stderr.strip() or stdout.strip()).splitlines()[-10:])
-        super().__init__(f"{argv[0]} ended with code {exit_code}: {tail}", fix=fix)
+        super().__init__(f"{argv[0]} ended with code {exit_code}: {tail}")
         self.argv = list(argv)
         self.code = exit_code
         self.stdout = stdout

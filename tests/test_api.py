@@ -307,7 +307,7 @@ def test_errors_travel_between_processes() -> None:
         InputError("wrong", fix="mend it"),
         hpcrun.SpecError([problem], notes=["a note"]),
         hpcrun.OutOfReach("gone", maybe_done=True),
-        hpcrun.CommandFailed(["ls"], 2, "", "no", fix="look"),
+        hpcrun.CommandFailed(["ls"], 2, "", "no"),
         hpcrun.WaitTimeout("late"),
     ):
         back = pickle.loads(pickle.dumps(error))

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -27,6 +27,8 @@ from hpcrun.slurm.hosts import expand_counts, parse_hostfile
 from hpcrun.spec.job import GpuType, JobSpec, Resources
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# seconds; the batch script has them to end its processes and to write its record.
+_GRACE = 25.0
 # DeepSpeed gives its arguments to pdsh, and pdsh to a shell on each host.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
@@ -244,10 +246,10 @@ def _start(context: Context, prepared: Prepared, run: RunFolder) -> subprocess.P
         )
 
 
-def stop_all(process: subprocess.Popen[bytes], *, grace: float = 25.0) -> None:
+def stop_all(process: subprocess.Popen[bytes]) -> None:
     """End the batch script, gently first, and whatever it left behind.
 
-    Another Ctrl-C meanwhile ends the gentleness, not the ending. ``grace`` is in seconds.
+    Another Ctrl-C meanwhile ends the gentleness, not the ending.
     """
     hurry: list[int] = []
     with contextlib.suppress(ValueError):  # not the main thread
@@ -256,13 +258,13 @@ def stop_all(process: subprocess.Popen[bytes], *, grace: float = 25.0) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + grace
+        deadline = time.monotonic() + _GRACE
         while process.poll() is None and not hurry and time.monotonic() < deadline:
             time.sleep(0.05)
     end_children()
 
 
-def end_children(sleep: Callable[[float], None] = time.sleep) -> None:
+def end_children() -> None:
     """Kill every process that descends from this one, sessions of their own included."""
     for _ in range(50):
         pids = _descendants(os.getpid())
@@ -271,7 +273,7 @@ def end_children(sleep: Callable[[float], None] = time.sleep) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        sleep(0.02)
+        time.sleep(0.02)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

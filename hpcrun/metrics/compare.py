@@ -183,11 +183,11 @@ def first_at(y: Sequence[float], level: float) -> float | None:
     return index - (level - y[index]) / (y[index - 1] - y[index])
 
 
-def round_up(value: float, digits: int = 3) -> float:
-    """Round a positive or negative number up to a number of significant digits.
+def round_up(value: float) -> float:
+    """Round a positive or negative number up to three significant digits.
 
     >>> round_up(2.3401), round_up(-0.98765), round_up(-99.983), round_up(0.0)
     (2.35, -0.987, -99.9, 0.0)
     """
-    rounding = Context(prec=digits, rounding=ROUND_CEILING)
+    rounding = Context(prec=3, rounding=ROUND_CEILING)
     return float(rounding.create_decimal(repr(value)))

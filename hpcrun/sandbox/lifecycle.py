@@ -415,13 +415,13 @@ def node_states(sinfo: str, environ: Mapping[str, str]) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in answer.splitlines() if " " in line)
 
 
-def log_tail(layout: Layout, daemon: str, lines: int = 10) -> str:
+def log_tail(layout: Layout, daemon: str) -> str:
     """Return the last lines that a daemon printed or logged, to end an error message with."""
     printed: list[str] = []
     for file in (layout.output(daemon), layout.log(daemon)):
         with contextlib.suppress(OSError):
             printed += file.read_text(errors="replace").splitlines()
-    tail = "\n".join(f"  {line}" for line in printed[-lines:])
+    tail = "\n".join(f"  {line}" for line in printed[-10:])
     return f"; its log ends:\n{tail}" if tail else "; it logged nothing"
 
 

@@ -16,6 +16,8 @@ from hpcrun.errors import HpcrunError
 MARK = "HPCRUN_SANDBOX"
 # Both write their title over their environment, so that no mark is left in it.
 TITLE_WRITERS = ("slurmstepd", "slurmscriptd")
+# seconds; what does not end in that time is stuck.
+_PATIENCE = 10.0
 
 
 class Process(Struct, frozen=True):
@@ -138,14 +140,14 @@ def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def end_all(root: Path, keeper: int | None, *, timeout: float = 10.0) -> None:
+def end_all(root: Path, keeper: int | None) -> None:
     """Kill every process of the sandbox in ``root``; ``keeper`` is its keeper's pid.
 
     All are stopped before any is killed, so that none forks on its way out. The keeper goes last:
     until then it adopts and reaps the others, and it ends when it has no child left.
-    Raise HpcrunError when some survive for ``timeout`` seconds (stuck in the kernel, say).
+    Raise HpcrunError when some survive for _PATIENCE (stuck in the kernel, say).
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _PATIENCE
 
     def others() -> list[Process]:
         return [one for one in find_members(root) if one.pid != keeper]
@@ -167,7 +169,7 @@ def end_all(root: Path, keeper: int | None, *, timeout: float = 10.0) -> None:
         for one in fresh:
             send(one, signal.SIGSTOP)
         stopped |= {(one.pid, one.start) for one in fresh}
-    if wait_for(killed, timeout) and wait_for(keeper_gone, 1.0):
+    if wait_for(killed, _PATIENCE) and wait_for(keeper_gone, 1.0):
         return
     for one in find_members(root):
         send(one, signal.SIGKILL)
