@@ -142,7 +142,7 @@ def test_a_job_by_name_and_by_path(project: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "options", "said"),
+    ("job", "options", "message"),
     [
         ("zero2-4gpus", {}, "zero2-4gpus: no such job\n  fix: did you mean zero2-4gpu?"),
         (Path("zero2-4gpu"), {}, "./zero2-4gpu: no such job file"),
@@ -165,14 +165,14 @@ def test_a_job_by_name_and_by_path(project: Caller) -> None:
     ids=str,
 )
 def test_what_is_wrong_is_reported_and_nothing_is_left(
-    project: Caller, job: str, options: dict[str, str], said: str
+    project: Caller, job: str, options: dict[str, str], message: str
 ) -> None:
     for call in (hpcrun.submit, hpcrun.dry_run):
-        if call is hpcrun.dry_run and "a sweep" in said:
+        if call is hpcrun.dry_run and "a sweep" in message:
             continue
         with pytest.raises(InputError) as caught:
             call(job, **options)  # type: ignore[arg-type]
-        assert said in str(caught.value)
+        assert message in str(caught.value)
     assert not project.runs.exists()
 
 

@@ -33,7 +33,7 @@ def messages(section: str) -> list[str]:
 
 
 @cache
-def said() -> tuple[str, ...]:
+def expected() -> tuple[str, ...]:
     """All that hpcrun can say: its texts, with \\0 for what is filled in."""
     found = []
     for path in modules():
@@ -79,13 +79,13 @@ def test_hpcrun_says_so(message: str) -> None:
     wanted = fixed_words(message)
     assert wanted
     for words in wanted:
-        assert any(words in text for text in said()), words
+        assert any(words in text for text in expected()), words
 
 
 @pytest.mark.slow
 def test_a_message_that_nobody_says_is_noticed() -> None:
     assert fixed_words("WORD: that is no such thing") == ["that is no such thing"]
-    assert not any("that is no such thing" in text for text in said())
+    assert not any("that is no such thing" in text for text in expected())
 
 
 def test_refusals_of_slurm_have_the_fix_that_hpcrun_prints() -> None:

@@ -35,7 +35,7 @@ def test_variables_that_hpcrun_reads_are_all_there() -> None:
     pattern = re.compile(r"""environ(?:\.get\(|\[)["'](HPCRUN_\w+)""")
     read = {name for path in modules() for name in pattern.findall(path.read_text())}
     # A program that runs inside the job reads what the job has.
-    told = {f"HPCRUN_{name.upper()}" for name in PLACEHOLDERS} | set(OF_THE_ATTEMPT)
-    assert read - told == set(READ)
+    shown = {f"HPCRUN_{name.upper()}" for name in PLACEHOLDERS} | set(OF_THE_ATTEMPT)
+    assert read - shown == set(READ)
     harness = (ROOT / "templates" / "harness.sh").read_text()
     assert all(name in harness for name in OF_THE_ATTEMPT)

@@ -53,7 +53,7 @@ module() {
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "loaded", "said"),
+    ("module", "name", "loaded", "message"),
     [
         (OLD, "good", "", None),
         (OLD, "gone", "", "module load gone loaded nothing"),
@@ -66,14 +66,14 @@ module() {
     ],
 )
 def test_a_module_that_is_not_loaded_ends_the_job(
-    module: str, name: str, loaded: str, said: str | None
+    module: str, name: str, loaded: str, message: str | None
 ) -> None:
     code, out, err = bash(f"{module}\nload_module {name}\necho done", LOADEDMODULES=loaded)
-    if said is None:
+    if message is None:
         assert (code, out) == (0, "done\n"), err
     else:
         assert (code, out) == (1, "")
-        assert f"hpcrun: error: {HOST}: {said}" in err
+        assert f"hpcrun: error: {HOST}: {message}" in err
 
 
 def test_modules_are_found_by_the_sites_variable(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def make_prefix(folder: Path) -> Path:
 
 def test_a_conda_environment_without_conda(tmp_path: Path) -> None:
     prefix = make_prefix(tmp_path / "my env")
-    told = 'activate_conda "$1"; echo "$FROM"; python -c "import sys; print(sys.prefix)"'
-    assert bash(told, str(prefix)) == (0, f"{prefix}\n{prefix}\n", "")
-    code, _, err = bash(told, "nowhere")
+    shown = 'activate_conda "$1"; echo "$FROM"; python -c "import sys; print(sys.prefix)"'
+    assert bash(shown, str(prefix)) == (0, f"{prefix}\n{prefix}\n", "")
+    code, _, err = bash(shown, "nowhere")
     assert code == 1
     assert "no conda, mamba or micromamba here, and no environment at nowhere" in err
     assert f"hpcrun: error: {HOST}: the conda environment nowhere cannot be activated" in err
@@ -230,11 +230,11 @@ def test_a_file_of_the_run_gets_the_nodes_own_folder(tmp_path: Path) -> None:
 
 def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
     env, disk = node(tmp_path), tmp_path / "disk"
-    told = (
+    shown = (
         'local_folder "$1" 2; if first_on_node x; then sleep 0.5; export A="it\'s\n$2"; unset B; '
     )
-    told += 'LC_ALL=C; cd /; done_on_node x; fi; echo "$A|${B-unset}|$C|$PWD"'
-    words = ["bash", "-c", f". {TEMPLATES}/setup.sh; . {TEMPLATES}/local.sh\n{told}", "-"]
+    shown += 'LC_ALL=C; cd /; done_on_node x; fi; echo "$A|${B-unset}|$C|$PWD"'
+    words = ["bash", "-c", f". {TEMPLATES}/setup.sh; . {TEMPLATES}/local.sh\n{shown}", "-"]
     base = {"PATH": "/usr/bin:/bin", "HOME": "/", **env, "B": "b", "C": "c"}
     second = subprocess.Popen(
         [*words, str(disk), "2"],
@@ -244,7 +244,7 @@ def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     time.sleep(0.3)
-    code, out, err = bash(told, str(disk), "1", **{**env, "B": "b", "C": "c"})
+    code, out, err = bash(shown, str(disk), "1", **{**env, "B": "b", "C": "c"})
     assert (code, out, err) == (0, "it's\n1|unset|c|/\n", "")
     assert second.communicate(timeout=10)[0] == out
 

@@ -41,8 +41,8 @@ def test_no_value_is_a_word_of_a_command(tmp_path: Path) -> None:
     assert done.stderr == "" and done.returncode == 0
     loaded, where, *lines = done.stdout.splitlines()
     assert (loaded, where) == ("loaded cuda", str(tmp_path))
-    told = dict(line.split("=", 1) for line in lines if "=" in line)
-    assert told["WANDB_API_KEY"] == "s3cret" and told["own"] == "a b c"
-    assert told["hpcrun.odd"] == told["list"] == "(1 2)"
-    assert "RANK" not in told and "OF_THE_STEP" not in told and "hpcrun_own" not in told
+    shown = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert shown["WANDB_API_KEY"] == "s3cret" and shown["own"] == "a b c"
+    assert shown["hpcrun.odd"] == shown["list"] == "(1 2)"
+    assert "RANK" not in shown and "OF_THE_STEP" not in shown and "hpcrun_own" not in shown
     assert "s3cret" not in seen.read_text()

@@ -37,7 +37,7 @@ def ask(command: str, **env: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "message"),
     [
         ({"SLURM_GPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ""),
         ({"SLURM_GPUS_ON_NODE": "8"}, ""),
@@ -47,11 +47,11 @@ def ask(command: str, **env: str) -> tuple[int, str]:
         ({"SLURM_GPUS_ON_NODE": "0", "HPCRUN_GPUS_PER_NODE": "0"}, ""),
     ],
 )
-def test_uneven_and_bound_gpus_are_refused(env: dict[str, str], said: str) -> None:
+def test_uneven_and_bound_gpus_are_refused(env: dict[str, str], message: str) -> None:
     env = {"HPCRUN_GPUS_PER_NODE": "4", "SLURM_JOB_ID": "1", **env}
     code, out = ask("check_allocation", **env)
-    assert (code != 0) == bool(said)
-    assert out.startswith(said) and bool(out) == bool(said)
+    assert (code != 0) == bool(message)
+    assert out.startswith(message) and bool(out) == bool(message)
 
 
 def test_without_slurm_a_cpu_job_does_not_care_what_is_visible() -> None:
@@ -64,7 +64,7 @@ def test_without_slurm_a_cpu_job_does_not_care_what_is_visible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("n1 slots=4\nn2 slots=4\n", ""),
         ("n1 slots=4\n", "has 1 of the job's 2 nodes"),
@@ -73,15 +73,15 @@ def test_without_slurm_a_cpu_job_does_not_care_what_is_visible() -> None:
         (None, "is missing: each node would train alone"),
     ],
 )
-def test_a_hostfile_that_is_not_the_jobs(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_hostfile_that_is_not_the_jobs(tmp_path: Path, text: str | None, message: str) -> None:
     hostfile = tmp_path / "host file"
     if text is not None:
         hostfile.write_text(text)
     env = {"HPCRUN_HOSTFILE": str(hostfile), "HPCRUN_NODES": "2", "HPCRUN_RANKS_PER_NODE": "4"}
     code, out = ask("sleep() { :; }; check_hostfile", **env)
-    assert (code == 0) == (not said)
-    if said:
-        assert out == f"the hostfile {hostfile} {said}"
+    assert (code == 0) == (not message)
+    if message:
+        assert out == f"the hostfile {hostfile} {message}"
 
 
 # ---- reaching rank 0
@@ -159,7 +159,7 @@ def test_every_rank_knows_its_node_whatever_started_it(job: Job) -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate"])
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "message"),
     [
         (rank(0, "true") + rank(1, "true"), ""),
         (rank(0, "true"), "the launcher ended, but 1 of its 2 ranks ended well: was it killed?"),
@@ -167,12 +167,12 @@ def test_every_rank_knows_its_node_whatever_started_it(job: Job) -> None:
     ],
 )
 def test_a_launcher_that_ends_without_its_ranks_is_no_success(
-    job: Job, launcher: str, ranks: str, said: str
+    job: Job, launcher: str, ranks: str, message: str
 ) -> None:
     job.write(f"{ranks}exit 0", setup=f"export HPCRUN_LAUNCHER={launcher}", world=2)
     code, _ = job.go()
-    assert code == job.end.exit_code == (1 if said else 0)
-    assert said in job.log()
+    assert code == job.end.exit_code == (1 if message else 0)
+    assert message in job.log()
 
 
 @pytest.mark.parametrize("launcher", ["none", "srun"])

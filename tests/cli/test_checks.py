@@ -65,8 +65,8 @@ def errors(hpcrun: Caller, text: str, *more: str) -> list[str]:
 def notes(hpcrun: Caller, text: str, *more: str) -> list[str]:
     done = dry(hpcrun, text, *more)
     assert done.code == 0, done
-    told = [line.removeprefix("note: ") for line in done.err.splitlines()]
-    return [note for note in told if " by default: " not in note]  # of the CPUs for each GPU
+    shown = [line.removeprefix("note: ") for line in done.err.splitlines()]
+    return [note for note in shown if " by default: " not in note]  # of the CPUs for each GPU
 
 
 GOOD = "script: train.py\n"
@@ -78,15 +78,15 @@ def test_all_is_reported_at_once_errors_first(hpcrun: Caller) -> None:
         "script: trian.py\nresources: {gpus_per_node: 8, time: 2-00}\n"
         "env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef01234567}\n",
     )
-    said = done.err.splitlines()
-    assert [line.partition(":")[0].strip() for line in said] == [*["error"] * 3, "fix", "note"]
-    assert said[0].endswith("trian.py: no such file; did you mean train.py?")
-    assert "hpcrun.yaml: partitions.gpu.gpus_per_node, read on 2026-11-01); " in said[1]
-    assert ": resources.time: 2-00: partition gpu gives a job 1-00 at most (" in said[2]
-    assert said[3] == (
+    message = done.err.splitlines()
+    assert [line.partition(":")[0].strip() for line in message] == [*["error"] * 3, "fix", "note"]
+    assert message[0].endswith("trian.py: no such file; did you mean train.py?")
+    assert "hpcrun.yaml: partitions.gpu.gpus_per_node, read on 2026-11-01); " in message[1]
+    assert ": resources.time: 2-00: partition gpu gives a job 1-00 at most (" in message[2]
+    assert message[3] == (
         "  fix: where the cluster has changed: hpcrun init; --no-check submits the job anyway"
     )
-    assert said[4].startswith("note: env.WANDB_API_KEY: looks like a secret, ")
+    assert message[4].startswith("note: env.WANDB_API_KEY: looks like a secret, ")
 
 
 def test_no_check_makes_notes_of_problems(hpcrun: Caller) -> None:
@@ -119,35 +119,35 @@ def test_every_way_to_submit_checks_alike(hpcrun: Caller, flag: str) -> None:
 def test_a_submission_prints_its_notes_as_json(hpcrun: Caller) -> None:
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
-    told = hpcrun("submit", "job.yaml", "--json").json
-    check_json("submit", told)
-    [note] = told["notes"]
+    shown = hpcrun("submit", "job.yaml", "--json").json
+    check_json("submit", shown)
+    [note] = shown["notes"]
     assert note == "args: --batchsize: train.py knows no such argument; did you mean --batch_size?"
     assert f"  note      {note}" in hpcrun("submit", "job.yaml").out.splitlines()
 
 
 def test_an_estimate_prints_its_notes_as_json(hpcrun: Caller) -> None:
-    said = "sbatch: Job 7 to start at 2026-11-22T00:00:00 using 4 processors on nodes n1 in "
-    replay(hpcrun.project.parent / "bin", "sbatch", (0, "", said + "partition gpu\n"))
+    message = "sbatch: Job 7 to start at 2026-11-22T00:00:00 using 4 processors on nodes n1 in "
+    replay(hpcrun.project.parent / "bin", "sbatch", (0, "", message + "partition gpu\n"))
     hpcrun.write("job.yaml", GOOD + "args: [--batchsize, 3]")
-    told = hpcrun("submit", "job.yaml", "--test-only", "--json").json
-    check_json("submit", told)
-    assert len(told["notes"]) == 1
+    shown = hpcrun("submit", "job.yaml", "--test-only", "--json").json
+    check_json("submit", shown)
+    assert len(shown["notes"]) == 1
 
 
 def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
     sweep = GOOD + "sweep: {lr: [1, 2, 3]}\nargs: [--data=data/x.txt, --lr, '{lr}']\n"
     (hpcrun.project / "data").mkdir()
-    told = notes(hpcrun, sweep)
-    assert told == [
+    shown = notes(hpcrun, sweep)
+    assert shown == [
         "args: --lr: train.py knows no such argument",
         "args: --data data/x.txt: the project has no such file",
     ]
     done = dry(hpcrun, sweep, "--json")
     check_json("submit", done.json)
-    assert done.json["notes"] == told
-    [said] = errors(hpcrun, sweep.replace("3]", "3, 4]"))
-    assert said.startswith("sweep: 4 runs: an array has 3 tasks at most (")
+    assert done.json["notes"] == shown
+    [message] = errors(hpcrun, sweep.replace("3]", "3, 4]"))
+    assert message.startswith("sweep: 4 runs: an array has 3 tasks at most (")
     replay(hpcrun.project.parent / "bin", "sbatch", (0, "7\n", ""))
     check_json("submit", hpcrun("submit", "job.yaml", "--no-check", "--json").json)
 
@@ -157,8 +157,8 @@ def test_a_sweep_is_checked_once_for_all_runs(hpcrun: Caller) -> None:
 
 def test_a_script_that_python_cannot_read(hpcrun: Caller) -> None:
     hpcrun.write("train.py", "x = 1\nif x\n    pass\n")
-    [said] = errors(hpcrun, GOOD)
-    assert said.startswith("script: ") and said.endswith("train.py:2: expected ':'")
+    [message] = errors(hpcrun, GOOD)
+    assert message.startswith("script: ") and message.endswith("train.py:2: expected ':'")
     # Another Python may know more than ours, or it is not known which one trains.
     set_profile(hpcrun, "python3")
     [note] = notes(hpcrun, GOOD)
@@ -180,12 +180,12 @@ def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> Non
     assert len(notes(hpcrun, GOOD)) == 1
     set_profile(hpcrun, interpreter(hpcrun.project.parent / "older", "3.9.1"))
     hpcrun.write("train.py", "match 1:\n    case 1: pass\n")
-    [said] = errors(hpcrun, GOOD)
-    assert "train.py:" in said and said.endswith("(Python 3.9 trains)")
+    [message] = errors(hpcrun, GOOD)
+    assert "train.py:" in message and message.endswith("(Python 3.9 trains)")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"\x7fELF\0\0\0", "not Python: it has a NUL byte"),
         (b"#!/bin/bash\necho hi\n", "a script for bash; write command: [bash, train.py]"),
@@ -194,10 +194,10 @@ def test_a_script_is_read_as_the_python_that_trains_would(hpcrun: Caller) -> Non
         (b"x = '\xff'\n", "'utf-8' codec can't decode byte 0xff"),
     ],
 )
-def test_files_that_are_no_python(hpcrun: Caller, data: bytes, said: str) -> None:
+def test_files_that_are_no_python(hpcrun: Caller, data: bytes, message: str) -> None:
     (hpcrun.project / "train.py").write_bytes(data)
     [problem] = errors(hpcrun, GOOD)
-    assert problem.startswith("script: ") and said in problem
+    assert problem.startswith("script: ") and message in problem
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_files_that_cannot_be_read_do_not_hang(hpcrun: Caller) -> None:
     os.mkfifo(hpcrun.project / "fifo.py")
     (hpcrun.project / "loop.py").symlink_to("loop.py")
     (hpcrun.project / "folder.py").mkdir()
-    for name, said in (
+    for name, message in (
         ("fifo.py", "not a file that could be copied and read"),
         ("loop.py", "cannot be read: Too many levels of symbolic links"),
         ("folder.py", "a folder; name the Python file in it"),
@@ -232,7 +232,7 @@ def test_files_that_cannot_be_read_do_not_hang(hpcrun: Caller) -> None:
         ("train.py/x", "no such file; "),
     ):
         [problem] = errors(hpcrun, f"script: {name}")
-        assert said in problem, problem
+        assert message in problem, problem
 
 
 def test_variables_that_a_module_of_the_project_reads_count(hpcrun: Caller) -> None:
@@ -253,10 +253,10 @@ def test_modules_of_the_project(hpcrun: Caller) -> None:
     assert notes(hpcrun, "module: pkg.train\nargs: [--batch_size, 3]") == []
     [note] = notes(hpcrun, "module: pkg.train\nargs: [--batchsize, 3]")
     assert note.startswith("args: --batchsize: pkg.train knows no such argument")
-    [said] = errors(hpcrun, "module: pkg")
-    assert said.startswith("module: pkg: a package, and it has no ")
-    [said] = errors(hpcrun, "module: pkg.trian")
-    assert "module: pkg.trian: the project has no " in said
+    [message] = errors(hpcrun, "module: pkg")
+    assert message.startswith("module: pkg: a package, and it has no ")
+    [message] = errors(hpcrun, "module: pkg.trian")
+    assert "module: pkg.trian: the project has no " in message
     assert notes(hpcrun, "module: installed.elsewhere") == []
 
 
@@ -278,8 +278,8 @@ def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun
     hpcrun.write(".gitignore", "secret.py\n")
     hpcrun.write("secret.py", "")
     hpcrun.write("untracked.py", "")
-    [said] = errors(hpcrun, "script: secret.py")
-    assert "secret.py: git ignores it, so it is not in the run's copy of the code" in said
+    [message] = errors(hpcrun, "script: secret.py")
+    assert "secret.py: git ignores it, so it is not in the run's copy of the code" in message
     assert notes(hpcrun, "script: secret.py\nsnapshot: false") == []
     assert notes(hpcrun, "script: untracked.py") == []
     assert notes(hpcrun, "script: inner/sub.py") == []
@@ -291,7 +291,7 @@ def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("./run.sh", "command: ./run.sh: not executable; chmod +x "),
         ("./no.sh", "command: ./no.sh: no such file"),
@@ -304,14 +304,14 @@ def test_a_script_that_git_ignores_is_reported_before_anything_is_written(hpcrun
     ],
 )
 def test_a_command_that_is_named_by_its_path_is_there(
-    hpcrun: Caller, words: str, said: str
+    hpcrun: Caller, words: str, message: str
 ) -> None:
     hpcrun.write("run.sh", "")
     (hpcrun.project / "data").mkdir()
     job = f"command: ['{words}']\nresources: {{gpus_per_node: 0}}\n"
-    if said:
+    if message:
         [problem] = errors(hpcrun, job)
-        assert problem.startswith(said)
+        assert problem.startswith(message)
         # What the setup makes is not here yet; a container has its own.
         assert notes(hpcrun, job + "setup: {commands: [make]}") == []
     else:
@@ -325,7 +325,7 @@ def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             "--data, data/trian.txt",
@@ -353,11 +353,11 @@ def test_a_script_that_a_command_starts_is_read_too(hpcrun: Caller) -> None:
         ("data/results.json", []),
     ],
 )
-def test_files_that_words_name(hpcrun: Caller, words: str, said: list[str]) -> None:
+def test_files_that_words_name(hpcrun: Caller, words: str, message: list[str]) -> None:
     hpcrun.write("train.py", "import sys\n")
     hpcrun.write("data/train.txt", "")
     job = f"script: train.py\nargs: [{words}]\n"
-    assert notes(hpcrun, job) == said
+    assert notes(hpcrun, job) == message
     assert notes(hpcrun, job + "setup: {commands: [make data]}") == []  # not made yet
 
 
@@ -373,8 +373,10 @@ def test_the_presets_have_no_notes(hpcrun: Caller) -> None:
     names: list[Any] = [job["name"] for job in hpcrun("jobs", "--json").json["jobs"]]
     assert len(names) > 5
     for name in names:
-        told = hpcrun("submit", name, "--dry-run", "--json", "--partition", "unknown", "--no-check")
-        own = [note for note in told.json["notes"] if "unknown" not in note and "CPU" not in note]
+        shown = hpcrun(
+            "submit", name, "--dry-run", "--json", "--partition", "unknown", "--no-check"
+        )
+        own = [note for note in shown.json["notes"] if "unknown" not in note and "CPU" not in note]
         assert [
             note for note in own if note.startswith(("args", "batch", "deepspeed", "env"))
         ] == []

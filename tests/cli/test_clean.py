@@ -99,15 +99,15 @@ def test_clean_trusts_no_silence(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", captured("squeue", "no-controller"))
     done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
     assert done.code == 4
-    told = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
-    assert told.pop(unseen.name) == (False, "it is UNKNOWN")
+    shown = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
+    assert shown.pop(unseen.name) == (False, "it is UNKNOWN")
     # A job that was over may have been started again meanwhile, by scontrol requeue.
-    ((removed, reason),) = told.values()
+    ((removed, reason),) = shown.values()
     assert not removed and reason.startswith("Slurm may run it again, and does not answer: squeue")
     replay(tools, "squeue", (0, rows, ""))
     done = hpcrun("clean", "--older-than", "0s", "-y", "--json")
-    told = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
-    assert told == {seen.name: (True, None), unseen.name: (False, "it is RUNNING")}
+    shown = {run["id"]: (run["removed"], run["reason"]) for run in done.json["runs"]}
+    assert shown == {seen.name: (True, None), unseen.name: (False, "it is RUNNING")}
 
 
 def test_clean_leaves_what_slurm_has_started_again(hpcrun: Caller, tools: Path) -> None:

@@ -41,12 +41,12 @@ def compared(hpcrun: Caller, *words: str) -> Any:
 
 
 def test_two_logs(logs: Caller) -> None:
-    told = compared(logs, "a.log", "b.log")
-    assert [run["source"] for run in told["runs"]] == ["a.log", "b.log"]
-    step = told["equal"][0]
+    shown = compared(logs, "a.log", "b.log")
+    assert [run["source"] for run in shown["runs"]] == ["a.log", "b.log"]
+    step = shown["equal"][0]
     assert (step["by"], step["to"], step["best"]) == ("step", 400, 1)
     assert step["behind"][0]["value"] == pytest.approx(0.2, abs=0.02) and step["behind"][0]["clear"]
-    assert [run["speedup"] for run in told["runs"]] == [1.0, 2.0]
+    assert [run["speedup"] for run in shown["runs"]] == [1.0, 2.0]
     done = logs("compare", "a.log", "b.log")
     assert done.code == 0 and done.out.startswith("loss by step")
     assert "b.log 1.8" in done.out and "is lowest; higher: a.log by 0.2" in done.out
@@ -59,14 +59,14 @@ def test_no_difference_is_shown_where_there_is_none(logs: Caller) -> None:
 
 
 def test_the_gpus_of_plain_logs(logs: Caller) -> None:
-    told = compared(logs, "a.log", "b.log", "same.log", "--gpus", "1,4,2")
-    assert [run["efficiency"] for run in told["runs"]] == [1.0, 0.5, 0.5]
+    shown = compared(logs, "a.log", "b.log", "same.log", "--gpus", "1,4,2")
+    assert [run["efficiency"] for run in shown["runs"]] == [1.0, 0.5, 0.5]
     assert "--gpus" in logs("compare", "a.log", "b.log").out
     assert "--gpus" not in logs("compare", "a.log", "b.log", "--gpus", "1,4").out
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "fix"),
+    ("words", "message", "fix"),
     [
         ([], "compare what?", "two or more"),
         (["a.log"], "a.log: one run; two or more can be compared", "hpcrun parse a.log"),
@@ -77,20 +77,20 @@ def test_the_gpus_of_plain_logs(logs: Caller) -> None:
         (["a.log", "none.log"], "none.log: no such file", ""),
     ],
 )
-def test_what_cannot_be_compared(logs: Caller, words: list[str], said: str, fix: str) -> None:
+def test_what_cannot_be_compared(logs: Caller, words: list[str], message: str, fix: str) -> None:
     done = logs("compare", *words)
-    assert done.code == 2 and said in done.err and fix in done.err, done
+    assert done.code == 2 and message in done.err and fix in done.err, done
     assert done.out == ""
 
 
 def test_another_metric_and_a_level_to_reach(logs: Caller) -> None:
-    told = compared(logs, "a.log", "b.log", "--metric", "LR")
-    assert told["metric"] == "lr"
+    shown = compared(logs, "a.log", "b.log", "--metric", "LR")
+    assert shown["metric"] == "lr"
     done = logs("compare", "a.log", "b.log", "--target", "nan")
     assert done.code == 2 and "--target nan: not a finite number" in done.err
-    told = compared(logs, "a.log", "b.log", "--target", "2.4")
-    assert told["target"]["level"] == 2.4
-    steps = [reached["step"] for reached in told["target"]["reached"]]
+    shown = compared(logs, "a.log", "b.log", "--target", "2.4")
+    assert shown["target"]["level"] == 2.4
+    steps = [reached["step"] for reached in shown["target"]["reached"]]
     truth = [-60 * math.log((2.4 - floor) / 4) for floor in (2.0, 1.8)]
     assert steps == pytest.approx(truth, abs=10)
 
@@ -151,12 +151,12 @@ def scaling(hpcrun: Caller) -> Caller:
 
 @pytest.mark.slow
 def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
-    told = compared(scaling, "17", "18")
-    assert [(run["gpus"], run["batch"]) for run in told["runs"]] == [(1, 8), (4, 32)]
-    assert told["scaling"]["unit"] == "samples/s" and told["scaling"]["kind"] == "weak"
-    assert [run["speedup"] for run in told["runs"]] == [1.0, 8.0]
-    assert [run["gpu_hours"] for run in told["runs"]] == pytest.approx([400 / 3600, 800 / 3600])
-    assert told["settings"] == {
+    shown = compared(scaling, "17", "18")
+    assert [(run["gpus"], run["batch"]) for run in shown["runs"]] == [(1, 8), (4, 32)]
+    assert shown["scaling"]["unit"] == "samples/s" and shown["scaling"]["kind"] == "weak"
+    assert [run["speedup"] for run in shown["runs"]] == [1.0, 8.0]
+    assert [run["gpu_hours"] for run in shown["runs"]] == pytest.approx([400 / 3600, 800 / 3600])
+    assert shown["settings"] == {
         "effective_batch": ["8", "32"],
         "resources.gpus_per_node": ["1", "4"],
         "world_size": ["1", "4"],
@@ -170,16 +170,16 @@ def test_runs_know_their_gpus_and_settings(scaling: Caller) -> None:
 def test_code_that_was_changed_between_is_reported(scaling: Caller) -> None:
     scaling.write("train.py", "print(2)\n")
     submitted(scaling, 4, 19)
-    told = compared(scaling, "18", "19")
-    assert list(told["settings"]) == ["code"]
-    assert "the code differs in train.py" in told["notes"]
+    shown = compared(scaling, "18", "19")
+    assert list(shown["settings"]) == ["code"]
+    assert "the code differs in train.py" in shown["notes"]
 
 
 @pytest.mark.slow
 def test_a_run_beside_a_plain_log(scaling: Caller) -> None:
     scaling.write("old.log", log(2.0, 2.0, seed=5))
-    told = compared(scaling, "17", "old.log")
-    assert told["settings"] == {} and told["runs"][1]["gpus"] is None
+    shown = compared(scaling, "17", "old.log")
+    assert shown["settings"] == {} and shown["runs"][1]["gpus"] is None
     done = scaling("compare", "17", "old.log")
     assert "note: settings are not known for old.log" in done.out
 
@@ -193,7 +193,7 @@ def test_a_sweep_is_compared_run_by_run(hpcrun: Caller) -> None:
         logs = Path(run["run_dir"]) / "logs" / "0"
         logs.mkdir()
         (logs / "rank-0.log").write_text(log(2.0 - number, 1.0))
-    told = compared(hpcrun, "20")
-    assert told["settings"]["sweep.lr"] == ["1e-4", "3e-4"]
+    shown = compared(hpcrun, "20")
+    assert shown["settings"]["sweep.lr"] == ["1e-4", "3e-4"]
     text = hpcrun("compare", "20").out
     assert "1: lr=3e-4 1.0" in text and "is lowest; higher: 0: lr=1e-4 by 1.0" in text

@@ -38,12 +38,12 @@ def test_a_job_is_that_of_the_folder_it_was_submitted_from(hpcrun: Caller, tools
     copy = copy_of(run)
     assert states(hpcrun, "7") == {run.name: ("RUNNING", "7")}
     assert states(hpcrun) == {run.name: ("RUNNING", "7"), copy.name: ("NOT_SUBMITTED", None)}
-    told = f"a copy of {run.name}"
-    assert f"{told}, whose job it was" in hpcrun("status").out
-    assert told in hpcrun("status", "zzzz").out
+    shown = f"a copy of {run.name}"
+    assert f"{shown}, whose job it was" in hpcrun("status").out
+    assert shown in hpcrun("status", "zzzz").out
     for verb in ("cancel", "resubmit", "requeue", "top", "hostfile"):
         done = hpcrun(verb, copy.name)
-        assert done.code == 2 and told in done.err, done
+        assert done.code == 2 and shown in done.err, done
         assert f"fix: hpcrun {verb} {run.name}" in done.err, done
     assert not calls(ended)
     assert hpcrun("cancel", "7").code == 0 and calls(ended)

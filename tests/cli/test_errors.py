@@ -14,13 +14,13 @@ import pytest
 from tests.cli.calling import ROOT, Caller, Done, replay
 
 
-def is_clear(done: Done, *said: str) -> None:
+def is_clear(done: Done, *message: str) -> None:
     """Hold what all refusals have in common."""
     assert done.code == 2, done
     assert done.out == "", done
     assert "Traceback" not in done.err, done
     assert re.match(r"(error: |Usage: )", done.err), done
-    for text in said:
+    for text in message:
         assert text in done.err, done
 
 
@@ -32,7 +32,7 @@ def a_project(hpcrun: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["dance"], ["no such verb: dance"]),
         (["sumbit"], ["no such verb: sumbit. Did you mean submit?"]),
@@ -78,8 +78,8 @@ def a_project(hpcrun: Caller) -> None:
     ],
     ids=lambda value: " ".join(value) if value and isinstance(value[0], str) else None,
 )
-def test_command_line(hpcrun: Caller, argv: list[str], said: list[str]) -> None:
-    is_clear(hpcrun(*argv), *said)
+def test_command_line(hpcrun: Caller, argv: list[str], message: list[str]) -> None:
+    is_clear(hpcrun(*argv), *message)
 
 
 @pytest.mark.parametrize("name", ["", " "])
@@ -132,7 +132,7 @@ def test_a_script_in_place_of_a_job(hpcrun: Caller, name: str, fix: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("script: trian.py", ["script: ", "trian.py: no such file", "did you mean train.py?"]),
         ("script: nothing-like-it", ["no such file", "paths start at "]),
@@ -163,15 +163,15 @@ def test_a_script_in_place_of_a_job(hpcrun: Caller, name: str, fix: str) -> None
         (f"script: train.py\nname: {'x' * 1025}", ["name: 1025 bytes long"]),
     ],
 )
-def test_job_files(hpcrun: Caller, text: str, said: list[str]) -> None:
+def test_job_files(hpcrun: Caller, text: str, message: list[str]) -> None:
     hpcrun.write("bad.yaml", text + "\n")
     for verb in (["submit", "--dry-run"], ["run"]):
-        is_clear(hpcrun(*verb, "bad.yaml"), *said)
+        is_clear(hpcrun(*verb, "bad.yaml"), *message)
     assert not hpcrun.runs.exists()
 
 
 @pytest.mark.parametrize(
-    ("profile", "said"),
+    ("profile", "message"),
     [
         ("partitons: {}", ["hpcrun.yaml:1: partitons: unknown key; did you mean partitions?"]),
         ("runs_dir: $NOWHERE/runs", ["runs_dir: $NOWHERE/runs: 'NOWHERE' is not set"]),
@@ -184,12 +184,12 @@ def test_job_files(hpcrun: Caller, text: str, said: list[str]) -> None:
         ),
     ],
 )
-def test_cluster_files(hpcrun: Caller, profile: str, said: list[str]) -> None:
+def test_cluster_files(hpcrun: Caller, profile: str, message: list[str]) -> None:
     setup = "" if "python" in profile else "setup: {python: python3}\n"
     resources = "resources: {gpus_per_node: 4, gpu_type: h100}\n"
     hpcrun.write("wide.yaml", f"script: train.py\n{setup}{resources}")
     hpcrun.write("hpcrun.yaml", profile + "\n")
-    is_clear(hpcrun("submit", "wide.yaml", "--dry-run"), *said)
+    is_clear(hpcrun("submit", "wide.yaml", "--dry-run"), *message)
 
 
 def test_all_problems_at_once(hpcrun: Caller) -> None:
@@ -207,13 +207,13 @@ def test_all_problems_at_once(hpcrun: Caller) -> None:
 
 @pytest.mark.parametrize("name", ["bad.yaml", "hpcrun.yaml"])
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [(b"name: \xff\n", "not UTF-8 text (byte 6)"), (b"name: \x00\n", ":1: ")],
 )
-def test_files_that_are_no_text(hpcrun: Caller, name: str, data: bytes, said: str) -> None:
+def test_files_that_are_no_text(hpcrun: Caller, name: str, data: bytes, message: str) -> None:
     job = "bad.yaml" if name == "bad.yaml" else "good.yaml"
     (hpcrun.project / name).write_bytes(data)
-    is_clear(hpcrun("submit", job, "--dry-run"), name, said)
+    is_clear(hpcrun("submit", job, "--dry-run"), name, message)
 
 
 def test_a_folder_for_a_file(hpcrun: Caller) -> None:
@@ -263,8 +263,8 @@ def test_a_disk_that_is_full_is_named_beside_what_was_copied_to_it(
     monkeypatch.setattr(shutil, "copy2", full)
     done = hpcrun("submit", "good.yaml")
     assert done.code == 1, done
-    said = rf"error: {hpcrun.project}/\S+ to {hpcrun.runs}/\S+: No space left on device\n"
-    assert re.match(said + "  fix: is the file system full, or your quota\\?\n", done.err), done
+    message = rf"error: {hpcrun.project}/\S+ to {hpcrun.runs}/\S+: No space left on device\n"
+    assert re.match(message + "  fix: is the file system full, or your quota\\?\n", done.err), done
 
 
 @pytest.mark.slow

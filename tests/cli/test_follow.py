@@ -39,7 +39,7 @@ class Followed:
         assert hpcrun("submit", "job.yaml").code == 0
         (self.run,) = hpcrun.runs.iterdir()
         self.scancel = replay(self.tools, "scancel", (0, "", ""))
-        self.heard = b""
+        self.received = b""
         self.process: subprocess.Popen[bytes] | None = None
         self.hpcrun = hpcrun
 
@@ -63,11 +63,11 @@ class Followed:
         """Wait until the follower has said this."""
         assert self.process is not None
         deadline = time.monotonic() + 60
-        while text not in self.heard:
+        while text not in self.received:
             for stream in (self.process.stdout, self.process.stderr):
                 assert stream is not None
-                self.heard += stream.read() or b""
-            assert time.monotonic() < deadline, self.heard
+                self.received += stream.read() or b""
+            assert time.monotonic() < deadline, self.received
             time.sleep(0.02)
 
     def write(self, name: str, text: str) -> None:
@@ -106,7 +106,7 @@ def test_through_silence_to_the_end(followed: Followed) -> None:
     followed.write("attempts/0/end.json", json.dumps(END))
     followed.hear(b"job 7: COMPLETED")
     assert followed.code() == 0
-    assert b"step 1\nstep\n" in followed.heard
+    assert b"step 1\nstep\n" in followed.received
     assert not followed.scancel.exists()
 
 
@@ -124,7 +124,7 @@ def test_an_attempt_alone_is_followed_to_where_the_next_begins(followed: Followe
     followed.write("attempts/1/end.json", json.dumps({**END, "attempt": 1}))
     followed.hear(b"job 7: COMPLETED")
     assert followed.code() == 0
-    assert not any(word in followed.heard for word in (b"attempt 1", b"step 2", b"later"))
+    assert not any(word in followed.received for word in (b"attempt 1", b"step 2", b"later"))
 
 
 def test_a_failure_is_its_exit_code(followed: Followed) -> None:
@@ -171,7 +171,7 @@ def test_another_attempt_begins_with_a_word(followed: Followed) -> None:
     followed.write("logs/1/rank-0.log", "step 2\n")
     followed.hear(b"step 2\n")
     marker = b"last words\n==> attempt 1 on n2; attempt 0 was stopped by SIGTERM <==\nstep 2\n"
-    assert marker in followed.heard
+    assert marker in followed.received
 
 
 def test_a_file_that_is_emptied_is_read_from_its_start(followed: Followed) -> None:
@@ -181,7 +181,7 @@ def test_a_file_that_is_emptied_is_read_from_its_start(followed: Followed) -> No
     followed.hear(b"first line\n")
     followed.write("logs/0/rank-0.log", "another, and longer than before\n")
     followed.hear(b"another, and longer than before\n")
-    assert b"rank-0.log was rewritten <==\nanother" in followed.heard
+    assert b"rank-0.log was rewritten <==\nanother" in followed.received
 
 
 def test_hundreds_of_ranks_are_followed_by_turns(followed: Followed) -> None:
@@ -193,7 +193,7 @@ def test_hundreds_of_ranks_are_followed_by_turns(followed: Followed) -> None:
     for rank in (0, 50, 99):
         followed.append(f"logs/0/rank-{rank}.log", f"the last of {rank}\n")
         followed.hear(f"the last of {rank}\n".encode())
-    assert b"here 50" not in followed.heard
+    assert b"here 50" not in followed.received
 
 
 def test_following_as_json_alone_fills_the_pipe(followed: Followed) -> None:
@@ -204,6 +204,6 @@ def test_following_as_json_alone_fills_the_pipe(followed: Followed) -> None:
     followed.state("COMPLETED")
     followed.write("attempts/0/end.json", json.dumps(END))
     followed.hear(b"job 7: COMPLETED")
-    lines = [line for line in followed.heard.splitlines() if line.startswith(b"{")]
+    lines = [line for line in followed.received.splitlines() if line.startswith(b"{")]
     assert [json.loads(line)["line"] for line in lines] == ["HF_TOKEN=***", "10%", "20%"]
     assert followed.code() == 0

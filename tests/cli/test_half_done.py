@@ -79,7 +79,7 @@ def test_secrets_that_cannot_be_written_keep_no_other_job_from_it(
     (one / "secrets.env").mkdir()  # as good as a full disk, and root cannot write there either
     asked = script(tools, "scontrol", "")
     done = hpcrun("requeue", "7", "8", "--json")
-    assert [told["requeued"] for told in done.json["runs"]] == [False, True]
+    assert [shown["requeued"] for shown in done.json["runs"]] == [False, True]
     assert "secrets.env" in done.json["runs"][0]["reason"]
     assert calls(asked) == ["requeue 8"] and (two / "secrets.env").is_file()
 
@@ -112,7 +112,7 @@ def test_what_was_allowed_for_once_is_put_back_though_slurm_falls_silent(
     done = hpcrun("requeue", "7", "8", "--json")
     assert done.code == 4
     # The other one had been taken before.
-    assert [told["requeued"] for told in done.json["runs"]] == [True, False]
+    assert [shown["requeued"] for shown in done.json["runs"]] == [True, False]
     assert calls(asked)[1:] == ["update JobId=8 Requeue=1", "requeue 8", "update JobId=8 Requeue=0"]
 
 

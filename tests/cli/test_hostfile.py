@@ -88,8 +88,8 @@ def test_a_job_that_slurmctld_has_forgotten(hpcrun: Caller) -> None:
     replay(tools, "scontrol", (1, "", "slurm_load_jobs error: Invalid job id specified\n"))
     done = hpcrun("hostfile", "7")  # and there is no sacct
     assert done.code == 2 and "7: Slurm knows no such job" in done.err
-    told = sacct_row("7", NodeList="n[1-2]", NNodes="2", AllocTRES="cpu=2,gres/gpu=4,node=2")
-    replay(tools, "sacct", (0, told, ""))
+    shown = sacct_row("7", NodeList="n[1-2]", NNodes="2", AllocTRES="cpu=2,gres/gpu=4,node=2")
+    replay(tools, "sacct", (0, shown, ""))
     done = hpcrun("hostfile", "7")
     assert done.code == 2 and "n1: the number of slots of a host is not given" in done.err
     assert hpcrun("hostfile", "7", "--slots", "2").out == "n1 slots=2\nn2 slots=2\n"

@@ -127,8 +127,8 @@ def test_the_table_says_what_keeps_jobs_waiting(bare: Caller, slurm: Slurm) -> N
     slurm.answer("sinfo", NODES.replace("mixed", "drained"))
     bare.write("my train.py", SCRIPT)
     shown = bare("init", "my train.py", "--yes").out
-    said = "its state is DOWN, 20 of 20 nodes are down or drained, 1 node a job"
-    assert f"  default, {said}\n" in shown
+    message = "its state is DOWN, 20 of 20 nodes are down or drained, 1 node a job"
+    assert f"  default, {message}\n" in shown
     assert "hpcrun submit 'my train' --dry-run" in shown  # as it can be typed
 
 
@@ -185,7 +185,10 @@ def test_answers_of_real_versions(bare: Caller, slurm: Slurm, version: str) -> N
     answer = checked(bare("init", "--json"))
     assert answer["slurm_version"] == version
     made = profile(bare)["partitions"]
-    assert {name: said["gpus_per_node"] for name, said in made.items()} == {"debug": 4, "high": 4}
+    assert {name: each["gpus_per_node"] for name, each in made.items()} == {
+        "debug": 4,
+        "high": 4,
+    }
     assert made["debug"]["nodes"] == 2 and made["high"]["max_time"] == "1-00:00:00"
     # slurmctld is down: nothing is written, and nothing is lost.
     before = (bare.project / "hpcrun.yaml").read_text()
@@ -245,7 +248,7 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("nothing.py", "no such script"),
         (".", "a folder"),
@@ -256,12 +259,12 @@ def test_a_job_file_is_not_overwritten_unasked(bare: Caller, slurm: Slurm) -> No
         ("a\nb.py", "'a\\nb.py': a name with a control character"),
     ],
 )
-def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, said: str) -> None:
+def test_scripts_that_cannot_be_read(bare: Caller, slurm: Slurm, script: str, message: str) -> None:
     bare.write("bad.py", "def (")
     bare.write("bad.sh", "exec python train.py")
     (bare.project / "bytes.py").write_bytes(b"x = '\xff'\n")
     done = bare("init", script, "--yes")
-    assert done.code == 2 and said in done.err
+    assert done.code == 2 and message in done.err
     assert ("a shell script is a command" in done.err) == (script == "bad.sh")
     assert files(bare) == ["bad.py", "bad.sh", "bytes.py"]
 

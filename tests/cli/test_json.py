@@ -151,8 +151,8 @@ def test_an_error_is_json_too(
 def test_all_problems_of_a_file_are_there(hpcrun: Caller) -> None:
     hpcrun.write("bad.yaml", "command: [a]\nbath: 1\nresources: {gpus: 2}\n")
     error = error_of(hpcrun("submit", "bad.yaml", "--json", "--dry-run"))
-    told = [(p["source"], p["line"], p["path"]) for p in error["problems"]]
-    assert told == [("bad.yaml", 2, "bath"), ("bad.yaml", 3, "resources.gpus")]
+    shown = [(p["source"], p["line"], p["path"]) for p in error["problems"]]
+    assert shown == [("bad.yaml", 2, "bath"), ("bad.yaml", 3, "resources.gpus")]
     assert error["message"].count("\n") == 1
 
 

@@ -49,8 +49,11 @@ def test_cancel_asks_once_for_all(hpcrun: Caller, tools: Path) -> None:
     ended = replay(tools, "scancel", (0, "", ""))
     done = hpcrun("cancel", "7", "8", "9_[3-3]", "7", "--json")
     check_json("cancel", done.json)
-    told = [(run["job_id"], run["cancelled"], run["reason"]) for run in done.json["runs"]]
-    assert (done.code, told) == (0, [("7", True, None), ("8", False, None), ("9_3", True, None)])
+    reported = [(run["job_id"], run["cancelled"], run["reason"]) for run in done.json["runs"]]
+    assert (done.code, reported) == (
+        0,
+        [("7", True, None), ("8", False, None), ("9_3", True, None)],
+    )
     assert [line.partition("|")[2] for line in calls(ended)] == ["7 9_3"]
     assert len(calls(asked)) == 2  # runs and others: not one a job
     assert (one / "cancelled.json").exists() and not (two / "cancelled.json").exists()
@@ -80,7 +83,7 @@ def test_one_that_cannot_be_cancelled_does_not_keep_the_others_from_it(
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("7_[3-1]", "no list of tasks"),
         ("7_[0-99999999]", "no list of tasks"),
@@ -89,10 +92,10 @@ def test_one_that_cannot_be_cancelled_does_not_keep_the_others_from_it(
         ("", "an empty name"),
     ],
 )
-def test_words_that_name_nothing(hpcrun: Caller, tools: Path, word: str, said: str) -> None:
+def test_words_that_name_nothing(hpcrun: Caller, tools: Path, word: str, message: str) -> None:
     for verb in ("cancel", "wait", "requeue"):
         done = hpcrun(verb, word)
-        assert done.code == 2 and said in done.err, done
+        assert done.code == 2 and message in done.err, done
 
 
 @pytest.mark.parametrize("verb", ["cancel", "wait", "requeue", "shell"])
@@ -186,7 +189,7 @@ def test_what_is_forbidden_is_allowed_for_this_one_time(hpcrun: Caller, tools: P
 
 
 @pytest.mark.parametrize(
-    ("state", "answer", "code", "said"),
+    ("state", "answer", "code", "message"),
     [
         ("PENDING", (0, "", ""), 0, "is left alone: it waits already"),
         ("FAILED", (1, "", "Job has already finished for job 7\n"), 3, "hpcrun resubmit 7"),
@@ -196,13 +199,13 @@ def test_what_is_forbidden_is_allowed_for_this_one_time(hpcrun: Caller, tools: P
     ],
 )
 def test_requeue_that_is_not_done(
-    hpcrun: Caller, tools: Path, state: str, answer: tuple[int, str, str], code: int, said: str
+    hpcrun: Caller, tools: Path, state: str, answer: tuple[int, str, str], code: int, message: str
 ) -> None:
     (run,) = submitted(hpcrun, tools, "7")
     replay(tools, "squeue", (0, row(run, "7", state), ""))
     replay(tools, "scontrol", answer)
     done = hpcrun("requeue", "7")
-    assert done.code == code and said in done.out + done.err, done
+    assert done.code == code and message in done.out + done.err, done
 
 
 # ---- resubmit
@@ -244,9 +247,9 @@ def test_resubmit(hpcrun: Caller, tools: Path) -> None:
     os.utime(note, (0, 0))  # long ago: it was never submitted
     done = hpcrun("resubmit", "7", "--json", "--time", "5", "--", "--steps", "{world_size}")
     check_json("resubmit", done.json)
-    (told,) = done.json["runs"]
-    again = Path(told["run_dir"])
-    assert told["checkpoint_dir"] == str(run / "checkpoints") and told["goes_on"]
+    (reported,) = done.json["runs"]
+    again = Path(reported["run_dir"])
+    assert reported["checkpoint_dir"] == str(run / "checkpoints") and reported["goes_on"]
     assert (again / "code" / "train.py").read_text() == "print('old')\n"
     assert "#SBATCH --time=5\n" in (again / "job.sbatch").read_text()
     # Words come after the earlier ones, now and when this run is resubmitted in its turn.
@@ -321,8 +324,8 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
         replay(tools, "sbatch", (0, f"{job_id}\n", ""))
         done = hpcrun(*words, "--json")
         assert done.code == 0, done
-        told = done.json["runs"][0] if words[0] == "resubmit" else done.json
-        return Path(told["run_dir"])
+        reported = done.json["runs"][0] if words[0] == "resubmit" else done.json
+        return Path(reported["run_dir"])
 
     # Two at the same moment: both only read.
     second = follow("8", "submit", "next.yaml", "--after", "7")

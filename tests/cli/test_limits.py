@@ -51,8 +51,8 @@ def test_the_daily_verbs_in_a_gigabyte(project: Path, clean_environ: dict[str, s
     assert submitted["job_id"] == "4711"
     assert "zero2-4gpu" in call(project, environ, "submit", "zero2-4gpu", "--dry-run")
     assert "4711" in call(project, environ, "status")
-    told = json.loads(call(project, environ, "parse", "train.log", "--json"))
-    assert told["runs"][0]["points"] == 50_000
+    shown = json.loads(call(project, environ, "parse", "train.log", "--json"))
+    assert shown["runs"][0]["points"] == 50_000
     assert "loss" in call(project, environ, "parse", "train.log")
 
 

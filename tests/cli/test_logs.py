@@ -305,10 +305,10 @@ def test_a_job_of_somebody_elses_making(hpcrun: Caller, tools: Path, tmp_path: P
     done = hpcrun("logs", "9")
     assert done.out == "step 1\nHF_TOKEN=***\n[stderr]: oops\n"
     assert hpcrun("logs", "9", "--err").out == "[stderr]: oops\n"
-    told = [json.loads(line) for line in hpcrun("logs", "9", "--json").out.splitlines()]
-    for each in told:
+    shown = [json.loads(line) for line in hpcrun("logs", "9", "--json").out.splitlines()]
+    for each in shown:
         check_json("logs", each)
-    assert [each["stream"] for each in told] == [None, None, "stderr"]
+    assert [each["stream"] for each in shown] == [None, None, "stderr"]
     assert len(asked.read_text().splitlines()) == 3
     refused = hpcrun("logs", "9", "--rank", "1")
     assert refused.code == 2 and "hpcrun did not submit this job" in refused.err

@@ -67,15 +67,15 @@ def test_the_number_of_a_task_itself_finds_its_run_for_every_verb(
     sweep: Caller, tools: Path
 ) -> None:
     ended = answers(tools, "scancel")
-    (told,) = sweep("requeue", "41", "--json").json["runs"]
-    assert (told["run_id"], told["reason"]) == (f"{RUN}.0-7k3q", "it waits already")
-    (told,) = sweep("wait", "41", "--timeout", "0", "--json").json["runs"]
-    assert told["run_id"] == f"{RUN}.0-7k3q"
+    (reported,) = sweep("requeue", "41", "--json").json["runs"]
+    assert (reported["run_id"], reported["reason"]) == (f"{RUN}.0-7k3q", "it waits already")
+    (reported,) = sweep("wait", "41", "--timeout", "0", "--json").json["runs"]
+    assert reported["run_id"] == f"{RUN}.0-7k3q"
     assert "40_0 is PENDING" in sweep("resubmit", "41").err
     asked = tools / "squeue.calls"
     asked.unlink()
-    (told,) = sweep("cancel", "41", "--json").json["runs"]
-    assert (told["run_id"], told["cancelled"]) == (f"{RUN}.0-7k3q", True)
+    (reported,) = sweep("cancel", "41", "--json").json["runs"]
+    assert (reported["run_id"], reported["cancelled"]) == (f"{RUN}.0-7k3q", True)
     assert ended.read_text() == "40_0\n" and asked.read_text().count("\n") == 2
     assert (sweep.runs / f"{RUN}.0-7k3q" / "cancelled.json").exists()
 
@@ -86,8 +86,8 @@ def test_the_number_of_a_task_itself_finds_its_curve_and_its_handle(
     log = sweep.runs / f"{RUN}.0-7k3q" / "logs" / "0" / "rank-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("step 1 loss 2.5\nstep 2 loss 2.0\n")
-    (told,) = sweep("parse", "41", "--json").json["runs"]
-    assert (told["source"], told["points"]) == (f"{RUN}.0-7k3q", 2)
+    (reported,) = sweep("parse", "41", "--json").json["runs"]
+    assert (reported["source"], reported["points"]) == (f"{RUN}.0-7k3q", 2)
     for name in ("PATH", "HOME", "HPCRUN_SANDBOX_DIR"):
         monkeypatch.setenv(name, sweep.environ[name])
     assert find(41, cwd=sweep.project).id == f"{RUN}.0-7k3q"
@@ -106,15 +106,15 @@ def test_a_squeue_that_says_nothing_does_not_say_that_there_is_no_such_job(
         assert "squeue prints nothing, not even its column names" in done.err, done
 
 
-@pytest.mark.parametrize(("said", "code"), [("3:0", 3), ("0:9", 137)])
+@pytest.mark.parametrize(("text", "code"), [("3:0", 3), ("0:9", 137)])
 def test_the_exit_code_is_known_without_accounting(
-    hpcrun: Caller, tools: Path, said: str, code: int
+    hpcrun: Caller, tools: Path, text: str, code: int
 ) -> None:
     answers(tools, "squeue", rest=queued(RunFolder(Path("/elsewhere")), "7", "FAILED"))
     (tools / "sacct").write_text("#!/bin/sh\nexit 1\n")
     (tools / "sacct").chmod(0o755)
-    told = {"ExitCode": said, "NumNodes": "1 NumCPUs=4", "TRES": "cpu=4", "Command": "/a"}
-    answers(tools, "scontrol", rest=show_job("7", "FAILED", **told))
+    reported = {"ExitCode": text, "NumNodes": "1 NumCPUs=4", "TRES": "cpu=4", "Command": "/a"}
+    answers(tools, "scontrol", rest=show_job("7", "FAILED", **reported))
     shown = hpcrun("status", "7").out
     words = f"signal {code - 128}" if code > 128 else str(code)
     assert f"  exit code {words}\n" in shown and "  asks for  1 node, 4 CPUs\n" in shown

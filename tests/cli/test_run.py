@@ -62,8 +62,8 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert (wrong["attempt"], wrong["node"], wrong["rank"]) == (0, 0, None)
     over = hpcrun("cancel", run.name)
     assert over.code == 0 and "is over already: COMPLETED" in over.out
-    (told,) = hpcrun("cancel", run.name, "--json").json["runs"]
-    assert told["cancelled"] is False
+    (reported,) = hpcrun("cancel", run.name, "--json").json["runs"]
+    assert reported["cancelled"] is False
     files = hpcrun("show", "--json").json["files"]
     assert {"job.sbatch", "node.sh", "plan.json", "logs/0/node-0.log"} <= set(files)
     assert hpcrun("show", run.name, "--file", "job.sbatch").out.startswith("#!/bin/bash\n")

@@ -180,8 +180,8 @@ def test_cancel(hpcrun: Caller, tools: Path) -> None:
     done = hpcrun("cancel", "7", "--json")
     assert done.code == 0
     check_json("cancel", done.json)
-    (told,) = done.json["runs"]
-    assert (told["job_id"], told["cancelled"]) == ("7", True)
+    (reported,) = done.json["runs"]
+    assert (reported["job_id"], reported["cancelled"]) == ("7", True)
     assert [line.partition("|")[2] for line in calls(asked)] == ["7"]
     assert (run / "cancelled.json").exists()
     replay(tools, "squeue", (0, row(run, "7", "CANCELLED"), ""))
@@ -197,8 +197,8 @@ def test_ids_as_squeue_shows_them(hpcrun: Caller, tools: Path) -> None:
     assert calls(asked)[0].endswith("--jobs=5+1")
     rows = row(Path("/w"), "7_3", "COMPLETED") + row(Path("/w"), "7_4", "COMPLETED")
     replay(tools, "squeue", (0, rows, ""))
-    told = hpcrun("cancel", "7_[3-4%2]")
-    assert told.out.count("is over already") == 2, told
+    reported = hpcrun("cancel", "7_[3-4%2]")
+    assert reported.out.count("is over already") == 2, reported
 
 
 def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_job_that_hpcrun_did_not_submit(hpcrun: Caller, tools: Path, tmp_path:
     assert done.code == 2 and "999999: neither a run of hpcrun nor a job" in done.err
     log = tmp_path / "its output"
     log.write_bytes(b"step=1 loss=2.5\nstep=2 loss=2.25\nlast line")
-    told = show_job("7", "COMPLETED", StdIn="/dev/null", StdOut=str(log), Power="")
-    replay(tools, "scontrol", (0, told, ""))
+    reported = show_job("7", "COMPLETED", StdIn="/dev/null", StdOut=str(log), Power="")
+    replay(tools, "scontrol", (0, reported, ""))
     assert hpcrun("logs", "7").out == log.read_text() + "\n"
     assert hpcrun("parse", "7").code == 0
     assert hpcrun("logs", "7", "-f").code == 0

@@ -135,24 +135,24 @@ def test_a_listing_as_json(several: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("logged", "told"), [("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")]
+    ("logged", "shown"), [("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")]
 )
-def test_a_loss_that_is_no_number(hpcrun: Caller, tools: Path, logged: str, told: str) -> None:
+def test_a_loss_that_is_no_number(hpcrun: Caller, tools: Path, logged: str, shown: str) -> None:
     log = f"step=119 loss=2.5\nstep=120 loss={logged}\n"
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", log=log)
     answers(tools, "squeue", rest=queued(run, "15", "RUNNING"))
     for word in ((), ("15",)):
         done = hpcrun("status", "--json", *word)
         check_json("status", done.json)
-        assert done.json["runs"][0]["loss"] == told
+        assert done.json["runs"][0]["loss"] == shown
 
 
 @pytest.mark.parametrize("word", ["15", "7k3q", "20261120-081455-train-7k3q"])
 def test_one_run(several: Caller, word: str) -> None:
     done = several("status", word)
     assert done.code == 0, done
-    for said in ("state     RUNNING, by squeue", "progress  step 120, loss 2.25", "n[1-2]"):
-        assert said in done.out, done
+    for message in ("state     RUNNING, by squeue", "progress  step 120, loss 2.25", "n[1-2]"):
+        assert message in done.out, done
     assert "  hpcrun logs -f 15 " in done.out and "  hpcrun cancel 15 " in done.out
     detail = several("status", "--json", word).json
     check_json("status", detail)
@@ -172,17 +172,17 @@ def test_attempts_are_shown_one_by_one(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", ended=NOW - 30, attempts=2)
     answers(tools, "squeue", rest=queued(run, "15", "COMPLETED"))
     done = hpcrun("status", "15")
-    told = [line.split(None, 1)[1] for line in done.out.splitlines() if "  attempt " in line]
-    assert len(told) == 2, done
-    assert "left no end record" in told[0] and "exit code 0" in told[1]
+    shown = [line.split(None, 1)[1] for line in done.out.splitlines() if "  attempt " in line]
+    assert len(shown) == 2, done
+    assert "left no end record" in shown[0] and "exit code 0" in shown[1]
     check_json("status", hpcrun("status", "15", "--json").json)
 
 
 def test_a_run_has_one_time_in_a_listing_and_by_itself(hpcrun: Caller, tools: Path) -> None:
     run = make_run(hpcrun, "20261120-081455-train-7k3q", "15", attempts=0)
     answers(tools, "squeue", rest=queued(run, "15", "TIMEOUT"))
-    told = [hpcrun("status", "--json", *word).json["runs"][0] for word in ((), ("15",))]
-    assert [each["elapsed_seconds"] for each in told] == [3600, 3600]
+    shown = [hpcrun("status", "--json", *word).json["runs"][0] for word in ((), ("15",))]
+    assert [each["elapsed_seconds"] for each in shown] == [3600, 3600]
 
 
 def test_what_is_final_is_remembered(several: Caller, tools: Path) -> None:
@@ -238,9 +238,9 @@ def test_a_sweep_is_one_row_and_opens_few_files(hpcrun: Caller, tools: Path) -> 
     answers(tools, "squeue", rest="".join(rows))
     done = hpcrun("status")
     assert "20 PENDING, 6 COMPLETED, 4 RUNNING" in done.out and "30 RUNS" in done.out, done
-    told = hpcrun("status", "--json").json
-    check_json("status", told)
-    (row,) = told["runs"]
+    shown = hpcrun("status", "--json").json
+    check_json("status", shown)
+    (row,) = shown["runs"]
     assert (row["kind"], row["id"], row["state"]) == ("sweep", "40", "RUNNING")
     assert len(opened(hpcrun, "status")) <= 3
     each = hpcrun("status", "--all", "--json").json
@@ -301,9 +301,9 @@ def test_few_files_are_opened_among_10_000_runs(ten_thousand: Caller) -> None:
     assert 20 < len(first) <= 3 * 20, first[:8]
     again = opened(ten_thousand, "status")
     assert len(again) <= 20, again
-    told = ten_thousand("status", "--json").json
-    assert [run["id"] for run in told["runs"]] == [str(20_039 - number) for number in range(20)]
-    assert told["older"] == 10_020 and {run["step"] for run in told["runs"]} == set(range(20, 40))
+    shown = ten_thousand("status", "--json").json
+    assert [run["id"] for run in shown["runs"]] == [str(20_039 - number) for number in range(20)]
+    assert shown["older"] == 10_020 and {run["step"] for run in shown["runs"]} == set(range(20, 40))
 
 
 @pytest.mark.slow

@@ -86,8 +86,8 @@ def test_what_the_records_say_is_remembered_until_slurm_answers(
     rows = [hpcrun("status", "--json").json["runs"][0] for _ in range(2)]
     assert [(row["state"], row["source"]) for row in rows] == [("FAILED", "record")] * 2
     assert len(read(hpcrun, "status")) == 1
-    told = sacct_row("519", "OUT_OF_MEMORY", ExitCode="0:125", WorkDir=str(run.path))
-    answers(tools, "sacct", rest=told)
+    reported = sacct_row("519", "OUT_OF_MEMORY", ExitCode="0:125", WorkDir=str(run.path))
+    answers(tools, "sacct", rest=reported)
     for source in ("sacct", "seen"):
         row = hpcrun("status", "--json").json["runs"][0]
         assert (row["state"], row["source"]) == ("OUT_OF_MEMORY", source)
@@ -127,11 +127,11 @@ def test_a_jobs_own_log_patterns_are_known_to_a_listing(hpcrun: Caller, tools: P
     run = make_run(hpcrun, "20261120-081519-train-7k19", "519", log="@7 L 2.5\n@8 L 2.25\n")
     answers(tools, "squeue", rest=queued(run, "519", "RUNNING"))
     # The second is one of a later hpcrun's.
-    for patterns, told in ((record["log_patterns"], (8, 2.25)), (["("], (None, None))):
+    for patterns, reported in ((record["log_patterns"], (8, 2.25)), (["("], (None, None))):
         run.submitted.write_text(json.dumps(record | {"log_patterns": patterns}))
         for word in ((), ("519",)):
             row = hpcrun("status", "--json", *word).json["runs"][0]
-            assert (row["step"], row["loss"]) == told
+            assert (row["step"], row["loss"]) == reported
     assert len(read(hpcrun, "status")) <= 4
 
 

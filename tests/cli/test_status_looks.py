@@ -139,8 +139,8 @@ def test_a_watch_asks_slurm_no_more_than_it_promises(
     several: Caller, tools: Path, argv: tuple[str, ...]
 ) -> None:
     write_sweep(several, 2)  # then the number of a job may be that of a task
-    foreign = queued(RunFolder(tools), "999", "PENDING", "Priority")
-    answers(tools, "squeue", rest=(tools / "squeue.0").read_text() + foreign)
+    external = queued(RunFolder(tools), "999", "PENDING", "Priority")
+    answers(tools, "squeue", rest=(tools / "squeue.0").read_text() + external)
     watching = Watching(several, *argv)
     watching.pictures(1)
     calls = [tools / f"{name}.calls" for name in ("squeue", "sacct", "scontrol")]

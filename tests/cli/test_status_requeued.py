@@ -71,8 +71,8 @@ def test_a_requeued_run_that_waits_for_days_is_not_over(
 ) -> None:
     assert several("status").out.count("FAILED") == 1
     run = RunFolder(several.runs / KILLED)
-    told = queued(run, "12", "PENDING", "Priority")
-    answers(tools, "squeue", HEADED, (",12", told), ("=12", told))
+    shown = queued(run, "12", "PENDING", "Priority")
+    answers(tools, "squeue", HEADED, (",12", shown), ("=12", shown))
     several("status", *argv)
     monkeypatch.setattr(time, "time", lambda: NOW + 2 * 86400)
     # Of all runs squeue tells only of those that it is asked about.

@@ -42,15 +42,15 @@ def test_a_full_disk_is_reported_of_one_run(
 ) -> None:
     run = make_run(hpcrun, RUN, "15", log="step 1\n")
     answers(tools, "squeue", rest=queued(run, "15", state))
-    told = f"disk: the file system of {run.path} is full: no space is left"
-    assert told not in hpcrun("status", "15").out
+    shown = f"disk: the file system of {run.path} is full: no space is left"
+    assert shown not in hpcrun("status", "15").out
     monkeypatch.setattr(places, "_room", lambda folder: Left(0, None))
-    is_told = state in ("FAILED", "RUNNING")
-    assert (f"  note      {told}" in hpcrun("status", "15").out) == is_told
+    is_shown = state in ("FAILED", "RUNNING")
+    assert (f"  note      {shown}" in hpcrun("status", "15").out) == is_shown
     notes = hpcrun("status", "15", "--json").json["runs"][0]["notes"]
-    assert any(note.startswith(told) for note in notes) == is_told
-    assert told not in hpcrun("status").out and told in hpcrun("logs", "--err", "15").err
-    assert told not in hpcrun("logs", "15").err
+    assert any(note.startswith(shown) for note in notes) == is_shown
+    assert shown not in hpcrun("status").out and shown in hpcrun("logs", "--err", "15").err
+    assert shown not in hpcrun("logs", "15").err
 
 
 @pytest.mark.parametrize("limit", ["365-00:00:00", "UNLIMITED"])
@@ -69,15 +69,17 @@ def test_a_start_in_another_century_is_none(hpcrun: Caller, tools: Path) -> None
     row = queued(run, "15", "PENDING", "Resources", S="2282-01-31T00:00:00")
     answers(tools, "squeue", rest=row)
     for words in (("status", "15"), ("status",)):
-        told = hpcrun(*words).out
-        assert "waits for nodes to become free; no start is foreseen" in told and "2282" not in told
+        shown = hpcrun(*words).out
+        assert (
+            "waits for nodes to become free; no start is foreseen" in shown and "2282" not in shown
+        )
 
 
 def test_an_estimate_of_another_century_is_none(hpcrun: Caller, tools: Path) -> None:
-    said = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
-    replay(tools, "sbatch", (0, "", said))
-    told = hpcrun("submit", "--test-only", "--", "true").out
-    assert "start     no start is foreseen" in told and "2282" not in told
+    text = "sbatch: Job 7 to start at 2282-01-31T00:00:00 using 4 processors on nodes n1\n"
+    replay(tools, "sbatch", (0, "", text))
+    shown = hpcrun("submit", "--test-only", "--", "true").out
+    assert "start     no start is foreseen" in shown and "2282" not in shown
 
 
 @pytest.mark.slow
@@ -108,6 +110,6 @@ def test_other_jobs_are_not_given_hpcruns_options(
     elsewhere = RunFolder(Path("/elsewhere"))
     row = queued(elsewhere, "7_3", "PENDING", reason, u=str(os.getuid()), A="9")
     answers(tools, "squeue", rest=row)
-    told = hpcrun("status", "7_3").out
-    assert words in told and fix in told and "--after" not in told and "sweep" not in told
+    shown = hpcrun("status", "7_3").out
+    assert words in shown and fix in shown and "--after" not in shown and "sweep" not in shown
     assert words in hpcrun("top", "--no-usage").out

@@ -83,8 +83,8 @@ def test_one_sbatch_for_all(hpcrun: Caller, tools: Path) -> None:
         assert {"job.sbatch", "node.sh", "harness.sh", "plan.json", "spec.yaml"} <= files
         assert not {"code", "submitted.json"} & files
         # What the array's script says of the task's folder is where it is.
-        said = f"HPCRUN_RUN_DIR={str(run).replace(f'.{index}-', '.')}"
-        assert said.rpartition(".")[0] in directives
+        message = f"HPCRUN_RUN_DIR={str(run).replace(f'.{index}-', '.')}"
+        assert message.rpartition(".")[0] in directives
         assert "sweep" not in (run / "spec.yaml").read_text()
     assert "sweep:" in (folder / "spec.yaml").read_text()
     require_command("shellcheck")
@@ -99,14 +99,14 @@ def test_the_arrays_script_finds_the_tasks_folder(hpcrun: Caller, tools: Path) -
     for index in (0, 6):
         run = Path(runs[index]["run_dir"])
         (run / "harness.sh").write_text('echo "$1 $HPCRUN_RUN_DIR"\n')
-        told = subprocess.run(
+        shown = subprocess.run(
             ["bash", str(script)],
             env={"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(index)},
             capture_output=True,
             text=True,
             check=True,
         )
-        assert told.stdout == f"batch {run}\n"
+        assert shown.stdout == f"batch {run}\n"
 
 
 def test_a_projects_directives_are_in_the_array(hpcrun: Caller, tools: Path) -> None:
@@ -121,8 +121,8 @@ def test_a_projects_directives_are_in_the_array(hpcrun: Caller, tools: Path) -> 
 
 
 def test_a_refusal_leaves_nothing(hpcrun: Caller, tools: Path) -> None:
-    said = "sbatch: error: Batch job submission failed: Invalid job array specification\n"
-    replay(tools, "sbatch", (1, "", said))
+    message = "sbatch: error: Batch job submission failed: Invalid job array specification\n"
+    replay(tools, "sbatch", (1, "", message))
     done = hpcrun("submit", "words.yaml")
     assert done.code == 3 and "MaxArraySize" in done.err, done
     assert list(hpcrun.runs.iterdir()) == []
@@ -201,13 +201,13 @@ def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, vers
     long_ago(hpcrun)
     answer("squeue", "array-each-task")
     wanted = ["COMPLETED", "FAILED", "RUNNING", "RUNNING", "PENDING", "PENDING"]
-    told = states(hpcrun, job_id)
-    assert [told[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
+    shown = states(hpcrun, job_id)
+    assert [shown[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
     answer("squeue", "array-after-scancel")
     answer("sacct", "array-after-scancel")
-    told = states(hpcrun, job_id)
+    shown = states(hpcrun, job_id)
     wanted = ["COMPLETED", "FAILED", "CANCELLED", "RUNNING", "RUNNING", "CANCELLED"]
-    assert [told[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
+    assert [shown[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
     # Without an accounting the queue's row for what was left of the array tells.
     shutil.rmtree(next(hpcrun.runs.glob("*.6-*")) / "cache")
     replay(tools, "sacct", (1, "", "Slurm accounting storage is disabled"))
@@ -235,8 +235,8 @@ def test_an_array_of_the_same_number_in_another_folder_is_not_ours(
 ) -> None:
     submit(hpcrun)
     long_ago(hpcrun)
-    told = sacct_row("17_[0-6%2]", "CANCELLED", WorkDir="/elsewhere")
-    replay(tools, "sacct", (0, told, ""))
+    shown = sacct_row("17_[0-6%2]", "CANCELLED", WorkDir="/elsewhere")
+    replay(tools, "sacct", (0, shown, ""))
     assert set(states(hpcrun, "17").values()) == {"LOST"}
 
 
@@ -368,6 +368,6 @@ def test_notes_of_the_runs_are_reported_once_each(hpcrun: Caller, tools: Path) -
     hpcrun.write("noted.yaml", JOB + "nccl: {env: {NCCL_TIMEOUT: 1800, NCCL_RINGS: x}}\n")
     submitted = hpcrun("submit", "noted.yaml")
     dry = hpcrun("submit", "noted.yaml", "--dry-run")
-    for told in (submitted.out, dry.err):
+    for shown in (submitted.out, dry.err):
         for name in ("NCCL_TIMEOUT", "NCCL_RINGS"):
-            assert told.count(f"nccl.env.{name}: ") == 1, told
+            assert shown.count(f"nccl.env.{name}: ") == 1, shown

@@ -130,7 +130,7 @@ def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "message"),
     [
         (
             (1, "", "slurm_load_jobs error: Unable to contact slurm controller"),
@@ -142,12 +142,12 @@ def test_where_no_step_is_to_be_had(hpcrun: Caller, tools: Path) -> None:
     ],
 )
 def test_out_of_reach(
-    hpcrun: Caller, tools: Path, answer: tuple[int, str, str], code: int, said: str
+    hpcrun: Caller, tools: Path, answer: tuple[int, str, str], code: int, message: str
 ) -> None:
     replay(tools, "squeue", answer)
     done = hpcrun("top")
     assert done.code == code, done
-    assert said in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
 
 

@@ -65,8 +65,8 @@ def test_a_task_goes_by_its_own_number_too(hpcrun: Caller, tools: Path) -> None:
     replay(tools, "squeue", (0, others("7_3", "RUNNING"), ""))
     ended = replay(tools, "scancel", (0, "", ""))
     done = hpcrun("cancel", "9", "--json")
-    told = [(run["job_id"], run["cancelled"]) for run in done.json["runs"]]
-    assert (done.code, told) == (0, [("7_3", True)])
+    shown = [(run["job_id"], run["cancelled"]) for run in done.json["runs"]]
+    assert (done.code, shown) == (0, [("7_3", True)])
     assert [line.partition("|")[2] for line in calls(ended)] == ["9"]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.site import Site
-from tests.cluster.test_environment import left_on_nodes, run_job, told, write_data, write_job
+from tests.cluster.test_environment import left_on_nodes, run_job, shown, write_data, write_job
 
 APPTAINER = shutil.which("apptainer") or shutil.which("singularity")
 
@@ -68,7 +68,7 @@ def test_apptainer(site: Site, tmp_path: Path, launcher: str) -> None:
     )
     run = run_job(site, env={"TOKEN": odd})
     for rank in range(4):
-        seen = told(run, rank)
+        seen = shown(run, rank)
         environ = seen["environ"]
         assert environ["OWN"] == "the image"
         assert (environ["HF_HOME"], environ["OMP_NUM_THREADS"]) == ("/the/jobs", "1")

@@ -68,22 +68,22 @@ def gather_by_sockets(me: dict[str, Any]) -> list[dict[str, Any]]:
         with connect(address, port) as peer, peer.makefile("rw") as stream:
             send(stream, me)
             return list(json.loads(stream.readline()))
-    all_told = [me]
+    all_shown = [me]
     with socket.create_server(("", port)) as server:
         server.settimeout(CONNECT_SECONDS)
         streams = []
-        while len(all_told) < world_size:
+        while len(all_shown) < world_size:
             stream = server.accept()[0].makefile("rw")
             line = stream.readline()
             if not line:  # the harness of another node, which looks whether this one can be reached
                 stream.close()
                 continue
             streams.append(stream)
-            all_told.append(json.loads(line))
+            all_shown.append(json.loads(line))
         for stream in streams:
-            send(stream, all_told)
+            send(stream, all_shown)
             stream.close()
-    return all_told
+    return all_shown
 
 
 def connect(address: str, port: int) -> socket.socket:
@@ -111,10 +111,10 @@ def gather_by_gloo(me: dict[str, Any]) -> list[dict[str, Any]]:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    all_told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_told, me)
+    all_shown: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_shown, me)
     dist.destroy_process_group()
-    return all_told
+    return all_shown
 
 
 def wait_for(path: str) -> None:
@@ -130,22 +130,22 @@ def main() -> None:
     parser.add_argument("--wait-for", metavar="FILE")
     parser.add_argument("--hold", type=float, default=0.0)
     options, words = parser.parse_known_args()
-    told = look(words)
+    shown = look(words)
     if options.wait_for:
         wait_for(options.wait_for)
     if options.world:
-        me = {key: told[key] for key in ("run", "attempt", "rank", "host")}
+        me = {key: shown[key] for key in ("run", "attempt", "rank", "host")}
         gather = gather_by_gloo if options.world == "gloo" else gather_by_sockets
-        told["world"] = gather(me)
-        if any(other["run"] != me["run"] for other in told["world"]):
-            sys.exit(f"a world of several runs: {told['world']}")
+        shown["world"] = gather(me)
+        if any(other["run"] != me["run"] for other in shown["world"]):
+            sys.exit(f"a world of several runs: {shown['world']}")
     folder = Path(os.environ["HPCRUN_RUN_DIR"]) / "probe"
     folder.mkdir(exist_ok=True)
-    target = folder / f"{told['attempt']}-rank-{told['rank']}.json"
+    target = folder / f"{shown['attempt']}-rank-{shown['rank']}.json"
     part = target.with_name(f".{target.name}.{os.getpid()}")
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(shown))
     part.replace(target)
-    print(f"rank {told['rank']} of {told['world_size']} on {told['host']}")
+    print(f"rank {shown['rank']} of {shown['world_size']} on {shown['host']}")
     time.sleep(options.hold)
 
 

@@ -161,7 +161,7 @@ def test_what_verbs_print_is_as_their_schemas_say(site: Site) -> None:
     (site.project / "j.yaml").write_text(job)
     (site.project / "s.yaml").write_text(job + "sweep: {env.X: [1, 2]}\n")
 
-    def told(*argv: str, verb: str = "", codes: tuple[int, ...] = (0,)) -> list[dict[str, object]]:
+    def shown(*argv: str, verb: str = "", codes: tuple[int, ...] = (0,)) -> list[dict[str, object]]:
         done = site.hpcrun(*argv, "--json")
         assert done.returncode in codes, done.stderr
         lines = [done.stdout] if argv[0] != "logs" else done.stdout.splitlines()
@@ -170,22 +170,22 @@ def test_what_verbs_print_is_as_their_schemas_say(site: Site) -> None:
             check_json(verb or argv[0], value)
         return values
 
-    told("submit", "./j.yaml", "--dry-run")
-    told("submit", "./j.yaml", "--test-only")
-    told("submit", "./s.yaml", "--dry-run")
-    one = told("submit", "./j.yaml", "--wait")[0]
-    many = told("submit", "./s.yaml", "--wait")[0]
+    shown("submit", "./j.yaml", "--dry-run")
+    shown("submit", "./j.yaml", "--test-only")
+    shown("submit", "./s.yaml", "--dry-run")
+    one = shown("submit", "./j.yaml", "--wait")[0]
+    many = shown("submit", "./s.yaml", "--wait")[0]
     for word in (one["job_id"], many["job_id"]):
         assert isinstance(word, str)
-        told("status", word)
-        told("show", word)
-    told("status")
-    told("wait", str(one["job_id"]), str(many["job_id"]))
-    told("parse", str(one["job_id"]), str(many["job_id"]))
-    told("cancel", str(one["job_id"]), str(many["job_id"]))
-    assert any(line["line"] == "step=1 loss=2.5" for line in told("logs", str(one["job_id"])))
-    told("compare", str(many["job_id"]))
-    told("hostfile", str(one["job_id"]), "--slots", "2")
+        shown("status", word)
+        shown("show", word)
+    shown("status")
+    shown("wait", str(one["job_id"]), str(many["job_id"]))
+    shown("parse", str(one["job_id"]), str(many["job_id"]))
+    shown("cancel", str(one["job_id"]), str(many["job_id"]))
+    assert any(line["line"] == "step=1 loss=2.5" for line in shown("logs", str(one["job_id"])))
+    shown("compare", str(many["job_id"]))
+    shown("hostfile", str(one["job_id"]), "--slots", "2")
     refused = site.hpcrun("submit", "./j.yaml", "--partition", "nowhere", "--json")
     assert (refused.returncode, refused.stdout) == (3, "")
     check_json("error", json.loads(refused.stderr.splitlines()[-1]))

@@ -12,8 +12,8 @@ from tests.cluster.site import Site, until
 @pytest.fixture
 def limited(site: Site) -> Site:
     """A project whose profile knows what the rig's Slurm says of its partition."""
-    said = site.rig.run("sinfo", "-h", "-o", "%P|%D|%c|%m|%G").stdout.splitlines()[0]
-    name, nodes, cpus, memory, gres = said.split("|")
+    text = site.rig.run("sinfo", "-h", "-o", "%P|%D|%c|%m|%G").stdout.splitlines()[0]
+    name, nodes, cpus, memory, gres = text.split("|")
     facts = {
         "nodes": int(nodes),
         "cpus_per_node": int(cpus.rstrip("+")),
@@ -50,10 +50,10 @@ def test_what_the_checks_refuse_slurm_would_never_start(limited: Site) -> None:
             assert slurms.returncode == 3 and "Slurm refused the job: " in slurms.stderr
             continue
         # It may take the job, never to start it (slurm.conf, EnforcePartLimits=NO).
-        told = json.loads(slurms.stdout)
-        assert any(note.startswith(f"--no-check: resources.{key}: ") for note in told["notes"])
-        never_starts(limited, told["job_id"])
-        limited.rig.run("scancel", told["job_id"])
+        shown = json.loads(slurms.stdout)
+        assert any(note.startswith(f"--no-check: resources.{key}: ") for note in shown["notes"])
+        never_starts(limited, shown["job_id"])
+        limited.rig.run("scancel", shown["job_id"])
     left = [path for path in runs.glob("*") if path not in before]
     assert len(left) <= 1  # of the job that Slurm took
 

@@ -18,17 +18,17 @@ def test_the_same_training_on_one_rank_and_on_two(site: Site) -> None:
         finish(site, run)
     done = site.hpcrun("compare", "--json", *(run.run_id for run in runs))
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [run["source"] for run in told["runs"]] == [run.run_id for run in runs]
-    assert [(run["gpus"], run["batch"]) for run in told["runs"]] == [(1, 8), (2, 8)]
+    reported = json.loads(done.stdout)
+    assert [run["source"] for run in reported["runs"]] == [run.run_id for run in runs]
+    assert [(run["gpus"], run["batch"]) for run in reported["runs"]] == [(1, 8), (2, 8)]
     # The rig's GPUs are played by CPUs.
-    assert (told["scaling"]["counted"], told["scaling"]["kind"]) == ("ranks", "strong")
-    assert all(run["efficiency"] for run in told["runs"])
-    assert all(1 < run["seconds"] < 300 for run in told["runs"])
-    step = told["equal"][0]
+    assert (reported["scaling"]["counted"], reported["scaling"]["kind"]) == ("ranks", "strong")
+    assert all(run["efficiency"] for run in reported["runs"])
+    assert all(1 < run["seconds"] < 300 for run in reported["runs"])
+    step = reported["equal"][0]
     assert (step["by"], step["to"]) == ("step", 20)
     assert step["levels"][0] == pytest.approx(step["levels"][1], rel=1e-4)
-    assert told["settings"] == {
+    assert reported["settings"] == {
         "batch.micro_batch_per_gpu": ["8", "4"],
         "resources.gpus_per_node": ["1", "2"],
         "world_size": ["1", "2"],

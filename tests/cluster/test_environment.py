@@ -61,7 +61,7 @@ def run_job(
     return run
 
 
-def told(run: Submitted, rank: int = 0) -> dict[str, Any]:
+def shown(run: Submitted, rank: int = 0) -> dict[str, Any]:
     """What a rank told."""
     answer: dict[str, Any] = json.loads((run.folder / f"told-{rank}").read_text())
     return answer
@@ -121,7 +121,7 @@ def test_nodes_prepare_themselves(site: Site, launcher: str) -> None:
     )
     hosts = []
     for rank in range(4):
-        seen = told(run, rank)
+        seen = shown(run, rank)
         environ, host = seen["environ"], seen["host"]
         hosts.append(host)
         local = environ["HPCRUN_LOCAL_DIR"]
@@ -174,13 +174,13 @@ def test_nothing_stays_on_the_nodes(site: Site, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("false", "a command of the setup failed with code 1"),
         ("exit 0", "the setup ended before the training was started"),
     ],
 )
-def test_a_node_command_that_fails_names_the_node(site: Site, command: str, said: str) -> None:
+def test_a_node_command_that_fails_names_the_node(site: Site, command: str, message: str) -> None:
     last = site.rig.node_names[-1]
     write_job(
         site,
@@ -190,7 +190,7 @@ def test_a_node_command_that_fails_names_the_node(site: Site, command: str, said
         },
     )
     run = run_job(site, code=1)
-    assert f"hpcrun: error: {last}: {said}" in run.log()
+    assert f"hpcrun: error: {last}: {message}" in run.log()
     assert run.record("end.json")["first_failure"]["host"] == last
     assert not list(run.folder.glob("told-*"))
     assert left_on_nodes(site) == {}
@@ -235,12 +235,12 @@ def test_a_full_disk_is_named(site: Site) -> None:
     assert left_on_nodes(site, str(disk)) == {}
     assert site.rig.on_node(last, ["umount", str(disk)]).returncode == 0
     # A place that a node does not have, and a name that is not set there.
-    for text, said in (
+    for text, message in (
         ("/no/such", "local_dir: /no/such: no such folder"),
         ("$NOWHERE/x", "NOWHERE: not set on this node"),
     ):
         site = Site(site.rig, site.project, {"local_dir": text}).prepare()
-        assert said in run_job(site, code=1).log()
+        assert message in run_job(site, code=1).log()
 
 
 @pytest.mark.parametrize("export", [None, "NONE"])
@@ -255,7 +255,7 @@ def test_clean_environment(site: Site, export: str | None) -> None:
     shell = {"MINE": "x", "TOKEN": "s3cret", "LC_TIME": "C", "LD_PRELOAD": ""}
     run = run_job(site, env=shell)
     for rank in range(2):
-        environ = told(run, rank)["environ"]
+        environ = shown(run, rank)["environ"]
         assert {name: environ[name] for name in values} == values
         assert "MINE" not in environ and "LD_PRELOAD" not in environ
         assert environ["TOKEN"] == "s3cret"
@@ -264,7 +264,7 @@ def test_clean_environment(site: Site, export: str | None) -> None:
     job["environment"] = "inherit"
     write_job(site, job)
     if not export:
-        assert told(run_job(site, env=shell))["environ"]["MINE"] == "x"
+        assert shown(run_job(site, env=shell))["environ"]["MINE"] == "x"
 
 
 # ---- Modules -----------------------------------------------------------------------------------
@@ -289,10 +289,10 @@ def test_modules(site: Site, environment: str) -> None:
     if environment == "clean":
         site = Site(site.rig, site.project, profile).prepare()
         write_job(site, {"environment": "clean"})
-        assert told(run_job(site))["environ"]["TOOL_VERSION"] == "1.0"
+        assert shown(run_job(site))["environ"]["TOOL_VERSION"] == "1.0"
         return
     write_job(site, {"setup": {"modules": ["tool/1.0"], "node_commands": ["module load tool/2.0"]}})
-    environ = told(run_job(site, env=use))["environ"]
+    environ = shown(run_job(site, env=use))["environ"]
     assert environ["TOOL_VERSION"] == "2.0"
     assert "/tool/2.0" in environ["PATH"].split(":")
     write_job(site, {"setup": {"modules": ["tool", "no-such-module/9"]}})
@@ -322,7 +322,7 @@ def test_uv(site: Site) -> None:
     )
     path = f"{Path(UV or '').parent}:{os.environ['PATH']}"
     run = run_job(site, env={"PATH": path, "UV_CACHE_DIR": str(site.project / "uv-cache")})
-    seen = told(run)
+    seen = shown(run)
     assert seen["prefix"] == seen["environ"]["VIRTUAL_ENV"] == str(site.project / ".venv")
     assert f"\n{site.project}/.venv\n" in run.log()
 
@@ -347,5 +347,5 @@ pathlib.Path(os.environ["HPCRUN_RUN_DIR"], "told-0").write_text(json.dumps(told)
     answer = json.loads(done.stdout)
     run = Submitted(answer["run_id"], answer["job_id"], Path(answer["run_dir"]))
     assert site.follow(run).returncode == 0, run.log()
-    assert told(run)["NOFILE"][0] > 300
-    assert told(run)["CORE"][0] == 0
+    assert shown(run)["NOFILE"][0] > 300
+    assert shown(run)["CORE"][0] == 0

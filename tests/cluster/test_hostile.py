@@ -122,18 +122,18 @@ def check_arrival(
     run = site.submit("./job.yaml", f"--name={name}", "--", *after, env={"INHERITED": inherited})
     done = site.follow(run, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((run.folder / "told.json").read_text())
-    assert told["argv"] == [
+    shown = json.loads((run.folder / "told.json").read_text())
+    assert shown["argv"] == [
         latin1(f"{run.folder}/checkpoints"),
         *map(latin1, args),
         *map(latin1, after),
     ]
-    environ = told["environ"]
+    environ = shown["environ"]
     assert [environ[f"ODD_{i}"] for i in range(len(env))] == [latin1(value) for value in env]
     assert environ["SLURM_JOB_NAME"] == latin1(name)
     assert environ["HPCRUN_CHECKPOINT_DIR"] == latin1(f"{run.folder}/checkpoints")
     assert environ["INHERITED"] == latin1(inherited)
-    assert told["cwd"] == latin1(str(site.project))
+    assert shown["cwd"] == latin1(str(site.project))
     assert run.folder.parent == case / f"runs {runs}"
     status = site.status(run)
     assert status["name"] == name
@@ -215,9 +215,9 @@ def test_bare_command(site: Site) -> None:
     given = [*map(os.fsencode, WORST), *NOT_UTF8, b"{nodes}", b"{'nodes': {nodes}}"]
     run = site.submit("--", sys.executable, "dump.py", *given)
     site.wait_for(run, "told.json")
-    told = json.loads((run.folder / "told.json").read_text())
-    assert told["argv"] == [*map(latin1, given[:-2]), "1", "{'nodes': 1}"]
-    assert told["cwd"] == str(site.project)
+    shown = json.loads((run.folder / "told.json").read_text())
+    assert shown["argv"] == [*map(latin1, given[:-2]), "1", "{'nodes': 1}"]
+    assert shown["cwd"] == str(site.project)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r"])
@@ -231,8 +231,8 @@ def test_folders_whose_names_are_not_utf8(rig: Rig, folder: Path) -> None:
     (site.project / "job.yaml").write_text("script: dump.py\nlauncher: srun\n")
     run = site.submit("./job.yaml")
     assert site.follow(run).returncode == 0, run.log()
-    told = json.loads((run.folder / "told.json").read_text())
-    assert told["cwd"] == latin1(str(site.project))
+    shown = json.loads((run.folder / "told.json").read_text())
+    assert shown["cwd"] == latin1(str(site.project))
     assert site.status(run)["state"] == "COMPLETED"
 
 
@@ -325,15 +325,15 @@ def test_secret(site: Site) -> None:
     kept = [rig.root / "state", *(rig.root / "spool" / name for name in rig.node_names)]
     assert files_with(run.run_id, *kept), "Slurm keeps scripts and environments in these folders"
     assert files_with(MARK, *kept) == []
-    told = [
+    shown = [
         rig.run("scontrol", "show", "job", "--details", run.job_id).stdout,
         rig.run("scontrol", "write", "batch_script", run.job_id, "-").stdout,
         *(command for name in rig.node_names for _, command in rig.processes(name)),
         site.hpcrun("show", run.run_id).stdout,
         site.hpcrun("status", "--json", run.run_id).stdout,
     ]
-    assert all(told)
-    assert MARK not in "".join(told)
+    assert all(shown)
+    assert MARK not in "".join(shown)
 
     (site.project / "go").touch()
     done = site.follow(run)

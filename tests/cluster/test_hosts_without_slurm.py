@@ -20,7 +20,7 @@ import yaml
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted, until
 from tests.cluster.sshd import Lab, lab
-from tests.cluster.test_launchers import WORKLOADS, told
+from tests.cluster.test_launchers import WORKLOADS, shown
 
 # ssh gives up a silent host after 15 s (ServerAliveInterval), the host its driver after 30 s
 # without a line; the rest is the machine's.
@@ -86,7 +86,7 @@ def test_trains(site: Site, hosts: Lab, launcher: str) -> None:
     done = site.hpcrun("run", "--hostfile", str(hostfile), job, env=env, timeout=300)
     run = last_run(site)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
-    ranks = told(run)
+    ranks = shown(run)
     assert [(rank["rank"], rank["world"], rank["samples"]) for rank in ranks] == [
         (index, 4, 16) for index in range(4)
     ]
@@ -218,14 +218,14 @@ def test_wrong_hostfiles_train_nothing(site: Site, hosts: Lab) -> None:
     uneven.write_text(f"{one} slots=4\n{two} slots=2\n")
     plain = hosts.folder / "plain"
     plain.write_text(f"{one}\n{two}\n")
-    for hostfile, more, said in (
+    for hostfile, more, message in (
         (Path("nowhere"), (), "--hostfile nowhere: no such file"),
         (uneven, (), f"uneven slots ({one} 4, {two} 2)"),
         (plain, (), "how many GPUs?"),
         (hosts.hostfile(2), ("--nodes", "3"), "has 2 with 2"),
     ):
         code, out = refused(site, hosts, hostfile, *more)
-        assert code == 2 and said in out, out
+        assert code == 2 and message in out, out
     assert not list((site.rig.shared / "runs").glob("2*"))
 
 

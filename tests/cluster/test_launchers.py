@@ -33,7 +33,7 @@ class Framework(NamedTuple):
 
     name: str
     zero_stage: int | None
-    told: dict[str, Any]
+    shown: dict[str, Any]
 
 
 # Lightning's DeepSpeedStrategy refuses CPUs (strategies/deepspeed.py): it is not here.
@@ -88,7 +88,7 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
     return site.submit(f"./{name}.yaml")
 
 
-def told(run: Submitted) -> list[dict[str, Any]]:
+def shown(run: Submitted) -> list[dict[str, Any]]:
     """What each rank said of itself, in the order of the ranks."""
     found = []
     for log in sorted((run.folder / "logs" / "0").glob("rank-*.log")):
@@ -113,12 +113,12 @@ def test_trains_the_same_with_every_framework(
         what = f"{launcher} with {framework}\n"
         assert done.returncode == 0, what + run.log()
         plan = json.loads((run.folder / "plan.json").read_text())
-        ranks = told(run)
+        ranks = shown(run)
         assert [rank["rank"] for rank in ranks] == [0, 1], what + run.log()
         for rank in ranks:
             assert rank["world"] == 2, what
             assert rank["final"] == pytest.approx(expected[-1], rel=1e-5), what
-            assert {key: rank[key] for key in framework.told} == framework.told, what
+            assert {key: rank[key] for key in framework.shown} == framework.shown, what
         # What hpcrun shows is what was trained.
         samples = sum(rank["samples"] for rank in ranks)
         assert samples == plan["effective_batch"] * STEPS == SAMPLES * STEPS, what

@@ -19,9 +19,9 @@ def answer(site: Site, verb: str, *args: str, code: int = 0) -> Any:
     """What a verb says with --json, held to its schema."""
     done = site.hpcrun(verb, "--json", *args)
     assert done.returncode == code, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    check_json(verb, told)
-    return told
+    reported = json.loads(done.stdout)
+    check_json(verb, reported)
+    return reported
 
 
 @contextlib.contextmanager
@@ -58,47 +58,47 @@ def test_a_requeue_is_no_end_and_a_shell_has_the_jobs_environment(site: Site) ->
     (site.project / "again.yaml").write_text(AGAIN)
     run = site.submit("./again.yaml")
     # A job that hpcrun did not submit, which waits for ever.
-    foreign = site.rig.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
+    external = site.rig.run("sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
     until(lambda: len(list((run.folder / "logs/0").glob("node-*.log"))) == 2, "both nodes")
 
     inside = "echo $A_WORD, $SLURMD_NODENAME, $HPCRUN_NODE_RANK, $PWD; exit 7"
     for number, name in enumerate(site.rig.node_names):
         done = site.hpcrun("shell", run.job_id, "--node", str(number), "--", "bash", "-c", inside)
-        told = f"of the job, {name}, {number}, {site.project}\n"
-        assert (done.returncode, done.stdout) == (7, told), done.stderr
+        reported = f"of the job, {name}, {number}, {site.project}\n"
+        assert (done.returncode, done.stdout) == (7, reported), done.stderr
     assert site.hpcrun("shell", run.job_id, "--", "true").returncode == 0
     for args, words in (
         ((run.job_id,), "a shell needs a terminal"),
         ((run.job_id, "--node", "nowhere", "--", "true"), "--node nowhere: job"),
-        ((foreign, "--", "true"), f"job {foreign} is PENDING (JobHeldUser)"),
+        ((external, "--", "true"), f"job {external} is PENDING (JobHeldUser)"),
     ):
         done = site.hpcrun("shell", *args)
         assert done.returncode == 2 and words in done.stderr, done.stderr
 
-    late = answer(site, "wait", "--timeout", "0.1s", foreign, run.run_id, code=124)
+    late = answer(site, "wait", "--timeout", "0.1s", external, run.run_id, code=124)
     assert late["timed_out"] and {one["state"] for one in late["runs"]} == {"RUNNING", "PENDING"}
     with started(site, "wait", run.job_id) as waiting:
-        (told,) = answer(site, "requeue", run.job_id)["runs"]
-        assert told["requeued"] and told["state_before"] == "RUNNING"
+        (reported,) = answer(site, "requeue", run.job_id)["runs"]
+        assert reported["requeued"] and reported["state_before"] == "RUNNING"
         until(lambda: " JobState=PENDING " in shown(site, run.job_id), "the job to wait again")
         # Restarts that nobody asked for stay forbidden.
         assert " Requeue=0 Restarts=1 " in shown(site, run.job_id)
-        (told,) = answer(site, "requeue", run.job_id)["runs"]
-        assert not told["requeued"] and told["reason"] == "it waits already"
+        (reported,) = answer(site, "requeue", run.job_id)["runs"]
+        assert not reported["requeued"] and reported["reason"] == "it waits already"
         assert waiting.poll() is None
         site.start_again(run.job_id)
         out, err = waiting.communicate(timeout=60)
-    told = out + err + run.log() + site.hpcrun("status", run.job_id).stdout
-    assert (waiting.returncode, out) == (0, f"job {run.job_id}: COMPLETED\n"), told
+    reported = out + err + run.log() + site.hpcrun("status", run.job_id).stdout
+    assert (waiting.returncode, out) == (0, f"job {run.job_id}: COMPLETED\n"), reported
     attempts = [attempt["end"]["exit_code"] for attempt in site.status(run)["attempts"]]
     assert attempts == [143, 0]
 
     done = site.hpcrun("requeue", run.job_id)
     assert done.returncode == 3 and f"hpcrun resubmit {run.job_id}" in done.stderr, done.stderr
-    told = answer(site, "cancel", foreign, run.job_id)["runs"]
-    assert [(one["job_id"], one["cancelled"]) for one in told] == [
+    reported = answer(site, "cancel", external, run.job_id)["runs"]
+    assert [(one["job_id"], one["cancelled"]) for one in reported] == [
         (run.job_id, False),
-        (foreign, True),
+        (external, True),
     ]
     assert "COMPLETED" in site.hpcrun("cancel", run.job_id).stdout
 
@@ -145,8 +145,8 @@ def test_what_failed_is_resubmitted_and_goes_on_and_is_kept_for_that(site: Site)
     assert "TimeLimit=00:05:00" in shown(site, one["job_id"])
 
     # What a later run goes on from stays as long as that one does.
-    told = answer(site, "clean", "-y", first["sweep_id"], code=1)["runs"]
-    assert "uses its checkpoints" in told[0]["reason"] and not told[0]["removed"]
+    reported = answer(site, "clean", "-y", first["sweep_id"], code=1)["runs"]
+    assert "uses its checkpoints" in reported[0]["reason"] and not reported[0]["removed"]
     left = answer(site, "clean", "--dry-run", "--older-than", "0s")["runs"]
     assert {run["id"] for run in left} == {
         first["sweep_id"],
@@ -176,14 +176,14 @@ def test_verbs_at_the_same_time_do_each_other_no_harm(site: Site) -> None:
         together = [stack.enter_context(started(site, *call)) for call in calls]
         ends = [(call, *one.communicate(timeout=90)) for call, one in zip(calls, together)]  # noqa: B905
         codes = [one.returncode for one in together]
-    said = "\n".join(map(str, ends))
-    assert "Traceback" not in said, said
-    assert codes[0] == 1 and f"job {running.job_id}: CANCELLED" in ends[0][1], said
-    assert codes[1:3] == [0, 0], said
+    message = "\n".join(map(str, ends))
+    assert "Traceback" not in message, message
+    assert codes[0] == 1 and f"job {running.job_id}: CANCELLED" in ends[0][1], message
+    assert codes[1:3] == [0, 0], message
     # Whoever came before the clean knew the run that was over.
-    assert codes[4] == 0 and codes[3] in (0, 2) and codes[5] in (0, 2), said
+    assert codes[4] == 0 and codes[3] in (0, 2) and codes[5] in (0, 2), message
     # No half run, and nothing of one that was live.
     names = {path.name for path in Path(running.folder.parent).iterdir()}
-    assert names <= {running.run_id}, said
+    assert names <= {running.run_id}, message
     if names:
         assert site.status(running)["state"] == "CANCELLED"

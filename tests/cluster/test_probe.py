@@ -32,17 +32,17 @@ ENV = {
 WORDS = ["--name=a b", "it's", '"', "$(exit 3)", "{}", "a\nb", "*", "", "größer", "--", "-x"]
 
 
-def told_by(run: Submitted, attempt: int = 0) -> list[dict[str, Any]]:
+def shown_by(run: Submitted, attempt: int = 0) -> list[dict[str, Any]]:
     """What each rank of an attempt told, by rank."""
     files = (run.folder / "probe").glob(f"{attempt}-rank-*.json")
-    return sorted((json.loads(file.read_text()) for file in files), key=lambda told: told["rank"])
+    return sorted((json.loads(file.read_text()) for file in files), key=lambda shown: shown["rank"])
 
 
 def write_job(site: Site, name: str, **job: Any) -> str:
     """Write a job that runs the probe; what to submit."""
     shutil.copy2(Path(probe.__file__), site.project / "probe.py")
-    said = {"script": "probe.py", "resources": {"gpus_per_node": RANKS_PER_NODE}, **job}
-    (site.project / f"{name}.yaml").write_text(yaml.safe_dump(said, allow_unicode=True))
+    text = {"script": "probe.py", "resources": {"gpus_per_node": RANKS_PER_NODE}, **job}
+    (site.project / f"{name}.yaml").write_text(yaml.safe_dump(text, allow_unicode=True))
     return f"./{name}.yaml"
 
 
@@ -73,32 +73,32 @@ def test_each_rank_is_given_its_place(bare_site: Site, nodes: int) -> None:
 def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
     """Check what every rank of a run told; the port that they met at."""
     names = site.rig.node_names[:nodes]
-    ranks = told_by(run)
-    assert [told["rank"] for told in ranks] == list(range(nodes * RANKS_PER_NODE)), launcher
-    ((address, port),) = {tuple(told["master"]) for told in ranks}
+    ranks = shown_by(run)
+    assert [shown["rank"] for shown in ranks] == list(range(nodes * RANKS_PER_NODE)), launcher
+    ((address, port),) = {tuple(shown["master"]) for shown in ranks}
     if nodes == 1:
         # Any of the nodes: several jobs of one node share them.
         names = [ranks[0]["host"]]
     assert address == (site.rig.addresses[names[0]] if nodes > 1 else "127.0.0.1"), launcher
     assert 12000 <= port < 30000
-    for told in ranks:
-        rank, environ = told["rank"], told["environ"]
-        assert told["world_size"] == nodes * RANKS_PER_NODE, launcher
-        assert told["local_rank"] == rank % RANKS_PER_NODE, launcher
-        assert told["local_world_size"] == RANKS_PER_NODE, launcher
-        assert told["node_rank"] == rank // RANKS_PER_NODE, launcher
-        assert environ["GROUP_RANK"] == environ["NODE_RANK"] == str(told["node_rank"]), launcher
-        assert told["host"] == names[told["node_rank"]], launcher
+    for shown in ranks:
+        rank, environ = shown["rank"], shown["environ"]
+        assert shown["world_size"] == nodes * RANKS_PER_NODE, launcher
+        assert shown["local_rank"] == rank % RANKS_PER_NODE, launcher
+        assert shown["local_world_size"] == RANKS_PER_NODE, launcher
+        assert shown["node_rank"] == rank // RANKS_PER_NODE, launcher
+        assert environ["GROUP_RANK"] == environ["NODE_RANK"] == str(shown["node_rank"]), launcher
+        assert shown["host"] == names[shown["node_rank"]], launcher
         # All GPUs of the job on each node, as Slurm numbers them: one alone reaches no other.
-        assert told["gpus"] in ("0,1", "2,3"), launcher
-        assert told["threads"] == "1", "the profile's OMP_NUM_THREADS"
-        assert told["gloo_interface"] == ("eth0" if nodes > 1 else "lo"), launcher
+        assert shown["gpus"] in ("0,1", "2,3"), launcher
+        assert shown["threads"] == "1", "the profile's OMP_NUM_THREADS"
+        assert shown["gloo_interface"] == ("eth0" if nodes > 1 else "lo"), launcher
         assert {name: environ[name] for name in ENV} == {k: latin1(v) for k, v in ENV.items()}
         assert environ["FROM_THE_SHELL"] == "a, b"
         assert environ["HPCRUN_NODES"] == str(nodes)
         assert environ["SLURM_JOB_ID"] == run.job_id
-        assert told["argv"] == [latin1(word) for word in WORDS], launcher
-        assert told["cwd"] == latin1(str(site.project))
+        assert shown["argv"] == [latin1(word) for word in WORDS], launcher
+        assert shown["cwd"] == latin1(str(site.project))
     return int(port)
 
 
@@ -116,9 +116,9 @@ def test_each_rank_has_the_cpus_that_the_job_asked_for(
     run = bound_site.submit(job, "--gpus-per-node", str(gpus), "--set", cpus, "--time", "10")
     done = bound_site.follow(run, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
-    ranks = told_by(run)
+    ranks = shown_by(run)
     assert len(ranks) == gpus
-    bound = [set(told["cpus"]) for told in ranks]
+    bound = [set(shown["cpus"]) for shown in ranks]
     if launcher == "srun":
         assert [len(cpus) for cpus in bound] == [cpus_per_gpu] * gpus
         assert len(set.union(*bound)) == gpus * cpus_per_gpu, "each rank has CPUs of its own"

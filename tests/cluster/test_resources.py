@@ -42,7 +42,7 @@ def site_with(rig: Rig, site: Site) -> MakeSite:
     return make
 
 
-def told(run: Submitted, rank: int = 0) -> dict[str, str]:
+def shown(run: Submitted, rank: int = 0) -> dict[str, str]:
     """What a rank told."""
     answer: dict[str, str] = json.loads((run.folder / f"told-{rank}.json").read_text())
     return answer
@@ -85,15 +85,15 @@ def test_whole_nodes(site_with: MakeSite) -> None:
     """All CPUs and all memory of a node, asked for; a share of them otherwise."""
     site = site_with()
     share = ended(site, "--gpus-per-node", "1")
-    assert told(share)["SLURM_CPUS_PER_TASK"] == told(share)["OMP_NUM_THREADS"] == "2"
-    assert told(share)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert shown(share)["SLURM_CPUS_PER_TASK"] == shown(share)["OMP_NUM_THREADS"] == "2"
+    assert shown(share)["CUDA_VISIBLE_DEVICES"] == "0"
     run = ended(site, "--gpus-per-node", "2", "--set", "resources.exclusive=true")
     has = allocated(site.rig, run)
     assert has["OverSubscribe"] == "NO" and has["MinMemoryNode"] == "0"
     assert has["NumCPUs"] == str(site.rig.cpus)
     # Two ranks share eight CPUs; each sees the GPUs of the node.
-    assert told(run, 1)["OMP_NUM_THREADS"] == "4"
-    assert told(run)["SLURM_CPUS_PER_TASK"] == str(site.rig.cpus)
+    assert shown(run, 1)["OMP_NUM_THREADS"] == "4"
+    assert shown(run)["SLURM_CPUS_PER_TASK"] == str(site.rig.cpus)
 
 
 def test_whole_nodes_that_the_profile_does_not_know(rig: Rig, site_with: MakeSite) -> None:
@@ -103,7 +103,7 @@ def test_whole_nodes_that_the_profile_does_not_know(rig: Rig, site_with: MakeSit
     run = ended(site, *words, "--set", "resources.exclusive=true")
     assert "cpus-per-task" not in (run.folder / "job.sbatch").read_text()
     assert allocated(rig, run)["NumCPUs"] == str(rig.cpus)
-    assert told(run)["SLURM_CPUS_ON_NODE"] == str(rig.cpus)
+    assert shown(run)["SLURM_CPUS_ON_NODE"] == str(rig.cpus)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
@@ -122,8 +122,8 @@ def test_a_site_with_options_of_its_own(rig: Rig, site_with: MakeSite, launcher:
     assert "#SBATCH --mem-per-gpu=200M\n" in script and "cpus-per-task" not in script
     assert allocated(rig, run)["NumCPUs"] == "8"
     for rank in range(4):
-        assert told(run, rank)["CUDA_VISIBLE_DEVICES"] == "0,1"
-        assert told(run, rank)["OMP_NUM_THREADS"] == "2"
+        assert shown(run, rank)["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert shown(run, rank)["OMP_NUM_THREADS"] == "2"
 
 
 def test_a_site_that_forbids_tasks_and_cpus(rig: Rig, site_with: MakeSite) -> None:
@@ -133,8 +133,8 @@ def test_a_site_that_forbids_tasks_and_cpus(rig: Rig, site_with: MakeSite) -> No
     words = ["--nodes", "2", "--gpus-per-node", "2", "--set", "launcher=srun"]
     run = ended(site, *words)
     assert "ntasks-per-node=" not in (run.folder / "job.sbatch").read_text().split("launch")[0]
-    assert told(run, 3)["SLURM_STEP_NUM_TASKS"] == "4"
-    assert told(run, 3)["SLURM_CPUS_PER_TASK"] == "2"
+    assert shown(run, 3)["SLURM_STEP_NUM_TASKS"] == "4"
+    assert shown(run, 3)["SLURM_CPUS_PER_TASK"] == "2"
 
 
 def test_the_network_is_found_on_the_first_node_and_debug_says_more(
@@ -146,11 +146,11 @@ def test_the_network_is_found_on_the_first_node_and_debug_says_more(
     run = ended(site, "--nodes", "2", "--gpus-per-node", "1", "--debug")
     assert "hpcrun: fabric: ethernet (no other network is up)" in run.log()
     for rank in (0, 1):
-        heard = told(run, rank)
-        assert (heard["HPCRUN_FABRIC"], heard["NCCL_NET"]) == ("ethernet", "Socket")
-        assert heard["NCCL_SOCKET_IFNAME"].startswith("=") and heard["NCCL_DEBUG"] == "INFO"
-        assert heard["NCCL_DEBUG_FILE"] == f"{run.folder}/logs/nccl-%h-%p.log"
-        assert heard["TORCH_CPP_LOG_LEVEL"] == "INFO"
+        received = shown(run, rank)
+        assert (received["HPCRUN_FABRIC"], received["NCCL_NET"]) == ("ethernet", "Socket")
+        assert received["NCCL_SOCKET_IFNAME"].startswith("=") and received["NCCL_DEBUG"] == "INFO"
+        assert received["NCCL_DEBUG_FILE"] == f"{run.folder}/logs/nccl-%h-%p.log"
+        assert received["TORCH_CPP_LOG_LEVEL"] == "INFO"
     assert "debug" not in (run.folder / "spec.yaml").read_text().lower()
     # What nobody decided stays undecided for the next run.
     assert "fabric" not in (run.folder / "spec.yaml").read_text()
@@ -165,8 +165,8 @@ def test_a_network_that_is_not_there_is_reported_by_the_nodes_name(
     (site.project / "tell.py").write_text(TELL)
     run = site.submit("tell.yaml", "--nodes", "2", "--gpus-per-node", "1")
     assert site.follow(run).returncode != 0
-    said = [f"{name}: no InfiniBand or RoCE port is up" for name in rig.node_names]
-    assert any(line in run.log() for line in said), run.log()
+    message = [f"{name}: no InfiniBand or RoCE port is up" for name in rig.node_names]
+    assert any(line in run.log() for line in message), run.log()
     assert not (run.folder / "told-0.json").exists()
 
 
@@ -212,8 +212,8 @@ def test_a_pairwise_selection_passes_the_real_sbatch(rig: Rig, site_with: MakeSi
         made = prepare_job(context, spec)
         script = site.project / "job.sbatch"
         script.write_text(next(file.text for file in made.files if file.name == "job.sbatch"))
-        said = rig.run("sbatch", "--test-only", str(script)).stderr
-        if parse_estimate(said) is None:
-            refused.append((row, said, made.plan.directives))
+        message = rig.run("sbatch", "--test-only", str(script)).stderr
+        if parse_estimate(message) is None:
+            refused.append((row, message, made.plan.directives))
     assert refused == []
     assert rig.run("squeue", "-h").stdout == ""

@@ -29,7 +29,7 @@ def write_program(path: Path, version: int) -> None:
     (path.parents[1] / "road_library.py").write_text(f"VERSION = {version}\n")
 
 
-def told(run: Submitted, rank: int = 0) -> dict[str, object]:
+def shown(run: Submitted, rank: int = 0) -> dict[str, object]:
     """What the program told."""
     answer: dict[str, object] = json.loads((run.folder / f"told-{rank}.json").read_text())
     return answer
@@ -81,7 +81,7 @@ def test_code_as_it_was_at_submission(site: Site, gate: Submitted) -> None:
     for run in runs.values():
         done = site.follow(run)
         assert done.returncode == 0, done.stdout + done.stderr
-    versions = {name: told(run)["version"] for name, run in runs.items() if name != "command"}
+    versions = {name: shown(run)["version"] for name, run in runs.items() if name != "command"}
     # The program's own version, and that of the project's library that it imports.
     assert versions == {
         **{name: [1, 1] for name in ("script", "absolute", "module")},
@@ -94,7 +94,7 @@ def test_code_as_it_was_at_submission(site: Site, gate: Submitted) -> None:
     }
     folders["outside"] = outside
     for name in versions:
-        here = told(runs[name])
+        here = shown(runs[name])
         assert (here["cwd"], here["argv"], here["name"]) == (str(project), ["x"], "__main__"), name
         assert Path(str(here["file"])).resolve() == folders[name] / "pkg" / "train.py"
     assert (project / "out.txt").read_text() == "of now\n"
@@ -198,7 +198,7 @@ def test_run_in_an_allocation(site: Site, allocation: list[str]) -> None:
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")
     done, run = run_in(site, allocation)
     assert done.returncode == 0, done.stdout + done.stderr + run.log()
-    ranks = [told(run, rank) for rank in range(4)]
+    ranks = [shown(run, rank) for rank in range(4)]
     names = site.rig.node_names
     assert [rank["host"] for rank in ranks] == [names[0], names[0], names[1], names[1]]
     environs = [rank["environ"] for rank in ranks]
@@ -240,7 +240,7 @@ def test_nothing_leaks_from_an_enclosing_job(site: Site) -> None:
     done = site.follow(run)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
-        environ = told(run, rank)["environ"]
+        environ = shown(run, rank)["environ"]
         assert isinstance(environ, dict)
         assert environ["MINE"] == "stays"
         kept = {name for name, value in around.items() if environ.get(name) == value}

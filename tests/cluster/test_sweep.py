@@ -26,7 +26,7 @@ def submit(site: Site, *args: str, **env: str) -> tuple[str, Path, list[Path]]:
     return answer["job_id"], Path(answer["sweep_dir"]), runs
 
 
-def told(site: Site, word: str) -> dict[str, dict[str, Any]]:
+def shown(site: Site, word: str) -> dict[str, dict[str, Any]]:
     """What status says of each run, by job id."""
     done = site.hpcrun("status", "--json", word)
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def told(site: Site, word: str) -> dict[str, dict[str, Any]]:
 
 
 def states(site: Site, word: str) -> list[str]:
-    return [run["state"] for run in told(site, word).values()]
+    return [run["state"] for run in shown(site, word).values()]
 
 
 def most_at_once(runs: list[dict[str, Any]]) -> int:
@@ -62,7 +62,7 @@ def test_every_run_of_an_array_of_two_node_jobs_trains(site: Site) -> None:
     )
     answer = json.loads(done.stdout)
     job_id = answer["job_id"]
-    runs = list(told(site, job_id).values())
+    runs = list(shown(site, job_id).values())
     logs = [path.read_text() for path in site.rig.shared.glob("runs/*/logs/batch.log")]
     assert done.returncode == 0, "\n".join([done.stderr, *logs])
     assert [run["state"] for run in runs] == ["COMPLETED"] * 4
@@ -124,7 +124,7 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     began = time.monotonic()
 
     def state(index: int) -> str:
-        return str(told(site, f"{job_id}_{index}")[f"{job_id}_{index}"]["state"])
+        return str(shown(site, f"{job_id}_{index}")[f"{job_id}_{index}"]["state"])
 
     def waits_to_be(index: int, wanted: str) -> None:
         until(lambda: state(index) == wanted, f"task {index} to be {wanted}")
@@ -138,7 +138,7 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     assert state(5) in ("UNKNOWN", "CANCELLED"), "a moment, and no loss"
 
     waits_to_be(0, "FAILED")
-    assert told(site, f"{job_id}_0")[f"{job_id}_0"]["exit_code"] == 7
+    assert shown(site, f"{job_id}_0")[f"{job_id}_0"]["exit_code"] == 7
     until(lambda: (runs[1] / "attempts/0/launched").exists(), "the one that runs again")
     assert site.rig.run("scontrol", "requeue", f"{job_id}_1").returncode == 0
     waits_to_be(1, "PENDING")
@@ -149,7 +149,7 @@ def test_each_run_has_a_fate_of_its_own(site: Site) -> None:
     waits_to_be(2, "CANCELLED")
     waits_to_be(3, "COMPLETED")
     waits_to_be(1, "COMPLETED")
-    again = told(site, f"{job_id}_1")[f"{job_id}_1"]["attempts"]
+    again = shown(site, f"{job_id}_1")[f"{job_id}_1"]["attempts"]
     assert [(attempt["index"], attempt["end"]["exit_code"]) for attempt in again] == [
         (0, 143),
         (1, 0),
@@ -202,7 +202,7 @@ def test_ctrl_c_while_a_sweep_is_written_leaves_nothing(site: Site) -> None:
         assert process.returncode in (late if submitted else (130,)), out + err
         if submitted:  # it came too late: then Slurm has the job, and hpcrun knows it
             job_id = json.loads(submitted[0].read_text())["job_id"]
-            assert len(told(site, job_id)) == 200
+            assert len(shown(site, job_id)) == 200
             assert site.hpcrun("cancel", job_id).returncode == 0
             shutil.rmtree(runs)
         else:

@@ -117,12 +117,12 @@ def test_its_step_ends_with_it_and_the_job_does_not_notice(site: Site, training:
     slurm(site.rig, "scancel", training.job_id)
     until(lambda: site.status(training)["final"], "the end")
     # A step's worst exit code is the job's DerivedExitCode: no usage step has added to it.
-    told = slurm(
+    reported = slurm(
         *(site.rig, "sacct", "-nPj", training.job_id, "--format=JobName,State,ExitCode")
     ).splitlines()
-    own = [line for line in told if line.startswith("hpcrun-top|")]
-    assert len(own) == 4, told
-    assert {line.rpartition("|")[2] for line in own} == {"0:0"}, told
+    own = [line for line in reported if line.startswith("hpcrun-top|")]
+    assert len(own) == 4, reported
+    assert {line.rpartition("|")[2] for line in own} == {"0:0"}, reported
 
 
 def _all(descriptor: int) -> str:

@@ -107,8 +107,8 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     both_nodes = ["--nodes", "2", "--gpus-per-node", "4"]
 
     def state(run: Submitted) -> tuple[str, bool, str | None, int | None]:
-        told = site.status(run)
-        return told["state"], told["final"], told["reason"], told["exit_code"]
+        shown = site.status(run)
+        return shown["state"], shown["final"], shown["reason"], shown["exit_code"]
 
     def ended(run: Submitted, state: str) -> None:
         until(lambda: site.status(run)["final"], f"the end of {run.run_id}")
@@ -150,21 +150,21 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     # A job that Slurm does not show is UNKNOWN for a while after its submission, then LOST.
     until(lambda: state(scancelled)[1], "a final state")
     listed = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
-    told = {run["run_id"]: (run["state"], run["exit_code"], run["source"]) for run in listed}
-    foreign = site.hpcrun("status", "--json", plain.stdout.strip())
+    shown = {run["run_id"]: (run["state"], run["exit_code"], run["source"]) for run in listed}
+    external = site.hpcrun("status", "--json", plain.stdout.strip())
     by_seen, by_unseen, scancelled_is = "seen", "record", "LOST"
     if site.rig.accounting:
         by_seen, by_unseen, scancelled_is = "sacct", "sacct", "CANCELLED"
-        assert json.loads(foreign.stdout)["runs"][0]["state"] == "COMPLETED"
+        assert json.loads(external.stdout)["runs"][0]["state"] == "COMPLETED"
     else:
-        assert foreign.returncode == 2
-    assert [told[run.run_id] for run in seen] == [
+        assert external.returncode == 2
+    assert [shown[run.run_id] for run in seen] == [
         ("COMPLETED", 0, by_seen),
         ("FAILED", 3, by_seen),
         ("CANCELLED", None, by_seen),
         ("CANCELLED", None, by_seen),
     ]
-    assert [told[run.run_id] for run in unseen] == [
+    assert [shown[run.run_id] for run in unseen] == [
         ("COMPLETED", 0, by_unseen),
         ("FAILED", 4, by_unseen),
         (scancelled_is, None, by_unseen),
@@ -187,10 +187,10 @@ def test_job_of_someone_else(site: Site) -> None:
     job_id = sent.stdout.strip()
 
     def status() -> dict[str, Any]:
-        told = json.loads(site.hpcrun("status", "--json", job_id).stdout)["runs"][0]
-        assert told["run_id"] is None
-        assert told["job_id"] == job_id
-        return dict(told)
+        shown = json.loads(site.hpcrun("status", "--json", job_id).stdout)["runs"][0]
+        assert shown["run_id"] is None
+        assert shown["job_id"] == job_id
+        return dict(shown)
 
     until(lambda: log.exists() and log.read_text(), "its output")
     assert (status()["state"], status()["final"]) == ("RUNNING", False)
@@ -237,10 +237,10 @@ def test_requeued_job(site: Site, calls: Calls) -> None:
         *(1, 2, 3),
         *(2, 3, 4, 5, 6),
     ]
-    told = site.status(run)
-    assert (told["state"], told["exit_code"]) == ("COMPLETED", 0)
-    assert [attempt["index"] for attempt in told["attempts"]] == [0, 1]
-    first, second = (attempt["end"] for attempt in told["attempts"])
+    shown = site.status(run)
+    assert (shown["state"], shown["exit_code"]) == ("COMPLETED", 0)
+    assert [attempt["index"] for attempt in shown["attempts"]] == [0, 1]
+    first, second = (attempt["end"] for attempt in shown["attempts"])
     assert (first["exit_code"], first["stopped_by"]) == (143, "TERM")
     assert (second["exit_code"], second["stopped_by"]) == (0, None)
     batch = (run.folder / "logs/batch.log").read_text()
@@ -284,9 +284,9 @@ def test_controller_away(site: Site) -> None:
         done = site.hpcrun("status", "--json", bad.run_id)
         assert done.returncode == 4
         assert "Slurm is out of reach" in done.stderr
-        told = json.loads(done.stdout)["runs"][0]
-        assert (told["state"], told["final"]) == ("UNKNOWN", False)
-        assert "ended with exit code 5" in told["reason"]
+        shown = json.loads(done.stdout)["runs"][0]
+        assert (shown["state"], shown["final"]) == ("UNKNOWN", False)
+        assert "ended with exit code 5" in shown["reason"]
         assert set(runs.iterdir()) == before, "what cannot have arrived leaves no run"
 
         time.sleep(max(0.0, site.rig.min_job_age + 2 - (time.monotonic() - away)))
@@ -300,8 +300,8 @@ def test_controller_away(site: Site) -> None:
         assert "FAILED, exit code 5" in err
         out, err = good.communicate(timeout=150)
         answer = json.loads(out)
-        told = site.hpcrun("status", answer["job_id"]).stdout
-        assert good.returncode == 0, err + told
+        shown = site.hpcrun("status", answer["job_id"]).stdout
+        assert good.returncode == 0, err + shown
     assert (site.status(bad)["state"], site.status(bad)["exit_code"]) == ("FAILED", 5)
     assert json.loads(site.hpcrun("status", "--json", answer["job_id"]).stdout)["runs"][0][
         "state"
@@ -352,9 +352,9 @@ def test_reply_and_job_lost(site: Site, calls: Calls) -> None:
     assert calls.take().count("sbatch") == 1
     (folder,) = (site.rig.shared / "runs").iterdir()
     assert folder.name in done.stderr
-    told = json.loads(site.hpcrun("status", "--json", folder.name).stdout)["runs"][0]
-    assert told["state"] in ("UNKNOWN", "NOT_SUBMITTED")
-    assert told["job_id"] is None
+    shown = json.loads(site.hpcrun("status", "--json", folder.name).stdout)["runs"][0]
+    assert shown["state"] in ("UNKNOWN", "NOT_SUBMITTED")
+    assert shown["job_id"] is None
 
 
 def test_refusal(site: Site) -> None:

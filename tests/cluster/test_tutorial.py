@@ -22,7 +22,7 @@ _SUBMITTED = re.compile(r"^Submitted \S+ to \S+ as job (\d+)", re.MULTILINE)
 _DRAWN = re.compile(r"[│┤└─⠀-⣿━]|^\.\.\.$|^[*o+] ")
 
 
-def told(lines: list[str]) -> set[str]:
+def reported(lines: list[str]) -> set[str]:
     """What of an output does not depend on time, ids and the machine's speed."""
     kept = {skeleton(line) for line in lines if line.strip() and not _DRAWN.search(line)}
     return {line for line in kept if re.search(r"[a-z]{3}", line)}
@@ -83,6 +83,6 @@ def run(step: Step, folder: Path, env: dict[str, str], ids: dict[str, str]) -> N
     assert done.returncode == step.exit_code or "head" in command, where
     shown = "\n".join(step.shown)
     ids.update(zip(_SUBMITTED.findall(shown), _SUBMITTED.findall(done.stdout), strict=True))
-    missing = told(step.shown) - told(done.stdout.splitlines())
+    missing = reported(step.shown) - reported(done.stdout.splitlines())
     if step.is_alike:
         assert {line for line in missing if not _PASSING.match(line)} == set(), where

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted, until
-from tests.cluster.test_probe import told_by, write_job
+from tests.cluster.test_probe import shown_by, write_job
 
 ROUNDS = 10
 NAMED_WITHIN = 60.0  # seconds in which a cut link must be told
@@ -26,11 +26,13 @@ TWO_BY_ONE = ["--nodes", "2", "--gpus-per-node", "1", "--set", "resources.cpus_p
 
 def check_world(run: Submitted, ranks: int, attempt: int = 0) -> int:
     """Insist that all ranks of an attempt met, and nobody else; the port that they met at."""
-    found = told_by(run, attempt)
-    assert [told["rank"] for told in found] == list(range(ranks)), run.log()
-    for told in found:
-        assert sorted(peer["rank"] for peer in told["world"]) == list(range(ranks))
-        assert {(peer["run"], peer["attempt"]) for peer in told["world"]} == {(run.run_id, attempt)}
+    found = shown_by(run, attempt)
+    assert [shown["rank"] for shown in found] == list(range(ranks)), run.log()
+    for shown in found:
+        assert sorted(peer["rank"] for peer in shown["world"]) == list(range(ranks))
+        assert {(peer["run"], peer["attempt"]) for peer in shown["world"]} == {
+            (run.run_id, attempt)
+        }
     return int(found[0]["master"][1])
 
 
@@ -97,7 +99,7 @@ def test_a_requeued_job_meets_none_of_its_former_self(bare_site: Site) -> None:
 
 def wait_for_ranks(run: Submitted, attempt: int) -> None:
     """Wait until both ranks of an attempt have told what they see."""
-    until(lambda: len(told_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
+    until(lambda: len(shown_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
 
 
 def test_an_array_of_jobs_of_two_nodes(bare_site: Site) -> None:
@@ -191,7 +193,7 @@ def test_a_node_that_cannot_reach_rank_0(bare_site: Site, how: str) -> None:
             assert end["ended_at"] - end["begun_at"] < NAMED_WITHIN, launcher
             assert f"{second}: cannot reach rank 0's node at {rig.addresses[first]}" in run.log()
             assert (end["exit_code"], end["first_failure"]["host"]) == (1, second), launcher
-            assert told_by(run) == [], "nobody trained"
+            assert shown_by(run) == [], "nobody trained"
         assert time.monotonic() - began < 2 * NAMED_WITHIN
 
 
@@ -210,8 +212,8 @@ def test_a_second_interface_that_leads_nowhere(bare_site: Site) -> None:
         for run in runs:
             insist(bare_site, run)
             check_world(run, ranks=2)
-            assert {told["gloo_interface"] for told in told_by(run)} == {"eth0"}
-            assert {told["master"][0] for told in told_by(run)} == {
+            assert {shown["gloo_interface"] for shown in shown_by(run)} == {"eth0"}
+            assert {shown["master"][0] for shown in shown_by(run)} == {
                 rig.addresses[rig.node_names[0]]
             }
 
@@ -259,7 +261,7 @@ def test_a_hostfile_that_is_missing(bare_site: Site) -> None:
     end = run.record("end.json")
     assert end["ended_at"] - end["begun_at"] < NAMED_WITHIN
     assert "attempts/0/hostfile is missing: each node would train alone" in run.log()
-    assert told_by(run) == []
+    assert shown_by(run) == []
 
 
 @pytest.mark.slow
@@ -311,5 +313,5 @@ def test_a_node_whose_link_is_cut(bare_site: Site) -> None:
     # What the first node left behind is cleaned up without asking the second once more.
     assert log.count("Application launch failed") == 1, log
     assert not list((run.folder / "attempts/0/local").glob("*[0-9]")), run.log()
-    assert told_by(run) == [], "nobody trained"
+    assert shown_by(run) == [], "nobody trained"
     rig.wait_idle()

@@ -166,8 +166,8 @@ def test_deepspeed_itself_is_asked(project: Path, monkeypatch: pytest.MonkeyPatc
     spec = load_spec(around, str(project / "job.yaml"))
     given = inspect_deepspeed(around, spec, sys.executable)
     assert given.answer is not None and given.note == ""
-    told = dict(given.answer.problems)
-    assert set(told) == {
+    shown = dict(given.answer.problems)
+    assert set(shown) == {
         "elasticity",
         "zero_optimization.overlap_com",
         "zero_optimization.sub_group_size",

@@ -98,16 +98,16 @@ def test_a_sweeps_runs_differ_by_their_values(context: Context) -> None:
         "sweep: {lr: [1e-4, 3e-4], batch.micro_batch_per_gpu: [2]}"
     )
     prepared = prepare_job(context, spec)
-    told = []
+    shown = []
     for each in prepared.runs:
         run = RunFolder(Path(each.plan.run_dir))
         run.path.mkdir(parents=True)
         for file in each.files:
             (run.path / file.name).write_text(file.text)
-        told.append(run_facts(run)[0])
-    differing = {key for key in told[0] if told[0][key] != told[1].get(key)}
+        shown.append(run_facts(run)[0])
+    differing = {key for key in shown[0] if shown[0][key] != shown[1].get(key)}
     assert differing == {"sweep.lr", "args.--lr"}
-    assert (told[1]["sweep.lr"], told[1]["effective_batch"]) == ("3e-4", "2")
+    assert (shown[1]["sweep.lr"], shown[1]["effective_batch"]) == ("3e-4", "2")
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_secrets_in_a_job_file_are_not_shown(context: Context, text: str) -> Non
 
 def test_every_kind_of_secret_is_left_out(context: Context) -> None:
     values = {f"A{index}": token for index, (_, token, _) in enumerate(TOKENS)} | dict(VARIABLES)
-    told = str(run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
-    assert [value for value in values.values() if value in told] == []
+    shown = str(run_facts(written(context, f"script: train.py\nenv: {json.dumps(values)}\n")))
+    assert [value for value in values.values() if value in shown] == []
 
 
 def test_what_only_sounds_like_a_secret_is_shown(context: Context) -> None:
@@ -203,9 +203,9 @@ def test_which_files_of_the_code_differ_is_shown(context: Context) -> None:
     folders.append(written(context, "script: train.py"))
     runs = [built(run.run_id, {}, facts={"script": "train.py"}) for run in folders]
     plain = built("plain.log", {})
-    told, said = with_code(context.runs_dir, [*runs, plain])
-    codes = [run.facts.get("code") for run in told]
+    shown, message = with_code(context.runs_dir, [*runs, plain])
+    codes = [run.facts.get("code") for run in shown]
     assert codes[0] == codes[1] != codes[2] and codes[3] is None
-    assert said == ["the code differs in part0.py, part1.py, part2.py, part3.py and 2 more"]
-    same, said = with_code(context.runs_dir, [*runs[:2], plain])
-    assert same == [*runs[:2], plain] and said == []
+    assert message == ["the code differs in part0.py, part1.py, part2.py, part3.py and 2 more"]
+    same, message = with_code(context.runs_dir, [*runs[:2], plain])
+    assert same == [*runs[:2], plain] and message == []

@@ -87,7 +87,7 @@ def test_how_an_interpreter_is_spelled(context: Context, given: str, python: str
 
 
 @pytest.mark.parametrize(
-    ("setup", "said"),
+    ("setup", "text"),
     [
         (Setup(python="no/python"), "setup.python: "),
         (Setup(venv="no"), "setup.venv: "),
@@ -100,8 +100,8 @@ def test_how_an_interpreter_is_spelled(context: Context, given: str, python: str
         (Setup(container=Container(image="no.sif")), "setup.container.image: .*no such image"),
     ],
 )
-def test_what_is_not_there(context: Context, setup: Setup, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_is_not_there(context: Context, setup: Setup, text: str) -> None:
+    with pytest.raises(InputError, match=text):
         found(context, setup, Cluster(python="profile/python"))
 
 

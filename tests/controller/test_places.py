@@ -223,7 +223,7 @@ def test_a_file_system_that_shows_nothing_is_not_full(
 
 
 @pytest.mark.parametrize(
-    ("room", "said"),
+    ("room", "message"),
     [
         (Room(1000, 1), ""),
         (Room(0, 1), "no space is left"),
@@ -231,10 +231,10 @@ def test_a_file_system_that_shows_nothing_is_not_full(
         (Room(1000, 0), "no more files fit"),
     ],
 )
-def test_a_disk_that_is_full_now(monkeypatch: pytest.MonkeyPatch, room: Room, said: str) -> None:
+def test_a_disk_that_is_full_now(monkeypatch: pytest.MonkeyPatch, room: Room, message: str) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: room)
-    told = f"disk: the file system of /runs/x is full: {said}; make room there"
-    assert say_full(Path("/runs/x")) == (told if said else "")
+    shown = f"disk: the file system of /runs/x is full: {message}; make room there"
+    assert say_full(Path("/runs/x")) == (shown if message else "")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_the_quota_is_asked_for_on_a_network_file_system(
 
 
 @pytest.mark.parametrize(
-    ("kind", "nodes", "exports", "said"),
+    ("kind", "nodes", "exports", "message"),
     [
         ("ext4", 2, False, True),
         ("ext4", 1, False, False),
@@ -278,11 +278,11 @@ def test_a_disk_of_this_machines_own_is_reported_where_other_nodes_must_see_it(
     kind: str,
     nodes: int,
     exports: bool,
-    said: bool,
+    message: bool,
 ) -> None:
     monkeypatch.setattr(places, "read_mounts", lambda: [Mount("x", "/", kind)])
     monkeypatch.setattr(places, "_OWN_FOLDERS", ())
     monkeypatch.setattr(places, "_exports", lambda: exports)
     _, notes = look(context, nodes)
-    told = f"runs_dir {context.runs_dir}: on this machine's own disk ({kind})"
-    assert [note.startswith(told) for note in notes] == [True] * said
+    shown = f"runs_dir {context.runs_dir}: on this machine's own disk ({kind})"
+    assert [note.startswith(shown) for note in notes] == [True] * message

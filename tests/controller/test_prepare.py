@@ -94,8 +94,8 @@ def test_here_there_is_no_partition_and_no_other_gpu(context: Context) -> None:
 def test_ranks_share_this_machines_cpus(context: Context) -> None:
     spec = share_cpus(context, job("command: [a]\nresources: {gpus_per_node: 1000}"))
     assert spec.resources.cpus_per_gpu == 1
-    said = job("command: [a]\nresources: {cpus_per_gpu: 3}")
-    assert share_cpus(context, said) == said
+    expected = job("command: [a]\nresources: {cpus_per_gpu: 3}")
+    assert share_cpus(context, expected) == expected
 
 
 # ---- bash commands of the setup
@@ -105,8 +105,8 @@ def test_commands_that_are_no_bash_are_refused(context: Context) -> None:
     spec = job("command: [a]\nsetup: {commands: [if true, then], node_commands: ['echo \"x']}")
     with pytest.raises(SpecError) as caught:
         prepare(context, spec)
-    said = [problem.path for problem in caught.value.problems]
-    assert said == ["setup.commands", "setup.node_commands"]
+    expected = [problem.path for problem in caught.value.problems]
+    assert expected == ["setup.commands", "setup.node_commands"]
     assert all("no bash: line " in problem.message for problem in caught.value.problems)
 
 

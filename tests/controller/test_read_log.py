@@ -37,17 +37,17 @@ CAN_FORK = read_log.can_fork
 
 def rows(pieces: list[Frame | Placed]) -> list[Row]:
     """Every row with its offset, in the order of the log."""
-    told: list[Row] = []
+    shown: list[Row] = []
     for piece in pieces:
         if isinstance(piece, Placed):
-            told.append((piece.offset, piece.mark))
+            shown.append((piece.offset, piece.mark))
             continue
         for index, offset in enumerate(piece.offsets):
             step = None if piece.steps is None else piece.steps[index]
             time = None if piece.times is None else piece.times[index]
             values = tuple(column[index] for column in piece.columns)
-            told.append((offset, piece.layout, step, time, values))
-    return sorted(told, key=lambda row: (row[0], str(row[1])))
+            shown.append((offset, piece.layout, step, time, values))
+    return sorted(shown, key=lambda row: (row[0], str(row[1])))
 
 
 def read(path: Path, processes: int = 1) -> list[Row]:

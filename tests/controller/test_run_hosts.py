@@ -31,7 +31,7 @@ def test_any_form_of_hostfile(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("lab1\nlab2\n", "how many GPUs?"),
         ("lab1 slots=4\nlab2 slots=2\n", "uneven slots (lab1 4, lab2 2)"),
@@ -39,10 +39,10 @@ def test_any_form_of_hostfile(tmp_path: Path, text: str) -> None:
         ("", "host"),
     ],
 )
-def test_what_makes_no_pool(tmp_path: Path, text: str, said: str) -> None:
+def test_what_makes_no_pool(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         pool(tmp_path, text)
-    assert said in str(caught.value)
+    assert words in str(caught.value)
 
 
 def test_a_hostfile_that_is_missing_is_no_local_training(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_half_an_hour_of_nothing_costs_two_questions_a_minute(
     make: Callable[[int], World], context: Context
 ) -> None:
     world = make(5)
-    told = list(world.wait(context, timeout=1800))
-    assert [status.verdict.state for status in told] == ["PENDING"] * 5
+    shown = list(world.wait(context, timeout=1800))
+    assert [status.verdict.state for status in shown] == ["PENDING"] * 5
     assert 50 <= len(world.asked) <= 2 * 30 + 2
     assert all(runs == world.runs for _, runs in world.asked)  # all at once
     assert 1800 <= world.now <= 1801
@@ -154,18 +154,18 @@ def test_an_end_is_seen_at_once_and_asked_about_no_more(
     world.at(100, lambda: world.begin(first))
     world.at(500, over)
     world.at(900, lambda: world.states.update({second: "COMPLETED"}))
-    told = []
+    shown = []
     for status in world.wait(context):
-        told.append((status.run, status.verdict.state, status.verdict.exit_code, world.now))
-    assert [each[:3] for each in told] == [
+        shown.append((status.run, status.verdict.state, status.verdict.exit_code, world.now))
+    assert [each[:3] for each in shown] == [
         (first, "PENDING", None),
         (second, "PENDING", None),
         (first, "RUNNING", None),
         (first, "FAILED", 3),
         (second, "COMPLETED", None),
     ]
-    assert [round(each[3], -1) for each in told[2:4]] == [100, 500]  # within seconds of the news
-    assert told[4][3] <= 940  # of that no file tells
+    assert [round(each[3], -1) for each in shown[2:4]] == [100, 500]  # within seconds of the news
+    assert shown[4][3] <= 940  # of that no file tells
     assert all(runs == [second] for when, runs in world.asked if when > 510)
 
 
@@ -176,10 +176,10 @@ def test_silence_is_no_end(make: Callable[[int], World], context: Context) -> No
     world.at(60, lambda: world.states.update({run: "UNKNOWN"}))
     world.at(3000, lambda: world.states.update({run: "RUNNING"}))
     world.at(3050, lambda: world.states.update({run: "COMPLETED"}))
-    told = [(s.verdict.state, world.now) for s in world.wait(context)]
-    assert [state for state, _ in told] == ["RUNNING", "UNKNOWN", "RUNNING", "COMPLETED"]
+    shown = [(s.verdict.state, world.now) for s in world.wait(context)]
+    assert [state for state, _ in shown] == ["RUNNING", "UNKNOWN", "RUNNING", "COMPLETED"]
     # Slurm learns bit by bit what it has missed: it is asked again soon after it is back.
-    back = told[2][1]
+    back = shown[2][1]
     assert len([when for when, _ in world.asked if back <= when < back + 20]) >= 4
 
 
@@ -191,20 +191,20 @@ def test_the_end_record_may_come_late_or_never(
         world.begin(run)
         world.states[run] = "FAILED"
     world.at(2, lambda: world.end(world.runs[0], 9))
-    told = list(world.wait(context))
-    codes = Counter(status.verdict.exit_code for status in told)
+    shown = list(world.wait(context))
+    codes = Counter(status.verdict.exit_code for status in shown)
     assert codes == {9: 1, None: 19}
     assert world.now <= FILES_LATE + 1  # all are waited for together
 
 
 def test_no_time_to_wait_is_one_look(make: Callable[[int], World], context: Context) -> None:
     world = make(1)
-    told = list(world.wait(context, timeout=0))
-    assert [status.verdict.state for status in told] == ["PENDING"] and len(world.asked) == 1
+    shown = list(world.wait(context, timeout=0))
+    assert [status.verdict.state for status in shown] == ["PENDING"] and len(world.asked) == 1
     world.begin(world.runs[0])
     world.states[world.runs[0]] = "FAILED"
-    told = list(world.wait(context, timeout=0))
-    assert [status.verdict.state for status in told] == ["FAILED"], "late records or not"
+    shown = list(world.wait(context, timeout=0))
+    assert [status.verdict.state for status in shown] == ["FAILED"], "late records or not"
     world.runs.clear()
     assert list(world.wait(context)) == []
 
@@ -222,8 +222,8 @@ def test_short_runs_that_end_all_the_time_cost_few_questions(
 
     for number, run in enumerate(world.runs):
         world.at(float(number), lambda run=run: over(run))  # type: ignore[misc]
-    told = list(world.wait(context))
-    assert sum(status.verdict.ok for status in told) == 400
+    shown = list(world.wait(context))
+    assert sum(status.verdict.ok for status in shown) == 400
     assert world.now < 400 + 40
     assert len(world.asked) <= FREE + 4 * 440 / 60 + 2
 
@@ -233,8 +233,8 @@ def test_a_slurm_that_hangs_keeps_nobody_longer_than_asked_for(
 ) -> None:
     world = make(1)
     world.slow = 60.0
-    told = list(world.wait(context, timeout=20, others=["9"]))
-    assert [status.verdict.state for status in told] == ["UNKNOWN"] * 2 and world.now <= 20
+    shown = list(world.wait(context, timeout=20, others=["9"]))
+    assert [status.verdict.state for status in shown] == ["UNKNOWN"] * 2 and world.now <= 20
     # Whoever does not want to wait gets an answer all the same, where there is one in a moment.
     begun = world.now
     assert [s.verdict.state for s in world.wait(context, timeout=0)] == ["UNKNOWN"]
@@ -254,8 +254,8 @@ def test_a_question_that_is_cut_off_at_the_end_says_nothing(
         world.slow = 60.0
 
     world.at(97, begin)
-    told = [status.verdict.state for status in world.wait(context, timeout=100)]
-    assert told == ["PENDING"] and world.now == 100
+    shown = [status.verdict.state for status in world.wait(context, timeout=100)]
+    assert shown == ["PENDING"] and world.now == 100
 
 
 # ---- jobs that hpcrun did not submit
@@ -268,8 +268,8 @@ def test_tasks_are_reported_one_by_one_and_those_that_begin_no_longer_wait(
     world.others = {"9_[1-2]": "PENDING", "9_0": "RUNNING"}
     world.at(50, lambda: setattr(world, "others", {"9_0": "FAILED", "9_1": "RUNNING"}))
     world.at(100, lambda: setattr(world, "others", {"9_1": "COMPLETED", "9_2": "COMPLETED"}))
-    told = [(each.job_id, each.verdict.state) for each in world.wait(context, others=["9"])]
-    assert told == [
+    shown = [(each.job_id, each.verdict.state) for each in world.wait(context, others=["9"])]
+    assert shown == [
         ("9_[1-2]", "PENDING"),
         ("9_0", "RUNNING"),
         ("9_0", "FAILED"),
@@ -286,8 +286,8 @@ def test_what_slurm_forgets_is_lost_and_what_it_never_knew_is_an_error(
     world.others = {"9_0": "RUNNING", "9_1": "COMPLETED"}
     world.at(10, lambda: setattr(world, "others", OutOfReach("squeue: no")))
     world.at(100, lambda: setattr(world, "others", {}))
-    told = [(each.job_id, each.verdict.state) for each in world.wait(context, others=["9"])]
-    assert told == [("9_0", "RUNNING"), ("9_1", "COMPLETED"), ("9_0", "UNKNOWN"), ("9_0", LOST)]
+    shown = [(each.job_id, each.verdict.state) for each in world.wait(context, others=["9"])]
+    assert shown == [("9_0", "RUNNING"), ("9_1", "COMPLETED"), ("9_0", "UNKNOWN"), ("9_0", LOST)]
     with pytest.raises(InputError, match="8: neither a run"):
         list(world.wait(context, others=["8"]))
 
@@ -300,10 +300,10 @@ def test_silence_at_first_hides_no_task_and_no_wrong_word(
     world.at(10, lambda: setattr(world, "others", {"9_0": "RUNNING", "9_1": "FAILED"}))
     world.at(50, lambda: setattr(world, "others", {"9_0": "COMPLETED", "9_1": "FAILED"}))
     watched = Monitor(context, [Jobs(["9"])])
-    told = [
+    shown = [
         (each.job_id, each.state) for each in poll_all([watched], deadline=99, sleep=world.sleep)
     ]
-    assert told == [("9", "UNKNOWN"), ("9_0", "RUNNING"), ("9_1", "FAILED"), ("9_0", "COMPLETED")]
+    assert shown == [("9", "UNKNOWN"), ("9_0", "RUNNING"), ("9_1", "FAILED"), ("9_0", "COMPLETED")]
     # Tasks that ended before are asked for with the first answer, however late that comes.
     assert world.with_ended[:2] == [True, True]
     world.others = OutOfReach("squeue: no")

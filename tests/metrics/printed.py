@@ -25,15 +25,15 @@ def _read_printed(text: str) -> list[Printed]:
         if not each.startswith("    -> "):
             line = each or line
             continue
-        told = dict(pair.split("=") for pair in each.removeprefix("    -> ").split())
-        step, epoch, split = (told.pop(key, None) for key in ("step", "epoch", "split"))
+        shown = dict(pair.split("=") for pair in each.removeprefix("    -> ").split())
+        step, epoch, split = (shown.pop(key, None) for key in ("step", "epoch", "split"))
         printed.append(
             Printed(
                 line,
                 None if step is None else int(step),
                 None if epoch is None else float(epoch),
                 split or "train",
-                {name: float(value) for name, value in told.items()},
+                {name: float(value) for name, value in shown.items()},
             )
         )
     return printed

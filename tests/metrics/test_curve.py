@@ -152,17 +152,17 @@ class TestOneLog:
         assert "begins again after step 8 and at 2 other places: taken as another run" in note
 
     @pytest.mark.parametrize(
-        ("back_to", "restarts", "said"),
+        ("back_to", "restarts", "text"),
         [(30, 1, "falls from 0.5 to 0.3: the run was resumed"), (1, 0, "to 0.01: taken as ano")],
     )
     def test_epochs_that_fall_where_there_are_no_steps(
-        self, back_to: int, restarts: int, said: str
+        self, back_to: int, restarts: int, text: str
     ) -> None:
         parts = [*range(1, 51), *range(back_to, 90)]
         curve = build([Line((("loss", 2.5),), epoch=part / 100) for part in parts])
         assert curve.steps("loss") == [None] * len(parts)
         assert curve.restarts == (Restart(0, None, None, 0),) * restarts
-        assert [said in note for note in curve.notes] == [True]
+        assert [text in note for note in curve.notes] == [True]
 
     def test_a_log_that_was_resumed_without_a_word(self) -> None:
         curve = build(losses(range(0, 200, 10)) + losses(range(120, 300, 10), 50.0))
@@ -376,28 +376,28 @@ def test_the_pieces_do_not_matter(lines: list[Line], cuts: set[int]) -> None:
 @pytest.mark.slow
 @given(_LINES)
 def test_a_curve_invents_nothing(lines: list[Line]) -> None:
-    said = {(name, value) for line in lines for name, value in line.values}
-    said |= {("epoch", line.epoch) for line in lines if line.epoch is not None}
-    told: set[float | None] = {line.step for line in lines}
-    told |= {line.epoch for line in lines}
-    told |= {math.floor(line.epoch) for line in lines if line.epoch is not None}
-    told |= {line.mark.epoch for line in lines if line.mark}
-    told |= {1.0, None}  # of the bar
+    text = {(name, value) for line in lines for name, value in line.values}
+    text |= {("epoch", line.epoch) for line in lines if line.epoch is not None}
+    shown: set[float | None] = {line.step for line in lines}
+    shown |= {line.epoch for line in lines}
+    shown |= {math.floor(line.epoch) for line in lines if line.epoch is not None}
+    shown |= {line.mark.epoch for line in lines if line.mark}
+    shown |= {1.0, None}  # of the bar
     # Within epochs of 30 steps, counted from 0 or 1.
     counted = [line.step for line in lines if line.total == 30]
-    told |= {step + 30 * epoch for step in counted if step is not None for epoch in range(3)}
+    shown |= {step + 30 * epoch for step in counted if step is not None for epoch in range(3)}
     for name, series in build(lines).metrics.items():
-        assert {(name, value) for value in series.values} <= said
-        assert set(series.steps) <= told
+        assert {(name, value) for value in series.values} <= text
+        assert set(series.steps) <= shown
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.floats(0, 9)), max_size=60))
 def test_every_point_stands_in_the_log_at_its_step(rows: list[tuple[int, int, float]]) -> None:
     lines = [at(attempt, step, value) for attempt, step, value in rows]
-    said = {(line.step, line.values[0][1]) for line in lines}
+    text = {(line.step, line.values[0][1]) for line in lines}
     steps, values = both(build(lines), "loss")
-    assert set(zip(steps, values, strict=True)) <= said
+    assert set(zip(steps, values, strict=True)) <= text
 
 
 @pytest.mark.slow

@@ -49,8 +49,8 @@ def test_example_is_read(form: Format) -> None:
 @pytest.mark.parametrize("look_alike", LOOK_ALIKES, ids=IDS)
 def test_look_alike_yields_nothing(look_alike: str) -> None:
     for prefix in PREFIXES:
-        told = read_line(prefix + look_alike)
-        assert told is None or not (isinstance(told[1], Row) and told[1].is_sure), prefix
+        shown = read_line(prefix + look_alike)
+        assert shown is None or not (isinstance(shown[1], Row) and shown[1].is_sure), prefix
 
 
 @pytest.mark.parametrize(("form", "look_alike"), PAIRS, ids=IDS)
@@ -67,10 +67,10 @@ def test_example_holds_what_logs_are_searched_for(form: Format) -> None:
 
 def test_own_pattern_is_found_anywhere() -> None:
     mine = own_format("mine", r"it (?P<step>\d+) took .* L(?P<loss>[\d.]+)")
-    told = read_line("[rank2]: xx it 12 took 3 s, L2.5 yy", formats=(mine, *FORMATS))
-    assert told is not None and told[0] == "mine"
-    assert isinstance(told[1], Row)
-    assert (told[1].step, told[1].rank, told[1].values) == (12, 2, (("loss", 2.5),))
+    shown = read_line("[rank2]: xx it 12 took 3 s, L2.5 yy", formats=(mine, *FORMATS))
+    assert shown is not None and shown[0] == "mine"
+    assert isinstance(shown[1], Row)
+    assert (shown[1].step, shown[1].rank, shown[1].values) == (12, 2, (("loss", 2.5),))
 
 
 def test_own_pattern_needs_a_name() -> None:

@@ -29,8 +29,8 @@ def forms() -> Iterator[tuple[str, str]]:
 
 def reading_of(line: str) -> str:
     """Return what a line is read as, in the words of forms.txt."""
-    told = read_line(line)
-    row = told[1] if told is not None and isinstance(told[1], Row) else None
+    shown = read_line(line)
+    row = shown[1] if shown is not None and isinstance(shown[1], Row) else None
     if row is None or not row.is_sure:
         return "nothing"
     values = dict(row.values)

@@ -198,8 +198,8 @@ def row_of(line: str) -> Row | None:
 
     What is a measurement only if it recurs is none here.
     """
-    told = read_line(line.rpartition("\r")[2])
-    row = told[1] if told is not None and isinstance(told[1], Row) else None
+    shown = read_line(line.rpartition("\r")[2])
+    row = shown[1] if shown is not None and isinstance(shown[1], Row) else None
     return row if row is not None and row.is_sure else None
 
 

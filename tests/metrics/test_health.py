@@ -55,7 +55,7 @@ def test_hundreds_of_healthy_runs_have_hardly_a_warning(family: Family) -> None:
 )
 def test_noise_of_ten_percent_is_healthy(noise: list[float], scale: float, signed: bool) -> None:
     values = [scale * (each - signed) for each in noise]
-    assert [told for told in warnings_of(values) if "still" not in told] == []
+    assert [shown for shown in warnings_of(values) if "still" not in shown] == []
 
 
 @pytest.mark.slow
@@ -74,8 +74,8 @@ def test_any_numbers_can_be_judged(
     series = build_series(steps[:count], values[:count], times[:count])
     names = ("loss", "eval_loss", "lr", "epoch", "grad_norm", "loss_scale", "step_seconds")
     curve = Curve(dict.fromkeys((*names, "tokens_per_second", "batch_size"), series), ())
-    for told in find_warnings(curve):
-        assert told.strip() == told and "\n" not in told
+    for shown in find_warnings(curve):
+        assert shown.strip() == shown and "\n" not in shown
 
 
 @pytest.mark.slow
@@ -85,8 +85,8 @@ def test_any_numbers_can_be_judged(
 )
 def test_points_may_stand_anywhere(values: list[float], gaps: list[int]) -> None:
     steps = list(accumulate(gaps))[: len(values)]
-    for told in find_warnings(Curve({"loss": build_series(list(steps), values)}, ())):
-        assert "loss" in told
+    for shown in find_warnings(Curve({"loss": build_series(list(steps), values)}, ())):
+        assert "loss" in shown
 
 
 # What is not.
@@ -124,16 +124,16 @@ def test_gradients_that_overflow_now_and_then_are_healthy() -> None:
 
 def test_gradients_that_stay_lost() -> None:
     norms = [1.0] * 30 + [math.nan] * 30
-    told = warnings_of(descent()[:30] + [0.0] * 30, grad_norm=build_series(STEPS, norms))
-    assert told[0] == "grad_norm is nan from step 310 to the end (30 of 60 points)"
-    assert "stands still at 0 from step 310" in told[1]
+    shown = warnings_of(descent()[:30] + [0.0] * 30, grad_norm=build_series(STEPS, norms))
+    assert shown[0] == "grad_norm is nan from step 310 to the end (30 of 60 points)"
+    assert "stands still at 0 from step 310" in shown[1]
 
 
 def test_a_spike_is_named_with_what_it_rose_from() -> None:
     values = descent()
     values[40:43] = [9.0, 7.0, 5.0]
-    (told,) = warnings_of(values)
-    assert told.startswith("loss spikes to 9 at step 410, from about 3.")
+    (shown,) = warnings_of(values)
+    assert shown.startswith("loss spikes to 9 at step 410, from about 3.")
 
 
 def test_a_spike_of_few_points_towers_over_all() -> None:
@@ -161,14 +161,14 @@ def test_an_epochs_first_mean_is_no_spike() -> None:
 
 def test_divergence() -> None:
     values = [value + max(0, i - 29) * 0.15 for i, value in enumerate(descent())]
-    (told,) = warnings_of(values)
-    assert told.startswith("loss diverges: 7.") and "at the end (step 600)" in told
+    (shown,) = warnings_of(values)
+    assert shown.startswith("loss diverges: 7.") and "at the end (step 600)" in shown
 
 
 def test_a_loss_that_came_down_again_has_not_diverged() -> None:
     values = descent(count=100)
     values[50:80] = [value + 4 for value in values[50:80]]
-    assert [told for told in warnings_of(values) if "diverges" in told] == []
+    assert [shown for shown in warnings_of(values) if "diverges" in shown] == []
 
 
 def test_losses_that_fight_may_rise() -> None:
@@ -180,13 +180,13 @@ def test_losses_that_fight_may_rise() -> None:
 def test_a_loss_that_never_learns() -> None:
     rng = Random(1)
     values = [round(math.log(10) + rng.gauss(0, 0.002), 4) for _ in range(200)]
-    (told,) = warnings_of(values)
-    assert told == "loss stands still at 2.303 from step 10 to the end (step 2000)"
+    (shown,) = warnings_of(values)
+    assert shown == "loss stands still at 2.303 from step 10 to the end (step 2000)"
 
 
 def test_a_frozen_loss() -> None:
-    (told,) = warnings_of([*descent()[:25], *[5.1037] * 35])
-    assert told == "loss stands still at 5.104 from step 260 to the end (step 600)"
+    (shown,) = warnings_of([*descent()[:25], *[5.1037] * 35])
+    assert shown == "loss stands still at 5.104 from step 260 to the end (step 600)"
 
 
 @pytest.mark.parametrize("last", [0.0, 0.001, 0.5])
@@ -197,14 +197,14 @@ def test_a_converged_loss_of_few_digits_is_no_plateau(last: float) -> None:
 
 def test_the_loss_scale_falls_to_its_least() -> None:
     scales = [65536.0] * 30 + [65536.0 / 2 ** min(16, i) for i in range(30)]
-    (told,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
-    assert told.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
+    (shown,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
+    assert shown.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
 
 
 def test_a_loss_scale_is_judged_beside_a_nan_too() -> None:
     scales = [65536.0] * 30 + [65536.0 / 2**i for i in range(17)] + [math.nan] * 3 + [2.0] * 10
-    (told,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
-    assert told.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
+    (shown,) = warnings_of(descent(), loss_scale=build_series(STEPS, scales))
+    assert shown.startswith("loss_scale falls to 1 at step 470, from 65536 at step 310")
 
 
 def test_the_search_for_the_first_loss_scale_is_healthy() -> None:
@@ -223,8 +223,8 @@ def stalled(at: int, seconds: float, **others: Series) -> Curve:
 
 
 def test_a_stall() -> None:
-    (told,) = find_warnings(stalled(43, 3000))
-    assert told == "no progress for 50.2 min after step 430, where 12 s are usual"
+    (shown,) = find_warnings(stalled(43, 3000))
+    assert shown == "no progress for 50.2 min after step 430, where 12 s are usual"
 
 
 def test_a_pause_of_the_runs_own_is_no_stall() -> None:
@@ -238,8 +238,8 @@ def test_a_pause_of_the_runs_own_is_no_stall() -> None:
 
 def test_throughput_that_drops_for_good() -> None:
     speeds = build_series(STEPS, [41000.0] * 39 + [13700.0] * 21)
-    (told,) = warnings_of(descent(), tokens_per_second=speeds)
-    assert told == (
+    (shown,) = warnings_of(descent(), tokens_per_second=speeds)
+    assert shown == (
         "tokens_per_second drops to 1.37e+04 at step 400, from 4.1e+04 before it, and stays there"
     )
 
@@ -255,5 +255,5 @@ def test_the_gravest_comes_first() -> None:
     values[40] = 9.0
     values[50] = math.nan
     speeds = build_series(STEPS, [41000.0] * 39 + [13700.0] * 21)
-    told = warnings_of(values, tokens_per_second=speeds)
-    assert [sentence.split()[1] for sentence in told] == ["is", "spikes", "drops"]
+    shown = warnings_of(values, tokens_per_second=speeds)
+    assert [sentence.split()[1] for sentence in shown] == ["is", "spikes", "drops"]

@@ -23,14 +23,14 @@ def agrees(shape: Shape, line: str) -> bool:
     found = shape.pattern.fullmatch(line.encode())
     if found is None:
         return True
-    told = read_line(line)
-    if told is None or not isinstance(told[1], Row):
+    shown = read_line(line)
+    if shown is None or not isinstance(shown[1], Row):
         return False
     row = shape.rows[None] if shape.key is None else None
     same_layout = shape.key is not None or (
-        row is not None and layout_of(shape.format, row) == layout_of(told[0], told[1])
+        row is not None and layout_of(shape.format, row) == layout_of(shown[0], shown[1])
     )
-    return same_layout and shape.explains(found.groups(), told[1])
+    return same_layout and shape.explains(found.groups(), shown[1])
 
 
 def by_shape(learned_from: str, line: str) -> Row | None:
@@ -39,10 +39,10 @@ def by_shape(learned_from: str, line: str) -> Row | None:
     shape = learn(first, read_line)
     assert shape is not None, learned_from
     assert agrees(shape, line), (learned_from, line)
-    told = read_line(line)
-    if shape.pattern.fullmatch(line.encode()) is None or told is None:
+    shown = read_line(line)
+    if shape.pattern.fullmatch(line.encode()) is None or shown is None:
         return None
-    return told[1] if isinstance(told[1], Row) else None
+    return shown[1] if isinstance(shown[1], Row) else None
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_any_line_of_pairs(
     first, second = (
         prefix + between.join(f"{pair[0]}{sign}{pair[which]}" for pair in pairs) for which in (1, 2)
     )
-    told = read_line(first)
-    if told is None or not isinstance(told[1], Row):
+    shown = read_line(first)
+    if shown is None or not isinstance(shown[1], Row):
         return
     shape = learn(first.encode(), read_line)
     if shape is None:
@@ -171,8 +171,8 @@ def test_shapes_of_real_lines_bear_other_numbers_and_blanks() -> None:
     """Mutate every third line of the project's logs: a shape says the same, or nothing."""
     rng, tried = random.Random(1), 0
     for line in LINES[::3]:
-        told = read_line(line)
-        if told is None or not isinstance(told[1], Row):
+        shown = read_line(line)
+        if shown is None or not isinstance(shown[1], Row):
             continue
         shape = learn(line.encode(), read_line)
         if shape is None:

@@ -21,8 +21,8 @@ IDS = [printed.line[:60] for printed in PRINTED]
 
 def row_of(line: str, table: Table | None = None) -> Row | None:
     """Return the row of a line that is one by itself, whatever else the log holds."""
-    told = read_line(line, table)
-    row = told[1] if told is not None and isinstance(told[1], Row) else None
+    shown = read_line(line, table)
+    row = shown[1] if shown is not None and isinstance(shown[1], Row) else None
     return row if row is not None and row.is_sure else None
 
 
@@ -198,8 +198,8 @@ def test_a_dictionary_beside_a_bar_is_a_record_of_its_own(bar: str) -> None:
 
 def test_two_records_on_a_line() -> None:
     line = b"[rank1]: step 5/30 loss 3.5[rank0]: step 5/30 loss 7.5"
-    told = [row_of(record.decode()) for record in records(line)]
-    assert [(row.rank, row.values) for row in told if row] == [
+    shown = [row_of(record.decode()) for record in records(line)]
+    assert [(row.rank, row.values) for row in shown if row] == [
         (1, (("loss", 3.5),)),
         (0, (("loss", 7.5),)),
     ]
@@ -265,11 +265,11 @@ def test_two_records_on_a_line() -> None:
     ],
 )
 def test_marks(line: str, mark: Mark | None) -> None:
-    told = read_line(line)
+    shown = read_line(line)
     if mark is None:
-        assert told is None or line.startswith("[rank0]")
+        assert shown is None or line.startswith("[rank0]")
     else:
-        assert told == ("mark", mark)
+        assert shown == ("mark", mark)
 
 
 @pytest.mark.parametrize(
@@ -328,34 +328,34 @@ def test_the_heading_of_a_step_is_a_row_without_values(line: str, step: int | No
     ],
 )
 def test_tables(head: str, row: str, values: dict[str, float]) -> None:
-    told = read_line(head)
-    assert told is not None and isinstance(told[1], Table)
-    read = row_of(row, told[1])
+    shown = read_line(head)
+    assert shown is not None and isinstance(shown[1], Table)
+    read = row_of(row, shown[1])
     assert read is not None and dict(read.values) == pytest.approx(values, nan_ok=True)
-    assert row_of("some other line", told[1]) is None
+    assert row_of("some other line", shown[1]) is None
     assert row_of(row) is None
 
 
 def test_a_cell_may_count_as_i_of_n() -> None:
     prefix = "2026-11-20 08:04:09 [INFO]: "
-    told = read_line(f"{prefix}   Epoch       Batch       box      conf     total  nTargets")
-    assert told is not None and isinstance(told[1], Table)
+    shown = read_line(f"{prefix}   Epoch       Batch       box      conf     total  nTargets")
+    assert shown is not None and isinstance(shown[1], Table)
     for step in (0, 40):
         row = row_of(
-            f"{prefix}    2/29{step:>8}/165     0.172      1.99       149      81.4", told[1]
+            f"{prefix}    2/29{step:>8}/165     0.172      1.99       149      81.4", shown[1]
         )
         assert row is not None and (row.step, row.total, row.epoch) == (step, 165, 2.0)
         assert dict(row.values) == {"box": 0.172, "conf": 1.99, "loss": 149, "nTargets": 81.4}
-    assert row_of(f"{prefix}Extracting 40/438, # of instances 2641", told[1]) is None
+    assert row_of(f"{prefix}Extracting 40/438, # of instances 2641", shown[1]) is None
 
 
 def test_a_row_may_have_an_empty_cell_too_many() -> None:
-    told = read_line("EPOCH\tTIME\tLEARNING_RATE\tTRAIN_LOSS\tDEV_LOSS\tDEV_F1")
-    assert told is not None and isinstance(told[1], Table)
-    row = row_of("3\t17:54:34\t0.1000\t14.25\t\t_\t0.5", told[1])
+    shown = read_line("EPOCH\tTIME\tLEARNING_RATE\tTRAIN_LOSS\tDEV_LOSS\tDEV_F1")
+    assert shown is not None and isinstance(shown[1], Table)
+    row = row_of("3\t17:54:34\t0.1000\t14.25\t\t_\t0.5", shown[1])
     assert row is not None and row.epoch == 3
     assert dict(row.values) == {"lr": 0.1, "loss": 14.25, "DEV_F1": 0.5}
-    assert row_of("3\t17:54:34\t0.1000\t14.25\t2.5\t_\t0.5", told[1]) is None
+    assert row_of("3\t17:54:34\t0.1000\t14.25\t2.5\t_\t0.5", shown[1]) is None
 
 
 @pytest.mark.parametrize(
@@ -370,8 +370,8 @@ def test_a_row_may_have_an_empty_cell_too_many() -> None:
     ],
 )
 def test_no_head(line: str) -> None:
-    told = read_line(line)
-    assert told is None or line == "step loss"
+    shown = read_line(line)
+    assert shown is None or line == "step loss"
 
 
 def test_a_document_may_have_lists_of_lists_and_several_objects() -> None:

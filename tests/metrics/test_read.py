@@ -58,20 +58,20 @@ log = st.lists(st.tuples(line, st.sampled_from(ENDS)), max_size=30).map(
 
 def rows(pieces: list[Frame | Placed]) -> list[Told]:
     """Every row, in the order of the log; values as text, so that nan equals nan."""
-    told = []
+    shown = []
     for piece in pieces:
         if isinstance(piece, Placed):
             continue
         for index, offset in enumerate(piece.offsets):
             step = None if piece.steps is None else piece.steps[index]
             values = tuple(repr(column[index]) for column in piece.columns)
-            told.append(Told(offset, piece.layout, step, values))
-    return in_order(told)
+            shown.append(Told(offset, piece.layout, step, values))
+    return in_order(shown)
 
 
-def in_order(told: list[Told]) -> list[Told]:
+def in_order(shown: list[Told]) -> list[Told]:
     """Sort rows by their place; of one line several may come, of one rank each."""
-    return sorted(told, key=lambda row: (row.offset, str(row.layout), row.step))
+    return sorted(shown, key=lambda row: (row.offset, str(row.layout), row.step))
 
 
 def in_pieces(data: bytes, sizes: list[int]) -> list[Told]:
@@ -89,7 +89,7 @@ def in_one(data: bytes) -> list[Told]:
 
 def line_by_line(data: bytes) -> list[Told]:
     """What the reader of lines says of each line by itself; no line here begins a table."""
-    told = []
+    shown = []
     for found in re.finditer(rb"[^\n\r\0]+", data):
         start = found.start()
         for record in records(found.group()):
@@ -97,9 +97,9 @@ def line_by_line(data: bytes) -> list[Told]:
             if read is not None and isinstance(row := read[1], Row):
                 layout = layout_of(read[0], row)
                 values = tuple(repr(value) for _, value in row.values)
-                told.append(Told(start, layout, row.step, values))
+                shown.append(Told(start, layout, row.step, values))
             start += len(record)
-    return in_order(told)
+    return in_order(shown)
 
 
 @pytest.mark.slow
@@ -313,8 +313,8 @@ class TestRareForms:
         data += b"".join(block % i for i in range(2000))
         whole = in_one(data)
         begin = data.index(b"\n", 5 * read.RANGE) + 1
-        anew = Reader(begin)
-        later = rows(anew.feed(data[begin:]) + anew.finish())
+        again = Reader(begin)
+        later = rows(again.feed(data[begin:]) + again.finish())
         assert later == [row for row in whole if row.offset >= begin]
 
     def test_a_form_that_begins_late_is_found_soon(self) -> None:

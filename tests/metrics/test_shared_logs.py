@@ -26,12 +26,12 @@ def fields(name: str, truth: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     yield "points", abs(run.points - points) <= points * 0.01
     summary = run.curve.summary("loss")
     for place in ("first", "last"):
-        told = truth.get(place, {})
+        shown = truth.get(place, {})
         found = getattr(summary, place) if summary is not None else None
-        if "step" in told:
-            yield "step", found is not None and found.step == told["step"]
-        if "loss" in told:
-            loss = told["loss"]
+        if "step" in shown:
+            yield "step", found is not None and found.step == shown["step"]
+        if "loss" in shown:
+            loss = shown["loss"]
             yield "loss", found is not None and abs(found.value - loss) <= abs(loss) * 1e-3
 
 

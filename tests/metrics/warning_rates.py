@@ -29,8 +29,8 @@ def alarms(family: Family, count: int) -> list[tuple[int, str]]:
 
 def found(fault: Fault, word: str, size: float, count: int) -> float:
     """Return the share of ``count`` curves with a fault that have a warning with its word."""
-    told = (find_warnings(fault(Random(seed), size)) for seed in range(count))
-    return sum(any(word in warning for warning in warnings) for warnings in told) / count
+    shown = (find_warnings(fault(Random(seed), size)) for seed in range(count))
+    return sum(any(word in warning for warning in warnings) for warnings in shown) / count
 
 
 def main(count: int, logs: list[Path]) -> None:

@@ -59,7 +59,7 @@ def test_the_users_keys_merge_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "rest", "said"),
+    ("over", "rest", "message"),
     [
         ("{num_proceses: 8}", "", "no such key of Accelerate; did you mean num_processes?"),
         ("{frobnicate: 1}", "", "no such key of Accelerate; accelerate launch would refuse it"),
@@ -94,9 +94,9 @@ def test_the_users_keys_merge_last() -> None:
         ("{deepspeed_config: 3}", "deepspeed: {}", "not a map"),
     ],
 )
-def test_what_contradicts_the_job_is_refused(over: str, rest: str, said: str) -> None:
+def test_what_contradicts_the_job_is_refused(over: str, rest: str, message: str) -> None:
     found = refusals(over, rest)
-    assert len(found) == 1 and "accelerate.config." in found[0] and said in found[0], found
+    assert len(found) == 1 and "accelerate.config." in found[0] and message in found[0], found
 
 
 def test_all_problems_at_once() -> None:

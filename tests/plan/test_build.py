@@ -131,16 +131,16 @@ def test_requeue_is_the_users_to_allow(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("job-name", "name: "), ("comment", "slurm.comment: ")]
+    ("option", "words"), [("job-name", "name: "), ("comment", "slurm.comment: ")]
 )
 @pytest.mark.parametrize("char", ["\n", "\r", "\0", "\x1e", "\x1f"])
-def test_what_slurm_cannot_carry_is_refused(option: str, said: str, char: str) -> None:
+def test_what_slurm_cannot_carry_is_refused(option: str, words: str, char: str) -> None:
     good = plan("script: a.py")
     bad: Plan = msgspec.structs.replace(good, directives=[(option, f"a{char}b")])
     check_carried(good)
     with pytest.raises(InputError) as caught:
         check_carried(bad)
-    assert caught.value.message.startswith(said)
+    assert caught.value.message.startswith(words)
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:

@@ -109,11 +109,11 @@ def test_offload_to_disk_needs_stage_3() -> None:
 
 
 def test_offload_shows_which_optimizer_the_script_needs() -> None:
-    told = "DeepSpeedCPUAdam"
+    shown = "DeepSpeedCPUAdam"
     section = "deepspeed: {offload: {optimizer: cpu}}"
-    assert any(told in note for note in plan(f"script: a.py\n{section}").notes)
+    assert any(shown in note for note in plan(f"script: a.py\n{section}").notes)
     assert any(
-        told in note for note in plan(f"script: a.py\n{section}\nframework: lightning").notes
+        shown in note for note in plan(f"script: a.py\n{section}\nframework: lightning").notes
     )
     # The reference trainer knows, Accelerate puts its own in, and DeepSpeed makes the JSON's.
     for text in (
@@ -125,7 +125,7 @@ def test_offload_shows_which_optimizer_the_script_needs() -> None:
         "script: a.py\ndeepspeed: {offload: {optimizer: cpu}, "
         "config: {zero_force_ds_cpu_optimizer: false}}",
     ):
-        assert not any(told in note for note in plan(text).notes), text
+        assert not any(shown in note for note in plan(text).notes), text
 
 
 def test_ranks_that_share_a_model_share_its_samples() -> None:

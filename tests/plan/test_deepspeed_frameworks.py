@@ -156,7 +156,7 @@ def test_lightning(tmp_path: Path) -> None:
         "accumulate_grad_batches": 4,
         "gradient_clip_val": 0.7,
     }
-    told = {**generated("lightning", 2), "gradient_accumulation_steps": 4}
+    shown = {**generated("lightning", 2), "gradient_accumulation_steps": 4}
     two, three, steps, loader, refused, left = ask(
         "lightning",
         tmp_path,
@@ -168,7 +168,7 @@ def test_lightning(tmp_path: Path) -> None:
                 "script": {**script, "accumulate_grad_batches": 3},
             },
             {"config": generated("lightning", 2), "script": script, "loader_batch": 3},
-            {"config": told, "script": script},
+            {"config": shown, "script": script},
             {
                 "config": {**generated("lightning", 2), "gradient_clipping": "auto"},
                 "script": script,

@@ -63,7 +63,7 @@ def test_untyped_gpus_are_renamed_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rename", "said"),
+    ("text", "rename", "message"),
     [
         (
             f"{JOB}slurm: {{exclusive: true}}",
@@ -88,11 +88,11 @@ def test_untyped_gpus_are_renamed_too() -> None:
         ),
     ],
 )
-def test_what_the_other_option_cannot_say(text: str, rename: str, said: str) -> None:
+def test_what_the_other_option_cannot_say(text: str, rename: str, message: str) -> None:
     facts = FACTS.replace("}}", ", exclusive: true}}") if text == JOB else FACTS
     with pytest.raises(SpecError) as caught:
         plan(text, f"{facts}rename: {{{rename}}}")
-    assert f"cluster default: {said}" in str(caught.value)
+    assert f"cluster default: {message}" in str(caught.value)
     # What the message advises works.
     old, _, new = rename.partition(": ")
     profile = f"{FACTS}rename: {{{rename}}}\nslurm: {{{old}: false}}"

@@ -51,16 +51,16 @@ def test_defaults(text: str, launcher: str, framework: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("script: a.py\naccelerate: {}", "accelerate: launcher torchrun does not read it"),
         ("command: [make]\nframework: accelerate", "framework: accelerate, but the command is"),
     ],
 )
-def test_what_cannot_work_is_refused(text: str, said: str) -> None:
+def test_what_cannot_work_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         plan(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "srun"])
@@ -86,16 +86,16 @@ def test_others_are_given_nothing_of_accelerate(framework: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "told"),
+    ("launcher", "shown"),
     [("torchrun", False), ("accelerate", False), ("deepspeed", True), ("srun", True)],
 )
-def test_lightning_believes_the_ranks_of_any_launcher(launcher: str, told: bool) -> None:
+def test_lightning_believes_the_ranks_of_any_launcher(launcher: str, shown: bool) -> None:
     env = variables(plan(f"script: a.py\nframework: lightning\nlauncher: {launcher}"))
-    assert env.get("TORCHELASTIC_RUN_ID") == (PLACE.run_id if told else None)
+    assert env.get("TORCHELASTIC_RUN_ID") == (PLACE.run_id if shown else None)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("framework: accelerate", True),
         ("framework: accelerate\ndeepspeed: {}", False),
@@ -103,9 +103,9 @@ def test_lightning_believes_the_ranks_of_any_launcher(launcher: str, told: bool)
         ("framework: deepspeed", True),
     ],
 )
-def test_on_cpus_deepspeed_is_not_left_out(text: str, told: bool) -> None:
+def test_on_cpus_deepspeed_is_not_left_out(text: str, shown: bool) -> None:
     env = variables(plan(f"script: a.py\nprecision: fp32\n{text}", "accelerator: cpu"))
-    assert ("ACCELERATE_USE_CPU" in env) == told
+    assert ("ACCELERATE_USE_CPU" in env) == shown
     assert env["DS_ACCELERATOR"] == "cpu"
 
 
@@ -123,9 +123,9 @@ def test_ranks_that_the_trainer_takes_for_one_alone_are_reported() -> None:
     text = "script: a.py\nframework: {}\nresources: {{gpus_per_node: 2}}\n"
     trainer, sharded, cpus = text.format("transformers"), "deepspeed: {}\n", "accelerator: cpu"
     assert any("ddp_backend" in note for note in plan(trainer + sharded, cpus).notes)
-    told = trainer + sharded + 'precision: fp32\nargs: [--ddp_backend, "{backend}"]\n'
-    assert not any("ddp_backend" in note for note in plan(told, cpus).notes)
-    assert any("ddp_backend" in note for note in plan(told.replace("fp32", "bf16"), cpus).notes)
+    shown = trainer + sharded + 'precision: fp32\nargs: [--ddp_backend, "{backend}"]\n'
+    assert not any("ddp_backend" in note for note in plan(shown, cpus).notes)
+    assert any("ddp_backend" in note for note in plan(shown.replace("fp32", "bf16"), cpus).notes)
     no_gpus = trainer.replace("gpus_per_node: 2", "gpus_per_node: 0, nodes: 2") + sharded
     assert any("ddp_backend" in note for note in plan(no_gpus).notes)
     for job_text, profile in (

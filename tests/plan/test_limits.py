@@ -38,7 +38,7 @@ def limits(
 
 
 @pytest.mark.parametrize(
-    ("resources", "said"),
+    ("resources", "message"),
     [
         (
             "gpus_per_node: 9",
@@ -101,8 +101,8 @@ def limits(
         ),
     ],
 )
-def test_what_no_node_has_is_reported_with_file_key_and_date(resources: str, said: str) -> None:
-    assert limits(resources) == [said]
+def test_what_no_node_has_is_reported_with_file_key_and_date(resources: str, message: str) -> None:
+    assert limits(resources) == [message]
 
 
 def test_all_that_cannot_be_is_reported_at_once() -> None:
@@ -144,22 +144,22 @@ def test_a_job_that_may_be_shortened_need_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slurm", "said"),
+    ("slurm", "message"),
     [
         ("mem: 2T", "slurm.mem: 2T: "),
         ("mem-per-cpu: 9G", "slurm.mem-per-cpu: 9G for each of 128: "),
     ],
 )
-def test_memory_that_an_option_of_slurms_asks_for(slurm: str, said: str) -> None:
+def test_memory_that_an_option_of_slurms_asks_for(slurm: str, message: str) -> None:
     found = limits("gpus_per_node: 8", words=f"slurm: {{{slurm}}}")
-    assert len(found) == 1 and found[0].startswith(said)
+    assert len(found) == 1 and found[0].startswith(message)
 
 
 def test_of_several_partitions_one_that_fits_is_enough() -> None:
     assert limits("partition: 'gpu,long', gpus_per_node: 8") == []
     assert limits("partition: 'gpu,long', gpus_per_node: 4, time: 5-00") == []
-    [said] = limits("partition: 'gpu,long', gpus_per_node: 9, time: 8-00")
-    assert said == (
+    [message] = limits("partition: 'gpu,long', gpus_per_node: 9, time: 8-00")
+    assert message == (
         "resources.partition: gpu,long: the job fits none of the partitions: partition gpu has 8 "
         "GPUs a node, not 9; partition long has 4 GPUs a node, not 9 (hpcrun.yaml: partitions, "
         "read on 2026-11-01)"
@@ -169,18 +169,18 @@ def test_of_several_partitions_one_that_fits_is_enough() -> None:
 def test_a_job_that_names_no_partition_may_land_in_any() -> None:
     profile = FACTS.replace("partition: gpu\n", "").replace("  open: {}\n", "")
     assert limits("gpus_per_node: 8", profile) == []
-    [said] = limits("gpus_per_node: 99", profile)
-    assert said.startswith("resources: the job fits none of the partitions: ")
-    [said] = limits("gpus_per_node: 5", profile, default="long")
-    assert said.startswith("resources.gpus_per_node: 5: partition long has 4 GPUs a node")
+    [message] = limits("gpus_per_node: 99", profile)
+    assert message.startswith("resources: the job fits none of the partitions: ")
+    [message] = limits("gpus_per_node: 5", profile, default="long")
+    assert message.startswith("resources.gpus_per_node: 5: partition long has 4 GPUs a node")
     dropped = limits("gpus_per_node: 99", FACTS + "slurm: {partition: false}\n")
     assert dropped == []  # it lands in the cluster's default, which nobody knows
 
 
 def test_the_partition_of_a_gpu_type_is_the_one_that_counts() -> None:
     profile = FACTS + "gpu_types: {old: {partition: long}}\n"
-    [said] = limits("gpus_per_node: 8, gpu_type: old", profile)
-    assert said.startswith("resources.gpus_per_node: 8: partition long has 4 GPUs a node")
+    [message] = limits("gpus_per_node: 8, gpu_type: old", profile)
+    assert message.startswith("resources.gpus_per_node: 8: partition long has 4 GPUs a node")
 
 
 def test_a_partition_that_slurm_did_not_list_is_a_note() -> None:
@@ -197,8 +197,8 @@ def test_a_partition_that_slurm_did_not_list_is_a_note() -> None:
 def test_a_sweep_fits_into_an_array() -> None:
     profile = cluster("max_array_size: 1001\nread_on: 2026-11-01")
     assert array_problems(1001, profile, "hpcrun.yaml") == []
-    [said] = array_problems(2003, profile, "hpcrun.yaml")
-    assert str(said) == (
+    [message] = array_problems(2003, profile, "hpcrun.yaml")
+    assert str(message) == (
         "sweep: 2003 runs: an array has 1001 tasks at most (hpcrun.yaml: max_array_size, read on "
         "2026-11-01); make it 3 sweeps"
     )

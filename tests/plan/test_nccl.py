@@ -16,7 +16,7 @@ from tests.plan.making import PLACE, cluster, job, plan, variables
 TWO_NODES = "script: a.py\nresources: {nodes: 2, gpus_per_node: 4}\n"
 
 
-def told(env: dict[str, str]) -> dict[str, str]:
+def shown(env: dict[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if re.match("NCCL|FI_|TORCH_NCCL", k)}
 
 
@@ -44,30 +44,30 @@ def test_a_network_is_forced_where_nccl_would_fall_back_to_tcp(
     fabric: str, wanted: dict[str, str]
 ) -> None:
     wanted = {"NCCL_DEBUG": "WARN", **wanted}
-    assert told(variables(plan(TWO_NODES, f"fabric: {fabric}"))) == wanted
-    assert told(variables(plan(f"{TWO_NODES}nccl: {{fabric: {fabric}}}"))) == wanted
+    assert shown(variables(plan(TWO_NODES, f"fabric: {fabric}"))) == wanted
+    assert shown(variables(plan(f"{TWO_NODES}nccl: {{fabric: {fabric}}}"))) == wanted
     # Left open, the node decides, and then it is the same.
-    assert told(variables(plan(TWO_NODES), network=fabric)) == wanted
+    assert shown(variables(plan(TWO_NODES), network=fabric)) == wanted
 
 
 def test_one_node_needs_nothing_whatever_the_network() -> None:
     made = plan("script: a.py\nresources: {gpus_per_node: 8}", "fabric: infiniband")
     assert made.fabric == "single-node"
-    assert told(variables(made)) == {"NCCL_DEBUG": "WARN"}
+    assert shown(variables(made)) == {"NCCL_DEBUG": "WARN"}
 
 
 def test_cpus_and_jobs_without_gpus_have_no_nccl() -> None:
-    assert not told(variables(plan(TWO_NODES, "accelerator: cpu"), network="infiniband"))
+    assert not shown(variables(plan(TWO_NODES, "accelerator: cpu"), network="infiniband"))
     made = plan("script: a.py\nresources: {nodes: 2, gpus_per_node: 0}")
     env = variables(made, network="infiniband")
-    assert not told(env)
+    assert not shown(env)
     assert (env["HPCRUN_DEVICE"], env["HPCRUN_BACKEND"], env["DS_ACCELERATOR"]) == (
         *("cpu", "gloo", "cpu"),
     )
 
 
 def test_a_network_that_no_rule_knows_is_left_to_nccl() -> None:
-    assert told(variables(plan(TWO_NODES), network="omni-path")) == {"NCCL_DEBUG": "WARN"}
+    assert shown(variables(plan(TWO_NODES), network="omni-path")) == {"NCCL_DEBUG": "WARN"}
 
 
 def test_the_machine_that_hpcrun_is_called_on_says_nothing_of_a_hostfiles_hosts() -> None:
@@ -77,7 +77,7 @@ def test_the_machine_that_hpcrun_is_called_on_says_nothing_of_a_hostfiles_hosts(
     files = render_files(made, open_templates(None))
     assert "hardware.sh" not in next(file.text for file in files if file.name == "job.sbatch")
     forced = build_plan(job(f"{TWO_NODES}nccl: {{fabric: roce}}"), cluster(), place)
-    assert told(variables(forced))["NCCL_NET"] == "IB"
+    assert shown(variables(forced))["NCCL_NET"] == "IB"
 
 
 def test_the_jobs_own_settings_win_in_every_alternative() -> None:

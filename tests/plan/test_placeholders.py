@@ -34,7 +34,7 @@ def test_fill(text: str, filled: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{precison}", "{precison}: no such placeholder; did you mean {precision}?"),
         ("{zzz}", "{zzz}: no such placeholder; there are {odd} {precision} {run_dir}"),
@@ -44,10 +44,10 @@ def test_fill(text: str, filled: str) -> None:
         ("{}", "a lone { in '{}'; write {{ for a brace"),
     ],
 )
-def test_a_mistake_is_reported(text: str, said: str) -> None:
+def test_a_mistake_is_reported(text: str, message: str) -> None:
     found = Findings()
     fill(text, VALUES, "args[0]", found)
-    assert str(found.problems[0]) == f"args[0]: {said}"
+    assert str(found.problems[0]) == f"args[0]: {message}"
 
 
 @given(st.text())

@@ -34,17 +34,17 @@ GPU = Partition(
 OLD = Partition(nodes=3, gpus_per_node=2)
 
 
-def facts(**said: Any) -> Facts:
+def facts(**message: Any) -> Facts:
     plain: dict[str, Any] = {
         "read_on": "2026-11-21",
         "values": {},
         "partitions": {"gpu": GPU, "old": OLD},
         "gpu_types": {},
     }
-    return Facts(**{**plain, **said})
+    return Facts(**{**plain, **message})
 
 
-def told(text: str, now: Facts) -> list[tuple[str, str]]:
+def shown(text: str, now: Facts) -> list[tuple[str, str]]:
     return [(one.what, one.key) for one in changes(load_cluster(text, source="p"), now)]
 
 
@@ -53,14 +53,14 @@ def updated(text: str, now: Facts) -> str:
 
 
 def test_nothing_changed_but_the_date() -> None:
-    assert told(TEXT, facts()) == []
+    assert shown(TEXT, facts()) == []
     assert updated(TEXT, facts()) == TEXT.replace("2026-01-01", "2026-11-21")
 
 
 def test_a_limit_was_lowered() -> None:
     lower = Partition(nodes=20, gpus_per_node=4, cpus_per_node=64, max_time="1-00:00:00")
     now = facts(partitions={"gpu": lower, "old": OLD})
-    assert told(TEXT, now) == [
+    assert shown(TEXT, now) == [
         ("gone", "partitions.gpu.memory_per_node"),
         ("changed", "partitions.gpu.max_time"),
     ]
@@ -74,7 +74,7 @@ def test_partitions_come_and_go() -> None:
     new = Partition(nodes=4, gpus_per_node=8, gpu_types={"h100": 8}, cpus_per_node=96)
     types = {"h100": GpuType(gres="h100"), "a100": GpuType(gres="a100")}
     now = facts(partitions={"gpu": GPU, "new": new}, gpu_types=types)
-    assert told(TEXT, now) == [
+    assert shown(TEXT, now) == [
         ("added", "partitions.new"),
         ("gone", "partitions.old"),
         ("added", "gpu_types.h100"),
@@ -86,13 +86,13 @@ def test_partitions_come_and_go() -> None:
         "gpu": Partition(**{**_fields(GPU), "max_time": "48:00:00"})
     }
     # It is stable: the same facts change nothing more.
-    assert told(made, now) == [] and updated(made, now) == made
+    assert shown(made, now) == [] and updated(made, now) == made
 
 
 def test_without_accounting_the_limit_on_gpus_stays() -> None:
     text = TEXT.replace("    nodes: 20\n", "    nodes: 20\n    max_gpus: 8\n")
-    assert told(text, facts(sure=False)) == []
-    assert told(text, facts()) == [("gone", "partitions.gpu.max_gpus")]
+    assert shown(text, facts(sure=False)) == []
+    assert shown(text, facts()) == [("gone", "partitions.gpu.max_gpus")]
 
 
 def test_a_profile_without_partitions_gets_them() -> None:
@@ -105,15 +105,15 @@ def test_a_profile_without_partitions_gets_them() -> None:
 
 def test_no_gpus_is_a_fact_too() -> None:
     now = facts(partitions={"gpu": Partition(nodes=20, gpus_per_node=0), "old": OLD})
-    assert ("changed", "partitions.gpu.gpus_per_node") in told(TEXT, now)
+    assert ("changed", "partitions.gpu.gpus_per_node") in shown(TEXT, now)
     assert load_cluster(updated(TEXT, now), source="p").partitions["gpu"].gpus_per_node == 0
 
 
 def test_types_under_other_names_and_wildcards_are_left_alone() -> None:
     types = {"a100-80gb": GpuType(gres="a100")}
-    assert told(TEXT, facts(gpu_types=types)) == []
+    assert shown(TEXT, facts(gpu_types=types)) == []
     text = TEXT.replace("{a100: {gres: a100}}", '{"*": {}}')
-    assert told(text, facts(gpu_types={"h100": GpuType(gres="h100")})) == []
+    assert shown(text, facts(gpu_types={"h100": GpuType(gres="h100")})) == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_cannot_be_edited_is_refused_whole(partitions: str) -> None:
 
 def test_all_partitions_gone() -> None:
     now = facts(partitions={})
-    assert {what for what, _ in told(TEXT, now)} == {"gone"}
+    assert {what for what, _ in shown(TEXT, now)} == {"gone"}
     with pytest.raises(InputError, match="cannot be updated"):
         updated(TEXT, now)
 

@@ -78,7 +78,7 @@ def test_plain_parsers_are_known_whole(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{}", ["args: a.py stops without --data"]),
         ("def options():\n    {}\noptions()", ["args: a.py stops without --data"]),
@@ -87,10 +87,10 @@ def test_plain_parsers_are_known_whole(text: str) -> None:
         ("try:\n    import wandb\n    {}\nexcept ImportError:\n    pass", []),
     ],
 )
-def test_an_option_that_is_not_always_there_is_not_required(text: str, said: list[str]) -> None:
+def test_an_option_that_is_not_always_there_is_not_required(text: str, message: list[str]) -> None:
     option = "p.add_argument('--data', required=True)"
     script = Script("a.py", facts(HEAD + text.format(option) + "\n" + TAIL))
-    assert argument_notes(script, []) == said
+    assert argument_notes(script, []) == message
 
 
 @pytest.mark.parametrize("text", NOT_PLAIN)
@@ -224,20 +224,20 @@ def test_what_argparse_stops_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "shown"),
     [
         ("from accelerate import Accelerator", True),
         ("from accelerate.utils import InitProcessGroupKwargs", False),
         ("import os\nAccelerator(backend=os.environ['HPCRUN_BACKEND'])", False),
     ],
 )
-def test_a_script_that_chooses_no_backend_is_reported(script: str, told: bool) -> None:
+def test_a_script_that_chooses_no_backend_is_reported(script: str, shown: bool) -> None:
     def notes_of(text: str, **changed: object) -> list[str]:
         known = {"accelerator": "cpu", "world_size": 4, **changed}
         spec = job(f"script: a.py\nframework: accelerate\n{text}")
         return backend_notes(spec, Script("a.py", facts(script)), **known)  # type: ignore[arg-type]
 
-    assert len(notes_of("deepspeed: {}")) == told
+    assert len(notes_of("deepspeed: {}")) == shown
     assert notes_of("") == notes_of("deepspeed: {}", accelerator="cuda") == []
     assert notes_of("deepspeed: {}", world_size=1) == []
 
@@ -308,7 +308,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.mark.parametrize(
-    ("env", "words", "commands", "said"),
+    ("env", "words", "commands", "message"),
     [
         ({"WANDB_API_KEY": KEY}, [], [], "env.WANDB_API_KEY"),
         ({"X": "hf_" + KEY}, [], [], "env.X"),
@@ -318,10 +318,10 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
     ],
 )
 def test_secrets_are_reported_and_never_shown(
-    env: dict[str, str], words: list[str], commands: list[str], said: str
+    env: dict[str, str], words: list[str], commands: list[str], message: str
 ) -> None:
     [note] = secret_notes(env, words, commands, {})
-    assert note.startswith(f"{said}: ") and KEY not in note
+    assert note.startswith(f"{message}: ") and KEY not in note
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_where_copies_come_from_and_lie() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "said"),
+    ("stage", "text"),
     [
         ("{a: /data}", "stage.a: /data: a copy goes below {local_dir}"),
         ("{a: ../b}", "stage.a: ../b: a copy goes below {local_dir}"),
@@ -84,8 +84,8 @@ def test_where_copies_come_from_and_lie() -> None:
         ("{'${{A:-b}}': x}", "stage.${{A:-b}}: ${A:-b}: $NAME and"),
     ],
 )
-def test_copies_that_cannot_be(stage: str, said: str) -> None:
-    assert any(problem.startswith(said) for problem in refused(f"stage: {stage}")), refused(
+def test_copies_that_cannot_be(stage: str, text: str) -> None:
+    assert any(problem.startswith(text) for problem in refused(f"stage: {stage}")), refused(
         f"stage: {stage}"
     )
 
@@ -176,7 +176,7 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("container", "said"),
+    ("container", "text"),
     [
         ("{image: nvcr.io#nvidia/x}", "setup.container.runtime: apptainer or pyxis?"),
         ("{image: a.sif, mounts: ['a,b']}", "setup.container: a,b: a container cannot"),
@@ -185,6 +185,6 @@ def test_pyxis_options_are_srun_s_and_never_sbatch_s() -> None:
         ("{image: $(id).sif}", "setup.container.image: $(id).sif: $NAME"),
     ],
 )
-def test_containers_that_cannot_be(container: str, said: str) -> None:
+def test_containers_that_cannot_be(container: str, text: str) -> None:
     problems = refused(f"setup: {{container: {container}}}")
-    assert any(problem.startswith(said) for problem in problems), problems
+    assert any(problem.startswith(text) for problem in problems), problems

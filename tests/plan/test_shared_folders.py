@@ -64,12 +64,12 @@ def with_words(*words: str) -> list[list[str]]:
 def test_one_folder_for_all_runs_is_reported(
     options: str, given: list[list[str]], name: str, folder: str, own: str
 ) -> None:
-    (said,) = notes(options, given)
-    assert said.startswith(f"sweep: all 2 runs give train.py the folder {folder} for {name}: "), (
-        said
-    )
-    assert said.endswith(f'args: [{name}, "{own}"]'), said
-    assert ("resume from each other's" in said) == (own == "{checkpoint_dir}")
+    (message,) = notes(options, given)
+    assert message.startswith(
+        f"sweep: all 2 runs give train.py the folder {folder} for {name}: "
+    ), message
+    assert message.endswith(f'args: [{name}, "{own}"]'), message
+    assert ("resume from each other's" in message) == (own == "{checkpoint_dir}")
 
 
 DIR = "p.add_argument('--checkpoint-dir', default='checkpoints')"

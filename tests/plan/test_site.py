@@ -18,19 +18,19 @@ ENFORCED = SlurmConfig(
 )
 
 
-def nodes(partition: str, gres: str = "", **said: Any) -> NodeRow:
+def nodes(partition: str, gres: str = "", **message: Any) -> NodeRow:
     plain: dict[str, Any] = {"nodes": 2, "cpus": 64, "memory": 512000, "features": []}
     names = {"node_list": f"{partition}[1-2]", "state": "idle"}
-    return NodeRow(partition=partition, gres=gres, **{**plain, **names, **said})
+    return NodeRow(partition=partition, gres=gres, **{**plain, **names, **message})
 
 
-def site(rows: list[NodeRow], *partitions: PartitionRow, **said: Any) -> Site:
+def site(rows: list[NodeRow], *partitions: PartitionRow, **message: Any) -> Site:
     named = {row.name for row in partitions}
     others = dict.fromkeys(row.partition for row in rows if row.partition not in named)
     listed = [*partitions, *(PartitionRow(name=name) for name in others)]
-    known = said.pop("known", None)
-    keep = said.pop("keep", ())
-    answers = {"config": SlurmConfig(version="22.05.8"), **said}
+    known = message.pop("known", None)
+    keep = message.pop("keep", ())
+    answers = {"config": SlurmConfig(version="22.05.8"), **message}
     return build_site(Answers(nodes=rows, partitions=listed, **answers), known, keep)
 
 
@@ -92,7 +92,7 @@ def test_what_slurm_keeps_back_is_not_promised() -> None:
 def test_how_a_site_spells_its_gpus(rows: list[NodeRow], types: dict[str, GpuType]) -> None:
     made = site(rows)
     assert made.gpu_types == types
-    counted = {name for said in made.partitions.values() for name in said.gpu_types}
+    counted = {name for message in made.partitions.values() for name in message.gpu_types}
     assert counted == set(types)
 
 
@@ -104,7 +104,7 @@ def test_types_keep_the_profiles_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("message", "why"),
     [
         ({"is_hidden": True}, "hides"),
         ({"root_only": True}, "root"),
@@ -119,10 +119,10 @@ def test_types_keep_the_profiles_names() -> None:
         ({"needs_reservation": True}, ""),
     ],
 )
-def test_partitions_that_the_user_cannot_use(said: dict[str, Any], why: str) -> None:
+def test_partitions_that_the_user_cannot_use(message: dict[str, Any], why: str) -> None:
     mine = [Association(cluster="hot", account="ml", qos=["normal"])]
     asked: dict[str, Any] = {"config": ENFORCED, "associations": mine, "groups": ["users"]}
-    row = PartitionRow(name="gpu", **said)
+    row = PartitionRow(name="gpu", **message)
     made = site([nodes("gpu", "gpu:4")], row, **asked)
     assert list(made.partitions) == ([] if why else ["gpu"])
     assert why in made.left_out.get("gpu", "")
@@ -155,8 +155,8 @@ def test_limits_of_qos_and_account() -> None:
     row = PartitionRow(name="gpu", max_time="2-00:00:00")
     asked: dict[str, Any] = {"associations": mine, "qos": qos, "config": ENFORCED}
 
-    def made(partition: PartitionRow, **said: Any) -> tuple[str | None, int | None]:
-        found = site([nodes("gpu", "gpu:4")], partition, **{**asked, **said}).partitions["gpu"]
+    def made(partition: PartitionRow, **message: Any) -> tuple[str | None, int | None]:
+        found = site([nodes("gpu", "gpu:4")], partition, **{**asked, **message}).partitions["gpu"]
         return found.max_time, found.max_gpus
 
     # The loosest that some choice gives: QOS long, whose 5 days the partition cuts to 2.

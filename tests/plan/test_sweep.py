@@ -107,7 +107,7 @@ def test_a_combination_is_checked_as_a_job_file_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "expected"),
     [
         ("lr", "nothing reads it: write {lr} into args, env or command"),
         ("resources.nodes", "one Slurm array, and share its resources"),
@@ -120,9 +120,9 @@ def test_a_combination_is_checked_as_a_job_file_is() -> None:
         ("sweep_limit", "cannot change itself"),
     ],
 )
-def test_what_cannot_be_swept(key: str, said: str) -> None:
+def test_what_cannot_be_swept(key: str, expected: str) -> None:
     (problem,) = problems(f"args: ['{{{{lr}}}}']\nsweep: {{{key}: [1, 2]}}")
-    assert problem.startswith(f"sweep.{key}: ") and said in problem
+    assert problem.startswith(f"sweep.{key}: ") and expected in problem
 
 
 def test_too_many_runs_are_refused_before_any_is_made() -> None:

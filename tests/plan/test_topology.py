@@ -88,7 +88,7 @@ def _refusal(resources: str, profile: str) -> SpecError:
 
 
 @pytest.mark.parametrize(
-    ("resources", "profile", "cpus", "memory", "said"),
+    ("resources", "profile", "cpus", "memory", "message"),
     [
         ("gpus_per_node: 2, exclusive: true", NODES, 64, "0", True),
         ("gpus_per_node: 2", NODES.replace("}}", ", exclusive: true}}"), 64, "0", False),
@@ -100,10 +100,10 @@ def _refusal(resources: str, profile: str) -> SpecError:
     ],
 )
 def test_whole_nodes_are_taken_whole(
-    resources: str, profile: str, cpus: int, memory: str, said: bool
+    resources: str, profile: str, cpus: int, memory: str, message: bool
 ) -> None:
     made = topology(resources, profile)
-    assert (made.cpus_per_rank, made.memory, made.exclusive) == (cpus, memory, said)
+    assert (made.cpus_per_rank, made.memory, made.exclusive) == (cpus, memory, message)
 
 
 def test_whole_nodes_that_nobody_knows_are_not_asked_for_a_number_of_cpus() -> None:
@@ -138,8 +138,8 @@ def test_a_type_that_is_known_by_its_partition_needs_that_partition() -> None:
     profile = "gpu_types: {h100: {partition: hopper}}"
     assert topology("gpu_type: h100", profile).partition == "hopper"
     assert topology("gpu_type: h100, partition: hopper", profile).partition == "hopper"
-    said = str(_refusal("gpu_type: h100, partition: main", profile))
-    assert "h100: it is chosen by its partition, hopper; leave partition out" in said
+    message = str(_refusal("gpu_type: h100, partition: main", profile))
+    assert "h100: it is chosen by its partition, hopper; leave partition out" in message
 
 
 def test_facts_of_another_partition_do_not_count() -> None:

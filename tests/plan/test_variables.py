@@ -19,13 +19,13 @@ from tests.plan.making import PLACE, cluster, job, plan, variables
 TWO_NODES = "script: a.py\nresources: {nodes: 2}\n"
 
 
-def told(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) -> list[str]:
+def shown(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) -> list[str]:
     """What is said of the job's env, notes of other kinds left out."""
     return [note for note in plan(f"{text}env: {{{env}}}", profile).notes if "env." in note]
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "message"),
     [
         ("NCCL_TIMEOUT: 1800", "env.NCCL_TIMEOUT: nothing reads it: a collective's time-out is"),
         ("DEEPSPEED_LOG_LEVEL: INFO", "env.DEEPSPEED_LOG_LEVEL: nothing reads it: hpcrun writes"),
@@ -70,9 +70,9 @@ def told(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) -> 
         ),
     ],
 )
-def test_what_does_not_do_what_it_is_set_for_is_named(env: str, said: str) -> None:
-    notes = told(env)
-    assert len(notes) == 1 and notes[0].startswith(said), notes
+def test_what_does_not_do_what_it_is_set_for_is_named(env: str, message: str) -> None:
+    notes = shown(env)
+    assert len(notes) == 1 and notes[0].startswith(message), notes
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_does_not_do_what_it_is_set_for_is_named(env: str, said: str) -> No
     ],
 )
 def test_what_is_right_or_unknown_is_left_alone(env: str) -> None:
-    assert told(env) == []
+    assert shown(env) == []
 
 
 def refusal(text: str, profile: str = "") -> str:
@@ -109,9 +109,9 @@ def refusal(text: str, profile: str = "") -> str:
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
 def test_gpus_are_slurms_to_give(name: str) -> None:
-    said = f"env.{name}: Slurm gives the job its GPUs"
-    assert said in refusal(f"script: a.py\nenv: {{{name}: '0,1'}}")
-    assert f"cluster default: {said}" in refusal("script: a.py", f"env: {{{name}: 0}}")
+    message = f"env.{name}: Slurm gives the job its GPUs"
+    assert message in refusal(f"script: a.py\nenv: {{{name}: '0,1'}}")
+    assert f"cluster default: {message}" in refusal("script: a.py", f"env: {{{name}: 0}}")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,12 @@ def inheriting(environ: dict[str, str], text: str = TWO_NODES, profile: str = ""
 
 def test_what_the_shell_brings_along_is_reported() -> None:
     environ = {"NCCL_P2P_DISABLE": "1", "NCCL_NET": "Socket", "CUDA_VISIBLE_DEVICES": "0", "A": "b"}
-    said = inheriting(environ)
-    assert len(said) == 2
-    assert said[0].startswith("NCCL_P2P_DISABLE of your shell reaches the job: it turns off NVLink")
-    assert said[1] == "NCCL_NET=Socket of your shell reaches the job, and wins there"
+    message = inheriting(environ)
+    assert len(message) == 2
+    assert message[0].startswith(
+        "NCCL_P2P_DISABLE of your shell reaches the job: it turns off NVLink"
+    )
+    assert message[1] == "NCCL_NET=Socket of your shell reaches the job, and wins there"
     assert inheriting(environ, f"{TWO_NODES}environment: clean") == []
     assert inheriting(environ, profile="environment: clean") == []
     assert inheriting(environ, profile="accelerator: cpu") == []

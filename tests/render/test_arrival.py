@@ -41,7 +41,7 @@ def written(made: Plan) -> Path:
     return run_dir
 
 
-def told(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, str]]:
+def shown(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, str]]:
     """Run a script; give the arguments and the environment that the harness told."""
     done = subprocess.run(
         ["bash", str(script), *words],
@@ -58,11 +58,11 @@ def told(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, st
     )
     assert done.stderr == b""
     # What node.sh says goes to the same log.
-    said = re.sub(rb"\A(hpcrun: [^\n]*\n)*", b"", done.stdout)
-    arguments, _, rest = said.partition(b"\n\0")
+    expected = re.sub(rb"\A(hpcrun: [^\n]*\n)*", b"", done.stdout)
+    arguments, _, rest = expected.partition(b"\n\0")
     pairs = (os.fsdecode(pair).partition("=") for pair in rest.split(b"\0") if pair)
-    words_told = [os.fsdecode(word) for word in arguments.split(b"\0")[:-1]]
-    return words_told, {name: value for name, _, value in pairs}
+    words_shown = [os.fsdecode(word) for word in arguments.split(b"\0")[:-1]]
+    return words_shown, {name: value for name, _, value in pairs}
 
 
 def on_disk(words: list[str], folder: str) -> list[str]:
@@ -103,7 +103,7 @@ def hostile(tmp_path: Path) -> Plan:
 
 
 def test_environment_and_launch(hostile: Plan) -> None:
-    words, env = told(written(hostile) / "job.sbatch", "body")
+    words, env = shown(written(hostile) / "job.sbatch", "body")
     assert words == ["launch", *srun_argv(hostile)]
     assert env["HPCRUN_RUN_DIR"] == hostile.run_dir
     assert env["PWD"] == hostile.project_dir
@@ -120,7 +120,7 @@ def test_environment_and_launch(hostile: Plan) -> None:
 def test_what_the_node_alone_knows(hostile: Plan) -> None:
     run_dir = written(hostile)
     write_torchrun(hostile)
-    words, env = told(run_dir / "node.sh", SLURM_PROCID="0")
+    words, env = shown(run_dir / "node.sh", SLURM_PROCID="0")
     folder = f"{run_dir}/disk/hpcrun-{run_dir.name}.0.0"
     assert env["HPCRUN_LOCAL_DIR"] == folder
     assert env["SCRATCH"] == f"{folder}/it's #1"
@@ -132,19 +132,19 @@ def test_what_the_node_alone_knows(hostile: Plan) -> None:
 
 
 def test_search_paths_go_before_what_is_there(hostile: Plan) -> None:
-    _, env = told(written(hostile) / "job.sbatch", "body", PYTHONPATH="/mine:/theirs")
+    _, env = shown(written(hostile) / "job.sbatch", "body", PYTHONPATH="/mine:/theirs")
     assert env["PYTHONPATH"] == f"{hostile.run_dir}/code:/mine:/theirs"
 
 
 def test_without_body_the_harness_takes_over(hostile: Plan) -> None:
-    words, env = told(written(hostile) / "job.sbatch")
+    words, env = shown(written(hostile) / "job.sbatch")
     assert words == ["batch"]
     assert "HPCRUN_FABRIC" not in env  # it is the body's
 
 
 def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:
     run_dir = written(hostile)
-    words, _ = told(run_dir / "node.sh", "rank", HPCRUN_LOCAL_DIR="/its/disk")
+    words, _ = shown(run_dir / "node.sh", "rank", HPCRUN_LOCAL_DIR="/its/disk")
     assert words == ["rank", *on_disk(hostile.program, "/its/disk")]
     assert words[-3:] == ["\udcff\udcfe", PLACE.run_id, "{other}"]
 
@@ -152,7 +152,7 @@ def test_the_program_of_a_rank_under_torchrun(hostile: Plan) -> None:
 def test_torchrun_is_given_the_world_and_starts_the_rank(hostile: Plan) -> None:
     run_dir = written(hostile)
     write_torchrun(hostile)
-    words, _ = told(
+    words, _ = shown(
         run_dir / "node.sh",
         HPCRUN_RUN_DIR=str(run_dir),
         HPCRUN_NODE_RANK="1",
@@ -172,10 +172,10 @@ def test_srun_ranks_are_numbered_by_slurm(tmp_path: Path) -> None:
         run_dir=str(tmp_path / "run"),
     )
     script = written(made) / "node.sh"
-    told(
+    shown(
         script, HPCRUN_NODE_RANK="1", SLURM_LOCALID="0"
     )  # which prepares the node for all its tasks
-    words, env = told(
+    words, env = shown(
         script,
         HPCRUN_NODE_RANK="1",
         SLURM_PROCID="5",
@@ -238,19 +238,19 @@ def test_srun_argv() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("{% extends 'hpcrun/job.sbatch.j2' %}\n{% block nccl %}{{ nope }}{% endblock %}", "nope"),
         ("{% extends 'hpcrun/job.sbatch.j2' %}\n\n{% block %}", "job.sbatch.j2:3"),
         ("{% extends 'nowhere.j2' %}", "nowhere.j2"),
     ],
 )
-def test_a_wrong_template_is_reported(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_template_is_reported(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "job.sbatch.j2").write_text(text)
     with pytest.raises(InputError) as caught:
         render_files(plan("script: a.py"), open_templates(tmp_path))
-    assert said in caught.value.message
+    assert expected in caught.value.message
     assert caught.value.fix == "fix the template in templates/"
 
 

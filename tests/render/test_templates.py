@@ -80,7 +80,7 @@ def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (EXTENDS + "{% block setupp %}x{% endblock %}", "there is no block setupp"),
         ("#!/bin/bash\necho mine\n", "it overrides no block of hpcrun's template"),
@@ -91,7 +91,7 @@ def test_templates_of_a_project_are_not_kept(tmp_path: Path) -> None:
         (b"\xff\xfe", "templates/job.sbatch.j2: 'utf-8' codec"),
     ],
 )
-def test_mistakes_are_reported(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_mistakes_are_reported(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(InputError) as caught:
         rendered(tmp_path, text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -120,11 +120,11 @@ class Page:
 
     def value(self, expression: str) -> Any:
         """Return what a JavaScript expression says, a promise when it is kept."""
-        said = self.call(
+        words = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in said, said["exceptionDetails"]
-        return said["result"].get("value")
+        assert "exceptionDetails" not in words, words["exceptionDetails"]
+        return words["result"].get("value")
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the page has taken; from the first call on."""

@@ -136,13 +136,15 @@ def checked(runs: Sequence[ParsedRun], **more: Any) -> Any:
 
 
 def test_json_has_its_shape() -> None:
-    told = checked(guides())
-    assert [each["speedup"] for each in told["runs"]] == pytest.approx([1, 1.8, 3.2, 5.3], abs=0.01)
-    assert told["scaling"]["kind"] == "strong" and told["scaling"]["baseline"] == 0
-    assert [each["by"] for each in told["equal"]] == ["step", "time"]
-    assert told["settings"] == {"world_size": ["1", "2", "4", "8"]}
-    assert told["runs"][3]["gpu_hours"] == pytest.approx(8 * 400 * 0.1887 / 3600)
-    assert all(each["seconds"] is not None for each in told["target"]["reached"])
+    shown = checked(guides())
+    assert [each["speedup"] for each in shown["runs"]] == pytest.approx(
+        [1, 1.8, 3.2, 5.3], abs=0.01
+    )
+    assert shown["scaling"]["kind"] == "strong" and shown["scaling"]["baseline"] == 0
+    assert [each["by"] for each in shown["equal"]] == ["step", "time"]
+    assert shown["settings"] == {"world_size": ["1", "2", "4", "8"]}
+    assert shown["runs"][3]["gpu_hours"] == pytest.approx(8 * 400 * 0.1887 / 3600)
+    assert all(each["seconds"] is not None for each in shown["target"]["reached"])
     assert checked([built("a", {}), built("b", {})])["target"] is None
 
 

@@ -16,8 +16,8 @@ from tests.report.compared import loss, run, timed
 from tests.report.runs import built
 
 
-def told_at(told: Comparison, by: str) -> Any:
-    return next((equal for equal in told.equal if equal.by == by), None)
+def shown_at(shown: Comparison, by: str) -> Any:
+    return next((equal for equal in shown.equal if equal.by == by), None)
 
 
 # ---- at equal places
@@ -25,7 +25,7 @@ def told_at(told: Comparison, by: str) -> Any:
 
 def test_the_loss_at_an_equal_step() -> None:
     runs = [run("a", loss(1000, 2.0)), run("b", loss(500, 1.8, seed=1))]
-    equal = told_at(compare_runs(runs), "step")
+    equal = shown_at(compare_runs(runs), "step")
     assert (equal.window.begin, equal.window.end, equal.best) == (pytest.approx(450, abs=1), 500, 1)
     truth = [2.0 + 4 * math.exp(-4.75), 1.8 + 4 * math.exp(-4.75)]
     assert equal.levels == pytest.approx(truth, abs=0.03)
@@ -35,7 +35,7 @@ def test_the_loss_at_an_equal_step() -> None:
 
 def test_noise_is_no_difference() -> None:
     runs = [run("a", loss(1000, 2.0)), run("b", loss(1000, 2.0, seed=1))]
-    equal = told_at(compare_runs(runs), "step")
+    equal = shown_at(compare_runs(runs), "step")
     assert not any(gap.is_clear for gap in equal.behind if gap)
 
 
@@ -44,11 +44,11 @@ def test_at_an_equal_time_the_faster_run_is_ahead() -> None:
         run("slow", timed(loss(1000, 2.0), 2.0)),
         run("fast", timed(loss(1000, 2.0, seed=1), 0.5)),
     ]
-    told = compare_runs(runs)
-    equal = told_at(told, "time")
+    shown = compare_runs(runs)
+    equal = shown_at(shown, "time")
     assert equal.window.end == pytest.approx(499.5) and equal.best == 1
     assert equal.behind[0].is_clear
-    assert not any(gap.is_clear for gap in told_at(told, "step").behind if gap)
+    assert not any(gap.is_clear for gap in shown_at(shown, "step").behind if gap)
 
 
 def test_with_another_batch_equal_samples_are_shown_too() -> None:
@@ -59,12 +59,12 @@ def test_with_another_batch_equal_samples_are_shown_too() -> None:
         run("a", loss(1000, 2.0), facts=batch(8)),
         run("b", loss(1000, 1.9, seed=1, speed=80.0), facts=batch(32)),
     ]
-    told = compare_runs(runs)
-    assert told_at(told, "step").best == 1
-    samples = told_at(told, "samples")
+    shown = compare_runs(runs)
+    assert shown_at(shown, "step").best == 1
+    samples = shown_at(shown, "samples")
     assert samples.window.end == 8000 and samples.best == 0 and samples.behind[1].is_clear
     same = compare_runs([run("a", loss(100, 2.0), facts=batch(8))] * 2)
-    assert told_at(same, "samples") is None and told_at(same, "tokens") is None
+    assert shown_at(same, "samples") is None and shown_at(same, "tokens") is None
 
 
 def test_tokens_are_those_of_the_logs_counter() -> None:
@@ -73,11 +73,11 @@ def test_tokens_are_those_of_the_logs_counter() -> None:
         tokens = build_series(series.steps, [per_step * float(step or 0) for step in series.steps])
         return built(f"{per_step}", {"loss": series, "num_tokens": tokens})
 
-    told = compare_runs([with_tokens(2.0, 100, 0), with_tokens(2.0, 400, 1)])
-    equal = told_at(told, "tokens")
+    shown = compare_runs([with_tokens(2.0, 100, 0), with_tokens(2.0, 400, 1)])
+    equal = shown_at(shown, "tokens")
     assert equal.window.end == 100_000 and equal.best == 0
-    assert told.target is not None
-    reached = told.target.reached
+    assert shown.target is not None
+    reached = shown.target.reached
     assert reached[1] is not None and reached[1].tokens == pytest.approx(
         400 * (reached[1].step or 0)
     )
@@ -85,19 +85,19 @@ def test_tokens_are_those_of_the_logs_counter() -> None:
 
 def test_a_run_that_crashed_at_once_does_not_hide_the_others() -> None:
     runs = [run(name, loss(1000, 2.0, seed=n)) for n, name in enumerate("ab")]
-    told = compare_runs([*runs, run("crashed", loss(20, 2.0))])
-    equal = told_at(told, "step")
+    shown = compare_runs([*runs, run("crashed", loss(20, 2.0))])
+    equal = shown_at(shown, "step")
     assert equal.window.end == 1000 and equal.levels[2] is None
-    assert "not compared at equal steps (too short): crashed" in told.notes
+    assert "not compared at equal steps (too short): crashed" in shown.notes
     alone = compare_runs([runs[0], run("crashed", loss(20, 2.0))])
-    assert told_at(alone, "step").window.end == 20
+    assert shown_at(alone, "step").window.end == 20
 
 
 def test_a_log_without_steps_is_not_compared_by_them() -> None:
     bare = build_series([None] * 50, [3.0 - 0.01 * n for n in range(50)])
-    told = compare_runs([run("a", loss(100, 2.0)), run("b", loss(100, 2.0)), run("bare", bare)])
-    assert told_at(told, "step").levels[2] is None
-    assert "not compared at equal steps (not in the log): bare" in told.notes
+    shown = compare_runs([run("a", loss(100, 2.0)), run("b", loss(100, 2.0)), run("bare", bare)])
+    assert shown_at(shown, "step").levels[2] is None
+    assert "not compared at equal steps (not in the log): bare" in shown.notes
     assert compare_runs([run("a", loss(100, 2.0)), run("bare", bare)]).equal == ()
 
 
@@ -107,13 +107,13 @@ def test_where_high_is_good_the_highest_is_ahead() -> None:
         values = [slope * n + 0.1 * (n % 2) for n in range(100)]
         return built(f"{slope}", {"reward": build_series(steps, values)})
 
-    told = compare_runs([reward(1.0), reward(2.0)])
-    assert (told.metric, told.falls) == ("reward", False)
-    equal = told_at(told, "step")
+    shown = compare_runs([reward(1.0), reward(2.0)])
+    assert (shown.metric, shown.falls) == ("reward", False)
+    equal = shown_at(shown, "step")
     assert equal.best == 1 and equal.levels[1] > equal.levels[0]
-    assert equal.behind[0].value > 0 and told.target is not None
-    assert [each and each.step for each in told.target.reached] == pytest.approx([95, 48], abs=3)
-    assert "0.5" not in told.notes
+    assert equal.behind[0].value > 0 and shown.target is not None
+    assert [each and each.step for each in shown.target.reached] == pytest.approx([95, 48], abs=3)
+    assert "0.5" not in shown.notes
 
 
 def long_log(source: str, seed: int, steps: int = 30_000) -> ParsedRun:
@@ -131,23 +131,23 @@ def long_log(source: str, seed: int, steps: int = 30_000) -> ParsedRun:
 def test_of_a_long_log_means_are_not_those_of_lows_and_highs() -> None:
     runs = [long_log("a", 1), long_log("b", 2)]
     assert runs[0].curve.metrics["loss"].thinned
-    told = compare_runs(runs)
-    step, time = told_at(told, "step"), told_at(told, "time")
+    shown = compare_runs(runs)
+    step, time = shown_at(shown, "step"), shown_at(shown, "time")
     assert step.window.end == 30_000
     truth = 2.1 + 4 * math.exp(-28_500 / 5000)
     assert step.levels == pytest.approx([truth, truth], abs=0.03)
     assert not any(gap.is_clear for gap in step.behind if gap)
     # About 300 pauses of 5 seconds, and 29,700 steps of a tenth.
     assert time.window.end == pytest.approx(4470, rel=0.3)
-    assert told.notes == ()
+    assert shown.notes == ()
 
 
 @pytest.mark.slow
 def test_a_long_log_of_steps_that_fall_says_that_its_means_may_be_off() -> None:
     lines = [f"step={n % 3000} loss={2 + n % 7}\n" for n in range(1, 10_000)]
     uneven = parse_chunks("uneven", [(0, ["".join(lines).encode()])], limit=1000)
-    told = compare_runs([uneven, long_log("even", 1)])
-    assert "of uneven only lows and highs are kept, and its means may be off" in told.notes
+    shown = compare_runs([uneven, long_log("even", 1)])
+    assert "of uneven only lows and highs are kept, and its means may be off" in shown.notes
 
 
 # ---- until a common loss
@@ -193,8 +193,8 @@ def test_only_settings_that_differ() -> None:
         run("b", loss(10, 2.0), facts=facts | {"args.--lr": "3e-4", "args.-v": ""}),
         run("plain.log", loss(10, 2.0)),
     ]
-    told = compare_runs(runs)
-    assert told.settings == {"args.--lr": ("1e-4", "3e-4", None), "args.-v": (None, "", None)}
+    shown = compare_runs(runs)
+    assert shown.settings == {"args.--lr": ("1e-4", "3e-4", None), "args.-v": (None, "", None)}
 
 
 def test_waits_and_unlike_clocks_are_reported() -> None:
@@ -203,16 +203,16 @@ def test_waits_and_unlike_clocks_are_reported() -> None:
     summed = built(
         "summed", {"loss": loss(100, 2.0), "step_seconds": build_series([1, 100], [1.0, 1.0])}
     )
-    told = compare_runs([waited, summed])
-    assert "time includes what passed between the attempts of waited" in told.notes
-    assert "time is by time stamps in waited, else the sum of the step times" in told.notes
+    shown = compare_runs([waited, summed])
+    assert "time includes what passed between the attempts of waited" in shown.notes
+    assert "time is by time stamps in waited, else the sum of the step times" in shown.notes
 
 
 def test_runs_without_a_loss_in_common() -> None:
     other = built("other", {"eval_loss": loss(100, 2.0)})
-    told = compare_runs([run("a", loss(100, 2.0)), other])
-    assert told.metric == "loss" and told.equal == () and told.target is None
-    assert "no loss in other" in told.notes
+    shown = compare_runs([run("a", loss(100, 2.0)), other])
+    assert shown.metric == "loss" and shown.equal == () and shown.target is None
+    assert "no loss in other" in shown.notes
     both = built("both", {"loss": loss(9, 2.0), "eval_loss": loss(100, 2.0)})
     assert compare_runs([both, other]).metric == "eval_loss"
     nothing = compare_runs([built("a", {}), built("b", {})])

@@ -31,8 +31,8 @@ def test_every_point_of_a_run_stands_at_its_step() -> None:
     table = rows([run])
     assert [int(row["step"]) for row in table] == list(range(1, 201))
     for name in run.curve.metrics:
-        told = {int(row["step"]): float(row[name]) for row in table if row[name]}
-        assert told == dict(zip(run.curve.steps(name), run.curve.values(name), strict=True))
+        reported = {int(row["step"]): float(row[name]) for row in table if row[name]}
+        assert reported == dict(zip(run.curve.steps(name), run.curve.values(name), strict=True))
     assert list(table[0])[:4] == ["step", "loss", "eval_loss", "lr"]
 
 

@@ -100,14 +100,16 @@ def hostile() -> list[ParsedRun]:
 
 def test_every_value_is_in_the_page() -> None:
     data = Page(html_text(runs.several())).data
-    for told, run in zip(data["runs"], runs.several(), strict=True):
-        assert told["name"] == run.source and list(told["metrics"]) == list(run.curve.metrics)
-        for name, metric in told["metrics"].items():
+    for reported, run in zip(data["runs"], runs.several(), strict=True):
+        assert reported["name"] == run.source and list(reported["metrics"]) == list(
+            run.curve.metrics
+        )
+        for name, metric in reported["metrics"].items():
             divisor = 2.0**30 if name == "memory_bytes" else 1.0
             values = [float(value) for value in metric["values"]]
             wanted = [value / divisor for value in run.curve.values(name)]
             assert values == pytest.approx(wanted, rel=0, abs=0, nan_ok=True)
-            assert told["axes"][metric["axis"]]["step"] == run.curve.steps(name)
+            assert reported["axes"][metric["axis"]]["step"] == run.curve.steps(name)
 
 
 @pytest.mark.slow
@@ -121,9 +123,9 @@ def test_restarts_warnings_and_notes_are_shown() -> None:
     assert page.data["runs"][0]["restarts"] == [
         {"at": 101, "text": "attempt 1 from step 101, 20 steps done again"}
     ]
-    said = " | ".join(page.texts)
-    assert "attempt 1: from step 101, after step 120, 20 steps done again" in said
-    assert "read in two ways" in said and "Warnings | loss spikes at step 7" in said
+    message = " | ".join(page.texts)
+    assert "attempt 1: from step 101, after step 120, 20 steps done again" in message
+    assert "read in two ways" in message and "Warnings | loss spikes at step 7" in message
     assert "Warnings" not in Page(html_text(runs.one())).texts
 
 

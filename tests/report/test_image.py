@@ -111,8 +111,8 @@ def test_the_upright_axis_is_labelled_in_plain_numbers(
     tmp_path: Path, values: list[float], labels: list[str]
 ) -> None:
     root = drawn([made(loss=counted(values))], tmp_path)
-    said = [text for text in texts(root) if re.fullmatch(r"[\d.,e+-]+", text)]
-    assert said == ["1", "2", "3", *labels]
+    message = [text for text in texts(root) if re.fullmatch(r"[\d.,e+-]+", text)]
+    assert message == ["1", "2", "3", *labels]
 
 
 def test_few_points_are_not_smoothed(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_a_noisy_curve_has_its_trend_over_it(tmp_path: Path) -> None:
 
 
 def test_the_small_panels_are_what_was_logged(tmp_path: Path) -> None:
-    said = texts(drawn(runs.one(), tmp_path))
-    assert {"learning rate", "gradient norm", "tokens per second"} <= set(said)
-    assert "train.log" in said and "evaluation loss" in said and said.count("step") == 4
-    said = texts(drawn([made(loss=counted([2.0, 1.0]))], tmp_path))
-    assert "learning rate" not in said and said.count("step") == 1
+    message = texts(drawn(runs.one(), tmp_path))
+    assert {"learning rate", "gradient norm", "tokens per second"} <= set(message)
+    assert "train.log" in message and "evaluation loss" in message and message.count("step") == 4
+    message = texts(drawn([made(loss=counted([2.0, 1.0]))], tmp_path))
+    assert "learning rate" not in message and message.count("step") == 1
 
 
 def test_evaluations_without_steps_have_a_panel_of_their_own(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
     ]
     for suffix in ("svg", "png", "pdf"):
         write_image(shown, tmp_path / f"a.{suffix}")
-    said = texts(ElementTree.parse(tmp_path / "a.svg").getroot())
+    message = texts(ElementTree.parse(tmp_path / "a.svg").getroot())
     if name in ("$\\frac{", "_hidden", "<script>&amp;", "%"):
-        assert name in said
+        assert name in message
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def reject(constant: str) -> None:
 
 def load(text: str) -> Any:
     assert text.isascii()
-    told = json.loads(text, parse_constant=reject)
-    VALIDATOR.validate(told)
-    return told
+    shown = json.loads(text, parse_constant=reject)
+    VALIDATOR.validate(shown)
+    return shown
 
 
 def test_shape() -> None:
@@ -39,8 +39,8 @@ def test_shape() -> None:
         "loss": build_series([1, 2, 3], [2.5, 3.0, 2.0]),
         "lr": build_series([1], [0.1]),
     }
-    told = runs_json([runs.built("a.log", metrics)])
-    assert told == {
+    shown = runs_json([runs.built("a.log", metrics)])
+    assert shown == {
         "runs": [
             {
                 "source": "a.log",
@@ -81,11 +81,11 @@ def test_shape() -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_the_schema_describes_all_that_is_printed(full: bool) -> None:
     every = [*runs.several(), *runs.running(), *runs.without_steps(), *runs.rewards()]
-    told = load(json_text(every, full=full))
-    assert len(told["runs"]) == len(every)
-    told["runs"][0]["loss"] = 3
+    shown = load(json_text(every, full=full))
+    assert len(shown["runs"]) == len(every)
+    shown["runs"][0]["loss"] = 3
     with pytest.raises(jsonschema.ValidationError):
-        VALIDATOR.validate(told)
+        VALIDATOR.validate(shown)
 
 
 @pytest.mark.slow
@@ -110,10 +110,10 @@ def test_the_schema_is_a_schema() -> None:
     ],
 )
 def test_the_schema_refuses(wrong: dict[str, Any]) -> None:
-    told = runs_json(runs.running())
-    told["runs"][0] |= wrong
+    shown = runs_json(runs.running())
+    shown["runs"][0] |= wrong
     with pytest.raises(jsonschema.ValidationError):
-        VALIDATOR.validate(told)
+        VALIDATOR.validate(shown)
 
 
 def test_the_documents_example_is_one() -> None:
@@ -139,17 +139,17 @@ def test_only_nan() -> None:
 
 def test_without_steps_the_step_is_null() -> None:
     run = runs.built("a.log", {"loss": build_series([None] * 3, [3.5, 2.5, 3.0])})
-    told = load(json_text([run], full=True))["runs"][0]
-    assert told["metrics"]["loss"]["first"] == {"step": None, "value": 3.5}
-    assert told["metrics"]["loss"]["steps"] == [None, None, None]
-    assert told["points"] == 3
+    shown = load(json_text([run], full=True))["runs"][0]
+    assert shown["metrics"]["loss"]["first"] == {"step": None, "value": 3.5}
+    assert shown["metrics"]["loss"]["steps"] == [None, None, None]
+    assert shown["points"] == 3
 
 
 @pytest.mark.slow
 def test_columns_come_only_when_asked() -> None:
     for full in (False, True):
-        for told in load(json_text(runs.several(), full=full))["runs"]:
-            for metric in told["metrics"].values():
+        for shown in load(json_text(runs.several(), full=full))["runs"]:
+            for metric in shown["metrics"].values():
                 assert ("steps" in metric) == ("values" in metric) == ("times" in metric) == full
                 if full:
                     assert len(metric["steps"]) == len(metric["values"]) == metric["count"]
@@ -157,15 +157,15 @@ def test_columns_come_only_when_asked() -> None:
 
 def test_a_log_without_loss_has_no_points() -> None:
     metrics = {name: build_series([1], [2.0]) for name in ("eval_loss", "tokens_per_second")}
-    told = runs_json([runs.built("a.log", metrics)])["runs"][0]
-    assert told["points"] == 0
-    assert set(told["metrics"]) == {"eval_loss", "tokens_per_second"}
+    shown = runs_json([runs.built("a.log", metrics)])["runs"][0]
+    assert shown["points"] == 0
+    assert set(shown["metrics"]) == {"eval_loss", "tokens_per_second"}
 
 
 def test_restarts_are_counted_and_reported() -> None:
-    told = runs_json(runs.running())["runs"][0]
-    assert told["restarts"] == 1
-    assert told["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
+    shown = runs_json(runs.running())["runs"][0]
+    assert shown["restarts"] == 1
+    assert shown["resumed"] == [{"attempt": 1, "lost_at": 540, "resumed_at": 501, "replayed": 40}]
 
 
 @pytest.mark.slow
@@ -181,14 +181,14 @@ def test_whatever_a_log_holds_is_printed(
 ) -> None:
     metrics = {name: build_series([None] * len(v), v) for name, v in logged.items()}
     run = structs.replace(runs.built(source, metrics), warnings=tuple(warnings))
-    told = load(json_text([run], full=full))
-    assert told == runs_json([run], full=full)
+    shown = load(json_text([run], full=full))
+    assert shown == runs_json([run], full=full)
 
 
 def test_a_line_without_a_time_among_lines_with_one() -> None:
     stamped = b"2026-11-20 08:04:0%d step=%d loss=2.5\n"
     data = stamped % (1, 1) + b"step=2 loss=2.5\n" + stamped % (3, 3)
     data += b"step: 4, loss: 2.5\n" + stamped % (5, 5)
-    told = load(json_text([parse_chunks("a.log", [(0, [data])])], full=True))
+    shown = load(json_text([parse_chunks("a.log", [(0, [data])])], full=True))
     times = [1795161841.0, None, 1795161843.0, None, 1795161845.0]
-    assert told["runs"][0]["metrics"]["loss"]["times"] == times
+    assert shown["runs"][0]["metrics"]["loss"]["times"] == times

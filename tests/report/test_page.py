@@ -118,9 +118,9 @@ def test_hovering_shows_step_and_exact_value(opened: Opened, step: int) -> None:
     page = opened(one(values))
     _, top, _, height = box(page)
     page.mouse("mouseMoved", at_step(page, step) + 0.5, top + height / 2)
-    said = page.wait_for("document.querySelector('.hoverlayer .legend')?.textContent")
-    assert f"step {step:,}" in said
-    assert repr(values[step // 10 - 1]) in said and "smoothed" in said
+    message = page.wait_for("document.querySelector('.hoverlayer .legend')?.textContent")
+    assert f"step {step:,}" in message
+    assert repr(values[step // 10 - 1]) in message and "smoothed" in message
 
 
 def test_a_value_of_another_step_says_so(opened: Opened) -> None:
@@ -128,8 +128,10 @@ def test_a_value_of_another_step_says_so(opened: Opened) -> None:
     page = opened(one([3.0 - n / 10 for n in range(9)], eval_loss=evaluated))
     _, top, _, height = box(page)
     page.mouse("mouseMoved", at_step(page, 50), top + height / 2)
-    said = page.wait_for("document.querySelector('.hoverlayer .legend')?.textContent")
-    assert "2.6 at step 50" in said and ("2.25 at step 40" in said or "Evaluation" not in said)
+    message = page.wait_for("document.querySelector('.hoverlayer .legend')?.textContent")
+    assert "2.6 at step 50" in message and (
+        "2.25 at step 40" in message or "Evaluation" not in message
+    )
 
 
 def test_dragging_zooms_all_panels_and_double_click_goes_back(opened: Opened) -> None:
@@ -322,8 +324,8 @@ def test_names_do_nothing(opened: Opened) -> None:
         )
     assert page.value("window.harmed") is None
     assert page.value("document.querySelectorAll('a, img, b:not(.warnings b)').length") == 0
-    said = page.value("document.querySelector('.hoverlayer .legend').textContent")
-    assert all(name in said for name in HOSTILE if name.isprintable() and "{" not in name)
+    message = page.value("document.querySelector('.hoverlayer .legend').textContent")
+    assert all(name in message for name in HOSTILE if name.isprintable() and "{" not in name)
 
 
 def test_twenty_runs_of_4000_points_stay_usable(opened: Opened) -> None:

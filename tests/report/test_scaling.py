@@ -47,42 +47,47 @@ def efficiencies(scaling: Scaling) -> list[Any]:
 def test_strong_scaling() -> None:
     """The table that people print: the same batch, 1 to 8 GPUs, by the time of a step."""
     times = {1: 1.0, 2: 0.5556, 4: 0.3125, 8: 0.1887}
-    told = build_scaling([run(n, batch=64, step_seconds=t) for n, t in times.items()])
-    assert (told.unit, told.kind, told.baseline, told.counted) == ("samples/s", "strong", 0, "GPUs")
-    assert speedups(told) == [1.0, 1.8, 3.2, 5.299]
-    assert efficiencies(told) == [1.0, 0.9, 0.8, 0.662]
-    assert told.speeds[3].work == pytest.approx(64 / 0.1887)
+    shown = build_scaling([run(n, batch=64, step_seconds=t) for n, t in times.items()])
+    assert (shown.unit, shown.kind, shown.baseline, shown.counted) == (
+        "samples/s",
+        "strong",
+        0,
+        "GPUs",
+    )
+    assert speedups(shown) == [1.0, 1.8, 3.2, 5.299]
+    assert efficiencies(shown) == [1.0, 0.9, 0.8, 0.662]
+    assert shown.speeds[3].work == pytest.approx(64 / 0.1887)
 
 
 def test_weak_scaling() -> None:
-    told = build_scaling([run(n, batch=8 * n, step_seconds=1 + 0.1 * (n > 1)) for n in (1, 2, 4)])
-    assert told.kind == "weak"
-    assert speedups(told) == [1.0, 1.818, 3.636]
-    assert efficiencies(told) == [1.0, 0.909, 0.909]
+    shown = build_scaling([run(n, batch=8 * n, step_seconds=1 + 0.1 * (n > 1)) for n in (1, 2, 4)])
+    assert shown.kind == "weak"
+    assert speedups(shown) == [1.0, 1.818, 3.636]
+    assert efficiencies(shown) == [1.0, 0.909, 0.909]
 
 
 def test_a_batch_that_grows_otherwise() -> None:
-    told = build_scaling([run(1, batch=8, step_seconds=1), run(4, batch=16, step_seconds=0.5)])
-    assert told.kind == "mixed" and speedups(told) == [1.0, 4.0]
+    shown = build_scaling([run(1, batch=8, step_seconds=1), run(4, batch=16, step_seconds=0.5)])
+    assert shown.kind == "mixed" and speedups(shown) == [1.0, 4.0]
 
 
 def test_the_baseline_is_on_the_fewest_gpus_wherever_it_stands() -> None:
-    told = build_scaling([run(8, batch=8, step_seconds=1), run(2, batch=8, step_seconds=2)])
-    assert told.baseline == 1
-    assert speedups(told) == [2.0, 1.0] and efficiencies(told) == [0.5, 1.0]
+    shown = build_scaling([run(8, batch=8, step_seconds=1), run(2, batch=8, step_seconds=2)])
+    assert shown.baseline == 1
+    assert speedups(shown) == [2.0, 1.0] and efficiencies(shown) == [0.5, 1.0]
 
 
 def test_without_gpus_there_is_no_efficiency() -> None:
-    told = build_scaling([run(None, step_seconds=2.0), run(None, step_seconds=1.0)])
-    assert (told.unit, told.kind, told.baseline) == ("steps/s", None, 0)
-    assert speedups(told) == [1.0, 2.0] and efficiencies(told) == [None, None]
-    assert any("batch sizes are not known" in note for note in told.notes)
+    shown = build_scaling([run(None, step_seconds=2.0), run(None, step_seconds=1.0)])
+    assert (shown.unit, shown.kind, shown.baseline) == ("steps/s", None, 0)
+    assert speedups(shown) == [1.0, 2.0] and efficiencies(shown) == [None, None]
+    assert any("batch sizes are not known" in note for note in shown.notes)
 
 
 def test_as_many_gpus_on_all_are_no_scaling() -> None:
-    told = build_scaling([run(4, batch=8, step_seconds=2), run(4, batch=8, step_seconds=1)])
-    assert told.kind is None and efficiencies(told) == [None, None]
-    assert speedups(told) == [1.0, 2.0]
+    shown = build_scaling([run(4, batch=8, step_seconds=2), run(4, batch=8, step_seconds=1)])
+    assert shown.kind is None and efficiencies(shown) == [None, None]
+    assert speedups(shown) == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -97,32 +102,32 @@ def test_as_many_gpus_on_all_are_no_scaling() -> None:
     ],
 )
 def test_the_surest_measure_that_all_have(metrics: dict[str, float], unit: str) -> None:
-    told = build_scaling([run(n, step_seconds=0.5, **metrics) for n in (1, 1)])
-    assert told.unit == unit and speedups(told) == [1.0, 1.0]
+    shown = build_scaling([run(n, step_seconds=0.5, **metrics) for n in (1, 1)])
+    assert shown.unit == unit and speedups(shown) == [1.0, 1.0]
     one = built("x.log", {"loss": constant(1.0), "step_seconds": constant(0.5)})
     assert build_scaling([run(1, step_seconds=0.5, **metrics), one]).unit == "steps/s"
 
 
 def test_a_measure_that_most_have_leaves_one_out() -> None:
     runs = [run(n, batch=8, step_seconds=1 / n) for n in (1, 2)]
-    told = build_scaling([*runs, built("odd.log", {"step_seconds": constant(1.0)}, gpus=4)])
-    assert speedups(told) == [1.0, 2.0, None]
-    assert "no samples/s known for odd.log" in told.notes
+    shown = build_scaling([*runs, built("odd.log", {"step_seconds": constant(1.0)}, gpus=4)])
+    assert speedups(shown) == [1.0, 2.0, None]
+    assert "no samples/s known for odd.log" in shown.notes
 
 
 def test_what_the_log_counts_goes_before_what_was_planned() -> None:
-    told = build_scaling([run(1, batch=8, step_seconds=1, _consumed_samples=6.0)] * 2)
-    assert told.speeds[0].batch == 6.0 and told.speeds[0].work == 6.0
+    shown = build_scaling([run(1, batch=8, step_seconds=1, _consumed_samples=6.0)] * 2)
+    assert shown.speeds[0].batch == 6.0 and shown.speeds[0].work == 6.0
 
 
 def test_a_rate_of_one_gpu_is_not_taken_for_the_sum() -> None:
     rates = [run(n, tokens_per_second=5000.0 - 10 * n, step_seconds=1) for n in (1, 8)]
-    told = build_scaling(rates)
-    assert speedups(told) == [1.0, 0.986]
-    assert any("--per-gpu" in note for note in told.notes)
-    told = build_scaling(rates, per_gpu=True)
-    assert speedups(told) == [1.0, 7.888] and efficiencies(told) == [1.0, 0.986]
-    assert not any("--per-gpu" in note for note in told.notes)
+    shown = build_scaling(rates)
+    assert speedups(shown) == [1.0, 0.986]
+    assert any("--per-gpu" in note for note in shown.notes)
+    shown = build_scaling(rates, per_gpu=True)
+    assert speedups(shown) == [1.0, 7.888] and efficiencies(shown) == [1.0, 0.986]
+    assert not any("--per-gpu" in note for note in shown.notes)
 
 
 def stamped(gpus: int, seconds: Sequence[float]) -> ParsedRun:
@@ -135,9 +140,9 @@ def test_time_stamps_pass_over_a_pause() -> None:
     """A requeue's wait and an evaluation are not the pace of training."""
     even = [5.0 * n for n in range(40)]
     paused = [2.5 * n + (36_000 if n > 17 else 0) for n in range(40)]
-    told = build_scaling([stamped(1, even), stamped(2, paused)])
-    assert [speed.step_seconds for speed in told.speeds] == [0.5, 0.25]
-    assert speedups(told) == [1.0, 2.0]
+    shown = build_scaling([stamped(1, even), stamped(2, paused)])
+    assert [speed.step_seconds for speed in shown.speeds] == [0.5, 0.25]
+    assert speedups(shown) == [1.0, 2.0]
 
 
 def test_all_are_timed_in_the_same_way() -> None:
@@ -149,9 +154,9 @@ def test_all_are_timed_in_the_same_way() -> None:
             "loss": build_series(STEPS, [1.0] * 20, [5.0 * n for n in range(20)]),
         },
     )
-    told = build_scaling([both, stamped(2, [5.0 * n for n in range(40)])])
-    assert [speed.step_seconds for speed in told.speeds] == [0.5, 0.5]
-    assert "by the log's time stamps" in told.notes[0]
+    shown = build_scaling([both, stamped(2, [5.0 * n for n in range(40)])])
+    assert [speed.step_seconds for speed in shown.speeds] == [0.5, 0.5]
+    assert "by the log's time stamps" in shown.notes[0]
 
 
 def test_the_whole_runs_time_where_the_log_has_none() -> None:
@@ -159,9 +164,9 @@ def test_the_whole_runs_time_where_the_log_has_none() -> None:
         built("a", {"loss": constant(1.0)}, seconds=190.0, gpus=1),
         built("b", {"loss": constant(1.0)}, seconds=95.0, gpus=2),
     ]
-    told = build_scaling(runs)
-    assert [speed.step_seconds for speed in told.speeds] == [1.0, 0.5]
-    assert efficiencies(told) == [1.0, 1.0] and "by the whole run's time" in told.notes[0]
+    shown = build_scaling(runs)
+    assert [speed.step_seconds for speed in shown.speeds] == [1.0, 0.5]
+    assert efficiencies(shown) == [1.0, 1.0] and "by the whole run's time" in shown.notes[0]
 
 
 def test_printed_rates_go_before_the_whole_runs_time() -> None:
@@ -170,16 +175,16 @@ def test_printed_rates_go_before_the_whole_runs_time() -> None:
         structs.replace(run(gpus, batch=64, samples_per_second=rate), seconds=900.0)
         for gpus, rate in ((1, 100.0), (2, 180.0))
     ]
-    told = build_scaling(runs)
-    assert efficiencies(told) == [1.0, 0.9] and told.kind == "strong"
-    assert told.notes[0] == "samples/s as the logs print them"
+    shown = build_scaling(runs)
+    assert efficiencies(shown) == [1.0, 0.9] and shown.kind == "strong"
+    assert shown.notes[0] == "samples/s as the logs print them"
     one_has_none = [runs[0], structs.replace(run(2, batch=64), seconds=450.0)]
     assert "by the whole run's time" in build_scaling(one_has_none).notes[0]
 
 
 def test_nothing_to_measure_by() -> None:
-    told = build_scaling([built("a", {"loss": constant(1.0)}), built("b", {})])
-    assert (told.unit, told.baseline) == (None, None) and speedups(told) == [None, None]
+    shown = build_scaling([built("a", {"loss": constant(1.0)}), built("b", {})])
+    assert (shown.unit, shown.baseline) == (None, None) and speedups(shown) == [None, None]
 
 
 def test_ranks_stand_for_gpus_where_there_are_none() -> None:
@@ -187,8 +192,8 @@ def test_ranks_stand_for_gpus_where_there_are_none() -> None:
         built("a", {"step_seconds": constant(t)}, facts={"world_size": n})
         for n, t in (("1", 2.0), ("2", 1.0))
     ]
-    told = build_scaling(runs)
-    assert told.counted == "ranks" and efficiencies(told) == [1.0, 1.0]
+    shown = build_scaling(runs)
+    assert shown.counted == "ranks" and efficiencies(shown) == [1.0, 1.0]
 
 
 def test_unlike_gpus_are_reported() -> None:
@@ -201,5 +206,5 @@ def test_unlike_gpus_are_reported() -> None:
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
 def test_a_step_time_of_nothing_is_none(value: float) -> None:
-    told = build_scaling([run(1, step_seconds=value), run(2, step_seconds=1.0)])
-    assert speedups(told) == [None, None]
+    shown = build_scaling([run(1, step_seconds=value), run(2, step_seconds=1.0)])
+    assert speedups(shown) == [None, None]

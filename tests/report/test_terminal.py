@@ -106,9 +106,9 @@ def test_a_full_table_fits_an_80_by_24_window(width: int, further: int) -> None:
 
 def test_what_measures_nothing_is_not_shown() -> None:
     metrics = {"loss": build_series([1, 2], [3.0, 2.0], [10.0, 10.4])}
-    text = told([runs.built("a.log", {**metrics, "memory_bytes": build_series([1], [0.0])})])
+    text = reported([runs.built("a.log", {**metrics, "memory_bytes": build_series([1], [0.0])})])
     assert "peak memory" not in text and "time" not in text
-    assert "read as" in text and "read as" not in told([runs.built("a.log", {})])
+    assert "read as" in text and "read as" not in reported([runs.built("a.log", {})])
 
 
 def test_the_trend_of_a_thinned_log_passes_over_its_extremes() -> None:
@@ -260,12 +260,12 @@ def test_a_name_cannot_command_the_terminal() -> None:
 # ---- what is told
 
 
-def told(parsed: list[ParsedRun], **options: Any) -> str:
+def reported(parsed: list[ParsedRun], **options: Any) -> str:
     return report(parsed, Look(100, 40), **options)
 
 
 def test_the_table_has_what_matters() -> None:
-    text = told(runs.running())
+    text = reported(runs.running())
     for name, value in (
         ("steps", "1 to 1200 of 4000, epoch 1.2"),
         ("loss first", "10.00 at step 1"),
@@ -290,8 +290,8 @@ def test_lost_steps_are_not_shown_where_they_are_not_known() -> None:
     bare = {"loss": build_series([None, None], [3.0, 2.0])}
     restarts = (Restart(0, None, None, 0),)
     run = runs.built("a.log", bare, curve={"restarts": restarts})
-    assert re.search(r"restarts +1$", told([run]), re.MULTILINE)
-    both = told([run, run])
+    assert re.search(r"restarts +1$", reported([run]), re.MULTILINE)
+    both = reported([run, run])
     assert "restarts" in both and "steps lost" not in both
     assert "attempt 0: resumed" in html_text([run])
 
@@ -306,19 +306,19 @@ def test_a_narrow_window_cuts_names_and_no_numbers() -> None:
 
 def test_time_to_go_is_not_shown_where_it_is_not_known() -> None:
     (run,) = runs.running()
-    assert "to go" not in told(
+    assert "to go" not in reported(
         [structs.replace(run, curve=structs.replace(run.curve, total_steps=None))]
     )
     ended = structs.replace(run.curve, total_steps=1200)
-    assert "to go" not in told([structs.replace(run, curve=ended)])
+    assert "to go" not in reported([structs.replace(run, curve=ended)])
     bare = {"loss": build_series([1, 2], [3.0, 2.0])}
-    text = told([runs.built("a.log", bare, curve={"total_steps": 10})])
+    text = reported([runs.built("a.log", bare, curve={"total_steps": 10})])
     assert re.search(r"to go +8 steps$", text, re.MULTILINE)
 
 
 def test_evaluation_alone_is_drawn() -> None:
     run = runs.built("e.log", {"eval_loss": build_series([1, 9], [2.0, 1.0])})
-    text = told([run])
+    text = reported([run])
     assert text.startswith("e.log: eval_loss by step\n")
     assert "none in the log" in text
 
@@ -338,11 +338,11 @@ def test_without_a_loss_what_shows_most_is_drawn(names: list[str], drawn: str) -
     metrics = {name: build_series([1, 2], [3.0, 2.0]) for name in names}
     run = runs.built("a.log", metrics)
     assert main_metric([run]) == drawn
-    assert told([run]).startswith(f"a.log: {drawn} by step")
+    assert reported([run]).startswith(f"a.log: {drawn} by step")
 
 
 def test_a_metric_can_be_asked_for() -> None:
-    text = told(runs.running(), metric="grad_norm")
+    text = reported(runs.running(), metric="grad_norm")
     assert text.startswith("20261120-081455-zero2-4gpu-7k3q: grad_norm by step")
     assert "\nlowest " in text and "\nhighest " in text and "\nbest " not in text
 
@@ -371,7 +371,7 @@ def test_the_evaluation_goes_with_the_loss_if_the_axis_can_hold_both() -> None:
     loss = build_series([1, 50, 100], [3.0, 2.0, 1.0])
     for values, beside in (([2.5, 1.5], True), ([90.0, 80.0], False)):
         metrics = {"loss": loss, "eval_loss": build_series([50, 100], values)}
-        heading = told([runs.built("a.log", metrics)]).splitlines()[0]
+        heading = reported([runs.built("a.log", metrics)]).splitlines()[0]
         assert ("eval_loss" in heading) == beside
 
 
@@ -400,7 +400,7 @@ def test_names_are_distinguished() -> None:
 )
 def test_why_nothing_was_found(head: bytes, why: str) -> None:
     run = runs.built("a.log", {}, formats=(), bytes=len(head), lines=2)
-    text = told([run], heads=[head])
+    text = reported([run], heads=[head])
     assert text.startswith("a.log: no metrics in 1 file, 2 lines, ")
     assert why in text
 
@@ -409,7 +409,7 @@ def test_nothing_found_says_what_was_read() -> None:
     text = report(runs.nothing(), Look(200, 24))
     assert text.startswith("empty.log: no metrics in 1 file, 2 lines, 21 bytes")
     assert "step=3 loss=2.1" in text
-    assert "no log yet" in told([runs.built("20261120-081455-a-7k3q", {}, files=0)])
+    assert "no log yet" in reported([runs.built("20261120-081455-a-7k3q", {}, files=0)])
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def test_the_reason_is_slurms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "evidence", "said"),
+    ("attempts", "evidence", "text"),
     [
         ([], SILENT, "Slurm does not answer; it has no records yet"),
         ([BEGUN], SILENT, "Slurm does not answer; its own record shows that it began"),
@@ -216,8 +216,8 @@ def test_the_reason_is_slurms() -> None:
         ([], {**LOCAL, "ago": 999}, "no sign of life for 999 s and no end record"),
     ],
 )
-def test_why(attempts: list[Attempt], evidence: dict[str, Any], said: str) -> None:
-    assert verdict(*attempts, **evidence).reason == said
+def test_why(attempts: list[Attempt], evidence: dict[str, Any], text: str) -> None:
+    assert verdict(*attempts, **evidence).reason == text
 
 
 @pytest.mark.parametrize(

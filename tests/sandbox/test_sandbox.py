@@ -24,14 +24,14 @@ def test_two_nodes_with_four_gpus_each_are_ready(running: SandboxStatus) -> None
     assert running.up and not running.dead
     assert (running.nodes, running.gpus_per_node) == (2, 4)
     assert set(running.pids) == {"keeper", "munged", "slurmctld", "node1", "node2"}
-    said = slurm(running, "srun", "-N2", "--gres=gpu:4", "sh", "-c", "echo $SLURMD_NODENAME")
-    assert sorted(said.split()) == ["node1", "node2"]
+    message = slurm(running, "srun", "-N2", "--gres=gpu:4", "sh", "-c", "echo $SLURMD_NODENAME")
+    assert sorted(message.split()) == ["node1", "node2"]
 
 
 def test_gpus_are_visible_as_real_ones_would_be(running: SandboxStatus) -> None:
     show = "echo $CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE"
-    said = slurm(running, "srun", "-N2", "--gres=gpu:2", "sh", "-c", show)
-    assert said.splitlines() == ["0,1 2", "0,1 2"]
+    message = slurm(running, "srun", "-N2", "--gres=gpu:2", "sh", "-c", show)
+    assert message.splitlines() == ["0,1 2", "0,1 2"]
     assert slurm(running, "srun", "--gres=gpu:4", "sh", "-c", show) == "0,1,2,3 4"
 
 
@@ -43,8 +43,8 @@ def test_a_node_takes_more_cpus_and_memory_than_this_machine_has(running: Sandbo
 def test_sixteen_gpus_on_one_node(place: Path) -> None:
     now = lifecycle.up(place, nodes=1, gpus_per_node=16)
     show = "echo $CUDA_VISIBLE_DEVICES"
-    said = slurm(now, "srun", "--gres=gpu:16", "sh", "-c", show)
-    assert said == ",".join(str(index) for index in range(16))
+    message = slurm(now, "srun", "--gres=gpu:16", "sh", "-c", show)
+    assert message == ",".join(str(index) for index in range(16))
 
 
 def test_no_gpus_at_all(place: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_command_from_inside_a_job_does_not_saw_off_its_branch(running: Sandbo
         "except InputError as error: print(error.message)\n"
     )
     root = str(Path(lifecycle.__file__).parents[2])
-    said = slurm(running, "srun", sys.executable, "-c", code, running.directory, root)
-    assert "runs in a job of the sandbox" in said
+    message = slurm(running, "srun", sys.executable, "-c", code, running.directory, root)
+    assert "runs in a job of the sandbox" in message
     assert lifecycle.status(Path(running.directory)) == running
 
 

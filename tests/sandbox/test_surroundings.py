@@ -91,8 +91,8 @@ def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, 
         pids = [int(file.read_text()) for file in (place / "run").glob("*.pid")]
         assert len(pids) == 5
         assert {Path(f"/proc/{pid}").stat().st_uid for pid in pids} == {NOBODY}
-        said = as_nobody("srun", "-N2", "--gres=gpu:3", "sh", "-c", show, SLURM_CONF=conf)
-        assert said.splitlines() == [f"{NOBODY} 0,1,2"] * 2
+        message = as_nobody("srun", "-N2", "--gres=gpu:3", "sh", "-c", show, SLURM_CONF=conf)
+        assert message.splitlines() == [f"{NOBODY} 0,1,2"] * 2
         as_nobody("sbatch", "--output=/dev/null", f"--wrap={stray}", SLURM_CONF=conf)
         wait_until(lambda: len(pids_with(word)) == 2)
     finally:
@@ -145,8 +145,8 @@ def test_the_daemons_do_not_hold_the_callers_pipe_and_outlive_it(place: Path) ->
     now = lifecycle.status(place)
     assert now and now.up
     for pid in now.pids.values():
-        said = Path(f"/proc/{pid}/status").read_text()
-        ignored = int(said.split("SigIgn:")[1].split()[0], 16)
+        message = Path(f"/proc/{pid}/status").read_text()
+        ignored = int(message.split("SigIgn:")[1].split()[0], 16)
         # nohup's SIGHUP would be handed on to every job.
         assert not ignored >> (signal.SIGHUP - 1) & 1
         for standard in (0, 1, 2):
@@ -163,7 +163,7 @@ def put_first(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str, scrip
 
 
 @pytest.mark.parametrize(
-    ("program", "script", "said"),
+    ("program", "script", "message"),
     [
         ("slurmd", "echo no gres for you >&2; exit 3", "node1 ended with code 3.*no gres for you"),
         ("munged", "echo key is bad >&2; exit 1", "munged ended with code 1.*key is bad"),
@@ -175,10 +175,10 @@ def test_a_daemon_that_fails_is_quoted_and_nothing_stays(
     monkeypatch: pytest.MonkeyPatch,
     program: str,
     script: str,
-    said: str,
+    message: str,
 ) -> None:
     put_first(monkeypatch, tmp_path, program, script)
-    with pytest.raises(HpcrunError, match=f"(?s){said}"):
+    with pytest.raises(HpcrunError, match=f"(?s){message}"):
         lifecycle.up(place)
     assert not place.exists()
     assert processes.find_members(place) == []

@@ -197,9 +197,9 @@ def test_states(version: str) -> None:
     assert rows[HELD].reason == "JobHeldUser"
     assert rows["timeout"].reason == "TimeLimit"
     assert rows["two words"].nodes == "2" and rows["two words"].node_list == "node[1-2]"
-    told = {row.name: row for row in accounts(version, "jobs") if row.name != "array"}
+    reported = {row.name: row for row in accounts(version, "jobs") if row.name != "array"}
     # The accounting turns quotes into backticks.
-    assert {name: row.state for name, row in told.items()} == {
+    assert {name: row.state for name, row in reported.items()} == {
         **STATES,
         HELD.replace('"', "`"): "PENDING",
     }
@@ -210,10 +210,10 @@ def test_states(version: str) -> None:
 
 @every_version
 def test_exit_codes(version: str) -> None:
-    told = {row.name: row.exit_code for row in accounts(version, "jobs")}
-    assert (told["ok"], told["failed"], told["killed"]) == ("0:0", "3:0", "0:9")
+    reported = {row.name: row.exit_code for row in accounts(version, "jobs")}
+    assert (reported["ok"], reported["failed"], reported["killed"]) == ("0:0", "3:0", "0:9")
     # Before 25.11 sacct takes 128 off.
-    assert told["code 131"] == ("131:0" if release(version) >= (25, 11) else "3:0")
+    assert reported["code 131"] == ("131:0" if release(version) >= (25, 11) else "3:0")
 
 
 @every_version
@@ -221,8 +221,8 @@ def test_names_and_folders_come_through_whole(version: str) -> None:
     rows = {row.name: row for row in queue(version, "all")}
     assert rows[HELD].work_dir == "/scratch/runs/new\nline"
     assert rows["two words"].work_dir == "/scratch/runs/20261120-081455-a b-7k3q"
-    told = {row.job_id: row for row in accounts(version, "jobs")}
-    assert told[rows[HELD].job_id].work_dir == "/scratch/runs/new\nline"
+    reported = {row.job_id: row for row in accounts(version, "jobs")}
+    assert reported[rows[HELD].job_id].work_dir == "/scratch/runs/new\nline"
     for case, name, folder in (
         ("running", "two words", "20261120-081455-a b-7k3q"),
         ("held", HELD, "new\nline"),
@@ -297,8 +297,8 @@ def test_a_job_that_is_ending_is_not_over(version: str) -> None:
     (row,) = queue(version, "completing")
     assert row.state == "COMPLETING"
     # sacct calls it over while its processes still run.
-    (told,) = accounts(version, "completing")
-    assert told.state == "CANCELLED"
+    (reported,) = accounts(version, "completing")
+    assert reported.state == "CANCELLED"
 
 
 @every_version
@@ -307,8 +307,8 @@ def test_a_requeued_job(version: str) -> None:
     assert (row.state, row.reason) == ("PENDING", "BeginTime")
     (row,) = queue(version, "requeued-running")
     assert row.state == "RUNNING"
-    (told,) = accounts(version, "requeued")
-    assert told.state == "RUNNING"
+    (reported,) = accounts(version, "requeued")
+    assert reported.state == "RUNNING"
     starts = accounts(version, "requeued-duplicates")
     assert [start.state for start in starts] == ["REQUEUED", "RUNNING"]
     assert len({start.job_id for start in starts}) == 1
@@ -317,8 +317,8 @@ def test_a_requeued_job(version: str) -> None:
 @every_version
 def test_a_lost_node(version: str) -> None:
     (row,) = queue(version, "node-fail")
-    (told,) = accounts(version, "node-fail")
-    assert (row.state, row.reason, told.state) == ("NODE_FAIL", "NodeDown", "NODE_FAIL")
+    (reported,) = accounts(version, "node-fail")
+    assert (row.state, row.reason, reported.state) == ("NODE_FAIL", "NodeDown", "NODE_FAIL")
 
 
 @every_version
@@ -351,10 +351,10 @@ def test_tasks_of_an_array(version: str) -> None:
 
 @every_version
 def test_tasks_of_an_array_in_the_accounting(version: str) -> None:
-    told = {task(row.job_id): row.state for row in accounts(version, "array")}
-    assert {number: told[number] for number in ("1", "2")} == {"1": "COMPLETED", "2": "FAILED"}
+    reported = {task(row.job_id): row.state for row in accounts(version, "array")}
+    assert {number: reported[number] for number in ("1", "2")} == {"1": "COMPLETED", "2": "FAILED"}
     # One row stands for all that wait, and asking for one of these gives none.
-    assert told["[5-6%2]"] == "PENDING"
+    assert reported["[5-6%2]"] == "PENDING"
     assert accounts(version, "array-one-waiting-task") == []
     (second,) = accounts(version, "array-one-task")
     assert (task(second.job_id), second.state, second.exit_code) == ("2", "FAILED", "7:0")
@@ -372,9 +372,9 @@ def test_a_cancelled_task_that_never_began_may_lose_its_number(version: str) -> 
         "4": "RUNNING",
         "5": "RUNNING",
     }
-    told = {task(row.job_id): row.state for row in accounts(version, "array-after-scancel")}
+    reported = {task(row.job_id): row.state for row in accounts(version, "array-after-scancel")}
     # The old range may stay, over task 5, which runs.
-    assert told.get("6", told.get("[5-6%2]", told.get(""))) == "CANCELLED"
+    assert reported.get("6", reported.get("[5-6%2]", reported.get(""))) == "CANCELLED"
 
 
 @every_version

@@ -18,8 +18,8 @@ ANSWERS = sorted(CAPTURED.glob("*/sbatch/test-only*.json"))
 
 def ask(file: Path) -> Estimate:
     """Ask a Slurm that answers as the captured one did."""
-    said = json.loads(file.read_text())
-    answer = (said["exit_code"], said["stdout"], said["stderr"])
+    text = json.loads(file.read_text())
+    answer = (text["exit_code"], text["stdout"], text["stderr"])
     return scheduler.expected_start(ScriptedTransport({"sbatch": answer}), "#!/bin/bash\n", {})
 
 
@@ -50,13 +50,13 @@ def test_all_releases_were_asked() -> None:
 
 
 def test_silence_is_no_refusal() -> None:
-    said = "sbatch: error: Unable to contact slurm controller (connect failure)"
+    text = "sbatch: error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(OutOfReach):
-        scheduler.expected_start(ScriptedTransport({"sbatch": (1, "", said)}), "", {})
+        scheduler.expected_start(ScriptedTransport({"sbatch": (1, "", text)}), "", {})
 
 
 def test_a_plugins_words_before_the_answer_and_an_old_slurms_shorter_one() -> None:
-    said = "sbatch: lua: your account is charged\nsbatch: Job 7 to start at 2026-11-20T12:00:00 "
-    said += "using 4 processors on nodes n1\n"
-    assert parse_estimate(said) == Estimate("2026-11-20T12:00:00", 4, "n1", "")
+    text = "sbatch: lua: your account is charged\nsbatch: Job 7 to start at 2026-11-20T12:00:00 "
+    text += "using 4 processors on nodes n1\n"
+    assert parse_estimate(text) == Estimate("2026-11-20T12:00:00", 4, "n1", "")
     assert parse_estimate("sbatch: error: invalid partition specified: x") is None

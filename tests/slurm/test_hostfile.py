@@ -87,8 +87,8 @@ def test_all_problems_are_reported(text: str, form: Form | None, problems: list[
         parse_hostfile(text, "pool", form)
     found = [str(problem) for problem in caught.value.problems]
     assert len(found) == len(problems)
-    for told, expected in zip(found, problems, strict=True):
-        assert told.startswith(expected)
+    for shown, expected in zip(found, problems, strict=True):
+        assert shown.startswith(expected)
 
 
 UNEVEN = [Host("n08", 4, 8), Host("n09", 2), Host("x", 1)]

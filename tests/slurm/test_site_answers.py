@@ -101,7 +101,7 @@ def test_rules_of_a_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "exclusive"),
+    ("message", "exclusive"),
     [
         ("OverSubscribe=NO", False),
         ("OverSubscribe=FORCE:4", False),
@@ -112,8 +112,8 @@ def test_rules_of_a_partition() -> None:
         ("ExclusiveUser=YES OverSubscribe=NO", False),
     ],
 )
-def test_what_gives_whole_nodes(said: str, exclusive: bool) -> None:
-    assert parse_partitions(f"PartitionName=x {said}")[0].exclusive == exclusive
+def test_what_gives_whole_nodes(message: str, exclusive: bool) -> None:
+    assert parse_partitions(f"PartitionName=x {message}")[0].exclusive == exclusive
 
 
 def test_sizes_that_are_minima_are_read() -> None:

@@ -11,7 +11,7 @@ AGREE = "trains in fp16, and the job's precision is bf16: set precision: fp16"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "problem", "said"),
+    ("overrides", "problem", "text"),
     [
         (["precision=bf16"], Problem("precision", "no"), "--set: precision: no"),
         ([" a.b = 1"], Problem("a.b.c", "no"), "--set: a.b.c: no"),
@@ -34,8 +34,8 @@ AGREE = "trains in fp16, and the job's precision is bf16: set precision: fp16"
         (["name=x"], Problem("x", "name a folder"), "j.yaml: x: name a folder"),
     ],
 )
-def test_what_is_blamed(overrides: list[str], problem: Problem, said: str) -> None:
+def test_what_is_blamed(overrides: list[str], problem: Problem, text: str) -> None:
     origin = Origin("j.yaml", tuple(overrides))
     origin.blame(problem)
     origin.blame(problem)  # as a sweep does of its runs' problems
-    assert str(problem) == said
+    assert str(problem) == text

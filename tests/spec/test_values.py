@@ -71,7 +71,7 @@ def test_kinds_that_are_nearly_pythons_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"resources": {"gpus_per_node": {4}}}, "job: resources.gpus_per_node: a set cannot"),
         ({"env": {"A": b"x"}}, "job: env.A: a bytes cannot stand in a job"),
@@ -80,10 +80,10 @@ def test_kinds_that_are_nearly_pythons_own() -> None:
         ({"name": "\udcff"}, "job: name: '\\udcff': not UTF-8"),
     ],
 )
-def test_what_has_no_place_in_a_job(value: object, said: str) -> None:
+def test_what_has_no_place_in_a_job(value: object, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         yaml_of(value, "job")
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_circle_ends() -> None:

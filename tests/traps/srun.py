@@ -89,7 +89,7 @@ def task_environment(
         if export == "ALL" or name.startswith(("SLURM_", "STAND_IN_")) or name == "PATH"
     }
     gpus = int(environ.get("STAND_IN_GPUS", "0"))
-    told = {
+    shown = {
         "SLURM_PROCID": task,
         "SLURM_LOCALID": local,
         "SLURM_NODEID": node,
@@ -99,14 +99,14 @@ def task_environment(
         "STAND_IN_CPUS": options.get("cpus-per-task") or environ.get("SRUN_CPUS_PER_TASK") or 1,
     }
     if "container-image" in options:
-        told["STAND_IN_IMAGE"] = options["container-image"]
+        shown["STAND_IN_IMAGE"] = options["container-image"]
     if environ.get("SLURM_GPUS_PER_TASK"):
-        told["STAND_IN_BOUND"] = environ["SLURM_GPUS_PER_TASK"]
+        shown["STAND_IN_BOUND"] = environ["SLURM_GPUS_PER_TASK"]
     if gpus:
-        told["SLURM_GPUS_ON_NODE"] = gpus
+        shown["SLURM_GPUS_ON_NODE"] = gpus
         all_of_them = ",".join(map(str, range(gpus)))
-        told["CUDA_VISIBLE_DEVICES"] = environ.get("STAND_IN_GPU_IDS", all_of_them)
-    return env | {name: str(value) for name, value in told.items()}
+        shown["CUDA_VISIBLE_DEVICES"] = environ.get("STAND_IN_GPU_IDS", all_of_them)
+    return env | {name: str(value) for name, value in shown.items()}
 
 
 def main() -> int:

@@ -60,12 +60,12 @@ class Job:
             cache_dir=str(folder / "cache"),
             python=str(self.bin / "python"),
         )
-        said = f"{text}\n" + ("" if "command:" in text else f"script: {script}\n")
+        message = f"{text}\n" + ("" if "command:" in text else f"script: {script}\n")
         if "launcher:" not in text:
-            said += "launcher: srun\n"
+            message += "launcher: srun\n"
         (folder / "disk").mkdir()
         profile = f"accelerator: cpu\nlocal_dir: {folder}/disk\n{profile}"
-        self.plan: Plan = build_plan(job(said), cluster(profile), place)
+        self.plan: Plan = build_plan(job(message), cluster(profile), place)
         create_run_folder(self.run_dir)
         for file in render_files(self.plan, open_templates(None)):
             (self.run_dir / file.name).write_text(file.text)
@@ -140,11 +140,11 @@ class Job:
             for path in sorted((self.run_dir / "logs").rglob("*.log"))
         )
 
-    def told(self, attempt: int = 0) -> list[dict[str, Any]]:
+    def shown(self, attempt: int = 0) -> list[dict[str, Any]]:
         """What the probe told, by rank."""
         files = (self.run_dir / "probe").glob(f"{attempt}-rank-*.json")
         found = [json.loads(file.read_text()) for file in files]
-        return sorted(found, key=lambda told: told["rank"])
+        return sorted(found, key=lambda shown: shown["rank"])
 
     def record(self, name: str = "end.json", attempt: int = 0) -> Any:
         """One of the attempt's records."""

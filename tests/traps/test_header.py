@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 def test_only_standard_output_has_the_job_id() -> None:
     """sbatch waits and tells so on standard error, where sites put words of their own too."""
-    told = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n12\n"
-    transport = ScriptedTransport({"sbatch": (0, "45;cluster\n", told)})
+    shown = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n12\n"
+    transport = ScriptedTransport({"sbatch": (0, "45;cluster\n", shown)})
     assert scheduler.submit(transport, [Path("/runs/r")], {}) == "45"
 
 
@@ -34,7 +34,7 @@ def test_a_second_start_keeps_the_log_of_the_first(make_job: Maker) -> None:
     assert (job.go(), job.go(restarts=1)) == (0, 0)
     batch = (job.run_dir / "logs/batch.log").read_text()
     assert "attempt 0 of job 7 begins" in batch and "attempt 1 of job 7 begins" in batch
-    assert len(job.told(0)) == len(job.told(1)) == 1
+    assert len(job.shown(0)) == len(job.shown(1)) == 1
 
 
 def test_values_arrive_as_they_are(make_job: Maker) -> None:
@@ -50,8 +50,8 @@ def test_values_arrive_as_they_are(make_job: Maker) -> None:
     job = make_job(f"resources: {{nodes: 2}}\nenv:\n{listed}")
     # A value that the caller's shell has does not win over the job's.
     assert job.go(NCCL_IB_HCA="of the login node", CALLERS="stays, too") == 0
-    for told in job.told():
-        environ = {name: _bytes(value) for name, value in told["environ"].items()}
+    for shown in job.shown():
+        environ = {name: _bytes(value) for name, value in shown["environ"].items()}
         assert {name: environ[name] for name in values} == values
         assert environ["CALLERS"] == "stays, too"
 
@@ -60,7 +60,7 @@ def test_export_none_of_a_site_does_not_empty_the_ranks(make_job: Maker) -> None
     """sbatch --export=NONE sets SLURM_EXPORT_ENV=NONE, by which srun drops everything."""
     job = make_job("resources: {nodes: 2}\nenv: {MINE: here}")
     assert job.go(SLURM_EXPORT_ENV="NONE") == 0, job.log()
-    assert [told["environ"].get("MINE") for told in job.told()] == ["here", "here"]
+    assert [shown["environ"].get("MINE") for shown in job.shown()] == ["here", "here"]
 
 
 def test_a_directive_that_a_site_forbids_is_not_there(make_job: Maker) -> None:

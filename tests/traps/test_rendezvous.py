@@ -89,7 +89,7 @@ def test_a_failure_to_find_the_address_ends_the_job(make_job: Maker) -> None:
     job.stand_in("ip", "exit 2")
     assert job.go(hosts={"n1": "127.0.1.1", "n2": "10.77.0.2"}) == 1
     assert "n1 has no route to n2 (10.77.0.2)" in job.log()
-    assert job.told() == [] and "rank 0 is on" not in job.log()
+    assert job.shown() == [] and "rank 0 is on" not in job.log()
 
 
 def test_the_hostfile_is_slurms_order_each_host_once(make_job: Maker) -> None:
@@ -98,7 +98,7 @@ def test_the_hostfile_is_slurms_order_each_host_once(make_job: Maker) -> None:
     assert job.go(hosts=hosts) == 0, job.log()
     hostfile = (job.run_dir / "attempts/0/hostfile").read_text()
     assert hostfile == "z9 slots=3\na1 slots=3\n"
-    assert [told["environ"]["SLURMD_NODENAME"] for told in job.told()] == ["z9"] * 3 + ["a1"] * 3
+    assert [shown["environ"]["SLURMD_NODENAME"] for shown in job.shown()] == ["z9"] * 3 + ["a1"] * 3
 
 
 DEEPSPEED = "launcher: deepspeed\nresources: {nodes: 2, gpus_per_node: 2}"
@@ -107,8 +107,8 @@ DEEPSPEED = "launcher: deepspeed\nresources: {nodes: 2, gpus_per_node: 2}"
 def test_deepspeeds_launcher_makes_one_world(make_job: Maker) -> None:
     job = make_job(f"{DEEPSPEED}\nargs: [--world, sockets]")
     assert job.go() == 0, job.log()
-    assert [told["rank"] for told in job.told()] == [0, 1, 2, 3]
-    assert all(len(told["world"]) == 4 for told in job.told())
+    assert [shown["rank"] for shown in job.shown()] == [0, 1, 2, 3]
+    assert all(len(shown["world"]) == 4 for shown in job.shown())
 
 
 def test_a_hostfile_that_is_gone_is_no_training_alone(make_job: Maker) -> None:
@@ -118,7 +118,7 @@ def test_a_hostfile_that_is_gone_is_no_training_alone(make_job: Maker) -> None:
     job.stand_in("srun", f'rm "$HPCRUN_HOSTFILE"\nexec {srun}')
     assert job.go() == 1
     assert f"the hostfile {job.run_dir}/attempts/0/hostfile is missing" in job.log()
-    assert job.told() == []
+    assert job.shown() == []
 
 
 def test_a_hostfile_of_fewer_hosts_is_no_smaller_training(make_job: Maker) -> None:
@@ -127,7 +127,7 @@ def test_a_hostfile_of_fewer_hosts_is_no_smaller_training(make_job: Maker) -> No
     job.stand_in("srun", f'sed -i 1d "$HPCRUN_HOSTFILE"\nexec {srun}')
     assert job.go() == 1
     assert "has 1 of the job's 2 nodes" in job.log()
-    assert job.told() == []
+    assert job.shown() == []
 
 
 def test_a_launcher_that_was_killed_is_no_success(make_job: Maker) -> None:
@@ -142,7 +142,7 @@ def test_ranks_keep_the_gpus_that_slurm_gave(make_job: Maker) -> None:
     """DeepSpeed's launcher counts from 0, which on a shared node are another job's GPUs."""
     job = make_job(DEEPSPEED)
     assert job.go(STAND_IN_GPU_IDS="2,3") == 0, job.log()
-    assert [told["gpus"] for told in job.told()] == ["2,3"] * 4
+    assert [shown["gpus"] for shown in job.shown()] == ["2,3"] * 4
 
 
 def test_rank_0_is_on_the_first_node_whoever_comes_first(make_job: Maker) -> None:
@@ -153,6 +153,6 @@ def test_rank_0_is_on_the_first_node_whoever_comes_first(make_job: Maker) -> Non
     node = job.run_dir / "node.sh"
     node.write_text(node.read_text().replace("\n", f"\n{late}", 1))
     assert job.go() == 0, job.log()
-    told = job.told()
-    assert [one["environ"]["SLURMD_NODENAME"] for one in told] == ["n1", "n2"]
-    assert [one["node_rank"] for one in told] == [0, 1]
+    shown = job.shown()
+    assert [one["environ"]["SLURMD_NODENAME"] for one in shown] == ["n1", "n2"]
+    assert [one["node_rank"] for one in shown] == [0, 1]

@@ -89,20 +89,20 @@ def test_setup_may_use_variables_that_are_not_set(make_job: Maker) -> None:
     """conda's and modules' own scripts do, so bash must not be told to stop there."""
     job = make_job("setup: {commands: ['export FOUND=x$NOT_SET_ANYWHERE']}")
     assert job.go() == 0, job.log()
-    assert job.told()[0]["environ"]["FOUND"] == "x"
+    assert job.shown()[0]["environ"]["FOUND"] == "x"
 
 
 def test_setup_that_fails_ends_the_job(make_job: Maker) -> None:
     job = make_job("setup: {commands: ['export FOUND=1', 'false']}")
     assert job.go() == 1
-    assert job.told() == []
+    assert job.shown() == []
 
 
 def test_the_first_start_has_no_restart_count(make_job: Maker) -> None:
     """Slurm sets SLURM_RESTART_COUNT from the second start on."""
     job = make_job()
     assert (job.go(), job.go(restarts=3)) == (0, 0)
-    assert [job.told(0)[0]["attempt"], job.told(3)[0]["attempt"]] == [0, 3]
+    assert [job.shown(0)[0]["attempt"], job.shown(3)[0]["attempt"]] == [0, 3]
 
 
 def test_nobody_asks_for_a_requeue(make_job: Maker, tmp_path: Path) -> None:

@@ -15,16 +15,16 @@ def test_a_rank_has_its_cpus(make_job: Maker) -> None:
     """From Slurm 22.05 to 23.02 srun forgets the job's --cpus-per-task: one CPU for each task."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 2, cpus_per_gpu: 3}")
     assert job.go() == 0, job.log()
-    assert [told["environ"]["STAND_IN_CPUS"] for told in job.told()] == ["3"] * 4
-    assert [told["threads"] for told in job.told()] == ["3"] * 4
+    assert [shown["environ"]["STAND_IN_CPUS"] for shown in job.shown()] == ["3"] * 4
+    assert [shown["threads"] for shown in job.shown()] == ["3"] * 4
 
 
 def test_a_rank_sees_all_gpus_of_its_node(make_job: Maker) -> None:
     """One GPU for each rank would take the peers' memory out of reach."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 4}")
     assert job.go() == 0, job.log()
-    assert [told["gpus"] for told in job.told()] == ["0,1,2,3"] * 8
-    assert [told["local_rank"] for told in job.told()] == [0, 1, 2, 3] * 2
+    assert [shown["gpus"] for shown in job.shown()] == ["0,1,2,3"] * 8
+    assert [shown["local_rank"] for shown in job.shown()] == [0, 1, 2, 3] * 2
 
 
 @pytest.mark.parametrize(("launcher", "starts"), [("", 2), ("launcher: srun", 4)])
@@ -41,11 +41,11 @@ def test_each_node_has_a_rank_of_its_own(make_job: Maker) -> None:
     """A $SLURM_NODEID that the batch script expands is 0 everywhere."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 2}\nargs: [--world, sockets]")
     assert job.go() == 0, job.log()
-    told = job.told()
-    assert [one["rank"] for one in told] == [0, 1, 2, 3]
-    assert [one["node_rank"] for one in told] == [0, 0, 1, 1]
-    assert [one["environ"]["HPCRUN_NODE_RANK"] for one in told] == ["0", "0", "1", "1"]
-    assert all(len(one["world"]) == one["world_size"] == 4 for one in told)
+    shown = job.shown()
+    assert [one["rank"] for one in shown] == [0, 1, 2, 3]
+    assert [one["node_rank"] for one in shown] == [0, 0, 1, 1]
+    assert [one["environ"]["HPCRUN_NODE_RANK"] for one in shown] == ["0", "0", "1", "1"]
+    assert all(len(one["world"]) == one["world_size"] == 4 for one in shown)
 
 
 def test_a_rank_that_fails_ends_the_others(make_job: Maker, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_job_inside_a_step_gets_its_step(make_job: Maker) -> None:
     """Inside `srun --pty bash` a second step waits for the first one's CPUs for ever."""
     job = make_job("resources: {nodes: 2, gpus_per_node: 1}")
     assert job.go(SLURM_STEP_ID="0", SLURM_STEP_NODELIST="n1", STAND_IN_STEP="0") == 0, job.log()
-    assert [told["rank"] for told in job.told()] == [0, 1]
+    assert [shown["rank"] for shown in job.shown()] == [0, 1]
 
 
 def test_no_list_of_hosts_is_no_list_of_one(make_job: Maker) -> None:
@@ -75,7 +75,7 @@ def test_no_list_of_hosts_is_no_list_of_one(make_job: Maker) -> None:
     job.stand_in("scontrol", 'echo "scontrol: command not found" >&2; exit 127')
     assert job.go() == 1
     assert "the job wants 2 node(s) and has 0" in job.log()
-    assert job.told() == []
+    assert job.shown() == []
 
 
 def test_an_allocation_of_other_nodes_than_planned_does_not_start(make_job: Maker) -> None:
@@ -83,7 +83,7 @@ def test_an_allocation_of_other_nodes_than_planned_does_not_start(make_job: Make
     job.stand_in("scontrol", "echo n1")
     assert job.go() == 1
     assert "the job wants 2 node(s) and has 1: n1" in job.log()
-    assert job.told() == []
+    assert job.shown() == []
 
 
 def test_ranks_that_pile_up_on_a_node_do_not_train(make_job: Maker) -> None:
@@ -97,14 +97,14 @@ def test_a_task_that_does_not_see_all_gpus_does_not_train(make_job: Maker) -> No
     job = make_job("resources: {nodes: 2, gpus_per_node: 2}")
     assert job.go(STAND_IN_GPU_IDS="1") == 1
     assert "a task sees 1 of the 2 GPUs (CUDA_VISIBLE_DEVICES=1)" in job.log()
-    assert job.told() == []
+    assert job.shown() == []
 
 
 def test_gpus_that_an_allocation_binds_to_tasks_are_not_bound(make_job: Maker) -> None:
     """salloc --gpus-per-task leaves SLURM_GPUS_PER_TASK, which srun takes for its own option."""
     job = make_job("resources: {gpus_per_node: 2}")
     assert job.go(SLURM_GPUS_PER_TASK="1") == 0, job.log()
-    assert ["STAND_IN_BOUND" in told["environ"] for told in job.told()] == [False, False]
+    assert ["STAND_IN_BOUND" in shown["environ"] for shown in job.shown()] == [False, False]
 
 
 def test_a_container_is_the_steps_and_no_directive(make_job: Maker) -> None:
@@ -115,5 +115,5 @@ def test_a_container_is_the_steps_and_no_directive(make_job: Maker) -> None:
     )
     assert not [option for option, _ in job.plan.directives if option.startswith("container")]
     assert job.go() == 0, job.log()
-    images = [told["environ"]["STAND_IN_IMAGE"] for told in job.told()]
+    images = [shown["environ"]["STAND_IN_IMAGE"] for shown in job.shown()]
     assert images == ["docker://image:1"] * 2

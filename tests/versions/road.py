@@ -84,13 +84,13 @@ def drive(rig: ReleaseRig, say: Callable[[str], None]) -> None:
     (site.project / "train.py").write_text(_TRAIN)
     (site.project / "job.yaml").write_text(_JOB)
     unseen = site.command("exit 5")
-    foreign = _foreign(site)
+    external = _external(site)
     for step in (_ends_well, _ends_badly, _is_cancelled, _is_requeued, _is_refused, _is_silent):
         began = time.monotonic()
         step(site)
         say(f"{step.__doc__} ({time.monotonic() - began:.0f} s)")
     began = time.monotonic()
-    _is_forgotten(site, unseen, foreign)
+    _is_forgotten(site, unseen, external)
     say(f"{_is_forgotten.__doc__} ({time.monotonic() - began:.0f} s)")
 
 
@@ -179,7 +179,7 @@ def _is_silent(site: ReleaseSite) -> None:
     site.wait_state(run, "COMPLETED", 180)
 
 
-def _foreign(site: ReleaseSite) -> dict[str, str]:
+def _external(site: ReleaseSite) -> dict[str, str]:
     """Submit jobs that hpcrun knows nothing of; returns the state that each will have."""
     place = site.rig.shared / "foreign"
     place.mkdir()
@@ -196,7 +196,7 @@ def _foreign(site: ReleaseSite) -> dict[str, str]:
     return {**jobs, f"{array}_1": "FAILED", f"{array}_2": "COMPLETED"}
 
 
-def _is_forgotten(site: ReleaseSite, unseen: Submitted, foreign: dict[str, str]) -> None:
+def _is_forgotten(site: ReleaseSite, unseen: Submitted, external: dict[str, str]) -> None:
     """What squeue has forgotten is asked for from the accounting, array tasks too."""
 
     def remembered() -> str:
@@ -204,9 +204,9 @@ def _is_forgotten(site: ReleaseSite, unseen: Submitted, foreign: dict[str, str])
 
     until(lambda: not remembered().strip(), "slurmctld to forget", 180)
     status = site.status(unseen)
-    told = (status["state"], status["source"], status["exit_code"])
-    assert told == ("FAILED", "sacct", 5), status
-    for job_id, state in foreign.items():
+    shown = (status["state"], status["source"], status["exit_code"])
+    assert shown == ("FAILED", "sacct", 5), status
+    for job_id, state in external.items():
         done = site.hpcrun("status", "--json", job_id)
         assert done.returncode == 0, f"{job_id}: {done.stderr}"
         row = json.loads(done.stdout)["runs"][0]

@@ -53,8 +53,8 @@ def test_what_is_resumed_must_fit(tmp_path: Path) -> None:
     assert again.curve() == {}
 
     # Told to begin anew, a run replaces what it finds.
-    anew = train(*arguments, "--steps", 2, "--resume", "never")
-    assert [step for step, _ in anew.curve("loss")] == [1, 2]
+    begun_again = train(*arguments, "--steps", 2, "--resume", "never")
+    assert [step for step, _ in begun_again.curve("loss")] == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000002"]
 
     other = train(*arguments, "--size", "small")

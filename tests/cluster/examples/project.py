@@ -63,10 +63,10 @@ class Project:
 
     def curves(self, run: Path) -> dict[str, dict[float, float]]:
         """Every metric of a run by its step, as `hpcrun parse` reads them unaided."""
-        told = json.loads(
+        reported = json.loads(
             self.hpcrun("parse", "--json", "--full", "--cluster", "sandbox", run.name)
         )
-        metrics: dict[str, Any] = told["runs"][0]["metrics"]
+        metrics: dict[str, Any] = reported["runs"][0]["metrics"]
         return {
             name: dict(zip(each["steps"], each["values"], strict=True))
             for name, each in metrics.items()

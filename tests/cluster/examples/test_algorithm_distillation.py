@@ -108,12 +108,12 @@ def test_two_nodes_train_as_one_process_does(example: Project) -> None:
 def test_torchrun_in_bf16(example: Project) -> None:
     """The six lives of its evaluation are 2, 2, 1 and 1 a rank."""
     run = example.train("small-torchrun", "--set", "precision=bf16", "--", *SHORT)
-    told = example.hpcrun("logs", "--cluster", "sandbox", run.name)
-    assert "processes: 4 (MULTI_CPU), cpu, mixed precision: bf16" in told
+    shown = example.hpcrun("logs", "--cluster", "sandbox", run.name)
+    assert "processes: 4 (MULTI_CPU), cpu, mixed precision: bf16" in shown
     full = example.train("small-torchrun", "--", *SHORT)
     whole = losses(example.hpcrun("logs", "--cluster", "sandbox", full.name))
-    assert losses(told) != whole
-    assert losses(told) == pytest.approx(whole, rel=0.02)
+    assert losses(shown) != whole
+    assert losses(shown) == pytest.approx(whole, rel=0.02)
     node = (run / "node.sh").read_text()
     assert "torch.distributed.run" in node
     assert "accelerate.commands.launch" not in node
@@ -178,8 +178,8 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, jo
     config = accelerates(files)
     assert (config["num_machines"], config["num_processes"]) == (nodes, ranks)
     assert config["mixed_precision"] == "bf16"
-    told = example.hpcrun("submit", job, "--cluster", "sandbox", "--test-only")
-    assert f"partition {partition}\n" in told + "\n"
+    shown = example.hpcrun("submit", job, "--cluster", "sandbox", "--test-only")
+    assert f"partition {partition}\n" in shown + "\n"
 
 
 def test_each_thing_is_changed_in_one_place(example: Project) -> None:

@@ -138,26 +138,26 @@ def in_three_ranks(example: Project) -> dict[str, list[str]]:
             rank.communicate()
     found: dict[str, list[str]] = {}
     for text in texts:
-        for what, said in re.findall(r"^(\w+) rank \d: (.*)$", text, re.MULTILINE):
-            found.setdefault(what, []).append(said)
+        for what, message in re.findall(r"^(\w+) rank \d: (.*)$", text, re.MULTILINE):
+            found.setdefault(what, []).append(message)
     return found
 
 
 def test_a_set_up_that_is_wrong_is_reported_at_once_and_names_the_rank(example: Project) -> None:
-    said = in_three_ranks(example)
-    for each in said["well"]:
+    message = in_three_ranks(example)
+    for each in message["well"]:
         assert each.startswith("3 ranks on 1 host agree: model ")
-    for each in said["seed"]:
+    for each in message["seed"]:
         assert re.match(r"refused: rank 2 on \S+: model is \w+, rank 0 has \w+$", each)
-    for each in said["world"]:
+    for each in message["world"]:
         assert "3 ranks are connected, not 4" in each
-    assert said["card"] == ["rank 1 on n1: GPU-5 is rank 0's too"] * 2
-    for each in said["order"]:  # of a sampler that nobody tells the epoch
+    assert message["card"] == ["rank 1 on n1: GPU-5 is rank 0's too"] * 2
+    for each in message["order"]:  # of a sampler that nobody tells the epoch
         first, second = json.loads(each)
         assert first == second
-    for each in said["gone"]:
+    for each in message["gone"]:
         assert re.match(r"refused: rank [02] on \S+: nothing heard of rank 1 for 3 s", each)
-    assert [len(each) for each in said.values()] == [2] * 6
+    assert [len(each) for each in message.values()] == [2] * 6
 
 
 @pytest.mark.thorough
@@ -170,10 +170,10 @@ def test_a_chain_of_jobs_is_the_one_job(example: Project) -> None:
     )
 
     def submit(*words: str) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(
+        shown: dict[str, Any] = json.loads(
             example.hpcrun("submit", "--cluster", "sandbox", "--json", *words)
         )
-        return told
+        return shown
 
     # All are submitted before the first has ended; the code of the second has a mistake.
     first = submit("stage1", *one, *SHORT)
@@ -261,5 +261,5 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     assert section["stage"] == zero and ("offload_param" in section) == offloads
     assert asked["optimizer"]["params"]["torch_adam"] == (not offloads)
     assert asked.get("bf16", {}).get("enabled", False) == (words != "small")
-    told = example.hpcrun("submit", *words.split(), "--cluster", "sandbox", "--test-only")
-    assert "partition l40\n" in told + "\n"
+    shown = example.hpcrun("submit", *words.split(), "--cluster", "sandbox", "--test-only")
+    assert "partition l40\n" in shown + "\n"

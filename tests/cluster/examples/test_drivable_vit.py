@@ -132,7 +132,7 @@ print(json.dumps({tag: [[e.step, e.value] for e in read.Scalars(tag)]
 """
 
 
-def told_by(project: Project, code: str, *args: str) -> Any:
+def shown_by(project: Project, code: str, *args: str) -> Any:
     """Run code in the project's folder, and give its lines of JSON."""
     return [json.loads(line) for line in project.python(code, *args).splitlines()]
 
@@ -164,7 +164,7 @@ def test_it_trains_on_two_nodes(small: tuple[Project, Path]) -> None:
     assert not (example.folder / "outputs").exists()
     assert not (run / "code" / "outputs").exists()
     assert len(list((run / "tensorboard").iterdir())) == 1
-    (board,) = told_by(example, TENSORBOARD, str(run / "tensorboard"))
+    (board,) = shown_by(example, TENSORBOARD, str(run / "tensorboard"))
     assert dict(board["train/loss"]) == pytest.approx(curves["loss"], rel=1e-4)
     assert {"train/host_memory_gb", "train/lr", "val/loss", "val/iou"} <= set(board)
 
@@ -179,7 +179,7 @@ def test_it_trains_on_two_nodes(small: tuple[Project, Path]) -> None:
     assert json.loads((folder / "best" / "checkpoint.json").read_text())["epoch"] == best / EPOCH
 
     (folder / "latest").write_text("epoch-0002")
-    (parts,) = told_by(example, PARTS, str(folder), str(example.folder / "rendezvous"))
+    (parts,) = shown_by(example, PARTS, str(folder), str(example.folder / "rendezvous"))
     assert_parts(parts)
 
 
@@ -248,31 +248,31 @@ def test_zero3_in_fp16_goes_on_on_half_the_ranks(example: Project) -> None:
     assert met == pytest.approx({step: loss[step] for step in met}, rel=0.05)
 
 
-def assert_parts(told: dict[str, Any]) -> None:
+def assert_parts(shown: dict[str, Any]) -> None:
     """Judge what PARTS found."""
-    assert told["same"] and told["shared"]
-    assert told["dark"] < 0.06 and told["seen"] > 0.2
+    assert shown["same"] and shown["shared"]
+    assert shown["dark"] < 0.06 and shown["seen"] > 0.2
     # Its own picture, its neighbour's, its own of the moment before.
-    assert told["alone"] == [True, False, False]
-    assert told["cross_view"] == [True, True, False]
-    assert told["temporal"] == [True, False, True]
-    assert told["kept_less"] < 0.3 * told["kept"] and told["same_gradients"]
-    ones, fours = told["measured"]
+    assert shown["alone"] == [True, False, False]
+    assert shown["cross_view"] == [True, True, False]
+    assert shown["temporal"] == [True, False, True]
+    assert shown["kept_less"] < 0.3 * shown["kept"] and shown["same_gradients"]
+    ones, fours = shown["measured"]
     assert fours == pytest.approx(ones, rel=1e-5)
-    assert all(answer.startswith("refused: ") for answer in told["refused"])
-    nowhere, model, precision, stage = told["refused"]
+    assert all(answer.startswith("refused: ") for answer in shown["refused"])
+    nowhere, model, precision, stage = shown["refused"]
     assert "/empty is no checkpoint" in nowhere
     assert "its model is {" in model
     assert "its precision is bf16" in precision
     assert "written by ZeRO-1" in stage
     # A run's own checkpoints first: one that is started again has the same command line.
-    on_more, own, none, others = told["found"]
+    on_more, own, none, others = shown["found"]
     assert on_more == own == others and own.endswith("/checkpoints/epoch-0002")
     assert none == "None"
 
 
 def test_covered_cameras_are_known_from_others_and_from_before(example: Project) -> None:
-    rows = told_by(example, CONTROL)
+    rows = shown_by(example, CONTROL)
     assert len(rows) == 4
     found = {(seed, layers): (whole, covered) for seed, layers, whole, covered in rows}
     for seed in (1, 2):
@@ -314,8 +314,8 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     zero = config["zero_optimization"]
     assert zero["reduce_bucket_size"] == 50_000_000
     assert zero.get("stage3_max_live_parameters") == (1_000_000_000 if stage == 3 else None)
-    told = example.hpcrun("submit", *words.split(), "--cluster", "sandbox", "--test-only", *typed)
-    assert "partition gpu\n" in told + "\n"
+    shown = example.hpcrun("submit", *words.split(), "--cluster", "sandbox", "--test-only", *typed)
+    assert "partition gpu\n" in shown + "\n"
 
 
 def test_what_the_readme_counts_is_so(example: Project) -> None:
@@ -328,6 +328,6 @@ with torch.device("meta"):
     model = DrivableViT(**yaml.safe_load(open("conf/size/base.yaml"))["model"])
 print(sum(each.numel() for each in model.parameters()))
 """
-    (count,) = told_by(example, code)
+    (count,) = shown_by(example, code)
     readme = (Path(example.folder) / "README.md").read_text(encoding="utf-8")
     assert f"{count:,} parameters" in readme

@@ -94,7 +94,7 @@ def test_deepspeeds_own_adam_on_the_host_makes_the_same_steps(small: tuple[Proje
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one process finds out about the example's code."""
-    told = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, str(FACTS), str(tmp_path_factory.mktemp("facts"))],
         cwd=EXAMPLES / "speech-lm",
         env={
@@ -104,8 +104,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         },
         capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr[-6000:]
-    found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    assert shown.returncode == 0, shown.stderr[-6000:]
+    found: dict[str, Any] = json.loads(shown.stdout.splitlines()[-1])
     return found
 
 
@@ -172,8 +172,8 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     devices = {zero.get(part, {}).get("device") for part in ("offload_optimizer", "offload_param")}
     assert devices == ({"cpu"} if stage == 3 else {None})
     assert asked["train_batch_size"] == batch
-    told = example.hpcrun("submit", job, *options, "--cluster", "sandbox", "--test-only")
-    assert f"partition {partition}\n" in told + "\n"
+    shown = example.hpcrun("submit", job, *options, "--cluster", "sandbox", "--test-only")
+    assert f"partition {partition}\n" in shown + "\n"
 
 
 def test_a_json_block_that_does_nothing_is_reported(example: Project) -> None:

@@ -59,10 +59,10 @@ print(json.dumps({"alone": alone, "adapted": adapted}))
 
 def hashes(text: str) -> dict[int, tuple[str, str, str, str]]:
     """Read what each rank says of its weights: base before and after, adapters before and after."""
-    said = re.findall(
+    message = re.findall(
         r"rank (\d+): base (\w+) before, (\w+) after; adapters (\w+) before, (\w+) after", text
     )
-    return {int(rank): (a, b, c, d) for rank, a, b, c, d in said}
+    return {int(rank): (a, b, c, d) for rank, a, b, c, d in message}
 
 
 def assert_only_adapters_changed(text: str, ranks: int) -> None:
@@ -113,9 +113,9 @@ def test_it_learns_with_every_seed_and_not_without_a_learning_rate(
         _, _, before, after = hashes(runs[seed, "0"])[0]
         assert before == after
     # The adapters that the four ranks have saved are those that learnt, and not by heart.
-    told = json.loads(runs["unseen", "clips"])
-    assert told["alone"] > NOTHING
-    assert told["adapted"] < 0.9 * SINGLE_PIXELS
+    shown = json.loads(runs["unseen", "clips"])
+    assert shown["alone"] > NOTHING
+    assert shown["adapted"] < 0.9 * SINGLE_PIXELS
 
 
 @pytest.mark.thorough
@@ -184,8 +184,8 @@ def test_the_guides_hardware_takes_it(example: Project, cluster_like_it: str, wo
     assert asked["train_batch_size"] == 8
     micro, times = asked["train_micro_batch_size_per_gpu"], asked["gradient_accumulation_steps"]
     assert micro * times * ranks == 8
-    told = example.hpcrun("submit", job, *options, "--cluster", "sandbox", "--test-only")
-    assert f"partition {partition}\n" in told + "\n"
+    shown = example.hpcrun("submit", job, *options, "--cluster", "sandbox", "--test-only")
+    assert f"partition {partition}\n" in shown + "\n"
 
 
 # ---- hosts without Slurm

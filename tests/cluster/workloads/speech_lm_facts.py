@@ -59,13 +59,13 @@ def batches(folder: Path, **options: Any) -> Counter[tuple[int, ...]]:
 
 def filtered(folder: Path) -> list[dict[str, Any]]:
     """For each seed: what is trained on with the filter, and without."""
-    told = []
+    shown = []
     for seed in (1, 2, 3):
         made = [train.record(each, 512, 64, TINY.vocab_size, seed) for each in data.CORPORA]
         long = {tuple(row) for rows in made for row in rows["input_ids"] if len(row) > SHORT}
         with_it = batches(folder, max_length=SHORT, seed=seed)
         without = batches(folder, max_length=10**6, seed=seed)
-        told.append(
+        shown.append(
             {
                 "long": len(long),
                 "long_trained_on": len(long & set(with_it)),
@@ -73,18 +73,18 @@ def filtered(folder: Path) -> list[dict[str, Any]]:
                 "longest": max(map(len, with_it)),
             }
         )
-    return told
+    return shown
 
 
 def shares(folder: Path) -> list[tuple[float, int, int]]:
     """For each weight of the first corpus: how many rows of it there are, of how many."""
-    told = []
+    shown = []
     for weight in (0.2, 0.6):
         for seed in (1, 2, 3):
             rows = batches(folder, max_length=10**6, weights=[weight, 1 - weight], seed=seed)
             first = sum(times for row, times in rows.items() if row[0] == data.FIRST_NAME)
-            told.append((weight, first, rows.total()))
-    return told
+            shown.append((weight, first, rows.total()))
+    return shown
 
 
 def layer_passes(folder: Path, switch: str) -> float:
@@ -168,7 +168,7 @@ def eval_losses(folder: Path, *words: str) -> dict[str, float]:
 def main(folder: Path) -> None:
     """Find everything out."""
     block = {"activation_checkpointing": {"partition_activations": True}}
-    told = {
+    shown = {
         "filtered": filtered(folder / "f"),
         "shares": shares(folder / "w"),
         "passes": {
@@ -178,7 +178,7 @@ def main(folder: Path) -> None:
         "first_only": eval_losses(folder / "s", "--weights", "1", "0"),
         "passes_json_alone": passes_with_the_json_alone(block),
     }
-    print("\n" + json.dumps(told))
+    print("\n" + json.dumps(shown))
 
 
 if __name__ == "__main__":

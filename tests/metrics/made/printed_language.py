@@ -45,8 +45,8 @@ def build_nanogpt(out: Log) -> None:
             out.line("rank 0 sample 0: Hello, I'm a language model, step 7 of loss 3.2 is easy")
             out.line("HellaSwag accuracy: 2463/10042=0.2453")
         lr, norm, speed = 6e-4 * min(1, (step + 1) / 60), out.near(0.9, 0.5), out.near(185000)
-        told = f"lr {lr:.4e} | norm: {norm:.4f} | dt: {524288 / speed * 1000:.2f}ms"
-        out.line(f"step {step:5d} | loss: {loss:.6f} | {told} | tok/sec: {speed:.2f}")
+        shown = f"lr {lr:.4e} | norm: {norm:.4f} | dt: {524288 / speed * 1000:.2f}ms"
+        out.line(f"step {step:5d} | loss: {loss:.6f} | {shown} | tok/sec: {speed:.2f}")
         out.note(step, loss=f"{loss:.6f}", lr=f"{lr:.4e}", tokens_per_second=f"{speed:.2f}")
 
 
@@ -120,8 +120,8 @@ def megatron_lm(out: Log) -> None:
         if step % 100 == 0:
             kept = f"{losses[index] + 0.04:.6E}"
             out.line("[default7]:" + "-" * 98)
-            told = f"lm loss value: {kept} | lm loss PPL: {18.2:.6E} | "
-            out.line(f"[default7]: validation loss at iteration {step} | {told}")
+            shown = f"lm loss value: {kept} | lm loss PPL: {18.2:.6E} | "
+            out.line(f"[default7]: validation loss at iteration {step} | {shown}")
             out.line("[default7]:" + "-" * 98)
             out.note(step, eval_loss=kept)
         if step % 100 == 50:
@@ -154,8 +154,8 @@ def megatron_deepspeed(out: Log) -> None:
     """Print each step twice, as the two engines do, on two nodes behind pdsh's names."""
     for step, loss in enumerate(out.losses(30, 12.6, 7.3), 1):
         seconds, lr, norm = out.near(15.2), f"{2e-7 * step:.3E}", f"{out.near(8, 0.5):.3f}"
-        told = f"iter time (s): {seconds:0.3f} samples/sec: {16 / seconds:0.3f}"
-        out.line(f"node1: steps: {step} loss: {loss:0.4f} {told}")
+        shown = f"iter time (s): {seconds:0.3f} samples/sec: {16 / seconds:0.3f}"
+        out.line(f"node1: steps: {step} loss: {loss:0.4f} {shown}")
         out.line(
             f"node2:  iteration {step:8d}/{500:8d} | consumed samples: {step * 16:12d} | consumed "
             f"tokens: {step * 32768:12d} | elapsed time per iteration (ms): {seconds * 1000:.1f} | "
@@ -182,7 +182,7 @@ def nemo2(out: Log) -> None:
     )
     for index, loss in enumerate(out.losses(30, 9.8, 1.24)):
         step = (index + 1) * 10 - 1
-        told = {
+        shown = {
             "lr": 3e-5,
             "global_batch_size": 32.0,
             "global_step": float(step),
@@ -190,9 +190,9 @@ def nemo2(out: Log) -> None:
             "train_step_timing in s": out.near(0.4),
         }
         if step >= 99:
-            told["val_loss"] = 4.106
+            shown["val_loss"] = 4.106
         line = f"Training epoch 0, iteration {step + 1}/300"
-        for name, value in told.items():
+        for name, value in shown.items():
             whole = value.is_integer()
             line += f" | {name}: {int(value)}" if whole else f" | {name}: {value:.4}"
         out.line(line)
@@ -209,9 +209,9 @@ def nemo1_bar(out: Log) -> None:
     """Draw NeMo 1's bar; the values of a redraw are of the step that it counts."""
     out.line("[NeMo I 2026-11-20 08:04:09 exp_manager:396] Experiments will be logged at results")
     for step, loss in enumerate(out.losses(60, 10.9, 3.1), 1):
-        told = f", loss={loss + 0.01:.3g}, v_num=, reduced_train_loss={loss:.3f}, "
-        told += f"global_step={step - 1:.1f}, consumed_samples={step * 256:.2e}"
-        out.text += "\r" + bar(step, 60, step * 41.36, told, "Epoch 0: ")
+        shown = f", loss={loss + 0.01:.3g}, v_num=, reduced_train_loss={loss:.3f}, "
+        shown += f"global_step={step - 1:.1f}, consumed_samples={step * 256:.2e}"
+        out.text += "\r" + bar(step, 60, step * 41.36, shown, "Epoch 0: ")
         out.note(step - 1, loss=f"{loss:.3f}")
     out.line()
 
@@ -223,12 +223,12 @@ def nemo1_bar(out: Log) -> None:
 )
 def nemo2_bar(out: Log) -> None:
     """Draw the bar of NeMo's own MegatronProgressBar, which has no rate."""
-    told = ""
+    shown = ""
     for step, loss in enumerate(out.losses(60, 10.9, 3.1), 1):
         head, _, _ = bar(step, 60, step * 1.94, "", "Epoch 0: : ").rpartition(",")
-        out.text += f"\r{head}{told}]"
-        told = f", v_num=0, reduced_train_loss={loss:.3g}, global_step={step - 1:.3f}, "
-        told += f"consumed_samples={step * 256.0}, train_step_timing in s=1.940"
+        out.text += f"\r{head}{shown}]"
+        shown = f", v_num=0, reduced_train_loss={loss:.3g}, global_step={step - 1:.3f}, "
+        shown += f"consumed_samples={step * 256.0}, train_step_timing in s=1.940"
         if step < 60:
             out.note(step - 1, loss=f"{loss:.3g}")
     out.line()
@@ -244,9 +244,11 @@ def nemo_automodel(out: Log) -> None:
     for step, loss in enumerate(out.losses(50, 2.1, 0.64)):
         out.wait(0.8)
         norm, speed, tokens = f"{out.near(1.2, 0.3):.4f}", out.near(6574), out.random.randint(9, 30)
-        told = f"loss {loss:.4f} | grad_norm {norm} | lr 1.00e-05 | mem 31.55 GiB | tps {speed:.2f}"
+        shown = (
+            f"loss {loss:.4f} | grad_norm {norm} | lr 1.00e-05 | mem 31.55 GiB | tps {speed:.2f}"
+        )
         head = f"{out.clock:%Y-%m-%d %H:%M:%S} | INFO | root | step {step} | epoch 0"
-        out.line(f"{head} | {told}({speed / 8:.2f}/gpu) | num_label_tokens {tokens * 1000}")
+        out.line(f"{head} | {shown}({speed / 8:.2f}/gpu) | num_label_tokens {tokens * 1000}")
         out.note(step, loss=f"{loss:.4f}", grad_norm=norm, lr="1.00e-05")
 
 
@@ -260,9 +262,9 @@ def litgpt(out: Log) -> None:
     val = "n/a"
     for index, loss in enumerate(out.losses(40, 10.8, 5.2)):
         step = index + 1
-        told = f"iter time: {out.near(350):.2f} ms (step) remaining time: 0:{40 - index:02d}:10"
+        shown = f"iter time: {out.near(350):.2f} ms (step) remaining time: 0:{40 - index:02d}:10"
         out.line(
-            f"Epoch 1 | iter {step * 4} step {step} | loss train: {loss:.3f}, val: {val} | {told}"
+            f"Epoch 1 | iter {step * 4} step {step} | loss train: {loss:.3f}, val: {val} | {shown}"
         )
         out.note(step, loss=f"{loss:.3f}")
         if step % 15 == 0:
@@ -287,8 +289,8 @@ def olmo(out: Log) -> None:
         )
         out.line("    train/Perplexity=1,205\n    throughput/total_tokens=4,194,304")
         out.line("    throughput/device/tokens_per_second=11,274")
-        told = f"{loss:.3f}" if loss <= 10 else f"{loss:.2f}"
-        out.note(step, loss=told, grad_norm=norm)
+        shown = f"{loss:.3f}" if loss <= 10 else f"{loss:.2f}"
+        out.note(step, loss=shown, grad_norm=norm)
 
 
 @printed(
@@ -341,7 +343,7 @@ def llamafactory_jsonl(out: Log) -> None:
     """Write LLaMA-Factory's file."""
     for index, loss in enumerate(out.losses(40, 1.75, 1.37)):
         step, lr = (index + 1) * 5, 5e-5 * (1 - index / 40)
-        told = {
+        shown = {
             "current_steps": step,
             "total_steps": 200,
             "loss": round(loss, 4),
@@ -351,5 +353,5 @@ def llamafactory_jsonl(out: Log) -> None:
             "elapsed_time": "4 days, 7:18:24",
             "remaining_time": "0:12:30",
         }
-        out.line(json.dumps(told))
-        out.note(step, loss=str(told["loss"]), lr=str(lr))
+        out.line(json.dumps(shown))
+        out.note(step, loss=str(shown["loss"]), lr=str(lr))

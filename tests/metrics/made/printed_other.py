@@ -44,10 +44,10 @@ def fairseq_simple(out: Log) -> None:
             loss, step = next(losses), (epoch - 1) * 2000 + index * 100
             out.wait(30)
             head = f"{out.stamp()[:19]} | INFO | train_inner | epoch {epoch:03d}:  {index * 100:5d}"
-            told = f"loss={loss:.3f}, nll_loss={loss - 1:.3f}, ppl={2 ** (loss - 1):.2f}"
+            shown = f"loss={loss:.3f}, nll_loss={loss - 1:.3f}, ppl={2 ** (loss - 1):.2f}"
             gnorm = f"{out.near(1.5, 0.4):.3f}"
             out.line(
-                f"{head} / 2000 {told}, wps=52922.3, ups=3.21, wpb=16482.1, bsz=512, "
+                f"{head} / 2000 {shown}, wps=52922.3, ups=3.21, wpb=16482.1, bsz=512, "
                 f"num_updates={step}, lr={step / 4e6:g}, gnorm={gnorm}, loss_scale=8, "
                 f"train_wall=31, gb_free=21.4, wall={step // 3}"
             )
@@ -76,7 +76,7 @@ def fairseq_json(out: Log) -> None:
     for index, loss in enumerate(out.losses(40, 12.4, 4.6)):
         step, gnorm = (index + 1) * 100, f"{out.near(1.5, 0.4):.3f}"
         out.wait(30)
-        told = {
+        shown = {
             "epoch": 1,
             "update": round(step / 4000, 3),
             "loss": f"{loss:.3f}",
@@ -87,11 +87,11 @@ def fairseq_json(out: Log) -> None:
             "gnorm": gnorm,
             "loss_scale": "8",
         }
-        out.line(f"{out.stamp()[:19]} | INFO | train_inner | {json.dumps(told)}")
+        out.line(f"{out.stamp()[:19]} | INFO | train_inner | {json.dumps(shown)}")
         out.note(step, loss=f"{loss:.3f}", lr=f"{step / 4e6:g}", grad_norm=gnorm)
     kept = f"{loss + 0.2:.3f}"
-    told = {"epoch": 1, "valid_loss": kept, "valid_nll_loss": "3.9", "valid_num_updates": "4000"}
-    out.line(f"{out.stamp()[:19]} | INFO | valid | {json.dumps(told)}")
+    shown = {"epoch": 1, "valid_loss": kept, "valid_nll_loss": "3.9", "valid_num_updates": "4000"}
+    out.line(f"{out.stamp()[:19]} | INFO | valid | {json.dumps(shown)}")
     out.note(4000, eval_loss=kept)
 
 
@@ -122,7 +122,7 @@ def verl_console(out: Log) -> None:
     """Print verl's lines behind Ray's coloured name of the actor."""
     for step in range(1, 31):
         loss, norm = out.random.gauss(0, 0.02), out.near(0.3, 0.5)
-        told = {
+        shown = {
             "actor/pg_loss": loss,
             "actor/kl_loss": abs(loss) / 10,
             "actor/entropy": 0.41,
@@ -134,7 +134,7 @@ def verl_console(out: Log) -> None:
             "training/global_step": step,
             "training/epoch": 0,
         }
-        line = " - ".join(f"{name}:{value!r}" for name, value in told.items())
+        line = " - ".join(f"{name}:{value!r}" for name, value in shown.items())
         out.line(f"\x1b[36m(TaskRunner pid=4711)\x1b[0m step:{step} - {line}")
         out.note(step, loss=repr(loss), lr="1e-06", grad_norm=repr(norm))
 
@@ -150,10 +150,10 @@ def openrlhf_bar(out: Log) -> None:
     out.text += "\r" + bar(0, 1, 0, "", "Train epoch: ") + "\n"
     for index, loss in enumerate(out.losses(40, 2.2, 1.1)):
         norm, lr = out.near(1.1, 0.3), 5e-6 * min(1, (index + 1) / 10)
-        told = f", gpt_loss={loss:.3g}, lr={lr:.3g}, grad_norm={norm:.3g}"
+        shown = f", gpt_loss={loss:.3g}, lr={lr:.3g}, grad_norm={norm:.3g}"
         label = "Train step of epoch 0: "
-        out.text += "\r" + bar(index, 40, index * 1.31, told, label)
-        out.text += "\r" + bar(index + 1, 40, (index + 1) * 1.31, told, label)
+        out.text += "\r" + bar(index, 40, index * 1.31, shown, label)
+        out.text += "\r" + bar(index + 1, 40, (index + 1) * 1.31, shown, label)
         out.note(index + 1, loss=f"{loss:.3g}", lr=f"{lr:.3g}", grad_norm=f"{norm:.3g}")
     out.text += "\r" + bar(1, 1, 52.4, "", "Train epoch: ") + "\n"
 
@@ -171,11 +171,11 @@ def open_clip(out: Log) -> None:
         seen, lr = 4096 + index * 409600, f"{5e-4 * min(1, index / 20):5f}"
         mean = 0.9 * mean + 0.1 * loss
         out.wait(70)
-        told = f"Contrastive_loss: {loss:#.5g} ({mean:#.5g}) Loss: {loss:#.5g} ({mean:#.5g})"
+        shown = f"Contrastive_loss: {loss:#.5g} ({mean:#.5g}) Loss: {loss:#.5g} ({mean:#.5g})"
         out.line(
             f" 0: {out.clock:%Y-%m-%d,%H:%M:%S} | INFO | Train Epoch: 0 [{seen:>8}/16777216 "
             f"({100 * seen / 16777216:.0f}%)] Data (t): 0.309 Batch (t): 0.687, 5881.76/s, "
-            f"367.610/s/gpu LR: {lr} Logit Scale: 14.286 {told}"
+            f"367.610/s/gpu LR: {lr} Logit Scale: 14.286 {shown}"
         )
         out.note(seen, loss=f"{loss:#.5g}", lr=lr)
 
@@ -219,7 +219,7 @@ def axolotl_dicts(out: Log) -> None:
     )
     for index, loss in enumerate(out.losses(30, 1.9, 0.8)):
         norm = f"{out.near(0.6, 0.4):.4g}"
-        told = {
+        shown = {
             "loss": f"{loss:.4g}",
             "grad_norm": norm,
             "learning_rate": "0.0002",
@@ -231,7 +231,7 @@ def axolotl_dicts(out: Log) -> None:
             "tokens/total": 65536 * (index + 1),
             "epoch": f"{index / 30:.4g}",
         }
-        out.line(str(told))
+        out.line(str(shown))
         out.note(index, loss=f"{loss:.4g}", grad_norm=norm, lr="0.0002")
 
 
@@ -347,26 +347,26 @@ def speechbrain_epochs(out: Log) -> None:
 def deepspeed_overflow(out: Log) -> None:
     """Print the engine's lines of an fp16 run that begins, as all do, with a few overflows."""
 
-    def said(level: str, where: str, text: str) -> None:
+    def message(level: str, where: str, text: str) -> None:
         out.line(f"[{out.stamp()}] [{level}] [{where}] {text}")
 
     for index, loss in enumerate(out.losses(40, 8.1, 3.0)):
         step = (index + 1) * 10
         out.wait(4)
         for power in (16, 15, 14, 13) if index == 0 else ():
-            said(
+            message(
                 "INFO",
                 "loss_scaler.py:187:update_scale",
                 f"[deepspeed] OVERFLOW! Rank 0 Skipping"
                 f" step. Attempted loss scale: {2**power}, reducing to {2 ** (power - 1)}",
             )
         lr, speed = f"{1e-4 * min(1, step / 100):.6g}", f"{out.near(171.9):.6f}"
-        said(
+        message(
             "INFO",
             "logging.py:107:log_dist",
             f"[Rank 0] step={step}, skipped=4, lr=[{lr}], mom=[(0.9, 0.999)]",
         )
-        said(
+        message(
             "INFO",
             "timer.py:264:stop",
             f"epoch=0/micro_step={step * 4}/global_step={step}, "

@@ -7,8 +7,8 @@ from tests.metrics.made.printed import Log, printed
 
 def _plain(out: Log, step: int, loss: float, speed: float = 41200.0) -> None:
     """Print what many loops print."""
-    said = f"step {step}/600 | loss {loss:.4f} | lr 3.00e-04 | {out.near(speed):.0f} tokens/s"
-    out.line(f"{out.clock:%Y-%m-%d %H:%M:%S} INFO train.py:88 {said}")
+    text = f"step {step}/600 | loss {loss:.4f} | lr 3.00e-04 | {out.near(speed):.0f} tokens/s"
+    out.line(f"{out.clock:%Y-%m-%d %H:%M:%S} INFO train.py:88 {text}")
     out.note(step, loss=f"{loss:.4f}", lr="3.00e-04")
 
 
@@ -62,8 +62,8 @@ def plain_dirt(out: Log) -> None:
     out.line('Script started on 2026-11-20 08:04:09+00:00 [TERM="xterm"]\r')
     for index, loss in enumerate(out.losses(40, 9.8, 3.2)):
         step = index + 1
-        said = f"\x1b[1mstep\x1b[0m={step} \x1b[33mloss={loss:.5f}\x1b[0m lr=1.00e-04"
-        out.line(f"[rank0]:[rank0]: {said}\r")
+        text = f"\x1b[1mstep\x1b[0m={step} \x1b[33mloss={loss:.5f}\x1b[0m lr=1.00e-04"
+        out.line(f"[rank0]:[rank0]: {text}\r")
         out.note(step, loss=f"{loss:.5f}", lr="1.00e-04")
         if step % 10 == 5:
             out.line("\x00\x00\x00\udcff\udcfe\udc80 step\r")

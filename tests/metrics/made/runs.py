@@ -87,11 +87,11 @@ def make(run: Run, python: Interpreter) -> tuple[dict[str, bytes], dict[str, Any
             if number:
                 notes.append(RESTART)
                 streams[-run.apart] += run.between.encode()
-            code, *said = _start(run, python, arguments.split(), home, truth)
+            code, *message = _start(run, python, arguments.split(), home, truth)
             if number == len(run.attempts) - 1 and (code != 0) != run.fails:
-                raise RunFailed(f"it ended with {code}:\n{b''.join(said).decode()}")
-            streams = [before + new for before, new in zip(streams, said, strict=True)]
-            notes += _printed(said[0]) if run.json_lines else read_notes(truth)
+                raise RunFailed(f"it ended with {code}:\n{b''.join(message).decode()}")
+            streams = [before + new for before, new in zip(streams, message, strict=True)]
+            notes += _printed(message[0]) if run.json_lines else read_notes(truth)
             truth.unlink(missing_ok=True)
         if run.collect:
             streams[0] = (home / run.collect).read_bytes()

@@ -75,8 +75,8 @@ def epochs(loop: Loop) -> None:
 def text(loop: Loop) -> None:
     """The mean loss of each epoch in words."""
     for epoch in range(1, EPOCHS + 1):
-        told = [loop.step(batch) for batch in tqdm(loop.loader, f"Epoch {epoch}", leave=False)]
-        mean, lr = sum(loss for loss, _ in told) / len(told), told[-1][1]
+        shown = [loop.step(batch) for batch in tqdm(loop.loader, f"Epoch {epoch}", leave=False)]
+        mean, lr = sum(loss for loss, _ in shown) / len(shown), shown[-1][1]
         print(f"Epoch [{epoch}/{EPOCHS}] Train Loss: {mean:.4f}, LR: {lr:.6f}")
         note(epoch, loss=f"{mean:.4f}", lr=f"{lr:.6f}")
 

@@ -36,11 +36,11 @@ class Told(TrainerCallback):
         """Note a line."""
         if not state.is_world_process_zero:
             return
-        told = {NAMES[name]: value for name, value in logs.items() if name in NAMES}
+        shown = {NAMES[name]: value for name, value in logs.items() if name in NAMES}
         if PRINTS_FOUR_DIGITS and not self.arguments.every_digit:
-            told = {name: f"{value:.4g}" for name, value in told.items()}
-        if told:
-            note(state.global_step, **told)
+            shown = {name: f"{value:.4g}" for name, value in shown.items()}
+        if shown:
+            note(state.global_step, **shown)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Break the weights."""

@@ -29,8 +29,8 @@ def main() -> None:
             lr, speed = 2e-5 * min(1.0, step / 10), 57.8 + random.random()
             bar.update(1)
             bar.set_description(f"{epoch + 1}|{step}|Loss: {loss}")
-            told = {"loss": loss, "lr": lr, "tokens_per_second_per_gpu": speed}
-            logger.log_dict({**told, "peak_memory_active": 17.23, "grad_norm": 1 + loss / 9}, step)
+            shown = {"loss": loss, "lr": lr, "tokens_per_second_per_gpu": speed}
+            logger.log_dict({**shown, "peak_memory_active": 17.23, "grad_norm": 1 + loss / 9}, step)
             note(step, loss=loss, lr=lr, grad_norm=1 + loss / 9)
             time.sleep(0.03)
         bar.close()

@@ -57,9 +57,9 @@ class Told(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
         """Note a line."""
-        told = {TOLD[name]: f"{value:.4g}" for name, value in logs.items() if name in TOLD}
+        shown = {TOLD[name]: f"{value:.4g}" for name, value in logs.items() if name in TOLD}
         if "loss" in logs:
-            note(state.global_step, **told)
+            note(state.global_step, **shown)
 
     def on_step_end(self, *args: Any, **rest: Any) -> None:
         """Take a moment."""
