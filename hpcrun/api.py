@@ -498,7 +498,7 @@ def _dry(made: Prepared) -> DryRun:
 def _cancel(
     context: Context, *, runs: Sequence[RunFolder] = (), sweeps: Sequence[SweepFolder] = ()
 ) -> bool:
-    from hpcrun.controller.orders import cancel_all
+    from hpcrun.controller.job_actions import cancel_all
 
     outcomes = cancel_all(context, Targets(runs=[*runs], sweeps=[*sweeps], jobs=[]))
     for each in outcomes:

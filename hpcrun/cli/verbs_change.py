@@ -25,7 +25,7 @@ from hpcrun.errors import HpcrunError, InputError, OutOfReach
 
 if TYPE_CHECKING:
     from hpcrun.controller.clean import Unit
-    from hpcrun.controller.orders import Outcome
+    from hpcrun.controller.job_actions import Outcome
     from hpcrun.runs.layout import SweepFolder
 
 
@@ -40,7 +40,7 @@ def cancel(jobs: Sequence[str], pending: bool, cluster: str | None, as_json: boo
     JOB is a Slurm job id, a run id or a sweep's id; 7_3 and 7_[3-5,9] are tasks of array 7. There
     is no default: even the newest run must be named. Jobs that are already over are left alone.
     """
-    from hpcrun.controller.orders import cancel_all
+    from hpcrun.controller.job_actions import cancel_all
     from hpcrun.controller.targets import find_targets
 
     where = context(cluster)
@@ -66,7 +66,7 @@ def requeue(
     tasks, or with --failed the failed ones. A running job is stopped first. For jobs that Slurm
     has forgotten use hpcrun resubmit.
     """
-    from hpcrun.controller.orders import requeue_all
+    from hpcrun.controller.job_actions import requeue_all
     from hpcrun.controller.targets import find_targets
 
     where = context(cluster)

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from hpcrun import scheduler
 from hpcrun.controller.context import Context, slurm_transport
-from hpcrun.controller.orders import is_alive_here
+from hpcrun.controller.job_actions import is_alive_here
 from hpcrun.controller.status import Memory, status_of
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.runs import layout, records
