@@ -151,7 +151,7 @@ def test_a_job_by_name_and_by_path(project: Caller) -> None:
         (JOB, {"set": {"bath": 1}}, "set: bath: unknown key; did you mean batch?"),
         (JOB, {"set": {"a=b": 1}}, "set: 'a=b': expected a key"),
         (JOB, {"set": {"env.A": "{nope}"}}, "set: env.A: "),
-        (JOB, {"set": {"env.A": {1, 2}}}, "set: env.A: a set cannot stand in a job"),
+        (JOB, {"set": {"env.A": {1, 2}}}, "set: env.A: a set cannot be part of a job"),
         (
             JOB,
             {"args": "--lr 3"},

@@ -73,7 +73,7 @@ _Place = tuple[int, int]
 _ANOTHER = "taken as another run in the same file, not as a requeue"
 _NEXT_EPOCH = "taken as the next epoch, or another run in the same file, not as a requeue"
 _UNKNOWN = "at which steps is not known, their order counts"
-_DONE_AGAIN = "the run was resumed; without steps, what it did again stands there twice"
+_DONE_AGAIN = "the run was resumed, and its lines show no steps: what was repeated is drawn twice"
 
 
 def derive(store: Store, limit: int | None = None) -> Curve:
@@ -113,9 +113,8 @@ def derive(store: Store, limit: int | None = None) -> Curve:
     notes = [*axis.notes(losses)]
     if is_late or is_unknown:
         notes.append(
-            "losses stand in lumps between the drawings of the progress bar, as a program prints "
-            "that buffers its output: "
-            + ("their steps follow from their epochs" if is_late else _UNKNOWN)
+            "losses are bunched between updates of the progress bar, as where a program buffers "
+            "its output: " + ("their steps follow from their epochs" if is_late else _UNKNOWN)
         )
     others = [name for name in metrics if like_a_loss(name) and metrics[name].summary.count > 1]
     others.sort(key=lambda name: name != LOSS)
@@ -339,7 +338,7 @@ class _Axis:
         for length, count in self.others:
             yield (
                 f"a training of another length ({length} steps, or to an epoch, not {self.length}) "
-                f"stands in the same file: its {count} losses are left out"
+                f"is in the same file: its {count} losses are left out"
             )
         processes = max((round(self._processes(lead.rows)) for lead, _ in leads), default=1)
         rows = sum(len(counted.steps) for _, counted in leads)
@@ -347,7 +346,7 @@ class _Axis:
         shown = 0 if losses is None else len(losses.values)
         if processes > 1:
             yield (
-                f"each step stands {processes} times in the log, with different values and "
+                f"each step is in the log {processes} times, with different values and "
                 "no rank: several processes print it; the last value of each step counts"
             )
         elif losses is not None and behind > _SHARE * rows and shown < (1 - _SHARE) * rows:

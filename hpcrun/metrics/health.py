@@ -231,7 +231,7 @@ def _plateau(losses: Losses) -> str | None:
     if level is None:
         return None
     begin, end = (_at(losses.steps, index) for index in (since or 0, len(losses.steps) - 1))
-    return f"loss stands still at {level:.4g} from {begin} to the end ({end})"
+    return f"loss stays at {level:.4g} from {begin} to the end ({end})"
 
 
 def _standing_level(losses: Losses) -> float | None:

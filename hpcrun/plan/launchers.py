@@ -144,9 +144,9 @@ def framework_notes(job: Job) -> list[str]:
     if spec.precision == "fp32" and "__ddp_backend" in names and "__deepspeed" not in names:
         return []
     return [
-        "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script says "
+        "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script passes "
         'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
-        "says, and the job precision: fp32"
+        "sets, and the job has precision: fp32"
     ]
 
 

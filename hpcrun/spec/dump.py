@@ -138,7 +138,7 @@ def _plain(value: Any, source: str, path: str, depth: int) -> Any:
         return float(value)
     kind = type(value).__name__
     fix = "; a set has no order: give a list" if isinstance(value, (set, frozenset)) else ""
-    raise _problem(source, path, f"a {kind} cannot stand in a job{fix}")
+    raise _problem(source, path, f"a {kind} cannot be part of a job{fix}")
 
 
 def _check_text(text: str, source: str, path: str) -> str:
@@ -261,7 +261,7 @@ def _lines(text: str, key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
     """The whole lines of an entry of a block map. Raises CannotEdit where others share them."""
     start = text.rfind("\n", 0, key.start_mark.index) + 1
     if text[start : key.start_mark.index].strip():
-        raise CannotEdit("other text stands before the key")
+        raise CannotEdit("other text precedes the key")
     tail = max(_tail(value), key.end_mark.index)
     return start, _line_end(text, tail)
 

@@ -126,7 +126,7 @@ FAULTS: tuple[tuple[Fault, str, tuple[float, ...]], ...] = (
     (spike, "spike", (1.2, 1.5, 2.0, 3.0, 10.0)),
     (jump, "diverges", (0.5, 0.8, 1.0, 2.0)),
     (climb, "diverges", (0.5, 0.8, 1.0, 2.0)),
-    (never_learns, "stands still", (0.0001, 0.001, 0.01, 0.05)),
+    (never_learns, "stays at", (0.0001, 0.001, 0.01, 0.05)),
     (collapse, "scale", (4, 8, 12, 16)),
     (stall, "took", (60, 120, 600, 3600)),
     (silence, "no progress", (60, 120, 600, 3600)),

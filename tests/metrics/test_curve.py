@@ -191,7 +191,7 @@ class TestOneLog:
         curve = build(lines)
         assert curve.steps("loss") == [*range(0, 500, 20)]
         assert curve.restarts == ()
-        assert [note[:31] for note in curve.notes] == ["each step stands 4 times in the"]
+        assert [note[:31] for note in curve.notes] == ["each step is in the log 4 times"]
 
     def test_processes_that_drift_are_no_restarts(self) -> None:
         drifts = (0, 100, 160)

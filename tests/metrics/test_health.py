@@ -126,7 +126,7 @@ def test_gradients_that_stay_lost() -> None:
     norms = [1.0] * 30 + [math.nan] * 30
     shown = warnings_of(descent()[:30] + [0.0] * 30, grad_norm=build_series(STEPS, norms))
     assert shown[0] == "grad_norm is nan from step 310 to the end (30 of 60 points)"
-    assert "stands still at 0 from step 310" in shown[1]
+    assert "stays at 0 from step 310" in shown[1]
 
 
 def test_a_spike_is_named_with_what_it_rose_from() -> None:
@@ -181,12 +181,12 @@ def test_a_loss_that_never_learns() -> None:
     rng = Random(1)
     values = [round(math.log(10) + rng.gauss(0, 0.002), 4) for _ in range(200)]
     (shown,) = warnings_of(values)
-    assert shown == "loss stands still at 2.303 from step 10 to the end (step 2000)"
+    assert shown == "loss stays at 2.303 from step 10 to the end (step 2000)"
 
 
 def test_a_frozen_loss() -> None:
     (shown,) = warnings_of([*descent()[:25], *[5.1037] * 35])
-    assert shown == "loss stands still at 5.104 from step 260 to the end (step 600)"
+    assert shown == "loss stays at 5.104 from step 260 to the end (step 600)"
 
 
 @pytest.mark.parametrize("last", [0.0, 0.001, 0.5])

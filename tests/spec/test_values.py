@@ -74,8 +74,8 @@ def test_kinds_that_are_nearly_pythons_own() -> None:
     ("value", "message"),
     [
         ({"resources": {"gpus_per_node": {4}}}, "job: resources.gpus_per_node: a set cannot"),
-        ({"env": {"A": b"x"}}, "job: env.A: a bytes cannot stand in a job"),
-        ({"args": ["a", object()]}, "job: args[1]: a object cannot stand in a job"),
+        ({"env": {"A": b"x"}}, "job: env.A: a bytes cannot be part of a job"),
+        ({"args": ["a", object()]}, "job: args[1]: a object cannot be part of a job"),
         ({"env": {1: "x"}}, "job: env.1: a key must be text; got 1"),
         ({"name": "\udcff"}, "job: name: '\\udcff': not UTF-8"),
     ],
