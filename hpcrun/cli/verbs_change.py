@@ -145,7 +145,7 @@ def _outcome_json(one: Outcome, done: str) -> dict[str, object]:
 @click.command("resubmit", cls=JobCommand)
 @click.argument("job", required=False, type=RUN)
 @click.option("--failed", is_flag=True, help="Only runs that are over and did not succeed.")
-@click.option("--fresh", is_flag=True, help="Start from scratch, with an own checkpoint folder.")
+@click.option("--fresh", is_flag=True, help="Start from scratch, with a new checkpoint folder.")
 @click.option(
     "--code",
     type=click.Choice(["then", "now"]),
@@ -226,7 +226,10 @@ _PATIENCE = 3.0
 @click.command("clean")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, type=RUN)
 @click.option(
-    "--older-than", default="30d", metavar="T", help="Runs that ended before: 30d (default), 12h."
+    "--older-than",
+    default="30d",
+    metavar="T",
+    help="Runs that ended at least this long ago: 30d (default), 12h.",
 )
 @click.option("--keep", type=click.IntRange(0), default=0, help="Keep the newest N, however old.")
 @click.option("--failed", is_flag=True, help="Only runs that did not succeed.")

@@ -51,7 +51,7 @@ def sandbox() -> None:
 @click.option(
     "--like",
     metavar="PROFILE",
-    help="Take after a cluster: the partitions, GPU types and limits of an hpcrun.yaml or of a "
+    help="Imitate a cluster: the partitions, GPU types and limits of an hpcrun.yaml or of a "
     "named profile of yours; --nodes then counts nodes of each kind (4 at most).",
 )
 def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
@@ -197,8 +197,8 @@ def completion(shell: str, install: bool, name: str) -> int:
     """Print the shell script that completes verbs, options, jobs, runs and job ids.
 
     For this shell:  eval "$(hpcrun completion bash)"; zsh alike; fish:  hpcrun completion fish |
-    source. For all to come: --install. It asks the hpcrun that wrote it, whatever the PATH has; run
-    it again after hpcrun was moved.
+    source. For all new shells: --install. The script calls the hpcrun that printed it, whatever the
+    PATH has; print it again after hpcrun was moved.
 
     Where you call it as python -m hpcrun: alias hr='python -m hpcrun', and --command hr.
     """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Keep every Nth line of a kind, of logs too long for the memory.",
+    help="Keep every Nth line of a kind, for logs too long for the memory.",
 )
 @cluster_option
 def parse(

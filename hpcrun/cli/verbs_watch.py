@@ -109,7 +109,7 @@ def logs(
     write stdout and stderr to one file.) Of other jobs it shows stderr, if that is a separate file.
 
     --since compares the time stamps of the lines (local time unless they name a zone); a log whose
-    last lines have none is shown whole if it was written to since.
+    last lines have none is shown whole if it was written to since then.
 
     Secrets are shown as ***: the values of the job's secrets, well-known kinds of tokens (Hugging
     Face, GitHub, OpenAI, AWS ...), values of names that end in _KEY, _TOKEN, _SECRET or _PASSWORD,

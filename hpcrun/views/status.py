@@ -53,7 +53,7 @@ def duration(seconds: float | None) -> str:
 
 
 def reason_text(verdict: Verdict) -> str:
-    """Say why a job has ended, in plain words; of one that has not, Slurm's own word."""
+    """Say why a job has ended, in plain words; of one that has not, Slurm's reason."""
     return explain(verdict.reason).words if verdict.final else verdict.reason
 
 

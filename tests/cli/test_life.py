@@ -338,7 +338,7 @@ def test_a_run_that_begins_from_the_checkpoints_of_the_run_before(
     notes = {path.stem for path in (first / "successors").iterdir()}
     assert notes == {second.name, third.name}, plain
 
-    # What begins from it keeps it; and it may not be written anew meanwhile.
+    # What begins from it keeps it; and it may not be written again meanwhile.
     states = row(first, "7", "FAILED") + row(plain, "10", "FAILED")
     states += row(second, "8", "FAILED") + row(third, "9", "PENDING")
     replay(tools, "squeue", (0, states, ""))

@@ -117,7 +117,7 @@ def test_many_runs_are_one_question(hpcrun: Caller, tools: Path) -> None:
         replay(tools, "sbatch", (0, f"{job}\n", ""))
         submit(hpcrun)
     first, second, third = sorted(hpcrun.runs.iterdir(), key=lambda run: _job_id(run))
-    # The second job's number was another run's, on a cluster that counted anew.
+    # The second job's number was another run's, on a cluster that counted again.
     rows = row(first, "1", "PENDING", "Priority") + row(second, "9", "RUNNING")
     queue = replay(tools, "squeue", (0, rows, ""))
     accounts = account_row(second, "2", "TIMEOUT") + account_row(first, "3", "COMPLETED")

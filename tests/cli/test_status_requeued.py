@@ -1,4 +1,4 @@
-"""hpcrun status of a run that is started anew while, or after, it is looked at."""
+"""hpcrun status of a run that is started again while, or after, it is looked at."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_a_requeued_run_that_waits_for_days_is_not_over(
     # Of all runs squeue tells only of those that it is asked about.
     rows = {row["id"]: row["state"] for row in several("status", "--json").json["runs"]}
     assert rows["12"] == "PENDING"
-    # What it was remembered for stays true of a run that is not started anew.
+    # What it was remembered for stays true of a run that is not started again.
     assert rows["11"] == "COMPLETED"

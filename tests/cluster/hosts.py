@@ -29,7 +29,7 @@ COMMANDS = ("ip", "nsenter", "unshare", "setpriv", "mount", "hostname", "env", "
 SOFTWARE = [Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix)]
 
 # The argument list of a process and everything below it, as the shell of the init sets it up.
-# /sys is mounted anew because /sys/class/net shows the network namespace of the mount; the cgroup
+# /sys is mounted again because /sys/class/net shows the network namespace of the mount; the cgroup
 # tree below it is carried over, because slurmd will not start without one.
 _INIT = """
 set -e
@@ -145,7 +145,7 @@ class Network:
         children = Path(f"/proc/{host.keeper.pid}/task/{host.keeper.pid}/children")
         host.init = int(children.read_text().split()[0])
         self.hosts[host.name] = host
-        # A card's address belongs to the machine: started anew it has the same, or its neighbours
+        # A card's address belongs to the machine: started again it has the same, or its neighbours
         # would for seconds send to the old one.
         card = ":".join(["02", "00", *(f"{int(part):02x}" for part in host.address.split("."))])
         self._on_switch(

@@ -175,7 +175,7 @@ class Rig:
         self.daemons.pop(name).enter.wait()
 
     def revive_node(self, name: str, timeout: float = 60) -> None:
-        """Start a killed node anew, /tmp empty, and wait until Slurm calls it idle."""
+        """Start a killed node again, /tmp empty, and wait until Slurm calls it idle."""
         self._power_on(name)
         self._wait(lambda: self._not_idle(name), f"node {name} to be idle", timeout)
 

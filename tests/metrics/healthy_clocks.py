@@ -75,7 +75,7 @@ def one_checkpoint(rng: Random) -> Curve:
 
 
 def epochs(rng: Random) -> Curve:
-    """Much happens at the end of an epoch: loaders begin anew, a model is written."""
+    """Much happens at the end of an epoch: loaders begin again, a model is written."""
     size, count = rng.randint(10, 80), rng.randint(2, 6)
     took = rng.uniform(5, 600)
     curve = clocked(rng, {size * (i + 1): took * rng.uniform(0.7, 1.5) for i in range(count)})

@@ -45,7 +45,7 @@ def ask(framework: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[
         check=False,
         timeout=900,
         cwd=folder,
-        # The ninja that jobs have: one of another version builds all anew.
+        # The ninja that jobs have: one of another version builds all again.
         env={
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -1,7 +1,7 @@
 """The terminal report, as text that was looked at.
 
 After a change that is meant: ``python -m tests.report.test_terminal`` writes the golden files
-anew; look at each before it is committed.
+again; look at each before it is committed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_what_is_resumed_must_fit(tmp_path: Path) -> None:
     assert again.config()["resumed_from_step"] == 2
     assert again.curve() == {}
 
-    # Told to begin anew, a run replaces what it finds.
+    # Asked to begin again, a run replaces what it finds.
     begun_again = train(*arguments, "--steps", 2, "--resume", "never")
     assert [step for step, _ in begun_again.curve("loss")] == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000002"]

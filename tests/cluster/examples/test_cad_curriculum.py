@@ -204,7 +204,7 @@ def test_a_chain_of_jobs_is_the_one_job(example: Project) -> None:
     expected = stages_of(example.curves(whole))
     assert [len(losses) for losses in expected.values()] == [STAGE_STEPS] * 3
     chain = [example.curves(Path(run["run_dir"])) for run in (first, second, again, third)]
-    # The steps are counted on, and the run that went on took the step anew that was not saved.
+    # The steps are counted on, and the run that went on took the step again that was not saved.
     assert [(min(curve["loss"]), max(curve["loss"])) for curve in chain] == [
         (1, 8), (9, 13), (13, 16), (17, 24)
     ]  # fmt: skip
