@@ -176,7 +176,7 @@ def replay(folder: Path, command: str, answer: tuple[int, str, str]) -> Path:
     script.unlink(missing_ok=True)
     script.write_text(
         f'#!/bin/sh\necho "$PWD|$*" >>"{calls}"\n'
-        # A squeue that works always has its column names to tell.
+        # A squeue that works always prints its column names.
         f'case "{command} $*" in "squeue --me --format=%i") echo JOBID; exit {code} ;; esac\n'
         f"printf %s {shlex.quote(out)}\nprintf %s {shlex.quote(err)} >&2\nexit {code}\n"
     )

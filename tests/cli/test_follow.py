@@ -60,7 +60,7 @@ class Followed:
             os.set_blocking(stream.fileno(), False)
 
     def hear(self, text: bytes) -> None:
-        """Wait until the follower has said this."""
+        """Wait until the follower has printed this."""
         assert self.process is not None
         deadline = time.monotonic() + 60
         while text not in self.received:

@@ -46,7 +46,7 @@ parser.parse_args()
 
 
 class Slurm:
-    """Commands that answer what they are told."""
+    """Commands that answer as they are set up."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

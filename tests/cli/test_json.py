@@ -1,4 +1,4 @@
-"""Every verb that reads or submits speaks JSON, as its schema says, and so do errors."""
+"""Every verb that reads or submits prints JSON, as its schema says, and so do errors."""
 
 from __future__ import annotations
 

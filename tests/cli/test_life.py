@@ -293,7 +293,7 @@ def test_resubmit_goes_on_to_the_end_of_the_new_run(
     queue = tools / "queue"
     replay(tools, "squeue", (0, "", ""))
     queue.write_text(row(run, "7", "FAILED"))
-    # The new job fails as soon as it is submitted; its row of the queue tells its folder.
+    # The new job fails as soon as it is submitted; its row of the queue shows its folder.
     answer = row(run, "8", "FAILED").replace(str(run), "$PWD")
     (tools / "squeue").write_text(f'#!/bin/sh\ncat "{queue}"\n')
     (tools / "sbatch").write_text(

@@ -214,7 +214,7 @@ def test_the_cause_comes_first_and_the_launchers_words_on_it_are_one_line(run: R
         "==> the launchers on nodes 0, 1 report that a process failed: hpcrun logs --node 0 <==\n"
     )
     assert out.count(only) == 1
-    # Where no rank was heard the launcher's words are all there is.
+    # Where no rank wrote anything the launcher's words are all there is.
     run.write("logs/0/rank-3.log", "step 1\n")
     run.write("attempts/0/end.json", ended(0))
     assert "ChildFailedError" in run.logs("--err")

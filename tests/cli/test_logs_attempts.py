@@ -10,7 +10,7 @@ from tests.cli.test_logs import Run
 
 @pytest.fixture
 def run(hpcrun: Caller) -> Run:
-    """Attempt 0 on n1 and n2, attempt 1 on n2 and n3; the batch script's log tells of both."""
+    """Attempt 0 on n1 and n2, attempt 1 on n2 and n3; the batch script's log shows both."""
     made = Run(hpcrun)
     for attempt, hosts in enumerate((("n1", "n2"), ("n2", "n3"))):
         text = "".join(f"{host} slots=2\n" for host in hosts)
@@ -30,7 +30,7 @@ def test_lines_are_counted_within_the_attempt(run: Run) -> None:
     assert run.logs("--attempt", "0", "-n", "0") == ""
     assert "one" not in run.logs("--attempt", "0", "-n", "9")
     assert "error: zero" not in run.logs("--attempt", "0", "-n", "1", "--grep", "zero")
-    # What is shown since a time is not what a later attempt said.
+    # What is shown since a time is not what a later attempt printed.
     run.write("logs/batch.log", (run.path / "logs/batch.log").read_text() + "2030-01-01 00:00:00\n")
     assert "one" not in run.logs("--attempt", "0", "--since", "2029-12-31T00:00")
 

@@ -193,7 +193,7 @@ def test_a_run_to_its_end(followed: Followed, watch: Callable[..., Watched]) -> 
 def test_whoever_prints_the_loss_counts(
     followed: Followed, watch: Callable[..., Watched], name: str
 ) -> None:
-    """A bare command has no ranks; Megatron's last rank speaks, and its first only chats."""
+    """A bare command has no ranks; Megatron's last rank prints the loss."""
     followed.state("RUNNING")
     seen = watch("parse", "-f", "7")
     seen.see("no metrics yet")

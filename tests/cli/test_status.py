@@ -192,7 +192,7 @@ def test_what_is_final_is_remembered(several: Caller, tools: Path) -> None:
         calls.unlink(missing_ok=True)
     again = several("status", "--json").json
     assert [run["state"] for run in again["runs"]] == [run["state"] for run in first["runs"]]
-    assert not asked[1].exists()  # sacct has nothing left to tell
+    assert not asked[1].exists()  # sacct has nothing left to answer
     old = asked[0].read_text().split("\n")[0]
     assert "--jobs=" in old and "11" not in old.split("--jobs=")[1]  # long over
     assert "12" in old  # may still be requeued

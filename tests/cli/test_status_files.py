@@ -17,7 +17,7 @@ from tests.slurm_answers import sacct_row
 pytestmark = pytest.mark.slow
 
 SHOWN = 20
-# A squeue that works has column names to tell, though it shows no job.
+# A squeue that works prints column names, though it shows no job.
 HEADED = ("--me --format=%i", "JOBID\n")
 
 
@@ -64,7 +64,7 @@ def test_of_a_mixture_of_states_three_files_a_row_at_most(mixture: Caller) -> No
     cold = read(mixture, "status")
     assert SHOWN < len(cold) <= 3 * SHOWN, cold
     states = [row["state"] for row in mixture("status", "--json").json["runs"]]
-    # All kinds are there, and what Slurm has forgotten is told by the records.
+    # All kinds are there, and what Slurm has forgotten is known by the records.
     assert {state: states.count(state) for state in states} == {
         "FAILED": 8,
         "CANCELLED": 4,

@@ -75,7 +75,7 @@ def test_a_requeued_run_that_waits_for_days_is_not_over(
     answers(tools, "squeue", HEADED, (",12", shown), ("=12", shown))
     several("status", *argv)
     monkeypatch.setattr(time, "time", lambda: NOW + 2 * 86400)
-    # Of all runs squeue tells only of those that it is asked about.
+    # Of all runs squeue shows only those that it is asked about.
     rows = {row["id"]: row["state"] for row in several("status", "--json").json["runs"]}
     assert rows["12"] == "PENDING"
     # What it was remembered for stays true of a run that is not started again.

@@ -208,7 +208,7 @@ def test_what_befell_an_array_on_every_version(hpcrun: Caller, tools: Path, vers
     shown = states(hpcrun, job_id)
     wanted = ["COMPLETED", "FAILED", "CANCELLED", "RUNNING", "RUNNING", "CANCELLED"]
     assert [shown[f"{job_id}_{index}"] for index in range(1, 7)] == wanted
-    # Without an accounting the queue's row for what was left of the array tells.
+    # Without an accounting the queue's row for what was left of the array shows it.
     shutil.rmtree(next(hpcrun.runs.glob("*.6-*")) / "cache")
     replay(tools, "sacct", (1, "", "Slurm accounting storage is disabled"))
     assert states(hpcrun, f"{job_id}_6") == {f"{job_id}_6": "CANCELLED"}

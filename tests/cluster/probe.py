@@ -61,7 +61,7 @@ def look(words: list[str]) -> dict[str, Any]:
 
 
 def gather_by_sockets(me: dict[str, Any]) -> list[dict[str, Any]]:
-    """Tell rank 0, and hear from it what all have told."""
+    """Report to rank 0, and get from it what all have reported."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     world_size = int(os.environ["WORLD_SIZE"])
     if me["rank"] != 0:
@@ -124,7 +124,7 @@ def wait_for(path: str) -> None:
 
 
 def main() -> None:
-    """Look, tell, and meet the others where that is asked for."""
+    """Look, report, and meet the others where that is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--world", choices=["sockets", "gloo"])
     parser.add_argument("--wait-for", metavar="FILE")

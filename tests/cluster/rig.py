@@ -169,7 +169,7 @@ class Rig:
         self.network.set_link(self._hosts[name], up=True)
 
     def kill_node(self, name: str) -> None:
-        """Take a node's power: no process of it is left, nobody is told."""
+        """Take a node's power: no process of it is left, nobody is informed."""
         host = self._hosts[name]
         self.network.kill(host)
         self.daemons.pop(name).enter.wait()

@@ -19,7 +19,7 @@ import yaml
 from tests.cluster.site import Site, Submitted, until
 from tests.needs import require
 
-# Each rank tells where it runs, what it was given, and what lies in its node's own folder.
+# Each rank reports where it runs, what it was given, and what lies in its node's own folder.
 TELL = """
 import json, os, pathlib, socket, sys
 here = os.environ["HPCRUN_LOCAL_DIR"]
@@ -62,7 +62,7 @@ def run_job(
 
 
 def shown(run: Submitted, rank: int = 0) -> dict[str, Any]:
-    """What a rank told."""
+    """What a rank reported."""
     answer: dict[str, Any] = json.loads((run.folder / f"told-{rank}").read_text())
     return answer
 

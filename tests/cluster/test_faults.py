@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.site import Site, Submitted
 
-# Rank 2, the first of the second node, does what it is told; the others would sleep for minutes.
+# Rank 2, the first of the second node, does what it is asked; the others would sleep for minutes.
 SCRIPT = """
 import os, signal, sys, time
 how, ready = sys.argv[1:]

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.cluster.rig import Rig
 from tests.cluster.site import Site, Submitted
 
-# Tells all that can be told of its own start; bytes as Latin-1 text, so that none is lost.
+# Reports all that can be known of its own start; bytes as Latin-1 text, so that none is lost.
 DUMP = """
 import json, os, sys
 def text(value): return os.fsencode(value).decode("latin-1")
@@ -79,7 +79,7 @@ runs_folders = folders.filter(
 
 
 def latin1(value: str | bytes) -> str:
-    """The text that DUMP tells for a value."""
+    """The text that DUMP prints for a value."""
     return (value if isinstance(value, bytes) else os.fsencode(value)).decode("latin-1")
 
 

@@ -182,7 +182,7 @@ def test_hosts_end_with_the_process_that_drives_them(site: Site, hosts: Lab) -> 
 
 
 def test_a_host_that_falls_silent_is_named_and_ends_its_part(site: Site, hosts: Lab) -> None:
-    """Its connections freeze, as when a cable is cut: neither side is told."""
+    """Its connections freeze, as when a cable is cut: neither side notices."""
     process = start(site, hosts, "deepspeed")
     until_all_wait(site)
     lost = site.rig.node_names[1]

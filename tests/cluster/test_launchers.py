@@ -29,7 +29,7 @@ ALL = os.environ.get("HPCRUN_TEST_ALL") == "1"
 
 
 class Framework(NamedTuple):
-    """A framework's job, and what its ranks tell of themselves."""
+    """A framework's job, and what its ranks report of themselves."""
 
     name: str
     zero_stage: int | None
@@ -89,7 +89,7 @@ def submit(site: Site, launcher: str, framework: Framework, nodes: int) -> Submi
 
 
 def shown(run: Submitted) -> list[dict[str, Any]]:
-    """What each rank said of itself, in the order of the ranks."""
+    """What each rank reported of itself, in the order of the ranks."""
     found = []
     for log in sorted((run.folder / "logs" / "0").glob("rank-*.log")):
         lines = [line for line in log.read_text().splitlines() if line.startswith("told ")]

@@ -1,4 +1,4 @@
-"""Every launcher hands each rank what it needs: told by a probe that runs as the user's program.
+"""Every launcher hands each rank what it needs: shown by a probe that runs as the user's program.
 
 On hosts of their own with a real Slurm; one node and two, two ranks each.
 """
@@ -33,7 +33,7 @@ WORDS = ["--name=a b", "it's", '"', "$(exit 3)", "{}", "a\nb", "*", "", "größe
 
 
 def shown_by(run: Submitted, attempt: int = 0) -> list[dict[str, Any]]:
-    """What each rank of an attempt told, by rank."""
+    """What each rank of an attempt reported, by rank."""
     files = (run.folder / "probe").glob(f"{attempt}-rank-*.json")
     return sorted((json.loads(file.read_text()) for file in files), key=lambda shown: shown["rank"])
 
@@ -47,7 +47,7 @@ def write_job(site: Site, name: str, **job: Any) -> str:
 
 
 def latin1(value: str) -> str:
-    """The text that the probe tells for a value."""
+    """The text that the probe prints for a value."""
     return os.fsencode(value).decode("latin-1")
 
 
@@ -71,7 +71,7 @@ def test_each_rank_is_given_its_place(bare_site: Site, nodes: int) -> None:
 
 
 def check_places(site: Site, run: Submitted, launcher: str, nodes: int) -> int:
-    """Check what every rank of a run told; the port that they met at."""
+    """Check what every rank of a run reported; the port that they met at."""
     names = site.rig.node_names[:nodes]
     ranks = shown_by(run)
     assert [shown["rank"] for shown in ranks] == list(range(nodes * RANKS_PER_NODE)), launcher

@@ -43,7 +43,7 @@ def site_with(rig: Rig, site: Site) -> MakeSite:
 
 
 def shown(run: Submitted, rank: int = 0) -> dict[str, str]:
-    """What a rank told."""
+    """What a rank reported."""
     answer: dict[str, str] = json.loads((run.folder / f"told-{rank}.json").read_text())
     return answer
 
@@ -108,7 +108,7 @@ def test_whole_nodes_that_the_profile_does_not_know(rig: Rig, site_with: MakeSit
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_a_site_with_options_of_its_own(rig: Rig, site_with: MakeSite, launcher: str) -> None:
-    """The same job, said in other options, gets the same resources: as if nothing were renamed."""
+    """The same job, written in other options, gets the same resources: nothing seems renamed."""
     rename = {
         "gres": "gpus-per-node",
         "mem": "mem-per-gpu",
@@ -140,7 +140,7 @@ def test_a_site_that_forbids_tasks_and_cpus(rig: Rig, site_with: MakeSite) -> No
 def test_the_network_is_found_on_the_first_node_and_debug_says_more(
     rig: Rig, site_with: MakeSite
 ) -> None:
-    """The rig's hosts have Ethernet only; NCCL is told so, on every node, and --debug is told."""
+    """The rig's hosts have Ethernet only; NCCL is set to that, on every node, and so is --debug."""
     types = {"partitions": {"debug": {"gpus_per_node": 4, "cpus_per_node": 8}}}
     site = site_with(accelerator="cuda", **types)
     run = ended(site, "--nodes", "2", "--gpus-per-node", "1", "--debug")

@@ -22,7 +22,7 @@ open(f"{os.environ['HPCRUN_RUN_DIR']}/told-{rank}.json", "w").write(json.dumps(t
 
 
 def write_program(path: Path, version: int) -> None:
-    """A program that tells how it runs, and which version of it and of the project's library."""
+    """A program that reports how it runs, and which version of it and of the project's library."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"import road_library\nVERSION = {version}, road_library.VERSION\n{TELL}")
     (path.parent / "__init__.py").touch()
@@ -30,7 +30,7 @@ def write_program(path: Path, version: int) -> None:
 
 
 def shown(run: Submitted, rank: int = 0) -> dict[str, object]:
-    """What the program told."""
+    """What the program reported."""
     answer: dict[str, object] = json.loads((run.folder / f"told-{rank}.json").read_text())
     return answer
 
@@ -120,7 +120,7 @@ def test_module_in_workers(site: Site) -> None:
 
 
 def test_what_git_ignores_is_no_code(site: Site) -> None:
-    """A script that is not in the copy is told before submission."""
+    """A script that is not in the copy is reported before submission."""
     subprocess.run(["git", "init", "-q", site.project], check=True)
     (site.project / ".gitignore").write_text("made/\n")
     write_program(site.project / "made" / "train.py", 1)
@@ -210,7 +210,7 @@ def test_run_in_an_allocation(site: Site, allocation: list[str]) -> None:
 
 
 def test_uneven_allocation(site: Site) -> None:
-    """srun puts three ranks on the node with more CPUs, whatever it is told: no silent training."""
+    """srun puts three ranks on the node with more CPUs, whatever is asked: no silent training."""
     write_program(site.project / "pkg" / "train.py", 1)
     (site.project / "job.yaml").write_text("script: pkg/train.py\nlauncher: srun\n")
     done, run = run_in(site, ["--gres=gpu:2", "--ntasks=6"])

@@ -20,7 +20,7 @@ from tests.cluster.site import Site, Submitted, until
 from tests.cluster.test_probe import shown_by, write_job
 
 ROUNDS = 10
-NAMED_WITHIN = 60.0  # seconds in which a cut link must be told
+NAMED_WITHIN = 60.0  # seconds in which a cut link must be reported
 TWO_BY_ONE = ["--nodes", "2", "--gpus-per-node", "1", "--set", "resources.cpus_per_gpu=1"]
 
 
@@ -98,7 +98,7 @@ def test_a_requeued_job_meets_none_of_its_former_self(bare_site: Site) -> None:
 
 
 def wait_for_ranks(run: Submitted, attempt: int) -> None:
-    """Wait until both ranks of an attempt have told what they see."""
+    """Wait until both ranks of an attempt have reported what they see."""
     until(lambda: len(shown_by(run, attempt)) == 2, f"both ranks of attempt {attempt}")
 
 

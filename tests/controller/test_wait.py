@@ -57,7 +57,7 @@ class World:
         return [self.status(run, "UNKNOWN" if is_silent else self.states[run]) for run in runs]
 
     def is_silent(self, context: Context) -> bool:
-        """Let the time of an answer pass; tell whether the caller did not wait for it."""
+        """Let the time of an answer pass; return whether the caller did not wait for it."""
         limit = self.now + self.slow if context.deadline is None else context.deadline
         self.now = min(self.now + self.slow, max(limit, self.now))
         return self.slow > 0 and self.now >= limit
@@ -87,7 +87,7 @@ class World:
     def wait(
         self, context: Context, *, timeout: float | None = None, others: Sequence[str] = ()
     ) -> Iterator[JobStatus]:
-        """Wait for the runs and for other jobs; give what is told when it is."""
+        """Wait for the runs and for other jobs; give what is reported when it is."""
         end = None if timeout is None else self.now + timeout
         watched = Monitor(context, [Runs(self.runs), Jobs(others)], deadline=end)
         yield from poll_all([watched], deadline=end, sleep=self.sleep)
@@ -165,7 +165,7 @@ def test_an_end_is_seen_at_once_and_asked_about_no_more(
         (second, "COMPLETED", None),
     ]
     assert [round(each[3], -1) for each in shown[2:4]] == [100, 500]  # within seconds of the news
-    assert shown[4][3] <= 940  # of that no file tells
+    assert shown[4][3] <= 940  # no file shows that
     assert all(runs == [second] for when, runs in world.asked if when > 510)
 
 

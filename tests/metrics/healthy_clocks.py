@@ -17,7 +17,7 @@ Pauses = dict[int, float]
 def clocked(rng: Random, pauses: Pauses, others: dict[str, Series] | None = None) -> Curve:
     """Make a log with an even clock and pauses (seconds) before some of its points.
 
-    The clock is told as time stamps, as durations, or as both; ``others`` stand beside it.
+    The clock is printed as time stamps, as durations, or as both; ``others`` stand beside it.
     """
     count = max(pauses, default=0) + length(rng, 20, 500)
     usual = 10 ** rng.uniform(-1.5, 1.7)

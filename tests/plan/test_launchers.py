@@ -1,4 +1,4 @@
-"""Who starts the ranks, for each framework, and what the framework is told."""
+"""Who starts the ranks, for each framework, and what the framework is given."""
 
 from __future__ import annotations
 

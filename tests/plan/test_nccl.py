@@ -1,4 +1,4 @@
-"""What NCCL is told on each network, and what it is never told."""
+"""What NCCL is given on each network, and what it is never given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile is brought up to date: what changed is told, the user's own words stay."""
+"""A profile is brought up to date: what changed is reported, the user's own words stay."""
 
 from __future__ import annotations
 

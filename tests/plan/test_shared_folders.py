@@ -1,4 +1,4 @@
-"""A sweep is told of folders that its runs would share, and of none that they may not share."""
+"""A sweep has a note on folders that its runs would share, and of none that they may not share."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ DIR = "p.add_argument('--checkpoint-dir', default='checkpoints')"
         ("p.add_argument('--resume-ckpt-dir', default='old')", LR),
         ("p.add_argument('--load-checkpoint-path', default='old')", LR),
         ("p.add_argument('--data-dir', default='data')", LR),
-        # The runs may be told apart below it.
+        # The runs may differ below it.
         (
             f"{DIR}\np.add_argument('--run-name')",
             [[*LR[0], "--run-name", "a"], [*LR[1], "--run-name", "b"]],

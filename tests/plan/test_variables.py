@@ -1,4 +1,4 @@
-"""Variables of the user's own: what is said of which, and that hpcrun itself sets none of them."""
+"""Variables of the user's own: what is noted of which, and that hpcrun itself sets none of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO_NODES = "script: a.py\nresources: {nodes: 2}\n"
 
 
 def shown(env: str, profile: str = "fabric: ethernet", text: str = TWO_NODES) -> list[str]:
-    """What is said of the job's env, notes of other kinds left out."""
+    """What is reported of the job's env, notes of other kinds left out."""
     return [note for note in plan(f"{text}env: {{{env}}}", profile).notes if "env." in note]
 
 

@@ -1,6 +1,6 @@
 """What the plan says is what the processes get: the rendered scripts are run by bash.
 
-Only harness.sh is another: one that tells its arguments and its environment.
+Only harness.sh is another: one that prints its arguments and its environment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOSTILE = 'it\'s "a" $(touch oops) `b`; c\\*é\t%j'
 
 
 def written(made: Plan) -> Path:
-    """Write a run folder with a harness that tells what it is given."""
+    """Write a run folder with a harness that prints what it is given."""
     run_dir = Path(made.run_dir)
     (run_dir / "attempts" / "0").mkdir(parents=True)
     (run_dir / "disk").mkdir()
@@ -42,7 +42,7 @@ def written(made: Plan) -> Path:
 
 
 def shown(script: Path, *words: str, **env: str) -> tuple[list[str], dict[str, str]]:
-    """Run a script; give the arguments and the environment that the harness told."""
+    """Run a script; give the arguments and the environment that the harness printed."""
     done = subprocess.run(
         ["bash", str(script), *words],
         cwd=script.parent,

@@ -1,4 +1,4 @@
-"""A project's own templates: what they may change, and what is told when they are wrong."""
+"""A project's own templates: what they may change, and what is reported when they are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of runs beside each other, against curves whose truth is given."""
+"""What is shown of runs beside each other, against curves whose truth is given."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_the_whole_runs_time_where_the_log_has_none() -> None:
 
 
 def test_printed_rates_go_before_the_whole_runs_time() -> None:
-    """The start of a run is in its time: two that train at 100 and 180 samples/s are told so."""
+    """The start of a run is in its time: two that train at 100 and 180 samples/s are shown so."""
     runs = [
         structs.replace(run(gpus, batch=64, samples_per_second=rate), seconds=900.0)
         for gpus, rate in ((1, 100.0), (2, 180.0))

@@ -131,7 +131,7 @@ def test_what_is_cropped_fits(name: str, width: int, height: int) -> None:
 
 
 def test_colours_are_all_that_colour_adds() -> None:
-    """A braille curve needs colours to be told from its noise; the rest is the same."""
+    """A braille curve needs colours to stand out from its noise; the rest is the same."""
     with_colour = ESCAPE.sub("", build("running-80-colour")).splitlines()
     without = build("running-80").splitlines()
     assert len(with_colour) == len(without)
@@ -257,7 +257,7 @@ def test_a_name_cannot_command_the_terminal() -> None:
     assert shorten("\x1b[31m", 20) == "?[31m"
 
 
-# ---- what is told
+# ---- what is shown
 
 
 def reported(parsed: list[ParsedRun], **options: Any) -> str:

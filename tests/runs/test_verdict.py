@@ -1,4 +1,4 @@
-"""Evidence to verdict, as a table: every branch, and what is never said."""
+"""Evidence to verdict, as a table: every branch, and what is never claimed."""
 
 from __future__ import annotations
 

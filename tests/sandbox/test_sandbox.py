@@ -79,7 +79,7 @@ def test_a_cluster_is_rehearsed(place: Path, tmp_path: Path) -> None:
     for where in ({"HPCRUN_CLUSTER": "sandbox"}, {"SLURM_CONF": str(place / "slurm.conf")}):
         taken = hpcrun(*test, "resources.gpu_type=a100", "--nodes", "2", "--time", "60", more=where)
         assert "partition a100" in taken and "node[1-2], 128 processors" in taken
-        # Slurm itself refuses what hpcrun is told to let through.
+        # Slurm itself refuses what hpcrun is asked to let through.
         asked = (*test, "resources.gpu_type=a100", "--no-check")
         for excess in (
             ("--time", "61"),

@@ -77,7 +77,7 @@ def test_a_null_over_nothing_is_a_mistake_in_text_and_a_value_in_free_form() -> 
         ("args:", ("train.py", None, None), []),
         ('args: ["{args}", --lr, 1]', ("train.py", None, None), ["--epochs", "3", "--lr", "1"]),
         ('args: [-x, "{args}", -y]', ("train.py", None, None), ["-x", "--epochs", "3", "-y"]),
-        # Once: a second one is a placeholder that nobody knows, which the plan tells.
+        # Once: a second one is a placeholder that nobody knows, which the plan reports.
         ('args: ["{args}", "{args}"]', ("train.py", None, None), ["--epochs", "3", "{args}"]),
         # The arguments of another program are not this one's.
         ('script: b.py\nargs: ["{args}"]', ("b.py", None, None), ["{args}"]),

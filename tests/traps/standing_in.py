@@ -36,7 +36,7 @@ TIMEOUT = 60.0  # seconds, for a busy machine; nothing here takes more than ten
 class Job:
     """A run folder, and the batch script in it as Slurm would start it on the first node.
 
-    ``text`` is the job file without its program, which is ``script`` (the probe unless said), and
+    ``text`` is the job file without its program, which is ``script`` (the probe by default), and
     without a launcher, which is srun.
     """
 
@@ -141,7 +141,7 @@ class Job:
         )
 
     def shown(self, attempt: int = 0) -> list[dict[str, Any]]:
-        """What the probe told, by rank."""
+        """What the probe reported, by rank."""
         files = (self.run_dir / "probe").glob(f"{attempt}-rank-*.json")
         found = [json.loads(file.read_text()) for file in files]
         return sorted(found, key=lambda shown: shown["rank"])

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_only_standard_output_has_the_job_id() -> None:
-    """sbatch waits and tells so on standard error, where sites put words of their own too."""
+    """sbatch waits and reports that on standard error, where sites put words of their own too."""
     shown = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n12\n"
     transport = ScriptedTransport({"sbatch": (0, "45;cluster\n", shown)})
     assert scheduler.submit(transport, [Path("/runs/r")], {}) == "45"
@@ -29,7 +29,7 @@ def test_the_logs_folder_is_there_before_the_job(make_job: Maker) -> None:
 
 
 def test_a_second_start_keeps_the_log_of_the_first(make_job: Maker) -> None:
-    """Slurm empties a job's log at a requeue unless it is told to append."""
+    """Slurm empties a job's log at a requeue unless it is asked to append."""
     job = make_job("slurm: {requeue: true}")
     assert (job.go(), job.go(restarts=1)) == (0, 0)
     batch = (job.run_dir / "logs/batch.log").read_text()

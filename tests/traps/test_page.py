@@ -1,4 +1,4 @@
-"""docs/traps.md speaks of every trap, of tests that there are, and of guards that are taken out."""
+"""docs/traps.md names every trap, of tests that there are, and of guards that are taken out."""
 
 from __future__ import annotations
 

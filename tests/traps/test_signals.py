@@ -29,7 +29,7 @@ time.sleep(60)
 
 @pytest.fixture
 def saves(tmp_path: Path) -> Path:
-    """A program that takes a second to save when it is told to stop."""
+    """A program that takes a second to save when it is asked to stop."""
     script = tmp_path / "saves.py"
     script.write_text(SAVES)
     return script

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _one(release: str, tree: Path, what: str) -> bool:
-    """Capture or drive on one release; tells how it went."""
+    """Capture or drive on one release; return how it went."""
     version = roots.slurm_version(tree)
     name = f"{release} {version} {what}"
     began = time.monotonic()

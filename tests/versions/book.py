@@ -94,7 +94,7 @@ class Book:
             time.sleep(0.3)
 
     def accounted(self, job_ids: Sequence[str], *states: str) -> None:
-        """Wait until sacct tells of each of ``states`` for some of the jobs.
+        """Wait until sacct shows each of ``states`` for some of the jobs.
 
         Raises TimeoutError.
         """
@@ -102,7 +102,7 @@ class Book:
         argv = sacct_argv(job_ids)
         while not set(states) <= {row.state for row in parse_sacct(self.rig.ask(argv).stdout)}:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"jobs {', '.join(job_ids)}: sacct does not tell of {states}")
+                raise TimeoutError(f"jobs {', '.join(job_ids)}: sacct does not show {states}")
             time.sleep(0.5)
 
     def _neutral(self, text: str) -> str:

@@ -18,7 +18,7 @@ from tests.versions.rig import ReleaseRig
 
 # In seconds: what ended is soon asked for from the accounting (slurmctld forgets every minute).
 MIN_JOB_AGE = 2
-# Each rank meets the others at the address and port that hpcrun gave, and tells a loss.
+# Each rank meets the others at the address and port that hpcrun gave, and prints a loss.
 _TRAIN = """\
 import os, socket, sys, time
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -73,7 +73,7 @@ class ReleaseSite(Site):
         return self.submit("--gpus-per-node", "0", *options, "--", "bash", "-c", words)
 
     def wait_state(self, run: Submitted, state: str, timeout: float = 60) -> None:
-        """Wait until hpcrun tells this state of a run."""
+        """Wait until hpcrun shows this state of a run."""
         until(lambda: self.status(run)["state"] == state, f"{run.run_id} to be {state}", timeout)
 
 
@@ -111,7 +111,7 @@ def _ends_well(site: ReleaseSite) -> None:
 
 
 def _ends_badly(site: ReleaseSite) -> None:
-    """A rank that fails: its code and its node are told, and waiting ends with code 1."""
+    """A rank that fails: its code and its node are reported, and waiting ends with code 1."""
     script = "import os, sys; sys.exit(7 if os.environ['RANK'] == '3' else 0)\n"
     (site.project / "fail.py").write_text(script)
     (site.project / "fail.yaml").write_text(_JOB.replace("train.py", "fail.py"))
@@ -124,7 +124,7 @@ def _ends_badly(site: ReleaseSite) -> None:
 
 
 def _is_cancelled(site: ReleaseSite) -> None:
-    """A running job is cancelled; so is one that waits; one that is over is told to be so."""
+    """A running job is cancelled; so is one that waits; one that is over is reported as such."""
     run, held = site.command("sleep 600"), site.command("sleep 600")
     site.rig.run("scontrol", "hold", held.job_id)
     site.wait_state(run, "RUNNING")
@@ -151,7 +151,7 @@ def _is_requeued(site: ReleaseSite) -> None:
 
 
 def _is_refused(site: ReleaseSite) -> None:
-    """What Slurm refuses is told with its words and a fix, and leaves no run."""
+    """What Slurm refuses is reported with its words and a fix, and leaves no run."""
     before = len(list((site.rig.shared / "runs").iterdir()))
     done = site.hpcrun("submit", "--partition", "nowhere", "--", "true")
     assert done.returncode == _REFUSED, done.stderr
@@ -161,7 +161,7 @@ def _is_refused(site: ReleaseSite) -> None:
 
 
 def _is_silent(site: ReleaseSite) -> None:
-    """A job ends while slurmctld is down: nothing is called failed, and its end is told after."""
+    """A job ends while slurmctld is down: nothing is called failed, and its end is shown after."""
     run = site.command(f"until [ -e {site.rig.shared}/go ]; do sleep 0.2; done")
     site.wait_state(run, "RUNNING")
     site.rig.stop_controller()

@@ -57,7 +57,7 @@ def test_half_a_launcher_is_refused() -> None:
     outcome = train(extra={"RANK": "0", "WORLD_SIZE": "2"})
     assert outcome.returncode == 2
     assert "has not set LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in outcome.stderr
-    # srun started four of us and said nothing: four trainings of one are not one of four.
+    # srun started four of us and reported nothing: four trainings of one are not one of four.
     assert train(extra={"SLURM_STEP_NUM_TASKS": "4"}).returncode == 2
 
 

@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
         return config
 
     def curve(self, *names: str) -> dict[tuple[int, str], float]:
-        """Values by step and name; all the names that a curve can have unless said."""
+        """Values by step and name; all the names that a curve can have by default."""
         wanted = names or ("loss", "eval_loss", "grad_norm", "lr")
         return {
             (record["step"], name): record[name]

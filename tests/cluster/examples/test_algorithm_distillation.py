@@ -57,13 +57,13 @@ def example(project: Callable[[str], Project]) -> Project:
 
 
 def returns(text: str) -> tuple[list[float], list[float]]:
-    """Read the mean returns by episode that a training told in the end: context kept, cleared."""
+    """Read the mean returns by episode that a training prints at last: context kept, cleared."""
     kept, cleared = re.findall(r"context (?:kept|cleared) +([0-9. ]+)  in episodes", text)
     return [float(each) for each in kept.split()], [float(each) for each in cleared.split()]
 
 
 def weights(text: str) -> str:
-    """Read the fingerprint of the weights; insist that one process alone has told it."""
+    """Read the fingerprint of the weights; insist that one process alone has printed it."""
     (digest,) = re.findall(r"weights: (\w{16})", text)
     return str(digest)
 
@@ -76,7 +76,7 @@ def test_two_nodes_train_as_one_process_does(example: Project) -> None:
     run = example.train("small-2node")
     log = example.hpcrun("logs", "--cluster", "sandbox", run.name)
     assert "processes: 4 (MULTI_CPU), cpu" in log
-    assert log.count("step 100/100 loss") == 1  # the main process tells it, and no other
+    assert log.count("step 100/100 loss") == 1  # the main process prints it, and no other
     curves = example.curves(run)
     assert list(curves["loss"]) == list(range(5, 101, 5))
     assert {"grad_norm", "samples_per_second"} <= set(curves)
@@ -120,7 +120,7 @@ def test_torchrun_in_bf16(example: Project) -> None:
 
 
 def runs_alone(example: Project) -> dict[str, str]:
-    """Run ALONE, and give what each of its trainings told."""
+    """Run ALONE, and give what each of its trainings printed."""
     parts = re.split(r"^run (\S+)$", example.python(ALONE, *SHORT), flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

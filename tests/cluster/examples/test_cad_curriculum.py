@@ -119,7 +119,7 @@ def test_each_stage_learns_what_the_one_before_cannot(example: Project) -> None:
 
 
 def in_three_ranks(example: Project) -> dict[str, list[str]]:
-    """Run RANKS, and give what each rank said to each question; the hung one is ended."""
+    """Run RANKS, and give what each rank answered to each question; the hung one is ended."""
     port = 20000 + os.getpid() % 10000
     ranks = [
         subprocess.Popen(

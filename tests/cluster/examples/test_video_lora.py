@@ -28,7 +28,7 @@ SMALL_WORDS = ["--", "--check-base"]
 KEY = "0123456789abcdef0123456789abcdef01234567"  # of the form that W&B's have
 
 # In one process without a launcher: trains with each seed, and with a learning rate of 0 beside it;
-# then tells the loss on clips that no run has seen, of the base alone and with saved adapters.
+# then prints the loss on clips that no run has seen, of the base alone and with saved adapters.
 ALONE = """
 import json, sys
 sys.path.insert(0, ".")
