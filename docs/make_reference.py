@@ -109,6 +109,9 @@ def _verb(words: str, command: click.Command) -> Iterator[str]:
     if rows:
         yield _table(("option", "what it does"), rows)
     yield from rest
+    if any("--json" in option.opts for option in command.params):
+        name = f"{words.split()[1]}.schema.json"
+        yield f"What `--json` prints: [{name}](json/{name}).\n"
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             yield from _verb(f"{words} {inner.name}", inner)

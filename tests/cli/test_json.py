@@ -17,6 +17,7 @@ from tests.source import ROOT
 from tests.test_docs import COMMANDS
 
 DOCUMENT = (ROOT / "docs" / "json.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 # Verbs whose standard output is for something else, and why.
 WITHOUT = {
     "run": "its output is the program's",
@@ -37,12 +38,12 @@ def schema_of(words: str) -> str:
 
 
 @pytest.mark.parametrize("words", SPEAKING)
-def test_a_verb_has_json_a_schema_and_a_section(words: str) -> None:
+def test_a_verb_has_json_and_a_schema(words: str) -> None:
     options = {name for p in COMMANDS[words].params for name in p.opts}
     assert "--json" in options
     assert schema_of(words) in SCHEMAS
-    assert re.search(rf"^## hpcrun {words}$", DOCUMENT, re.MULTILINE)
-    assert f"json/{schema_of(words)}.schema.json" in DOCUMENT
+    section = REFERENCE.partition(f"### hpcrun {words}\n")[2].partition("\n### ")[0]
+    assert f"json/{schema_of(words)}.schema.json" in section
 
 
 def test_those_without_are_right() -> None:
@@ -82,8 +83,12 @@ def described(part: Any) -> bool:
 
 
 def examples() -> list[tuple[str, str]]:
-    """The JSON of each section, by the section's verb."""
-    found = []
+    """The JSON of each section, by the section's verb, and that in the schemas themselves."""
+    found = [
+        (name, json.dumps(example))
+        for name in SCHEMAS
+        for example in load_schema(name).get("examples", ())
+    ]
     for section in re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]:
         heading, _, text = section.partition("\n")
         name = schema_of(heading.removeprefix("hpcrun ")) if "hpcrun " in heading else "error"
@@ -98,7 +103,7 @@ def values(text: str, name: str) -> list[Any]:
     return [json.loads(text)]
 
 
-def test_each_section_has_an_example() -> None:
+def test_each_schema_has_an_example() -> None:
     missing = set(SCHEMAS) - {name for name, _ in examples()}
     assert missing == set()
 
