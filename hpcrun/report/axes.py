@@ -212,7 +212,8 @@ def x_axis(curve: Curve, name: str, by: By = "step") -> list[float] | None:
             found = _rising_steps(series)
         else:
             found = _tokens(curve, series) if by == "tokens" else _seconds(curve, series)
-    return None if found is None else list(found.tolist())
+    # Of steps that take forever the sum is no place.
+    return None if found is None or not np.isfinite(found).all() else list(found.tolist())
 
 
 def shared_axis(curves: Sequence[Curve], name: str, by: By = "step") -> By:

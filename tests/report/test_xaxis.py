@@ -119,3 +119,11 @@ def test_axes_never_fall_and_are_as_long_as_the_values() -> None:
 
 def test_counters_are_compared_as_they_are_folded() -> None:
     assert all(name == name.lower() and "/" not in name for name in TOKEN_COUNTERS)
+
+
+def test_a_time_beyond_all_numbers_is_none() -> None:
+    metrics = {
+        "step_seconds": build_series([0, 1], [2.0, 1e308]),
+        "loss": build_series([1, 3], [2.0, 1.5]),
+    }
+    assert x_axis(Curve(metrics, ()), "loss", "time") is None
