@@ -190,7 +190,6 @@ def _short(text: str) -> str:
 
 
 Form = Literal["deepspeed", "openmpi", "mpich", "plain", "slurm"]
-FORMS: tuple[Form, ...] = ("deepspeed", "openmpi", "mpich", "plain", "slurm")
 
 # Open MPI's names of both numbers: src/util/hostfile/hostfile_lex.l of its runtime, PRRTE.
 _SLOTS = re.compile(r"(slots|cpu|count)=([0-9]+)")

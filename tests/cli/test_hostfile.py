@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 
 from hpcrun.cli import verbs_setup
-from hpcrun.slurm.hosts import FORMS
+from hpcrun.slurm.hosts import Form
 from tests.cli.calling import Caller, replay
 from tests.slurm_answers import sacct_row
 
@@ -32,7 +33,7 @@ def test_the_options_take_the_forms_that_there_are() -> None:
     taken = {option.name: option.type for option in verbs_setup.hostfile.params}
     for name in ("form", "source"):
         choice = taken[name]
-        assert isinstance(choice, click.Choice) and tuple(choice.choices) == FORMS
+        assert isinstance(choice, click.Choice) and tuple(choice.choices) == get_args(Form)
 
 
 def test_a_node_list(hpcrun: Caller) -> None:

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import InputError, SpecError
-from hpcrun.slurm.hosts import FORMS, Form, Host, format_hostfile, parse_hostfile
+from hpcrun.slurm.hosts import Form, Host, format_hostfile, parse_hostfile
 from tests.source import ROOT
 
 
@@ -129,7 +130,11 @@ names = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,3}", fullmatch=True
 
 
 @pytest.mark.slow
-@given(names.filter(bool), st.lists(st.integers(1, 65536), min_size=20), st.sampled_from(FORMS))
+@given(
+    names.filter(bool),
+    st.lists(st.integers(1, 65536), min_size=20),
+    st.sampled_from(get_args(Form)),
+)
 def test_what_is_written_is_read_again(hosts: list[str], slots: list[int], form: Form) -> None:
     pool = [Host(name, slots[i % len(slots)]) for i, name in enumerate(hosts)]
     again = parse_hostfile(format_hostfile(pool, form), "pool", form)
