@@ -61,6 +61,8 @@ PLACEHOLDERS = {
 # What hpcrun reads, and what is known only in the job.
 READ = {
     "HPCRUN_CLUSTER": "the cluster profile to use, as `--cluster NAME`",
+    "HPCRUN_TRUST": "folders, separated by colons, whose `hpcrun.yaml`, jobs, templates and "
+    "slurm.conf count whoever owns them",
     "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `/tmp/hpcrun-sandbox-UID`",
 }
 OF_THE_ATTEMPT = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcrun.errors import InputError
+from hpcrun.ownership import is_own, name_of_user, refuse_strangers
 
 if TYPE_CHECKING:
     import jinja2
@@ -43,14 +44,6 @@ def user_name(environ: Mapping[str, str]) -> str:
         if environ.get(name):
             return environ[name]
     return name_of_user(os.getuid())
-
-
-def name_of_user(uid: int) -> str:
-    """Find a user's name as Slurm knows it; the number where nobody has a name for it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
@@ -100,7 +93,10 @@ def find_job(name: str, project: Path, environ: Mapping[str, str], cwd: Path | N
         close = difflib.get_close_matches(name, jobs, 1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"{name}: no such job", fix=f"{hint}hpcrun jobs lists what there is")
-    return jobs[name][1]
+    whose, path = jobs[name]
+    if whose == "project":
+        refuse_strangers(path, "a job runs commands")
+    return path
 
 
 def _script_fix(path: Path, name: str) -> str:
@@ -132,6 +128,7 @@ def open_templates(
             self, environment: jinja2.Environment, template: str
         ) -> tuple[str, str, Callable[[], bool]]:
             source, filename, uptodate = super().get_source(environment, template)
+            refuse_strangers(Path(filename), "a template writes what a job runs")
             whole = re.sub(r"([^\n])(\{%-?\s*endblock)", r'\1{{ "\\n" }}\2', source)
             return whole, filename, uptodate
 
@@ -163,8 +160,7 @@ def _bytecode_cache(environ: Mapping[str, str]) -> jinja2.BytecodeCache | None:
         info = folder.lstat()
     except (OSError, ValueError):
         return None
-    shared = info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if shared or not stat.S_ISDIR(info.st_mode):
+    if not is_own(info) or not stat.S_ISDIR(info.st_mode):
         return None
     import jinja2
 

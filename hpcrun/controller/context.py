@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_IWOTH
 
 from msgspec import Struct, field
 
 from hpcrun.assets import config_dir, home_dir
 from hpcrun.errors import InputError
+from hpcrun.ownership import refuse_strangers
 from hpcrun.spec.job import Cluster, EnvironmentKind
 from hpcrun.transport import Connect, Transport
 from hpcrun.transport.local import LocalTransport
@@ -25,7 +26,8 @@ _SCRUB_PREFIXES = (
     "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "HPCRUN_", "TORCHELASTIC_", "PMI_",
     "PMIX_", "OMPI_",
 )  # fmt: skip
-_KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR"})  # the user's choices
+# The user's choices.
+_KEEP_NAMES = frozenset({"HPCRUN_CLUSTER", "HPCRUN_SANDBOX_DIR", "HPCRUN_TRUST"})
 _OF_SLURM = ("SLURM_CONF", "SLURM_JWT")
 _SCRUB_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE"}
@@ -83,15 +85,23 @@ class Context(Struct, frozen=True, kw_only=True):
 def find_project(cwd: Path) -> Path:
     """Return the nearest folder upwards that has an hpcrun.yaml; else the current one.
 
-    Above the current folder only a file of the user's own or of root's counts: a profile runs
-    commands, and anybody may put a file into /tmp.
+    Above the current folder a file of another user's does not count where anybody may put one, as
+    in /tmp.
     """
     for folder in (cwd, *cwd.parents):
         with contextlib.suppress(OSError):
-            info = (folder / PROFILE).stat()
-            if S_ISREG(info.st_mode) and (folder == cwd or info.st_uid in (os.getuid(), 0)):
+            if not (folder / PROFILE).is_file():
+                continue
+            if folder == cwd or not folder.stat().st_mode & S_IWOTH:
+                return folder
+            with contextlib.suppress(InputError):
+                _refuse_strangers(folder)
                 return folder
     return cwd
+
+
+def _refuse_strangers(project: Path) -> None:
+    refuse_strangers(project / PROFILE, "a profile says which commands run, and where")
 
 
 def load_context(environ: Mapping[str, str], cwd: Path, cluster: str | None = None) -> Context:
@@ -129,6 +139,7 @@ def _find_cluster(
         if (clusters / f"{name}.yaml").is_file():
             return _load(clusters / f"{name}.yaml")
         if own.is_file():
+            _refuse_strangers(project)
             found = _load(own)
             if found[0].name == name:
                 return found
@@ -139,6 +150,7 @@ def _find_cluster(
             f"{clusters}/{name}.yaml" + (f"; there are {', '.join(known)}" if known else ""),
         )
     if own.is_file():
+        _refuse_strangers(project)
         return _load(own)
     sandbox = _sandbox_profile(environ)
     if sandbox is not None:

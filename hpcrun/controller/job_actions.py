@@ -15,11 +15,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcrun import scheduler
-from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, slurm_transport
 from hpcrun.controller.status import status_of, status_of_jobs
 from hpcrun.controller.targets import Targets, job_of_another, unknown_job
 from hpcrun.errors import HpcrunError, InputError, OutOfReach, SchedulerRefused
+from hpcrun.ownership import name_of_user
 from hpcrun.runs.layout import RunFolder, sweep_folder
 from hpcrun.runs.records import Begin, Cancelled, runs_of, write_record
 from hpcrun.runs.status import JobStatus

@@ -16,7 +16,6 @@ from pathlib import Path
 from msgspec import structs
 
 from hpcrun import scheduler
-from hpcrun.assets import name_of_user
 from hpcrun.controller.context import Context, job_environment, slurm_transport
 from hpcrun.controller.curves.parse import CurveLog, Source
 from hpcrun.controller.monitor import FILES_EVERY, Monitor, Pace, Watched
@@ -26,6 +25,7 @@ from hpcrun.controller.usage import UsageStep, close_all
 from hpcrun.errors import HpcrunError, InputError, OutOfReach
 from hpcrun.metrics.curve import Curve, quantile
 from hpcrun.metrics.names import EVAL_LOSS, LOSS, SAMPLES_PER_SECOND, TOKENS_PER_SECOND
+from hpcrun.ownership import name_of_user
 from hpcrun.plan.types import label
 from hpcrun.report.facts import seconds_per_step, steps_left
 from hpcrun.runs.layout import RUN_ID, RunFolder, SweepFolder, sweep_folder, sweep_id_of

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.ownership import is_own
 from hpcrun.plan.types import Plan
 from hpcrun.runs import layout
 from hpcrun.runs.layout import RunFolder, SweepFolder
@@ -296,19 +297,27 @@ def read_record(path: Path, type_: type[T]) -> T | None:
     """Read a record; None while it is not there. A damaged one counts as not there.
 
     Network file systems may show a name before its content, so an unreadable record is asked for
-    again by whoever polls.
+    again by whoever polls. Which Slurm to ask is believed from the user's own records alone.
     """
+    hook = None
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read()
+            if b"slurm_conf" in data and not is_own(os.fstat(file.fileno())):
+                hook = _without_slurm_conf
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise HpcrunError(f"{path}: {error.strerror}") from error
     try:
         # Not msgspec's decoder: texts that are not UTF-8 stand in a plan as lone surrogates.
-        return msgspec.convert(json.loads(data), decodable(type_))
+        return msgspec.convert(json.loads(data, object_hook=hook), decodable(type_))
     except (ValueError, RecursionError):
         return None
+
+
+def _without_slurm_conf(values: dict[str, Any]) -> dict[str, Any]:
+    return values | {"slurm_conf": None} if "slurm_conf" in values else values
 
 
 def read_if_there(path: Path, type_: type[T]) -> T | None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError, OutOfReach
+from hpcrun.ownership import why_not_own
 from hpcrun.signals import signals_wait
 from hpcrun.transport import TRASH, Result
 
@@ -27,7 +28,8 @@ class LocalTransport:
     """Runs commands here, with one environment.
 
     At ``deadline`` (by time.monotonic) every command is cut off, whatever its own limit. Each runs
-    inside ``waiting``.
+    inside ``waiting``. None runs with a slurm.conf that others can change, since Slurm's commands
+    load the libraries that it names; but the one of hpcrun's own environment is the user's choice.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class LocalTransport:
         stdin: str | None = None,
     ) -> Result:
         """Run a command to its end; see Transport."""
+        self._check_slurm_conf()
         if self.deadline is not None:
             timeout = min(timeout, self.deadline - time.monotonic())
             if timeout <= 0:
@@ -90,6 +93,17 @@ class LocalTransport:
                 fix=_NOT_STARTED.get(error.errno or 0, ""),
             ) from error
         return Result(list(argv), done.returncode, done.stdout, done.stderr)
+
+    def _check_slurm_conf(self) -> None:
+        conf = self.env.get("SLURM_CONF")
+        if conf is None or conf == os.environ.get("SLURM_CONF"):
+            return
+        with contextlib.suppress(OSError):  # it is not there: Slurm's commands say so
+            if why := why_not_own(Path(conf)):
+                raise OutOfReach(
+                    f"{conf} is not used: {why}",
+                    fix=f"if you trust it: export SLURM_CONF={conf}",
+                )
 
     def refresh(self, run_dirs: Iterable[Path]) -> None:
         """Do nothing: the folders are the cluster's own."""

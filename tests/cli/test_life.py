@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.assets import name_of_user
+from hpcrun.ownership import name_of_user
 from tests.cli.calling import Caller, replay
 from tests.cli.test_slurm_verbs import calls, captured, row, submit
 from tests.json_schemas import check_json

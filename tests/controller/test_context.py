@@ -75,9 +75,9 @@ def test_the_order_in_which_a_cluster_is_found(
 
 
 def test_what_others_put_there_is_not_read(
-    tmp_path: Path, clean_environ: Environ, clusters: Path
+    tmp_path: Path, clean_environ: Environ, clusters: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A profile runs commands: nobody else's sandbox and nobody else's /tmp/hpcrun.yaml counts."""
+    """A profile runs commands: nobody else's sandbox and nobody else's hpcrun.yaml counts."""
     require_root()
     sandbox = Path(f"/tmp/hpcrun-test-{os.getpid()}")
     clean_environ["HPCRUN_SANDBOX_DIR"] = str(sandbox)
@@ -93,8 +93,18 @@ def test_what_others_put_there_is_not_read(
     profile(tmp_path / "hpcrun.yaml", "theirs")
     assert chosen(clean_environ, inner) == "theirs"
     os.chown(tmp_path / "hpcrun.yaml", 12345, 12345)
-    assert chosen(clean_environ, inner) == "default"
-    assert chosen(clean_environ, tmp_path) == "theirs", "where one stands is one's own choice"
+    for where in (tmp_path, inner):
+        with pytest.raises(InputError, match=r"hpcrun\.yaml belongs to 12345: ") as refusal:
+            chosen(clean_environ, where)
+        assert refusal.value.fix.endswith(f"export HPCRUN_TRUST={tmp_path}")
+    profile(clusters / "mine.yaml", "mine")
+    assert chosen(clean_environ, tmp_path, "mine") == "mine"
+    monkeypatch.setenv("HPCRUN_TRUST", f"/nowhere:{tmp_path.parent}")
+    assert chosen(clean_environ, inner) == "theirs"
+    monkeypatch.undo()
+    # Where anybody may put one it stops nobody.
+    tmp_path.chmod(0o1777)
+    assert chosen(clean_environ, inner) == "mine"
 
 
 def test_another_config_folder(tmp_path: Path, clean_environ: Environ, clusters: Path) -> None:

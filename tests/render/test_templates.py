@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hpcrun.assets import open_templates
 from hpcrun.errors import InputError
 from hpcrun.render.files import render_files
+from tests.needs import require_root
 from tests.plan.making import plan
 
 EXTENDS = '{% extends "hpcrun/job.sbatch.j2" %}\n'
@@ -61,6 +63,9 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, mode: int) ->
     folder = tmp_path / "hpcrun" / "templates"
     folder.mkdir(parents=True)
     folder.chmod(mode)
+    if mode & 0o020:
+        require_root()
+        os.chown(folder, -1, 12345)  # a group that is not root's, nor the user's own
     assert shipped(environ) and not kept(tmp_path)
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from hpcrun.assets import home_dir, name_of_user
+from hpcrun.assets import home_dir
 from hpcrun.controller.checks import places
 from hpcrun.errors import OutOfReach
+from hpcrun.ownership import name_of_user
 from hpcrun.plan.site import Answers, first_host
 from hpcrun.scheduler import ask
 from hpcrun.slurm import cluster
