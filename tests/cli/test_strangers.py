@@ -121,15 +121,15 @@ def test_a_slurm_of_a_strangers_is_not_asked(hpcrun: Caller, tmp_path: Path) -> 
             return done.out + done.err, calls > 0
 
         assert ask("status")[1], "the user's own is asked"
+        # A record of a stranger's names no Slurm at all, though it be the user's own.
+        os.chown(run.submitted, STRANGER, STRANGER)
+        assert not ask("status", run.run_id)[1]
+        os.chown(run.submitted, 0, 0)
         os.chown(gone, STRANGER, STRANGER)
-        for verb in (("status",), ("status", "15"), ("wait", "15", "--timeout", "1"), ("clean",)):
+        for verb in (("status",), ("wait", "15", "--timeout", "1"), ("clean",)):
             assert not ask(*verb)[1], verb
         said, _ = ask("status", "15")
         assert f"{gone}/slurm.conf is not used: {gone} belongs to 12345" in said
-        # A record of a stranger's names no Slurm at all, though it be the user's own.
-        os.chown(gone, 0, 0)
-        os.chown(run.submitted, STRANGER, STRANGER)
-        assert not ask("status", str(run.path))[1]
 
 
 @pytest.mark.parametrize("name", ["jobs/zero2-4gpu.yaml", "templates/job.sbatch.j2"])
