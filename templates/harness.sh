@@ -182,11 +182,15 @@ launch() {
 
     [ -z "${SLURM_JOB_ID-}" ] || [ "$HPCRUN_NODES" -gt 1 ] || show_node "$host" >/dev/null
     MASTER_ADDR=127.0.0.1
-    [ "$HPCRUN_NODES" -eq 1 ] || MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1
+    if is_bare && [ "$HPCRUN_NODES" -gt 1 ]; then
+        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}" 2>/dev/null)
+    elif [ "$HPCRUN_NODES" -gt 1 ]; then
+        MASTER_ADDR=$(first_address "${hosts[0]}" "${hosts[1]}") || exit 1
+    fi
     MASTER_PORT=$(free_port)
     export MASTER_ADDR MASTER_PORT
     write_hostfile "${hosts[@]}"
-    say "rank 0 is on ${hosts[0]}, at $MASTER_ADDR port $MASTER_PORT"
+    say "rank 0 is on ${hosts[0]}, at ${MASTER_ADDR:-no known address} port $MASTER_PORT"
 
     if [ -z "${SLURM_JOB_ID-}" ]; then
         exec bash -- "$HPCRUN_RUN_DIR/harness.sh" node
@@ -263,6 +267,9 @@ show_node() {
     printf '%s\n' "$answer"
 }
 
+# is_bare: whether the job is a command alone. What ranks need of the network it may do without.
+is_bare() { [ "${HPCRUN_LAUNCHER-}" = none ]; }
+
 is_loopback() { [[ $1 == 127.* || $1 == ::1 ]]; }
 
 # free_port: the job id and the restart count distinguish jobs and attempts; below 32768, where the
@@ -285,10 +292,10 @@ node() {
     # shellcheck disable=SC1091 # they lie beside this file
     . "$HPCRUN_RUN_DIR/hardware.sh" && . "$HPCRUN_RUN_DIR/local.sh" || exit 1
     # Left to itself gloo takes the address of the host's name, which may be 127.0.1.1.
-    interface=$(interface_to "$MASTER_ADDR")
+    interface=${MASTER_ADDR:+$(interface_to "$MASTER_ADDR")}
     if [ -n "$interface" ]; then
         export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
-    elif [ "$HPCRUN_NODES" -gt 1 ] && PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; then
+    elif [ "$HPCRUN_NODES" -gt 1 ] && ! is_bare && PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null; then
         die "$host has no interface that leads to rank 0 at $MASTER_ADDR"
     fi
     trap leave_folder EXIT
@@ -299,7 +306,7 @@ node() {
     if [ "${SLURM_LOCALID:-0}" -eq 0 ]; then
         say "node $HPCRUN_NODE_RANK is $host, interface ${interface:-unknown}"
         [ "${HPCRUN_LAUNCHER-}" != deepspeed ] || check_hostfile || die
-        [ "$HPCRUN_NODE_RANK" -eq 0 ] || reach "$MASTER_ADDR" "$MASTER_PORT" || die
+        [ "$HPCRUN_NODE_RANK" -eq 0 ] || is_bare || reach "$MASTER_ADDR" "$MASTER_PORT" || die
     fi
     keep_overwritten
     guarded bash -- "$HPCRUN_RUN_DIR/node.sh"

@@ -172,13 +172,14 @@ def prepare(
         name = spec.deepspeed.config_file if spec.deepspeed is not None else None
         is_copied = name is not None and (in_code.project / name).is_file()
         where = in_code if is_copied else context
-        given = inspect_deepspeed(where, spec, "" if found.inside else found.python)
+        python = "" if found.inside else found.python
+        given = inspect_deepspeed(where, spec, python, extra_args)
     with _kept(errors):
         plan = build_plan(
             spec, context.cluster, place, extra_args=extra_args, after=after, deepspeed_given=given
         )
         _check_setup(context, plan.setup)
-    findings = (checks or Checks()).look(in_code, spec, found, plan, extra_args)
+    findings = (checks or Checks()).look(in_code, spec, found, plan, extra_args, given.elsewhere)
     if context.code is not None:
         # What git ignores is in no copy of the code: arguments that name such files are right.
         findings.notes.clear()

@@ -57,7 +57,7 @@ def build_plan(
     setup = build_setup(job)
     sections = environment.node_sections(sections, inside=setup.container is not None)
     environment.check_environment(job)
-    found.notes += [*launchers.framework_notes(job), *launchers.switch_notes(spec, extra_args)]
+    found.notes += launchers.switch_notes(spec, extra_args)
     directives = build_directives(job, tasks_per_node, after=after.job_id if after else None)
     if found.problems:
         raise SpecError(found.problems)
@@ -135,6 +135,7 @@ def _decide(spec: JobSpec, cluster: Cluster, place: Place, given: deepspeed.Give
         code_dir=place.project_dir if in_place else place.code_dir,
         values={},
         found=found,
+        asks_for_deepspeed=section is not None or given.elsewhere != "",
     )
     job.values.update(_values(job))
     return job

@@ -33,13 +33,15 @@ class Given(Struct, frozen=True, kw_only=True):
     """What is known of the user's own JSON: the file as read, and DeepSpeed's answer.
 
     ``note`` says why it could not be asked. ``own_optimizer``: the script names the optimizer that
-    goes with offload.
+    goes with offload. ``elsewhere``: what else than the job's section asks for DeepSpeed, in a job
+    without GPUs.
     """
 
     file: Document | None = None
     answer: Answer | None = None
     note: str = ""
     own_optimizer: bool = False
+    elsewhere: str = ""
 
 
 class Training(Struct, frozen=True, kw_only=True):

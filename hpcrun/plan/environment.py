@@ -150,7 +150,8 @@ def _accelerator_section(job: Job) -> Section | None:
     """Set what a cluster without GPUs needs so that the same script trains on CPUs.
 
     With ACCELERATE_USE_CPU an Accelerator silently leaves DeepSpeed out (accelerate/state.py,
-    AcceleratorState): it must not.
+    AcceleratorState), and so does the Trainer: it must not. Without, an Accelerator that has no
+    DeepSpeed would take each rank for the only one.
     """
     if job.cluster.accelerator == "cuda":
         return None
@@ -159,7 +160,7 @@ def _accelerator_section(job: Job) -> Section | None:
         # DeepSpeed's CPU accelerator takes its device count from it.
         "LOCAL_SIZE": str(job.topology.ranks_per_node),
     }
-    if job.framework not in ON_ACCELERATE or "deepspeed_config" not in job.values:
+    if not job.asks_for_deepspeed:
         variables["ACCELERATE_USE_CPU"] = "true"
     return Section(
         block="environment",

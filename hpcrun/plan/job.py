@@ -54,6 +54,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     ``program`` is what the job names of script, module and command. ``values`` are those of the
     placeholders, and of the HPCRUN_* variables; configurations are added as they are made.
+    ``asks_for_deepspeed``: by its section, or elsewhere.
     """
 
     spec: JobSpec
@@ -69,6 +70,7 @@ class Job(Struct, frozen=True, kw_only=True):
     code_dir: str
     values: dict[str, str]
     found: Findings
+    asks_for_deepspeed: bool
 
     def fill(self, text: str, path: str) -> str:
         """Fill the placeholders of a text, as ``fill`` does."""

@@ -129,27 +129,6 @@ def framework_section(job: Job) -> Section | None:
     )
 
 
-def framework_notes(job: Job) -> list[str]:
-    """Warn where the Trainer takes each rank for the only one.
-
-    Without GPUs Accelerate 1.15 chooses no backend (state.py, _prepare_backend) and assumes one
-    process while DeepSpeed has joined them all: the Trainer stops at the batch size. For scripts
-    that use Accelerate itself see script_notes.backend_notes().
-    """
-    spec, on_cpus = job.spec, job.cluster.accelerator == "cpu"
-    alone = on_cpus and job.topology.world_size > 1 and spec.deepspeed is not None
-    if not alone or job.program == "reference" or job.framework != "transformers":
-        return []
-    names = {arg.partition("=")[0].replace("-", "_") for arg in spec.args}
-    if spec.precision == "fp32" and "__ddp_backend" in names and "__deepspeed" not in names:
-        return []
-    return [
-        "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script passes "
-        'TrainingArguments(ddp_backend="gloo") without deepspeed=, which the environment '
-        "sets, and the job has precision: fp32"
-    ]
-
-
 def switch_notes(spec: JobSpec, extra_args: Sequence[str]) -> list[str]:
     """Warn when nothing passes activation_checkpointing on: alone it saves no memory.
 

@@ -42,6 +42,8 @@ BATCH_KEYWORDS = frozenset(
 )
 STEPS_KEYWORDS = frozenset({"gradient_accumulation_steps", "accumulate_grad_batches"})
 _TRAINERS = ("Trainer", "Accelerator")
+# What decides how the Trainer's ranks join, where a script says it itself.
+_WATCHED = frozenset({"deepspeed", "deepspeed_plugin", "ddp_backend", "use_cpu"})
 # What DeepSpeed adds to a parser (deepspeed/__init__.py, add_config_arguments).
 _DEEPSPEED_OPTIONS = ("--deepspeed", "--deepspeed_config", "--deepscale", "--deepscale_config")
 
@@ -68,7 +70,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     that its text names, ``imports`` the modules that it imports anywhere. ``numbers`` are those
     that its calls get for a batch (BATCH_KEYWORDS, STEPS_KEYWORDS), written out. ``positionals``:
     arguments without a dash that argparse stops without. ``trainers``: which Trainer or
-    Accelerator it makes. ``is_program``: it does something when it is run.
+    Accelerator it makes. ``is_program``: it does something when it is run. ``gives``: which of
+    deepspeed, deepspeed_plugin, ddp_backend and use_cpu it gives a value of its own.
     """
 
     parser: str = ""
@@ -82,6 +85,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     trainers: list[str] = []
     names_local_rank: bool = False
     is_program: bool = False
+    gives: list[str] = []
 
 
 def read_script(tree: ast.Module) -> ScriptFacts:
@@ -117,6 +121,7 @@ def read_script(tree: ast.Module) -> ScriptFacts:
         positionals=reading.positionals if reading else [],
         trainers=[name for name in map(called, calls) if name.endswith(_TRAINERS)],
         names_local_rank="LOCAL_RANK" in texts,
+        gives=sorted(_WATCHED & set(_given_names(nodes))),
         is_program=any(
             _is_main_guard(node)
             or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
@@ -220,6 +225,28 @@ def _options_elsewhere(calls: list[ast.Call], parser: str) -> Iterator[Option]:
     if parser == "transformers":
         yield Option(["--per_device_train_batch_size"])
         yield Option(["--gradient_accumulation_steps"])
+
+
+def _given_names(nodes: _Nodes) -> Iterator[str]:
+    """Yield names of keywords, and of a dataclass' fields, that get a value other than None.
+
+    One that is handed on from the arguments (``deepspeed=args.deepspeed``) is the command line's.
+    """
+    for call in nodes.of(ast.Call):
+        if called(call) == "DeepSpeedPlugin":
+            yield "deepspeed_plugin"
+        yield from (word.arg for word in call.keywords if word.arg and _is_own(word.value))
+    for field in nodes.of(ast.AnnAssign):
+        value = field.value
+        if isinstance(value, ast.Call) and called(value) == "field":
+            value = {word.arg: word.value for word in value.keywords}.get("default")
+        if isinstance(field.target, ast.Name) and value is not None and _is_own(value):
+            yield field.target.id
+
+
+def _is_own(value: ast.expr) -> bool:
+    handed_on = isinstance(value, ast.Attribute | ast.Subscript)
+    return not handed_on and ast.unparse(value) not in ("None", "False", "''")
 
 
 class _Argparse:

@@ -113,26 +113,6 @@ def _option_for(pattern: re.Pattern[str], options: Sequence[Option]) -> str | No
     return min(fits, key=len, default=None)
 
 
-def backend_notes(spec: JobSpec, script: Script, *, accelerator: str, world_size: int) -> list[str]:
-    """Note when Accelerate would take each rank for the only one, as far as can be seen.
-
-    Without GPUs Accelerate 1.15 chooses no backend (state.py, _prepare_backend) and assumes one
-    process while DeepSpeed has joined them all: every rank gets all of the data. A script that
-    has its class for such choices, or the variable, is taken to choose.
-    """
-    alone = accelerator == "cpu" and world_size > 1 and spec.deepspeed is not None
-    if not alone or decide_framework(spec) != "accelerate":
-        return []
-    chooses = any(name.endswith(".InitProcessGroupKwargs") for name in script.facts.imports)
-    if chooses or "HPCRUN_BACKEND" in script.facts.variables:
-        return []
-    return [
-        "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless "
-        f"{script.name} says "
-        'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
-    ]
-
-
 def argument_notes(script: Script, args: Sequence[str]) -> list[str]:
     """Note arguments that argparse would refuse; nothing where the parser is not plain."""
     facts = script.facts

@@ -126,3 +126,39 @@ def test_trains_the_same_with_every_framework(
             assert len(list((run.folder / "logs" / "0").glob("node-*.log"))) == 2, what
             assert f"node 1 is {site.rig.node_names[1]}" in run.log(), what
         assert not (site.project / ".deepspeed_env").exists(), what
+    for name in site.rig.node_names:
+        left = site.rig.on_node(name, ["ls", "/tmp"]).stdout
+        print("LEFT", left.split())
+        assert "torchelastic" not in left, name
+
+
+OWN_WORDS = """
+import task, train_transformers
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+(arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+trainer = Trainer(task.Model(), arguments, train_transformers.collate, train_dataset=task.data())
+trainer.train()
+print("trained by", type(trainer.model_wrapped).__name__)
+del trainer
+task.leave()
+"""
+
+
+def test_deepspeed_by_the_scripts_own_words_is_trained_or_refused(site: Site) -> None:
+    shutil.copytree(WORKLOADS, site.project, dirs_exist_ok=True)
+    (site.project / "own.py").write_text(OWN_WORDS)
+    (site.project / "ds.json").write_text(
+        '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 1},'
+        ' "zero_allow_untested_optimizer": true}'
+    )
+    resources = {"gpus_per_node": 1, "time": 10}
+    job = {"script": "own.py", "framework": "transformers", "resources": resources}
+    (site.project / "own.yaml").write_text(yaml.safe_dump({**job, "precision": "fp32"}))
+    words = ["--", "--output_dir=out", "--max_steps=2", "--save_strategy=no", "--report_to=none"]
+    words += ["--optim=sgd", "--remove_unused_columns=false", "--deepspeed", "ds.json"]
+    run = site.submit("./own.yaml", *words)
+    assert site.follow(run, timeout=300).returncode == 0, run.log()
+    assert "trained by DeepSpeedEngine" in run.log()
+    done = site.hpcrun("submit", "./own.yaml", "--gpus-per-node", "2", *words)
+    assert done.returncode == 2 and "deepspeed.config_file instead" in done.stderr

@@ -10,7 +10,6 @@ from hpcrun.plan.script_facts import ScriptFacts, read_script
 from hpcrun.plan.script_notes import (
     Script,
     argument_notes,
-    backend_notes,
     batch_notes,
     deepspeed_notes,
     secret_notes,
@@ -221,25 +220,6 @@ def test_what_argparse_stops_without() -> None:
 
 
 # ---- ranks that Accelerate takes for one alone
-
-
-@pytest.mark.parametrize(
-    ("script", "shown"),
-    [
-        ("from accelerate import Accelerator", True),
-        ("from accelerate.utils import InitProcessGroupKwargs", False),
-        ("import os\nAccelerator(backend=os.environ['HPCRUN_BACKEND'])", False),
-    ],
-)
-def test_a_script_that_chooses_no_backend_is_reported(script: str, shown: bool) -> None:
-    def notes_of(text: str, **changed: object) -> list[str]:
-        known = {"accelerator": "cpu", "world_size": 4, **changed}
-        spec = job(f"script: a.py\nframework: accelerate\n{text}")
-        return backend_notes(spec, Script("a.py", facts(script)), **known)  # type: ignore[arg-type]
-
-    assert len(notes_of("deepspeed: {}")) == shown
-    assert notes_of("") == notes_of("deepspeed: {}", accelerator="cuda") == []
-    assert notes_of("deepspeed: {}", world_size=1) == []
 
 
 # ---- the batch

@@ -92,6 +92,16 @@ def test_a_failure_to_find_the_address_ends_the_job(make_job: Maker) -> None:
     assert job.shown() == [] and "rank 0 is on" not in job.log()
 
 
+def test_a_command_alone_runs_without_the_address(make_job: Maker) -> None:
+    """It may be a preprocessing of two nodes that never meet."""
+    command = 'command: [bash, -c, "echo trained at ${{MASTER_ADDR:-nowhere}}"]\nlauncher: null\n'
+    job = make_job(f"{command}resources: {{nodes: 2, gpus_per_node: 1}}")
+    job.stand_in("ip", "exit 2")
+    assert job.go(hosts={"n1": "127.0.1.1", "n2": "10.77.0.2"}) == 0, job.log()
+    assert job.log().count("trained at nowhere\n") == 2
+    assert "at no known address" in job.log() and "error" not in job.log()
+
+
 def test_the_hostfile_is_slurms_order_each_host_once(make_job: Maker) -> None:
     job = make_job("resources: {nodes: 2, gpus_per_node: 3}")
     hosts = {"z9": "127.0.0.2", "a1": "127.0.0.3"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import msgspec
 from hpcrun.assets import shipped
 from hpcrun.controller.checks.places import answer_of
 from hpcrun.controller.context import Context, read_text, user_path
-from hpcrun.controller.program import content_of, find_program
+from hpcrun.controller.program import content_of, find_program, parse_script
 from hpcrun.errors import HpcrunError, InputError
 from hpcrun.plan import deepspeed
 from hpcrun.plan.launchers import decide_framework
+from hpcrun.plan.on_cpus import asked_by_file, asked_by_words
 from hpcrun.runs.records import write_file
 from hpcrun.spec.deepspeed_json import parse_hjson
 from hpcrun.spec.job import JobSpec
@@ -35,13 +37,50 @@ except importlib.metadata.PackageNotFoundError:
 """
 
 
-def inspect_deepspeed(context: Context, spec: JobSpec, python: str) -> deepspeed.Given:
+def inspect_deepspeed(
+    context: Context, spec: JobSpec, python: str, extra_args: Sequence[str] = ()
+) -> deepspeed.Given:
     """Read the user's own JSON and ask the DeepSpeed that will train about it.
 
     For a job without keys of its own nothing is asked. ``python`` is the interpreter that trains;
     one that cannot be asked is a note. Raises InputError, or SpecError for a file that cannot be
     read.
     """
+    elsewhere = ""
+    if context.cluster.accelerator == "cpu" or not spec.resources.gpus_per_node:
+        elsewhere = _asked_elsewhere(context, spec, extra_args)
+    given = _inspect_section(context, spec, python)
+    return msgspec.structs.replace(given, elsewhere=elsewhere)
+
+
+def _asked_elsewhere(context: Context, spec: JobSpec, extra_args: Sequence[str]) -> str:
+    """Find what asks for DeepSpeed beside the job's section: words, their files, the script."""
+    words = [*(spec.command or []), *spec.args, *extra_args]
+    if asked := asked_by_words(words):
+        return asked
+    for name in [word.rpartition("=")[2] for word in words]:
+        data = None
+        if name.endswith((".json", ".yaml", ".yml", ".sh")):
+            data = content_of(context.project / name)
+        if data is None or b"deepspeed" not in data.lower():
+            continue
+        text = data.decode("utf-8", "replace")
+        if name.endswith(".sh"):
+            if asked := asked_by_words(text.split()):
+                return f"{name}: {asked}"
+            continue
+        if asked_by_file(text):
+            return f"{name}: deepspeed"
+    script = find_program(context, spec, inside=False).path
+    data = content_of(script) if script is not None else None
+    if script is None or data is None or b"deepspeed" not in data.lower():
+        return ""
+    facts = parse_script(data, sys.version_info[:2]).facts
+    own = [name for name in facts.gives if "deepspeed" in name] if facts else []
+    return f"{script.name}: {own[0]}=" if own else ""
+
+
+def _inspect_section(context: Context, spec: JobSpec, python: str) -> deepspeed.Given:
     section = spec.deepspeed
     if section is None:
         return deepspeed.Given()

@@ -16,6 +16,8 @@ from hpcrun.controller.program import Program, command_program, find_program, re
 from hpcrun.plan import script_notes
 from hpcrun.plan.job import Findings
 from hpcrun.plan.limits import array_problems, find_limits, partition_notes
+from hpcrun.plan.on_cpus import check_on_cpus
+from hpcrun.plan.script_facts import ScriptFacts
 from hpcrun.plan.types import Plan
 from hpcrun.spec.job import JobSpec
 
@@ -52,11 +54,12 @@ class Checks:
         found: Interpreter,
         plan: Plan | None,
         extra_args: Sequence[str] = (),
+        deepspeed_elsewhere: str = "",
     ) -> Findings:
         """Check the program, the partition's limits and the folders; nothing is changed.
 
         ``plan`` is None where the job could not be planned; ``extra_args`` are the command
-        line's.
+        line's; ``deepspeed_elsewhere``: what else than the job's section asks for DeepSpeed.
         """
         program, given = self._program(context, spec, found, plan)
         findings = Findings(list(program.problems), list(program.notes))
@@ -67,6 +70,17 @@ class Checks:
             findings.fix = f"{_OUTDATED}; " if limits and context.cluster.read_on else ""
             findings.notes += partition_notes(plan, context.cluster, source)
             findings.notes += _argument_notes(context, spec, plan, program, extra_args, given)
+            if plan.accelerator == "cpu":
+                here = check_on_cpus(
+                    spec,
+                    program.script.facts if program.script else ScriptFacts(),
+                    given if spec.command is None else plan.program,
+                    elsewhere=deepspeed_elsewhere,
+                    precision=plan.precision,
+                    world_size=plan.world_size,
+                )
+                findings.problems += here.problems
+                findings.notes += here.notes
         if not self._given:  # the runs of a sweep have the same folders
             places = check_places(context, plan.nodes if plan else 1)
             findings.problems += places.problems
@@ -153,9 +167,6 @@ def _argument_notes(
     if script is not None and spec.command is None:
         notes += script_notes.deepspeed_notes(spec, script, typed, plan.effective_batch)
         notes += script_notes.batch_notes(spec, script, typed, given, plan.effective_batch)
-        notes += script_notes.backend_notes(
-            spec, script, accelerator=plan.accelerator, world_size=plan.world_size
-        )
     setup = spec.setup
     inside = setup.container is not None or context.cluster.setup.container is not None
     if not inside and not _makes_files(plan):

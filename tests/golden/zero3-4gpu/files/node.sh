@@ -21,8 +21,9 @@ export TORCH_EXTENSIONS_DIR=/scratch/cache/torch_extensions/f321e099/"$HPCRUN_AR
 
 # ---- Launch
 # Launchers rewrite $$ and ${local_rank} in arguments, so those of your program are above.
+# torch leaves a folder of logs behind, else in /tmp: the harness removes this one.
 # shellcheck disable=SC2016 # the rank's shell expands it
 exec /opt/env/bin/python -m torch.distributed.run \
     --nnodes=1 --nproc_per_node=4 --node_rank="$HPCRUN_NODE_RANK" \
     --rdzv_backend=static --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \
-    --no_python bash -c 'exec bash -- "$HPCRUN_RUN_DIR/node.sh" rank'
+    --log_dir="$HPCRUN_LOCAL_DIR" --no_python bash -c 'exec bash -- "$HPCRUN_RUN_DIR/node.sh" rank'

@@ -1,0 +1,107 @@
+"""What frameworks do otherwise on CPUs than on GPUs, found before the job waits in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from hpcrun.errors import SpecError
+from hpcrun.plan.job import Findings
+from hpcrun.plan.launchers import ON_ACCELERATE, decide_framework
+from hpcrun.plan.script_facts import ScriptFacts
+from hpcrun.spec.job import JobSpec
+from hpcrun.spec.yaml12 import parse_document
+
+_NOTHING = ("", "none", "null", "false")
+
+
+def asked_by_words(words: Sequence[str]) -> str:
+    """Return the words that ask the Trainer or ``accelerate launch`` for DeepSpeed; "" without.
+
+    >>> asked_by_words(["--lr", "1e-4", "--deepspeed", "ds.json"])
+    '--deepspeed ds.json'
+    >>> asked_by_words(["--deepspeed", "--lr", "1"])  # the switch of scripts that call DeepSpeed
+    ''
+    """
+    for word, following in zip_longest(words, words[1:], fillvalue="--"):
+        name, equals, value = word.partition("=")
+        bare = name.lstrip("-+").rpartition(".")[2].replace("-", "_")
+        if bare == "use_deepspeed" and value.lower() not in _NOTHING[1:]:
+            return word
+        value = value if equals else following if name.startswith("--") else ""
+        if bare == "deepspeed" and not value.startswith("-") and value.lower() not in _NOTHING:
+            return f"{name}{equals or ' '}{value}"
+    return ""
+
+
+def asked_by_file(text: str) -> bool:
+    """Return whether a file of arguments (YAML, JSON), or Accelerate's YAML, asks for DeepSpeed.
+
+    >>> asked_by_file("deepspeed: null"), asked_by_file('{"distributed_type": "DEEPSPEED"}')
+    (False, True)
+    """
+    try:
+        keys = parse_document(text, "", []).entries
+    except SpecError:
+        return False
+    kind, own = keys.get("distributed_type"), keys.get("deepspeed")
+    is_asked = own is not None and (bool(own.entries) or own.text.lower() not in _NOTHING)
+    return is_asked or (kind is not None and kind.text.upper() == "DEEPSPEED")
+
+
+def check_on_cpus(
+    spec: JobSpec,
+    facts: ScriptFacts,
+    words: Sequence[str],
+    *,
+    elsewhere: str,
+    precision: str,
+    world_size: int,
+) -> Findings:
+    """Find what trains something else on CPUs than was asked for, or stops there.
+
+    ``words`` are those that the program is given; ``elsewhere``: what else than the job's section
+    asks for DeepSpeed. Without GPUs Accelerate 1.15 chooses no backend (state.py,
+    _prepare_backend): with DeepSpeed, which has joined all ranks, each takes itself for the only
+    one. With ``use_cpu`` it chooses gloo, and leaves DeepSpeed out without a word.
+    """
+    found, framework = Findings(), decide_framework(spec)
+    modules = {name.partition(".")[0] for name in facts.imports}
+    trainer = framework == "transformers" or "transformers" in modules
+    with_deepspeed = spec.deepspeed is not None or elsewhere != ""
+    names = {word.partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+    names |= {f"__{name}" for name in facts.gives}
+    if precision == "fp16" and with_deepspeed:
+        message = "fp16: DeepSpeed refuses it on a CPU (one without fp16 units); set bf16, or fp32"
+        found.refuse("precision", f"{message}, where the job has no GPUs")
+    elif precision == "fp16" and framework in ON_ACCELERATE:
+        found.notes.append("precision: fp16: without GPUs Accelerate trains in fp32, unsaid")
+    if not with_deepspeed or not (spec.script or spec.module or spec.command):
+        return found
+    if trainer and "__use_cpu" in names:
+        message = "use_cpu: with it the Trainer leaves DeepSpeed out, and does not say so"
+        found.refuse("args", f"{message}; leave it out: it finds no GPU here anyway")
+    if world_size == 1:
+        return found
+    if trainer and elsewhere:
+        instead = "the job's deepspeed section reaches it without"
+        if spec.deepspeed is None:
+            instead = "set deepspeed.config_file instead"
+        message = "without GPUs the Trainer takes each rank for the only one with it"
+        found.refuse("args", f"{elsewhere}: {message}; {instead}, and give --ddp_backend gloo")
+    elif trainer:
+        if precision != "fp32" or "__ddp_backend" not in names or "__deepspeed" in names:
+            found.notes.append(
+                "without GPUs the Trainer stops at DeepSpeed's batch size, unless the script "
+                'passes TrainingArguments(ddp_backend="gloo") without deepspeed=, which the '
+                "environment sets, and the job has precision: fp32"
+            )
+    elif framework == "accelerate" or "accelerate" in modules:
+        chooses = any(name.endswith(".InitProcessGroupKwargs") for name in facts.imports)
+        if not (chooses or "HPCRUN_BACKEND" in facts.variables):
+            found.notes.append(
+                "without GPUs Accelerate gives every rank all of the data with DeepSpeed, unless "
+                "the script says "
+                'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+            )
+    return found

@@ -1,0 +1,120 @@
+"""Frameworks on CPUs: what was asked for is trained, or refused before the job waits."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from hpcrun.plan.on_cpus import asked_by_file, asked_by_words, check_on_cpus
+from hpcrun.plan.script_facts import read_script
+from tests.plan.making import job
+
+TRAINER = "from transformers import TrainingArguments\n"
+
+
+def found(text: str, script: str = "", *words: str, **known: object) -> tuple[list[str], list[str]]:
+    """The problems and the notes of four ranks in fp32, unless ``known`` says otherwise."""
+    spec, facts = job(f"script: a.py\n{text}"), read_script(ast.parse(script))
+    given = {"elsewhere": asked_by_words(words), "precision": "fp32", "world_size": 4, **known}
+    all_found = check_on_cpus(spec, facts, words, **given)  # type: ignore[arg-type]
+    return [str(problem) for problem in all_found.problems], all_found.notes
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--deepspeed", "ds.json"], "--deepspeed ds.json"),
+        (["--deepspeed=ds.json", "--lr", "1"], "--deepspeed=ds.json"),
+        (["training.deepspeed=ds.json"], "training.deepspeed=ds.json"),
+        (["accelerate", "launch", "--use_deepspeed", "a.py"], "--use_deepspeed"),
+        (["deepspeed", "a.py", "--deepspeed"], ""),
+        (["--deepspeed", "--lr", "1"], ""),
+        (["--deepspeed", "none"], ""),
+        (["--deepspeed_config", "ds.json"], ""),
+    ],
+)
+def test_words_that_ask_for_deepspeed(words: list[str], asked: str) -> None:
+    assert asked_by_words(words) == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ('{"deepspeed": "ds.json"}', True),
+        ("deepspeed: {zero_optimization: {stage: 2}}", True),
+        ("distributed_type: DEEPSPEED\n", True),
+        ("deepspeed:\nlr: 1", False),
+        ("distributed_type: MULTI_GPU", False),
+        ("no: [yaml", False),
+    ],
+)
+def test_files_that_ask_for_deepspeed(text: str, asked: bool) -> None:
+    assert asked_by_file(text) == asked
+
+
+@pytest.mark.parametrize(
+    ("script", "gives"),
+    [
+        ("TrainingArguments(deepspeed='ds.json')", ["deepspeed"]),
+        ("TrainingArguments(deepspeed=args.deepspeed, ddp_backend=None)", []),
+        ("class A:\n    deepspeed: str = field(default='ds.json')", ["deepspeed"]),
+        ("class A:\n    deepspeed: str | None = None\n    use_cpu: bool = True", ["use_cpu"]),
+        ("Accelerator(deepspeed_plugin=DeepSpeedPlugin())", ["deepspeed_plugin"]),
+        ("p.add_argument('--deepspeed')", []),
+    ],
+)
+def test_what_a_script_gives_itself(script: str, gives: list[str]) -> None:
+    assert read_script(ast.parse(script)).gives == gives
+
+
+def test_many_ranks_of_the_trainer_with_deepspeed_of_its_own_are_refused() -> None:
+    words = ("--deepspeed", "ds.json")
+    for text, script in (("framework: transformers", ""), ("", TRAINER)):
+        problems, _ = found(text, script, *words)
+        assert len(problems) == 1 and "set deepspeed.config_file instead" in problems[0]
+        assert found(text, script, *words, world_size=1) == ([], [])
+    assert found("", "", *words) == ([], [])  # a script that calls DeepSpeed itself
+    (problem,), _ = found("framework: transformers\ndeepspeed: {}", "", *words)
+    assert "the job's deepspeed section reaches it without" in problem
+
+
+def test_deepspeed_is_not_left_out_by_use_cpu() -> None:
+    for text, words in (("deepspeed: {}", ["--ddp_backend", "gloo"]), ("", ["--deepspeed", "d"])):
+        text = f"framework: transformers\n{text}"
+        problems, _ = found(text, "", *words, "--use_cpu", world_size=1)
+        assert len(problems) == 1 and "leaves DeepSpeed out" in problems[0]
+    assert found("framework: transformers", "", "--use_cpu") == ([], [])
+
+
+def test_the_note_on_the_trainers_ranks_goes_when_its_advice_was_followed() -> None:
+    text, gloo = "framework: transformers\ndeepspeed: {}", ("--ddp_backend", "gloo")
+    assert any("ddp_backend" in note for note in found(text)[1])
+    assert any("ddp_backend" in note for note in found(text, "", *gloo, precision="bf16")[1])
+    in_script = f"{TRAINER}TrainingArguments(ddp_backend='gloo')"
+    with_file = f"{TRAINER}TrainingArguments(ddp_backend='gloo', deepspeed='ds.json')"
+    assert any("ddp_backend" in note for note in found(text, with_file)[1])
+    assert found(text, "", *gloo) == found(text, in_script) == ([], [])
+    assert found(text, world_size=1) == found("framework: transformers") == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("from accelerate import Accelerator", True),
+        ("from accelerate.utils import InitProcessGroupKwargs", False),
+        ("import os\nAccelerator(backend=os.environ['HPCRUN_BACKEND'])", False),
+    ],
+)
+def test_a_script_that_chooses_no_backend_is_reported(script: str, shown: bool) -> None:
+    text = "framework: accelerate\n"
+    assert len(found(f"{text}deepspeed: {{}}", script)[1]) == shown
+    assert found(text, script) == found(f"{text}deepspeed: {{}}", script, world_size=1) == ([], [])
+
+
+def test_fp16_is_refused_or_said() -> None:
+    (problem,), _ = found("deepspeed: {}", precision="fp16")
+    assert problem.startswith("precision: fp16: DeepSpeed refuses it on a CPU")
+    problems, (note,) = found("framework: accelerate", precision="fp16")
+    assert not problems and "trains in fp32" in note
+    assert found("", precision="fp16") == ([], [])
