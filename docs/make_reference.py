@@ -63,7 +63,8 @@ READ = {
     "HPCRUN_CLUSTER": "the cluster profile to use, as `--cluster NAME`",
     "HPCRUN_TRUST": "folders, separated by colons, whose `hpcrun.yaml`, jobs, templates and "
     "slurm.conf count whoever owns them",
-    "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `/tmp/hpcrun-sandbox-UID`",
+    "HPCRUN_SANDBOX_DIR": "where the sandbox lives, instead of `hpcrun-sandbox` in "
+    "`$XDG_RUNTIME_DIR` or, where there is none, a folder in `~/.cache/hpcrun`",
 }
 OF_THE_ATTEMPT = {
     "HPCRUN_ATTEMPT": "0, and one more after each requeue",

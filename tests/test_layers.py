@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": {"runs"},
     "views": {"runs", "slurm", "plan"},
     "report": {"metrics", "views"},
-    "sandbox": {"slurm"},
+    "sandbox": {"slurm", "assets", "ownership"},
     # Its types are those of the parts below; it does nothing that the controller does not.
     "api": {"controller", "metrics", "runs", "plan", "spec", "secrets", "slurm"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -10,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from hpcrun.assets import home_dir
 from hpcrun.errors import HpcrunError, InputError
+from hpcrun.ownership import is_own, why_not_own
 
 MAX_NODES = 64
 # sun_path in <sys/un.h> holds 108 bytes, the final NUL included.
@@ -54,20 +57,43 @@ class Layout:
 
 
 def sandbox_dir(environ: Mapping[str, str], uid: int) -> Path:
-    """Return the directory of this user's sandbox: HPCRUN_SANDBOX_DIR, or one in /tmp.
+    """Return the directory of this user's sandbox: HPCRUN_SANDBOX_DIR, or one of its places.
 
-    Raise InputError when Slurm could not work there.
+    The place is where there is a sandbox, whatever this shell's environment has, else the first.
+    Raise InputError when Slurm could not work in HPCRUN_SANDBOX_DIR.
 
-    >>> sandbox_dir({}, 1000)
-    PosixPath('/tmp/hpcrun-sandbox-1000')
     >>> sandbox_dir({"HPCRUN_SANDBOX_DIR": "/tmp/mine"}, 1000)
     PosixPath('/tmp/mine')
     """
-    # Not tempfile.gettempdir(): a batch job's TMPDIR is long, and differs from job to job.
-    named = environ.get("HPCRUN_SANDBOX_DIR") or f"/tmp/hpcrun-sandbox-{uid}"
-    directory = canonical(Path(named))
-    check_directory(directory)
-    return directory
+    if named := environ.get("HPCRUN_SANDBOX_DIR"):
+        directory = canonical(Path(named))
+        check_directory(directory)
+        return directory
+    places = list(_places(environ, uid))
+    return next((place for place in places if _is_sandbox(place)), places[0])
+
+
+def _places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+    """Yield where a sandbox may lie: where nobody else can make it, and last in /tmp.
+
+    The user's runtime folder belongs to one machine, as a sandbox does; a home may belong to many.
+    Not tempfile.gettempdir(): a batch job's TMPDIR is long, and differs from job to job.
+    """
+    runtime, home = environ.get("XDG_RUNTIME_DIR"), Path(home_dir(environ))
+    below_home = home / ".cache" / "hpcrun" / f"sandbox-{os.uname().nodename.partition('.')[0]}"
+    for folder in (runtime and Path(runtime), Path(f"/run/user/{uid}"), home):
+        with contextlib.suppress(OSError, InputError):
+            if folder and folder.stat().st_uid == uid and not why_not_own(folder):
+                place = canonical(below_home if folder == home else folder / "hpcrun-sandbox")
+                check_directory(place)  # a home may be deep
+                yield place
+    yield Path(f"/tmp/hpcrun-sandbox-{uid}")
+
+
+def _is_sandbox(place: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return is_own(place.lstat()) and Layout(place).shape.exists()
+    return False
 
 
 def canonical(directory: Path) -> Path:
@@ -80,7 +106,7 @@ def check_directory(directory: Path) -> None:
 
     slurm.conf has no quoting for blanks, ``#`` starts a comment, ``%`` and brackets are expanded.
 
-    >>> check_directory(Path("/tmp/hpcrun-sandbox-0"))
+    >>> check_directory(Path("/run/user/1000/hpcrun-sandbox"))
     """
     fix = "set HPCRUN_SANDBOX_DIR to a short plain path, for example /tmp/my-sandbox"
     text = str(directory)
@@ -120,15 +146,25 @@ def create(directory: Path) -> None:
     """Make the directory, closed to others; raise InputError when it cannot be made or used."""
     if check_owned(directory):
         directory.chmod(0o700)
-        return
-    try:
-        directory.mkdir(mode=0o700)
-    except FileExistsError:
-        check_owned(directory)
-    except OSError as error:
-        raise InputError(
-            f"{directory}: {error.strerror}", fix="set HPCRUN_SANDBOX_DIR to a path you can write"
-        ) from error
+    else:
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)
+        except FileExistsError:
+            check_owned(directory)
+        except OSError as error:
+            raise InputError(
+                f"{directory}: {error.strerror}",
+                fix="set HPCRUN_SANDBOX_DIR to a path you can write",
+            ) from error
+    with contextlib.suppress(FileNotFoundError):  # a `down` was quicker
+        if why := why_not_own(directory):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+            raise InputError(
+                f"{directory}: {why}, and could make another sandbox of it",
+                fix="set HPCRUN_SANDBOX_DIR to a path that nobody else can change",
+            )
 
 
 @contextmanager

@@ -116,6 +116,30 @@ def test_the_longest_directory_still_has_room_for_the_longest_socket() -> None:
     assert len(longest + directory.LONGEST_SOCKET) == directory.MAX_SOCKET_PATH
 
 
+def test_a_sandbox_lies_where_nobody_else_can_make_it(place: Path) -> None:
+    uid = os.getuid()
+    home, runtime, deep = (place.parent / name for name in ("home", "run", "d" * 60))
+    for folder in (home, runtime, deep):
+        folder.mkdir()
+    both = {"HOME": str(home), "XDG_RUNTIME_DIR": str(runtime)}
+    assert sandbox_dir(both, uid) == runtime / "hpcrun-sandbox"
+    runtime.chmod(0o777)
+    open_ = sandbox_dir(both, uid)
+    if not Path(f"/run/user/{uid}").exists():
+        assert open_.parent == home / ".cache" / "hpcrun"
+        assert sandbox_dir({"HOME": str(deep)}, uid) == Path(f"/tmp/hpcrun-sandbox-{uid}")
+    # One that is there is found from every shell.
+    runtime.chmod(0o700)
+    directory.create(open_)
+    directory.Layout(open_).shape.touch()
+    assert sandbox_dir(both, uid) == open_
+    # Above it nobody else may write.
+    home.chmod(0o777)
+    with pytest.raises(InputError, match=f"others can write to {home}"):
+        directory.create(home / "mine")
+    assert not (home / "mine").exists()
+
+
 def test_a_relative_directory_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/tmp")
     assert sandbox_dir({"HPCRUN_SANDBOX_DIR": "mine"}, 0) == Path("/tmp/mine")

@@ -62,7 +62,7 @@ def public_python() -> Iterator[tuple[Path, Path]]:
 def test_an_ordinary_user_needs_no_root(place: Path, public_python: tuple[Path, Path]) -> None:
     require_root()
     python, code = public_python
-    place.parent.chmod(0o777)
+    place.parent.chmod(0o1777)
     # Nothing of root's is inherited, not even a HOME; /usr/sbin is not on the PATH.
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"}
 
