@@ -129,7 +129,7 @@ def make_site(peers: Path = PEERS) -> Iterator[Site]:
             yield site
         finally:
             with contextlib.suppress(subprocess.SubprocessError):
-                site.call(site.hpcrun, "sandbox", "down")
+                site.call(site.hpcrun, "sandbox", "down", "--yes")
 
 
 def failure(error: subprocess.CalledProcessError) -> str:

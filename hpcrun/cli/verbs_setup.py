@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -85,12 +86,29 @@ def up(nodes: int | None, gpus_per_node: int | None, like: str | None) -> int:
 
 
 @sandbox.command("down")
-def down() -> int:
-    """Stop it, and remove all its processes and files. Runs are kept."""
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, though jobs wait or run in it.")
+def down(yes: bool) -> int:
+    """Stop it, and remove all its processes and files. Runs are kept.
+
+    Asks first where that ends jobs.
+    """
     from hpcrun.sandbox import lifecycle
     from hpcrun.sandbox.directory import sandbox_dir
 
-    found = lifecycle.down(sandbox_dir(os.environ, os.getuid()))
+    directory = sandbox_dir(os.environ, os.getuid())
+    jobs = [] if yes else lifecycle.live_jobs(directory)
+    if jobs:
+        listed = ", ".join(f"{job.job_id} ({job.name}, {job.state})" for job in jobs[:5])
+        listed += f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+        if not sys.stdin or not sys.stdin.isatty():
+            raise InputError(
+                f"the sandbox's end would be that of its jobs: {listed}",
+                fix="hpcrun sandbox down -y ends them too",
+            )
+        if not click.confirm(f"This ends its jobs: {listed}. Go on?", err=True):
+            say("sandbox: left as it is")
+            return 0
+    found = lifecycle.down(directory)
     say("sandbox: gone" if found else "sandbox: there was none")
     return 0
 

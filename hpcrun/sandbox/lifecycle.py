@@ -24,9 +24,11 @@ from hpcrun.sandbox import directory as place
 from hpcrun.sandbox.config import Shape, about, node_names, plain_shape
 from hpcrun.sandbox.directory import Layout
 from hpcrun.slurm.commands import parse_version
+from hpcrun.slurm.jobs import SlurmJob, parse_squeue, squeue_argv
+from hpcrun.slurm.states import FINAL
 from hpcrun.structs import decodable
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "scancel")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")
 # Not on an ordinary user's PATH; the last two are where sites build their own Slurm.
 MORE_PATH = (
     "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -163,6 +165,19 @@ def build(
     if now is None or not now.up:
         raise HpcrunError(f"{layout.root}: the sandbox broke down while it came up")
     return now
+
+
+def live_jobs(directory: Path) -> list[SlurmJob]:
+    """Return the jobs that wait or run in the sandbox in ``directory``; none where it is not up."""
+    layout = Layout(place.canonical(directory))
+    if not (now := status(layout.root)) or "slurmctld" in now.dead:
+        return []
+    environ = clean_environment(os.environ, layout)
+    with contextlib.suppress(HpcrunError):  # Slurm's packages are gone, its daemons are not
+        squeue = find_programs(environ["PATH"])["squeue"]
+        found = parse_squeue(ask([squeue, *squeue_argv()[1:]], environ))
+        return [job for job in found if job.state not in FINAL | {"COMPLETING"}]
+    return []
 
 
 def down(directory: Path) -> bool:

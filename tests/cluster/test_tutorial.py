@@ -67,7 +67,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
         assert not place.exists(), "the last command takes the sandbox away"
     finally:
         if place.exists():
-            hpcrun = [str(tmp_path / "bin" / "hpcrun"), "sandbox", "down"]
+            hpcrun = [str(tmp_path / "bin" / "hpcrun"), "sandbox", "down", "--yes"]
             subprocess.run(hpcrun, env=env, cwd=tmp_path, check=True, timeout=60)
     assert len(ids) >= 6
 

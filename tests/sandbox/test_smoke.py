@@ -38,5 +38,9 @@ def test_a_job_runs_on_a_sandbox(
     assert (listed["state"], listed["exit_code"]) == ("FAILED", 7)
     log = hpcrun("logs", listed["job_id"])
     assert "node 0 of 2\n" in log and "node 1 of 2\n" in log
+    # Its jobs are not ended without a word; those that are over are none.
+    job_id = json.loads(hpcrun("submit", "--json", "--", "sleep", "600"))["job_id"]
+    hpcrun("sandbox", "down", code=2)
+    hpcrun("cancel", job_id)
     hpcrun("sandbox", "down")
     assert not place.exists()

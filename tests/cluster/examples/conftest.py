@@ -60,7 +60,7 @@ def _up(place: Path, *options: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run([*argv, "down"], env=env, check=True, capture_output=True)
+        subprocess.run([*argv, "down", "--yes"], env=env, check=True, capture_output=True)
 
 
 @pytest.fixture
