@@ -3,6 +3,8 @@
 #
 # The node's first task (srun may start several) prepares; the others wait for its marks, which are
 # files in $HPCRUN_LOCAL_DIR/.hpcrun. attempts/N/local/NODE names what is to be removed.
+# hpcrun_exported keeps what was exported before the first task prepared: no file has that, for there
+# are secrets among it.
 # shellcheck shell=bash disable=SC1090,SC1091 # what it sources was written here
 
 # first_task: whether this is the first of the node's tasks.
@@ -101,7 +103,7 @@ own_copy() {
 # in the others waits, takes over the first one's exports and working directory, and fails.
 first_on_node() {
     if first_task; then
-        exported >"$HPCRUN_LOCAL_DIR/.hpcrun/before"
+        hpcrun_exported=$(exported)
         return 0
     fi
     until [ -e "$HPCRUN_LOCAL_DIR/.hpcrun/$1" ]; do
@@ -115,13 +117,14 @@ first_on_node() {
 # done_on_node WHAT
 done_on_node() {
     local marks=$HPCRUN_LOCAL_DIR/.hpcrun
-    exported >"$marks/after"
-    {
-        LC_ALL=C comm -13 -- "$marks/before" "$marks/after" | sed 's/^/export /'
-        LC_ALL=C comm -23 <(names_in "$marks/before") <(names_in "$marks/after") |
+    (
+        umask 077
+        exec >"$marks/part"
+        LC_ALL=C comm -13 <(printf '%s\n' "$hpcrun_exported") <(exported) | sed 's/^/export /'
+        LC_ALL=C comm -23 <(printf '%s\n' "$hpcrun_exported" | names) <(exported | names) |
             sed 's/^/unset /'
         printf 'cd -- %q\n' "$PWD"
-    } >"$marks/part"
+    )
     mv -- "$marks/part" "$marks/$1" || fail "cannot write to $marks"
 }
 
@@ -133,7 +136,7 @@ exported() {
     done | LC_ALL=C sort
 }
 
-names_in() { cut -d= -f1 -- "$1" | LC_ALL=C sort; }
+names() { cut -d= -f1 | LC_ALL=C sort; }
 
 # remove_folder FOLDER...: nothing but what local_folder made, and nobody else's.
 remove_folder() {

@@ -244,9 +244,14 @@ def test_a_nodes_other_tasks_wait_for_the_first(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     time.sleep(0.3)
-    code, out, err = bash(shown, str(disk), "1", **{**env, "B": "b", "C": "c"})
+    code, out, err = bash(shown, str(disk), "1", **{**env, "B": "b", "C": "c", "TOKEN": "sesame"})
     assert (code, out, err) == (0, "it's\n1|unset|c|/\n", "")
     assert second.communicate(timeout=10)[0] == out
+    # On that disk is what was changed, and nothing else of what may be a secret.
+    files = [path for path in disk.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"sesame" in path.read_bytes()]
+    (marks,) = (path for path in files if path.name == "x")
+    assert marks.stat().st_mode & 0o777 == 0o600 and "export A=" in marks.read_text()
 
 
 # ---- Locks

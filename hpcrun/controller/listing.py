@@ -25,6 +25,7 @@ from hpcrun.controller.status import (
     kept_progress,
     kept_row,
     remember,
+    remove_secrets,
 )
 from hpcrun.controller.targets import list_names, refresh
 from hpcrun.errors import HpcrunError
@@ -247,6 +248,9 @@ class _SweepRow:
         record = records.read_record(self.folder.record, Sweep)
         self.name = record.name if record else self.folder.sweep_id
         self.tasks = record.tasks if record else 0
+        # Slurm is asked later; what comes meanwhile is the next attempt's.
+        tasks = (self.folder.run(i) for i in range(self.tasks) if str(i) not in self.seen.ends)
+        self.secrets = {run.path: at for run in tasks if (at := records.stamp_of(run.secrets))}
         # What is known of the array itself, as of a run.
         self.history = History(run_id=self.folder.sweep_id, submitted=self.submitted)
 
@@ -301,6 +305,8 @@ class _SweepRow:
         unknown -= {int(index) for index in self.seen.ends}
         if unknown and is_news:
             refresh(self.context, [self.folder.run(index) for index in unknown])
+        if answers is not None and is_news:
+            answers.secrets |= self.secrets
         states, silence = Counter[str](), ""
         ends: dict[str, TaskEnd] = {}
         for index in range(self.tasks):
@@ -312,6 +318,8 @@ class _SweepRow:
             if index in shown:
                 state = shown[index]
                 end = TaskEnd(state=state, stamp=stamp) if is_final(state) else None
+                if answers is not None and end is not None:
+                    remove_secrets(answers, run)
             elif known is not None and known.stamp == stamp:
                 state, end = known.state, known
             else:

@@ -22,7 +22,7 @@ from hpcrun.errors import InputError, Problem, SpecError
 from hpcrun.plan.launchers import DEFAULT, LAUNCHERS
 from hpcrun.plan.types import Plan
 from hpcrun.runs.layout import RunFolder
-from hpcrun.runs.records import write_record
+from hpcrun.runs.records import remove_secrets, write_record
 from hpcrun.slurm.hosts import expand_counts, parse_hostfile
 from hpcrun.spec.job import GpuType, JobSpec, Resources
 
@@ -213,6 +213,7 @@ def running(
         yield run, process
     finally:
         stop_all(process)
+        remove_secrets(run)  # where the harness was killed, or kept them for a requeue
         # Its own folder on this machine's disk stays where its harness was killed.
         if (run.attempts / "0" / "local" / "0").exists():
             subprocess.run(

@@ -25,7 +25,7 @@ from hpcrun.runs import records
 from hpcrun.runs.layout import RunFolder
 from hpcrun.runs.records import History, Seen, SeenRow, Submitted
 from hpcrun.runs.status import JobStatus, Progress
-from hpcrun.runs.verdict import LOST, Evidence, Verdict, decide
+from hpcrun.runs.verdict import LOST, NOT_SUBMITTED, UNSETTLED, Evidence, Verdict, decide
 from hpcrun.slurm.jobs import SlurmJob, array_id, is_part, is_possible, split_id
 from hpcrun.slurm.states import UNKNOWN, WAITING, is_final
 from hpcrun.views.status import failure_text
@@ -203,13 +203,11 @@ def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
     if verdict.state == LOST and job_id and array_id(job_id) not in answers.asked:
         # It is younger than the answers.
         verdict = Verdict(state=UNKNOWN, reason="submitted a moment ago")
-    # The job could not remove its secrets itself. Those that came while Slurm was asked, or later,
-    # are the next attempt's.
-    by_slurm = verdict.final and verdict.source in ("squeue", "sacct")
-    stamp = records.stamp_of(run.secrets) if by_slurm else 0
-    if stamp and (missing_from_array or answers.secrets.get(run.path) == stamp):
-        with contextlib.suppress(OSError):
-            run.secrets.unlink()
+    # Where Slurm has seen no end yet, the next attempt may be about to come.
+    if verdict.final and not silence and (account is None or is_final(account.state)):
+        # A submission that takes long has the folder, and not yet a job.
+        is_young = verdict.state == NOT_SUBMITTED and history.copy_of is None
+        remove_secrets(answers, run, least_age=UNSETTLED if is_young else 0.0)
     return JobStatus(
         run=run,
         history=history,
@@ -220,6 +218,16 @@ def judge(answers: SlurmAnswers, run: RunFolder, history: History) -> JobStatus:
         values=history.task.values if history.task else {},
         out_of_reach=silence,
     )
+
+
+def remove_secrets(answers: SlurmAnswers, run: RunFolder, *, least_age: float = 0.0) -> None:
+    """Remove the secrets of a run that is over, where the job could not; ``least_age`` in seconds.
+
+    Those that came while Slurm was asked, or later, are the next attempt's.
+    """
+    stamp = answers.secrets.get(run.path)
+    if stamp and stamp == records.stamp_of(run.secrets) and time.time() - stamp / 1e9 >= least_age:
+        records.remove_secrets(run)
 
 
 def _row_of(history: History, rows: Mapping[str, Mapping[str, SlurmJob]]) -> SlurmJob | None:

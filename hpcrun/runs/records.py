@@ -438,6 +438,13 @@ def stamp_of(path: Path) -> int:
         return 0
 
 
+def remove_secrets(folder: RunFolder) -> None:
+    """Remove the values of a run's secrets; an attempt on hosts of a hostfile has them, too."""
+    for path in (folder.secrets, *folder.attempts.glob("*/environment")):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def attempt_indices(folder: RunFolder) -> list[int]:
     """Return the numbers of a run's attempts, mostly without opening the folder.
 

@@ -19,13 +19,13 @@ TOKEN = pattern_of(
     rb"""
     (?<![A-Za-z0-9_])
     (?: hf_[A-Za-z0-9]{20,}                                             # Hugging Face
-      | sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z])[A-Za-z0-9_-]{20,}    # OpenAI, Anthropic
+      | sk-(?=[a-zA-Z_-]{0,99}[0-9])(?=[a-z0-9_-]{0,99}[A-Z])[A-Za-z0-9_-]{20,}  # OpenAI, Anthropic
       | gh[opsur]_[A-Za-z0-9]{20,} | github_pat_[A-Za-z0-9_]{20,}       # GitHub
       | glpat-[A-Za-z0-9_.-]{15,}                                       # GitLab
       | A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])                         # AWS
       | AIza[A-Za-z0-9_-]{35}                                           # Google
-      | xox[a-z]-(?:[A-Za-z0-9]+-)*[A-Za-z0-9]{12,}                     # Slack
-      | eyJ[A-Za-z0-9_-]{6,}\.eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+      # a JSON Web Token
+      | xox[a-z]-(?:[A-Za-z0-9]{1,80}-){0,6}[A-Za-z0-9]{12,}            # Slack
+      | eyJ[A-Za-z0-9_-]{6,999}\.eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+   # a JSON Web Token
       | wandb_v[0-9]_[A-Za-z0-9_]{20,}                                  # Weights & Biases
       | nvapi-[A-Za-z0-9_-]{40,}                                        # NVIDIA
     )
@@ -112,8 +112,11 @@ def private_keys_in(text: bytes) -> Iterator[tuple[int, int]]:
             yield end.start() - len(between.lstrip(b"\r\n")), begin.end() + len(between.rstrip())
         elif end is None:
             yield from _after_begin(text, begin.end())
+    last = 0
     for end in _END.finditer(text):
-        yield from _before_end(text, end.start())
+        if not last or text.find(b"\n", last, end.start()) >= 0:  # the first one of its line
+            yield from _before_end(text, end.start())
+        last = end.end()
 
 
 def open_private_key(text: bytes) -> bytes:
@@ -144,8 +147,8 @@ def is_private_key_line(line: bytes) -> bool:
 
 def _after_begin(text: bytes, at: int) -> Iterator[tuple[int, int]]:
     """Give what follows a BEGIN without END: the key's lines, or the rest of one line in JSON."""
-    end = text.find(b"\n", at)
-    end = len(text) if end < 0 else end
+    end = text.find(b"\n", at, at + _LONGEST)
+    end = min(len(text), at + _LONGEST) if end < 0 else end
     if text[at:end].strip():
         if text.startswith((b"\\n", b"\\r", b"\\\\n"), at):
             yield at, end
@@ -207,6 +210,10 @@ ROOTS: dict[bytes, tuple[bytes, ...]] = {
     b"sig": (b"sig=",),
 }
 OPTION = b" --"
+
+# By so many bytes from a name on it is judged whether a secret follows, however long that is: where
+# names follow names without a blank, all of the line would be read for each of them.
+_JUDGED = 512
 
 # What stands between a name and its value, as in os.environ["NAME"] = "value" too; then what begins
 # no value: a placeholder, a variable, a mask.
@@ -307,31 +314,40 @@ def _is_secret_name(name: bytes) -> bool:
     return _UNMISTAKABLE.fullmatch(word.lower()) is not None
 
 
-def value_after(text: bytes, root: bytes, at: int) -> tuple[int, int] | None:
+def value_after(text: bytes, root: bytes, at: int, known: int = 0) -> tuple[int, int] | None:
     """Return begin and end of the secret after the word of ROOTS that stands at ``at``, or None.
+
+    ``known``: where the last secret before ends; one inside it may be returned in part.
 
     >>> value_after(b"MY_API_KEY=abc123", b"key", 7)
     (11, 17)
     >>> [value_after(b"eos_token=</s> HF_TOKEN=None", b"token", at) for at in (4, 18)]
     [None, None]
     """
-    other = _OTHERS[root].match(text, at) if root in _OTHERS else None
+    limit = at + _JUDGED
+    other = _OTHERS[root].match(text, at, limit) if root in _OTHERS else None
     if other is not None:
-        group = other.lastgroup or 0
-        return None if _is_plain(other[group]) else other.span(group)
+        return None if _is_plain(other[other.lastgroup or 0]) else _whole(other, limit, known)
     for pattern, is_secret in (
         (_ASSIGNED, _is_secret),
         (_STATED, _is_secret_statement),
         (_OPTION, _is_secret_option),
     ):
-        found = pattern.match(text, at)
+        found = pattern.match(text, at, limit)
         if found is not None:
             start = at
             while start > 0 and at - start < 64 and text[start - 1] in _IN_NAME:
                 start -= 1
             name = text[start : found.end("word")]
-            return found.span("value") if is_secret(name, found["value"]) else None
+            return _whole(found, limit, known) if is_secret(name, found["value"]) else None
     return None
+
+
+def _whole(found: re.Match[bytes], limit: int, known: int) -> tuple[int, int]:
+    """Return where a value stands that was looked for up to a limit, and may go on behind it."""
+    if found.end() == limit > known:
+        found = found.re.match(found.string, found.start()) or found
+    return found.span(found.lastgroup or 0)
 
 
 def _is_secret(name: bytes, value: bytes) -> bool:

@@ -238,9 +238,9 @@ def _tokens_in_block(block: bytes) -> Iterator[tuple[int, int]]:
 def _key_lines(block: bytes) -> Iterator[tuple[int, int]]:
     """Find the lines of private keys whose BEGIN and END are not there."""
     for at, stop in _runs_in(block, _BASE64, kinds.KEY_RUN):
-        first = block.rfind(b"\n", 0, at) + 1
-        end = block.find(b"\n", stop)
-        end = len(block) if end < 0 else end
+        first = max(block.rfind(b"\n", max(0, at - 200), at) + 1, at - 200, 0)
+        end = block.find(b"\n", stop, stop + 200)
+        end = min(len(block), stop + 200) if end < 0 else end
         if end - first < 200 and kinds.is_private_key_line(block[first:end]):
             yield first, end
 
@@ -249,10 +249,11 @@ def _values_after_names(block: bytes) -> Iterator[tuple[int, int]]:
     """Find values that stand after names of secrets."""
     low = block.lower()
     for root in _roots_in(low):
-        at = low.find(root)
+        at, known = low.find(root), 0
         while at >= 0:
-            span = kinds.value_after(block, root, at)
+            span = kinds.value_after(block, root, at, known)
             if span is not None:
+                known = max(known, span[1])
                 yield span
             at = low.find(root, at + len(root))
 

@@ -129,7 +129,8 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     waiting = site.submit(*both_nodes, "--", "true")
     until(lambda: state(waiting)[2] == "Resources", "a reason")
     assert state(waiting) == ("PENDING", False, "Resources", None)
-    scancelled = site.submit(*both_nodes, "--", "true")
+    secret = {"A_SECRET": "sesame"}
+    scancelled = site.submit(*both_nodes, "--set", "secrets=[A_SECRET]", "--", "true", env=secret)
     after_running = site.submit("--after", running.job_id, "--", "touch", "after")
     assert state(after_running) == ("PENDING", False, "Dependency", None)
     assert state(after_failing) == ("PENDING", False, "Dependency", None)
@@ -151,6 +152,7 @@ def test_states_while_slurm_remembers_and_after(any_site: Site) -> None:
     until(lambda: state(scancelled)[1], "a final state")
     listed = json.loads(site.hpcrun("status", "--json").stdout)["runs"]
     shown = {run["run_id"]: (run["state"], run["exit_code"], run["source"]) for run in listed}
+    assert not (scancelled.folder / "secrets.env").exists()
     external = site.hpcrun("status", "--json", plain.stdout.strip())
     by_seen, by_unseen, scancelled_is = "seen", "record", "LOST"
     if site.rig.accounting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import re
+import time
 
 import pytest
 
@@ -125,6 +126,36 @@ def test_a_secret_anywhere_in_megabytes_is_found() -> None:
         assert Masker().mask(text) == text.replace(token, b"***")
     one_line = (b"word " * 60_000 + token + b" ") * 3
     assert Masker().mask(one_line) == one_line.replace(token, b"***")
+
+
+# Beginnings of secrets that are none: each could be searched to the line's end.
+NEAR = [
+    *(b"key=", b"key_auth=aaaa.", b"PASSWORD=", b"x-amz-credential=", b"login --"),
+    *(b"sk-aaaaaaaaaaaaaaaA-", b"eyJaaaaaaaaaaaa1-", b"-----BEGIN PRIVATE KEY-----\\n"),
+]
+KEY_LINE = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n"
+
+
+@pytest.mark.parametrize("near", [*NEAR, KEY_LINE])
+def test_time_grows_with_the_length_of_a_line_and_not_with_its_square(near: bytes) -> None:
+    def seconds(size: int) -> float:
+        text = near * (size // len(near))
+        if near == KEY_LINE:
+            text += b"-----END PRIVATE KEY-----" * (size // 65)
+        begun = time.process_time()
+        Masker().mask(text + b"\n")
+        return time.process_time() - begun
+
+    short = min(seconds(10_000) for _ in range(5))
+    # As 10 lines of that length take, and twice that; by the square it would be 100.
+    assert min(seconds(100_000) for _ in range(2)) < 30 * max(short, 2e-4)
+
+
+def test_a_long_secret_among_beginnings_is_hidden_whole() -> None:
+    chance = random.Random(7)
+    long = base64.b64encode(chance.randbytes(3000)).rstrip(b"=")
+    text = b"key=key=key= api_key=" + long + b" &X-Amz-Security-Token=" + long + b"&x=1\n"
+    assert Masker().mask(text) == b"key=key=key= api_key=*** &X-Amz-Security-Token=***&x=1\n"
 
 
 def test_a_piece_of_a_line_is_seen_with_what_stands_before() -> None:
