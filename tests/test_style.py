@@ -70,6 +70,7 @@ SHELL_STATE = {
         "runner",
         "sessions",
     },
+    "local.sh": {"hpcrun_exported"},
 }
 
 
