@@ -53,7 +53,8 @@ batch() {
     # The task of an array by the name that people see.
     [ -z "${SLURM_ARRAY_TASK_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     attempt_dir=$HPCRUN_RUN_DIR/attempts/$attempt
-    if ! mkdir -- "$attempt_dir" 2>/dev/null; then
+    # What lies there is read by bash: nobody else may write it. The job keeps its umask.
+    if ! (umask go-w && mkdir -- "$attempt_dir") 2>/dev/null; then
         [ -d "$attempt_dir" ] || die "cannot write to $HPCRUN_RUN_DIR on $host"
         say "attempt $attempt of this run is taken: job ${job:-here} is a duplicate and ends"
         exit 93

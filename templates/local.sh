@@ -25,8 +25,9 @@ local_folder() {
         # Whoever may write to ROOT could have made it: it must be new.
         mkdir -m 700 -- "$HPCRUN_LOCAL_DIR" ||
             fail "local_dir: cannot make $HPCRUN_LOCAL_DIR$(room "$root")"
-        mkdir -p -- "$records" || fail "cannot write to $records"
-        printf '%s %s\n' "$2" "$HPCRUN_LOCAL_DIR" >"$records/$HPCRUN_NODE_RANK" ||
+        # The folder that is named there is removed in the end: nobody else may write it.
+        (umask go-w && mkdir -p -- "$records" &&
+            printf '%s %s\n' "$2" "$HPCRUN_LOCAL_DIR" >"$records/$HPCRUN_NODE_RANK") ||
             fail "cannot write to $records"
         if ! { mkdir -- "$HPCRUN_LOCAL_DIR/.part" &&
             architecture >"$HPCRUN_LOCAL_DIR/.part/architecture" &&

@@ -30,7 +30,7 @@ from hpcrun.runs.records import (
     write_file,
     write_record,
 )
-from hpcrun.runs.snapshot import take_snapshot
+from hpcrun.runs.snapshot import close_to_others, take_snapshot
 from hpcrun.signals import signals_wait
 from hpcrun.slurm.commands import SCRIPT, Estimate
 
@@ -56,6 +56,7 @@ def write(context: Context, made: Prepared, written: list[Path]) -> None:
         run = create_run_folder(one.path, is_array=one.is_sweep)
         if one is made:
             write_code(context, made.plan, code)
+            close_to_others(code)
         for file in one.files:
             write_file(run.path / file.name, file.text.encode("utf-8", "surrogateescape"))
         if not one.is_sweep:

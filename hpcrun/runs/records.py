@@ -270,7 +270,7 @@ class History(Struct, frozen=True, kw_only=True):
 # ---- reading and writing them
 
 
-def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file whole or not at all. Raises HpcrunError naming the file."""
     part = path.with_name(f".{path.name}.part-{os.getpid()}-{get_ident()}")
     try:
@@ -288,7 +288,7 @@ def space_fix(error: OSError) -> str:
     return "is the file system full, or your quota?" if error.errno in (28, 122) else ""
 
 
-def write_record(path: Path, record: Any, mode: int = 0o666) -> None:
+def write_record(path: Path, record: Any, mode: int = 0o644) -> None:
     """Write a record as JSON; what is not UTF-8 (see os.fsdecode) as escapes."""
     write_file(path, json.dumps(msgspec.to_builtins(record)).encode() + b"\n", mode)
 
@@ -326,8 +326,13 @@ def read_if_there(path: Path, type_: type[T]) -> T | None:
 
 
 def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
-    """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError."""
+    """Make a new run folder with its empty parts, or that of a sweep's array. Raises InputError.
+
+    Nobody else can write there, whatever the umask, which the job inherits: it runs what is there.
+    """
     folder = RunFolder(path)
+    umask = os.umask(0o077)
+    os.umask(umask | 0o022)
     try:
         path.mkdir(parents=True)
         if not is_array:
@@ -339,6 +344,8 @@ def create_run_folder(path: Path, *, is_array: bool = False) -> RunFolder:
             f"{error.filename or path}: {what}: {error.strerror}",
             fix="set runs_dir in hpcrun.yaml to a folder that you can write and the nodes can see",
         ) from error
+    finally:
+        os.umask(umask)
     return folder
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_IMODE, S_ISLNK
 
 from hpcrun.errors import HpcrunError, InputError
 
@@ -50,6 +51,15 @@ def take_snapshot(project: Path, code: Path, *, leave_out: Path) -> None:
                 fix="run hpcrun in the folder of your code, put data into .gitignore, "
                 "or set snapshot: false to run the code in place",
             )
+
+
+def close_to_others(code: Path) -> None:
+    """Let only the owner write to a copy: the modes were copied too."""
+    for where, _, names in os.walk(code):
+        for path in (Path(where), *(Path(where, name) for name in names)):
+            mode = path.lstat().st_mode
+            if mode & 0o022 and not S_ISLNK(mode):
+                path.chmod(S_IMODE(mode) & ~0o022)
 
 
 def _copy(source: Path, target: Path, project: Path) -> int:

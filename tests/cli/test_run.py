@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,27 @@ def test_a_bare_command(hpcrun: Caller) -> None:
     assert hpcrun("show", run.name, "--file", "job.sbatch").out.startswith("#!/bin/bash\n")
     assert hpcrun("show", run.name, "--file", "../../x").code == 2
     assert "command:\n- sh\n" in hpcrun("show", run.name).out
+
+
+@pytest.mark.usefixtures("trainer")
+def test_what_a_job_runs_nobody_else_can_write(hpcrun: Caller) -> None:
+    """Whatever the umask, which the job keeps, and the modes of the project."""
+    (hpcrun.project / "train.py").chmod(0o666)
+    process = hpcrun.start("run", "train", umask=0)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    run = only_run(hpcrun)
+    open_ = {
+        str(path.relative_to(run.parent.parent))
+        for path in (run.parent, run, *run.rglob("*"))
+        if path.stat().st_mode & 0o022
+    }
+    # What remains tells of the job, and is run by nobody.
+    data = re.compile(
+        r"runs/[^/]+/(logs/.+|cache.*|attempts/0/(failures|ended|beat|launched|hostfile|\w+\.json).*)"
+    )
+    assert {name for name in open_ if not data.fullmatch(name)} == set()
+    assert "train.py" in {path.name for path in (run / "code").iterdir()}
 
 
 @pytest.mark.slow
